@@ -60,7 +60,7 @@ LATE_S = 300.0
 """A client that has no answer this many seconds after the end of the load counts as hanging."""
 GROWTH = 0.02
 
-SHARED = {"headrace-timer": 1, "headrace-callbacks": 2}
+SHARED = {"headrace-timer": 1, "headrace-helper": 2}
 """Threads of the process, not of a pipeline, and how many of each it keeps."""
 
 ALLOCATOR = "glibc.malloc.tcache_count=0:glibc.malloc.arena_max=1"

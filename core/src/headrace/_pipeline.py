@@ -14,7 +14,7 @@ from headrace._engine.engine import Engine
 from headrace._engine.entrance import raise_failed, seconds
 from headrace._engine.futures import AsyncOwner, RequestFuture, give_up_all
 from headrace._engine.reload import Reloader
-from headrace._graph.caller import is_cheap, run_in_caller
+from headrace._graph.caller import run_in_caller
 from headrace._scheduling.probes import GuardedProbe, Probes
 from headrace.errors import ConfigError, PluginError, SetupError
 from headrace.keys import Request
@@ -109,8 +109,7 @@ class Pipeline:
                 call(data)
                 return data
             only = self._graph.only
-            enters = only is not None and "data" in data and "node_name" not in data
-            if enters and (not only.parallel or is_cheap(only)):
+            if only is not None and "data" in data and "node_name" not in data:
                 run_in_caller(self._graph, only, data)
                 return data
         if isinstance(data, list):
@@ -118,7 +117,7 @@ class Pipeline:
             self._entrance.run(admitted)
             raise_failed([entry for entry, _ in admitted])
             return data
-        self._engine.check_open([data])
+        self._entrance.check_open([data])
         self._entrance.run_one(data, timeout, priority)
         return data
 
@@ -207,7 +206,7 @@ class Pipeline:
     def _admitted(self, data: Any, timeout: float | None, priority: int) -> list[Admitted]:
         """Check the requests of a call, one or a list of them, unless the pipeline is closed."""
         items = data if isinstance(data, list) else [data]
-        self._engine.check_open(items)
+        self._entrance.check_open(items)
         return self._entrance.admitted(items, timeout, priority)
 
     def stats(self) -> dict[str, Any]:

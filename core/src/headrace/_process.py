@@ -17,7 +17,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any, Protocol
 
-from headrace._scheduling import calls, locks, process_threads
+from headrace._scheduling import threads, timer
 from headrace.errors import SetupError
 
 if TYPE_CHECKING:
@@ -122,7 +122,6 @@ def _at_exit() -> None:
     # Pipelines without a running batch are closed first, so that one that hangs cannot use up their time.
     for closable in sorted(every, key=lambda one: one.busy()):
         closable.close(drain=False, timeout=max(0.0, until - time.monotonic()))
-    process_threads.wait_for_beginners()
     if any(closable.busy() for closable in every):
         _skip_destructors()
 
@@ -159,9 +158,8 @@ def _skip_destructors() -> None:
 
 
 def _in_child() -> None:
-    process_threads.after_fork()
-    locks.after_fork()
-    calls.handed_over.after_fork()
+    threads.after_fork()
+    timer.after_fork()
     for closable in _still_open():
         closable.after_fork()
     _open.clear()

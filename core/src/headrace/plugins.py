@@ -154,7 +154,7 @@ class BuiltExpression:
 
     def close(self) -> list[Exception]:
         """Close all that was built, newest first; give the errors. A second call does nothing."""
-        self._node.scheduler.stop_runners()
+        self._node.scheduler.stop_workers()
         return list(self._blueprint.close())
 
     def __enter__(self) -> BuiltExpression:  # noqa: PYI034 - Self needs Python 3.11 when it is asked for

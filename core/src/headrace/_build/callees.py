@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from headrace._backend import Backend
 from headrace._build.wrappers import Around, WithBatchEnd, Wrapper
 from headrace._checked import Answers, Outcomes, filler, weight_of
-from headrace._graph.entries import EntriesOfOne
+from headrace._graph.entries import Elements
 from headrace._plan.word import Word
 from headrace._portable import caused, unless_all_well
 from headrace._scheduling.batch import entry_here, repeated
@@ -72,16 +72,16 @@ class NodeCall(Backend):
         finally:
             del outcomes  # see `Entry.take_error`
 
-    def _item(self, request: Request, outer: Entry, *, enters: bool) -> EntriesOfOne:
+    def _item(self, request: Request, outer: Entry, *, enters: bool) -> Elements:
         quota = self.scheduler.new_quota(entered=False) if enters else HANDED
         request.pop("result", None)
         terms: Any = {"deadline": outer.deadline, "priority": outer.priority}
-        made = EntriesOfOne(self, request, quota=quota, **terms)
+        made = Elements(self, request, quota=quota, **terms)
         for entry in made.entries:
             entry.entered = outer.entered
         return made
 
-    def _outcome(self, request: Request, item: EntriesOfOne) -> BaseException | None:
+    def _outcome(self, request: Request, item: Elements) -> BaseException | None:
         error = item.gather()
         try:
             if error is not None or "result" in request:

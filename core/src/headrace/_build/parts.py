@@ -123,7 +123,7 @@ class _Closing:
         except BaseException as error:  # noqa: BLE001 - after an interrupt, too
             self.interrupt = self.interrupt or error
         if thread is not None and self.interrupt is not None:
-            thread.post(lambda: _Closing().close(stop, None), lambda: None)
+            thread.post(lambda: _Closing().close(stop, None))
 
 
 def _nothing() -> None:

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace._graph.route import Links, is_graph
 from headrace._scheduling.instance import Instance, Limits
-from headrace._scheduling.locks import Signal
 from headrace._scheduling.probes import GuardedProbe, Probes
-from headrace._scheduling.probing import listen
 from headrace._scheduling.scheduler import Scheduler
+from headrace._scheduling.threads import Signal
 from headrace.errors import Problem, SetupError
 
 if TYPE_CHECKING:
@@ -83,7 +82,7 @@ class BuiltNode:
 
     def listen(self, probes: Probes) -> None:
         """Let these probes, and no others, hear of the node from now on."""
-        listen(self.scheduler, probes)
+        self.scheduler.listen(probes)
 
     def statistics(self) -> dict[str, Any]:
         """Give what ``Pipeline.stats()`` says of the node."""
@@ -93,7 +92,7 @@ class BuiltNode:
         """Give what ``Pipeline.describe()`` says of the node."""
         scheduler = self.scheduler
         return {
-            "range": [scheduler.min, scheduler.max],
+            "range": [scheduler.node.min, scheduler.node.max],
             "instance_num": len(scheduler.instances),
             "owns_thread": any(i.thread is not None for i in scheduler.instances),
             "next": list(following),

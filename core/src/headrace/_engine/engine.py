@@ -19,10 +19,9 @@ from headrace._engine.teardown import Retirement, Teardown
 from headrace._graph.caller import run_from_front
 from headrace._graph.graph import Graph
 from headrace._process import close_at_exit, say, say_forked
-from headrace._scheduling.calls import reentrant
-from headrace._scheduling.locks import Signal, drained, taking
 from headrace._scheduling.probes import Probes
-from headrace._scheduling.process_threads import errands, shared_timer
+from headrace._scheduling.threads import Signal, drained, errands, reentrant
+from headrace._scheduling.timer import shared_timer
 from headrace.errors import ClosedError, DeadlineExceededError, SetupError
 
 if TYPE_CHECKING:
@@ -100,16 +99,6 @@ class Engine:
         nodes = [*self._nodes.values(), *([] if self._front is None else [self._front])]
         return {cls: one for node in nodes for cls, one in node.enters.items()}
 
-    def check_open(self, requests: Sequence[object] = ()) -> None:
-        """Raise ClosedError when requests are refused; ``requests`` are counted then, and lose their ``result``."""
-        if self._closing is not None:
-            say(self._unsaid)
-            error = self._closing._passing(passes=False)
-            error.begun = False if requests else None
-            for request in requests:
-                self.entrance.refuse(request, error)
-            raise error
-
     # State and statistics.
 
     @property
@@ -173,8 +162,8 @@ class Engine:
     @reentrant()
     def attach(self, probe: GuardedProbe) -> None:
         """Let one more probe hear of every node from now on, unless it was detached in the meantime."""
-        with taking(self._lock):
-            self.check_open()
+        with self._lock:
+            self.entrance.check_open()
             taken = {one.name for one in self.probes.all}
             names = (probe.name, *(f"{probe.name} {number}" for number in range(2, len(taken) + 2)))
             probe.name = next(name for name in names if name not in taken)
@@ -188,7 +177,7 @@ class Engine:
     def detach(self, probe: GuardedProbe) -> None:
         """Let a probe hear of nothing any more."""
         probe.gone = True
-        with taking(self._lock):
+        with self._lock:
             self._listen([one for one in self.probes.all if one is not probe])
 
     def _listen(self, guarded: Sequence[GuardedProbe]) -> None:
@@ -256,9 +245,9 @@ class Engine:
         if self.graph is not None and not self.graph.may_repost(blueprint.links, timeout_s):
             what = "requests that cannot follow its Repost are still under way; nothing has changed"
             raise DeadlineExceededError(what, node=name)
-        with taking(self._lock):
+        with self._lock:
             try:
-                self.check_open()
+                self.entrance.check_open()
                 commit()
             except BaseException:
                 if self.graph is not None:
@@ -273,8 +262,6 @@ class Engine:
             self.blueprint = blueprint
             self._schedulers = self._in_order()
             self.entrance.use(self._enters())
-        if retirement is not None:
-            retirement.scheduler.notify()
         return retirement
 
     def _exchange(self, name: str, new: BuiltNode, blueprint: Blueprint) -> Retirement:
@@ -304,9 +291,10 @@ class Engine:
     @reentrant()
     def _close(self, *, drain: bool, timeout: float) -> None:
         until = time.monotonic() + timeout
-        with taking(self._lock):
+        with self._lock:
             if self._closing is None:
                 self._closing = ClosedError()
+                self.entrance.shut(self._closing)
             closing = self._closing
         for begin_to_close in drained(self.closes.pop):
             begin_to_close()
@@ -368,11 +356,11 @@ class Engine:
                     all_idle = False
                 else:
                     found.append((f"instance {index} of node {name}", node.instances[index].close))
-            found.append((f"the runners of node {name}", node.scheduler.stop_runners))
+            found.append((f"the workers of node {name}", node.scheduler.stop_workers))
             if all_idle:
                 found.append((f"node {name}", node.parts.close))
         if self._front is not None:
-            found.append(("the runners of the entrypoint", self._front.scheduler.stop_runners))
+            found.append(("the workers of the entrypoint", self._front.scheduler.stop_workers))
         return found
 
     def after_fork(self) -> None:
@@ -380,10 +368,10 @@ class Engine:
         self._forked = True
         if self._closing is None:
             self._unsaid = [partial(say_forked, self.blueprint.order)]
-        if hasattr(self, "entrance"):  # else the fork came in the midst of the build
-            self.entrance.call = lambda request: self.check_open([request])
         what = "this pipeline belongs to the parent process; build one after the fork"
         self._closing = ClosedError(what)
+        if hasattr(self, "entrance"):  # else the fork came in the midst of the build
+            self.entrance.shut(self._closing, self._unsaid)
         for scheduler in self._schedulers:
             scheduler.after_fork(self._closing)
 

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._checked import as_int
 from headrace._engine.futures import AsyncOwner, LoopWaker, NodeRequest
-from headrace._graph.caller import is_cheap, may_wait, run_along, run_and_wait, run_in_caller
+from headrace._graph.caller import may_wait, run_along, run_and_wait, run_in_caller
 from headrace._graph.request import GraphRequest, start
 from headrace._portable import caused, error_text, shown, without_locals
-from headrace._scheduling.calls import handed_over, reentrant, withdrawn_by
+from headrace._process import say
 from headrace._scheduling.entry import DONE, Entry, checked_weight
-from headrace._scheduling.locks import main_thread
+from headrace._scheduling.threads import handed_over, main_thread, reentrant, withdrawn_by
 from headrace.errors import InputError, RequestsFailed
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from headrace._backend import Backend
     from headrace._engine.futures import RequestFuture
@@ -56,6 +56,8 @@ class Entrance:
         self.graph: Any = graph  # a Graph where there is no `only`
         self.any_scheduler = only or first
         self._waker: LoopWaker | None = None  # of the event loop that has called last
+        self._closing: ClosedError | None = None
+        self._unsaid: list[Callable[[], None]] = []
         self.use({})
 
     def use(self, enters: Mapping[type[Backend], Backend]) -> None:
@@ -66,6 +68,33 @@ class Entrance:
             self.call = partial(self.run_one, timeout=None, priority=0)
 
     # Checking requests on entry.
+
+    def shut(self, error: ClosedError, unsaid: list[Callable[[], None]] | None = None) -> None:
+        """Refuse all requests from now on; ``unsaid`` is what the first one that is refused says to operators."""
+        self._closing, self._unsaid = error, unsaid or []
+        if unsaid:
+            # In the child of a fork, where no thread of a scheduler is left to refuse anything.
+            self.call = lambda request: self.check_open([request])
+
+    def check_open(self, requests: Sequence[object] = ()) -> None:
+        """Raise ClosedError when requests are refused; ``requests`` are counted then, and lose their ``result``."""
+        if self._closing is None:
+            return
+        say(self._unsaid)
+        error = self._closing._passing(passes=False)
+        error.begun = False if requests else None
+        for request in requests:
+            self._refuse_closed(request, error)
+        raise error
+
+    def _refuse_closed(self, request: Any, error: ClosedError) -> None:
+        """Count a request that comes after the pipeline was closed, where it would have entered."""
+        scheduler = self.any_scheduler
+        with suppress(Exception):  # the dict is the user's, and may raise anything
+            if isinstance(request, dict):
+                request.pop("result", None)
+                scheduler = self.only or self.graph.route_of(request).first
+        scheduler.count_refused(request, error)
 
     def admitted(self, items: list[Any], timeout: float | None, priority: int) -> list[Admitted]:
         """Make an entry per item; an item that is no request gets an entry that is done, with its error."""
@@ -133,15 +162,6 @@ class Entrance:
             return NodeRequest(self.any_scheduler, entry)
         return GraphRequest(self.graph, route, entry, owner)
 
-    def refuse(self, request: Any, error: ClosedError) -> None:
-        """Count a request that comes after the pipeline was closed, where it would have entered."""
-        scheduler = self.any_scheduler
-        with suppress(Exception):  # the dict is the user's, and may raise anything
-            if isinstance(request, dict):
-                request.pop("result", None)
-                scheduler = self.only or self.graph.route_of(request).first
-        scheduler.count_refused(request, error)
-
     # Running requests.
 
     def run(self, admitted: list[Admitted]) -> None:
@@ -160,12 +180,12 @@ class Entrance:
         plain = plain and entry.state != DONE
         if plain and self.only is not None and entry.entered is None:
             self.only.call(data)
-        elif route is None or not plain:
-            self.run(admitted)
-        elif is_cheap(route) and entry.entered is None:
+        elif plain and route is not None and entry.entered is None:
             run_in_caller(self.graph, route, data)
-        else:
+        elif plain and route is not None:
             run_along(self.graph, route, entry)
+        else:
+            self.run(admitted)
         entry.raise_error()
 
     @reentrant()
@@ -201,9 +221,6 @@ class Entrance:
             owner = AsyncOwner(waker)
             owner.pending = self._pending(entry, route, owner)
             waiting.append(owner)
-        one = len(admitted) == len(waiting) == 1
-        if one and self.only is not None and self.only.lets_in(admitted[0][0]):
-            return
         # A loop that runs inside a backend of this pipeline holds the instance for which its requests would
         # wait: they begin in this thread, so that the refusal of such a wait is known at once.
         inside = self.only is not None and self.only.held_by_this_thread()

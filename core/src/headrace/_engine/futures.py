@@ -8,15 +8,12 @@ import logging
 import time
 import weakref
 from collections import deque
-from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from headrace._scheduling.admission import endless_wait
-from headrace._scheduling.calls import reentrant
+from headrace._scheduling.cycles import cycle_of, noted
 from headrace._scheduling.entry import RUNNING, Entry
-from headrace._scheduling.locks import Watchers, drained, took_token
-from headrace._scheduling.process_threads import callbacks, errands
-from headrace._scheduling.threads import cycle_of, noted
+from headrace._scheduling.refusals import endless_wait
+from headrace._scheduling.threads import errands, reentrant, took_token
 
 if TYPE_CHECKING:
     import asyncio
@@ -27,69 +24,8 @@ if TYPE_CHECKING:
     from headrace._scheduling.scheduler import Scheduler
     from headrace.keys import Request
 
+
 _log = logging.getLogger("headrace.callbacks")
-
-_PENDING, _CANCELLED, _FINISHED = "PENDING", "CANCELLED_AND_NOTIFIED", "FINISHED"
-"""The states of a future, by the names that `concurrent.futures` has for them."""
-
-
-class _Waiters(list[Any]):
-    """The waiters of a future, which `concurrent.futures.wait` and `as_completed` also take for its lock.
-
-    Those two functions read the state of each future under its lock, and then append a waiter to all futures,
-    those that are done included. This lock excludes no other thread: a thread that holds it just goes on
-    seeing the state that the future had when the thread acquired it.
-
-    A thread that has seen the future done counts it itself, and `append` adds no waiter for it. A thread that
-    has not seen it done appends its waiter and then looks whether the future is done; the answering thread
-    marks the future done and then pops all waiters. If the waiter comes first, the answering thread pops it;
-    if the mark comes first, the waiting thread pops it. The thread that pops a waiter notifies it, so each is
-    notified once, without a lock. A wait may be refused as in `RequestFuture.result`.
-
-    Attributes:
-        seen: Per thread the states that it sees, of which the last one counts; with none it sees the true state.
-    """
-
-    def __init__(self, future: RequestFuture) -> None:
-        super().__init__()
-        self._future: Callable[[], Any] = weakref.ref(future)
-        self.seen: dict[int, list[str]] = {}
-
-    def acquire(self) -> None:
-        """Let the calling thread see the present state from now on, whatever comes."""
-        self.seen.setdefault(get_ident(), []).append(self._future()._reached)
-
-    def release(self, *_: object) -> None:
-        """Let the calling thread see the true state again."""
-        self.seen[get_ident()].pop()
-
-    __enter__, __exit__ = acquire, release
-
-    def append(self, waiter: Any) -> None:
-        """Add a waiter, unless its thread would wait for ever; notify it if the future is done by now."""
-        future = self._future()
-        if future is None or future._state != _PENDING:
-            return
-        with noted(future):
-            future.check_wait()
-        super().append(waiter)
-        if future.done():
-            self.notify(future)
-
-    def remove(self, waiter: Any) -> None:
-        """Remove a waiter, unless it was notified."""
-        with contextlib.suppress(ValueError):
-            super().remove(waiter)
-
-    def notify(self, future: RequestFuture) -> None:
-        """Notify all waiters."""
-        for waiter in drained(self.pop):
-            if future.cancelled():
-                waiter.add_cancelled(future)
-            elif future._exception is not None:
-                waiter.add_exception(future)
-            else:
-                waiter.add_result(future)
 
 
 class NodeRequest:
@@ -115,7 +51,7 @@ class NodeRequest:
 
     def places(self) -> Sequence[tuple[Node, object]]:
         """Give the node at which the request is."""
-        return (self._scheduler.place(self._entry),)
+        return ((self._scheduler.node, self._entry),)
 
     def cancel(self) -> bool:
         """Withdraw the request while it waits; False when a backend runs on it, or it is done."""
@@ -126,49 +62,40 @@ class NodeRequest:
         return not self.cancel() and self._scheduler.abandon(self._entry)
 
 
+class _Waiters(list[Any]):
+    """What `concurrent.futures.wait` and `as_completed` leave in a future; a thread that would wait for itself is refused."""
+
+    def __init__(self, future: RequestFuture) -> None:
+        super().__init__()
+        self._future = weakref.ref(future)
+
+    def append(self, waiter: Any) -> None:
+        """Add a waiter, unless its thread would wait for ever."""
+        future = self._future()
+        if future is not None and not future.done():
+            with noted(future):
+                future.check_wait()
+        super().append(waiter)
+
+
 class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
     """The answer to one submitted request: its dict, or its error.
 
-    ``cancel()`` is True only while the request waits; once a backend runs on it, it ends.
-
-    Neither these methods nor the answering thread take a lock: a signal handler may interrupt any of the
-    methods, and wait for the answer itself.
+    ``cancel()`` is True only while the request waits. No thread of a scheduler waits for the lock of a future: the
+    main thread may hold it while a signal handler, which has interrupted it there, waits for that very thread.
 
     Attributes:
         pending: Stands for the request while it has no outcome; None for a request that never entered.
     """
 
-    _exception: BaseException | None
-    _waiters: _Waiters
     _condition: Any
+    _done_callbacks: list[Any]
+    _is_cancelled = False
     pending: NodeRequest | GraphRequest | None = None
 
     def __init__(self) -> None:
-        # `Future.__init__` is not called: it would make a condition with a lock that is not used here.
-        self._result = self._exception = None
-        self._reached = _PENDING
-        self._waiters = self._condition = _Waiters(self)
-        # The first outcome in here counts: it gets here in one step, which no exception tears.
-        self._outcomes: list[tuple[Any, BaseException | None, str]] = []
-        self._sleepers = Watchers()
-        self._calls: deque[Callable[[Any], object]] = deque()
-
-    # The attribute that functions of `concurrent.futures` read.
-
-    @property
-    def _state(self) -> str:  # type: ignore[override]
-        seen = self._waiters.seen.get(get_ident())
-        return seen[-1] if seen else self._reached
-
-    # For threads that hold the future.
-
-    def done(self) -> bool:
-        """Tell whether the request has its outcome."""
-        return self._reached != _PENDING
-
-    def cancelled(self) -> bool:
-        """Tell whether the request was withdrawn by `cancel`."""
-        return self._reached == _CANCELLED
+        super().__init__()
+        self._waiters = _Waiters(self)
 
     def running(self) -> bool:
         """Tell whether a backend runs on the request."""
@@ -177,105 +104,83 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
     def cancel(self) -> bool:
         """Withdraw the request; False when a backend runs on it, or it is done.
 
-        A destructor may call this in a thread that holds a lock of a scheduler: then the answer is False,
-        and a helper thread withdraws the request a moment later.
+        In a destructor whose thread is in a section of a scheduler the answer is False, and the request is withdrawn a moment
+        later if it waits then.
         """
         if not self.done() and self._take_back():
-            self._call_all()
+            self._is_cancelled = True
+            if super().cancel():
+                self.set_running_or_notify_cancel()
         return self.cancelled()
 
     @reentrant(later=lambda future: errands.run(future.cancel))
     def _take_back(self) -> bool:
-        return self.pending is not None and self.pending.cancel() and self._decide(_CANCELLED)
+        return self.pending is not None and self.pending.cancel()
 
     def result(self, timeout: float | None = None) -> Request:
-        """Wait for the dict.
-
-        Raises:
-            ContractError: The calling thread runs a backend that holds the instance for which the
-                request waits.
-        """
-        error = self.exception(timeout)
-        if error is None:
-            return self._result  # type: ignore[return-value]
+        """Wait for the dict; ContractError where this thread holds the instance for which the request waits."""
         try:
-            raise error
+            return self._wait(super().result, timeout)  # type: ignore[no-any-return]
         finally:
-            del error, self  # the error keeps this frame, which must not keep the error
+            del self  # see `Entry.take_error`
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait for the outcome; give its error, None for success. It raises ContractError as `result` does."""
-        if not self.done():
-            self._wait(timeout)
-        if self.cancelled():
-            raise concurrent.futures.CancelledError
-        return self._exception
+        return self._wait(super().exception, timeout)  # type: ignore[no-any-return]
 
-    def _wait(self, timeout: float | None) -> None:
-        until = None if timeout is None else time.monotonic() + timeout
-        with noted(self):
-            self.check_wait()
-            if not self._sleepers.wait(self.done, until):
-                raise concurrent.futures.TimeoutError
+    def _wait(self, read: Callable[[float | None], Any], timeout: float | None) -> Any:
+        try:
+            if self.done():
+                return read(timeout)
+            with noted(self):
+                self.check_wait()
+                return read(timeout)
+        finally:
+            del self, read  # see `Entry.take_error`
 
     def check_wait(self) -> None:
-        """Refuse the wait of this thread, which is noted as waiting, when it holds what the request needs.
-
-        Raises:
-            ContractError: The thread would wait for ever.
-        """
+        """Raise ContractError where the calling thread, noted as one that waits for this future, would wait for ever."""
         node = cycle_of(self)
         if node is not None:
             raise endless_wait(node)
 
     def places(self) -> Sequence[tuple[Node, object]]:
-        """Give the nodes that the request needs; see `headrace._scheduling.threads`."""
+        """Give the nodes that the request needs; see `headrace._scheduling.cycles`."""
         return () if self.done() or self.pending is None else self.pending.places()
-
-    def add_done_callback(self, fn: Callable[[Any], object]) -> None:
-        """Call ``fn(self)`` in another thread when the outcome comes; at once if it is there."""
-        # This thread adds the callback and then looks for the outcome; the answering thread sets the
-        # outcome and then looks for callbacks. If the callback comes first, the answering thread finds
-        # it; if the outcome comes first, this thread finds it.
-        self._calls.append(fn)
-        if self.done():
-            self._call_all()
-
-    # For the answering thread.
 
     def finished(self, entry: Entry) -> None:
         """Take the outcome of the entry; see `headrace._scheduling.entry.Owner`."""
         entry.give_back()
-        self._decide(_FINISHED, entry.request, entry.error)
-        entry.error = None  # see `Entry.take_error`
-        if self._calls:
-            # Callbacks are called in another thread: they may take any time, and the answering thread has
-            # other requests to serve.
-            try:
-                callbacks.run(self._call_all)
-            except RuntimeError:  # no more threads, or the interpreter ends
-                self._call_all()
+        error, entry.error = entry.error, None  # see `Entry.take_error`
+        if not self._condition.acquire(blocking=False):
+            errands.run(self._finish, entry.request, error)
+            return
+        try:
+            self._finish(entry.request, error)
+        finally:
+            self._condition.release()
 
-    def _decide(self, state: str, result: Any = None, error: BaseException | None = None) -> bool:
-        """Give the future its one outcome; False when it has one already, and then whoever waits is woken once more."""
-        outcome = (result, error, state)
-        self._outcomes.append(outcome)
-        self._result, self._exception, self._reached = first = self._outcomes[0]
-        self._sleepers.wake()
-        self._waiters.notify(self)
-        return first is outcome
+    def _finish(self, request: Request, error: BaseException | None) -> None:
+        # It may have been cancelled a moment ago.
+        with contextlib.suppress(concurrent.futures.InvalidStateError):
+            if error is None:
+                self.set_result(request)
+            else:
+                self.set_exception(error)
+
+    def _invoke_callbacks(self) -> None:
+        if self._is_cancelled:  # by this thread
+            self._call_all()
+        elif self._done_callbacks:
+            # They may take any time, and the answering thread has other requests to serve.
+            errands.run(self._call_all)
 
     def _call_all(self) -> None:
-        """Call all callbacks; of two threads that do so at a time, the one that pops a callback calls it."""
-        for call in drained(self._calls.popleft):
+        for callback in self._done_callbacks:
             try:
-                call(self)
-            except Exception as error:  # noqa: BLE001 - as concurrent.futures does
-                _log.error("a callback of a future raised", exc_info=error)
-            except BaseException:
-                if self._calls:
-                    callbacks.run(self._call_all)
-                raise
+                callback(self)
+            except BaseException as error:  # noqa: BLE001 - the others are called all the same
+                _log.error("a callback raised", exc_info=error)
 
 
 _LATE_S = 1.0

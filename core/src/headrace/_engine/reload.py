@@ -13,9 +13,8 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from headrace._scheduling.calls import reentrant, withdrawn_by
-from headrace._scheduling.locks import Signal, Watchers
-from headrace._scheduling.threads import served_here
+from headrace._scheduling.cycles import served_here
+from headrace._scheduling.threads import Signal, Watchers, reentrant, withdrawn_by
 from headrace.errors import ClosedError, ContractError, DeadlineExceededError, SetupError
 
 if TYPE_CHECKING:
@@ -137,8 +136,8 @@ class Reloader:
     @reentrant()
     def reload(self, node: str, changes: Mapping[str, Any], timeout_s: float) -> list[str]:
         """Exchange the instances of a node, see ``Pipeline.reload``; give what is to be said of the changes."""
-        self._engine.check_open()
-        if not served_here(threading.get_ident()).keys().isdisjoint(self._jobs.copy()):
+        self._engine.entrance.check_open()
+        if not served_here(threading.get_ident()).isdisjoint(self._jobs.copy()):
             what = "a backend that is being built asked its own pipeline for a reload, which would wait for it"
             name = node if isinstance(node, str) else None
             raise ContractError(what, node=name, hint="Reload from another thread.")
@@ -208,7 +207,7 @@ class Reloader:
 
     def _exchange(self, job: _Job) -> Retirement | None:
         """Build the new node and put it in place; None for a second door, where nothing retires."""
-        self._engine.check_open()
+        self._engine.entrance.check_open()
         change = self._engine.blueprint.change(job.node, job.changes)
         job.on_failure(change.cancel)
         try:

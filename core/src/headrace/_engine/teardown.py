@@ -10,8 +10,7 @@ from contextlib import suppress
 from itertools import zip_longest
 from typing import TYPE_CHECKING, TypeAlias
 
-from headrace._scheduling.locks import Signal, Watchers, drained, taking, took_token
-from headrace._scheduling.process_threads import errands
+from headrace._scheduling.threads import Signal, Watchers, drained, errands, took_token
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -100,7 +99,7 @@ class Teardown:
         own: _Pass | None = None
         while own is None:
             wanted = _Pass(steps())
-            with taking(self._lock):
+            with self._lock:
                 before = self._pass
                 # Of two threads that close at a time, the first puts its pass here; the second waits for that
                 # pass and then asks for its own steps anew, of which few may be left.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from headrace._checked import as_int
@@ -93,7 +92,7 @@ class _Group(NamedTuple):
     parts: list[int | _Group]
 
 
-class EntriesOfOne:
+class Elements:
     """The entries that run for one request at a node, and how their outcomes become one.
 
     With ``each`` there is an entry per element of a list; otherwise one for the request itself. A second door
@@ -106,13 +105,21 @@ class EntriesOfOne:
         may_fail_alone: Whether an element may fail without failing the request.
     """
 
-    def __init__(self, node: Called, request: Request, owner: Owner = NOBODY, **terms: Any) -> None:
+    def __init__(
+        self,
+        node: Called,
+        request: Request,
+        owner: Owner = NOBODY,
+        given: Entry | None = None,
+        **terms: Any,
+    ) -> None:
         """Make the entries.
 
         Args:
             node: The node.
             request: The request of the node.
             owner: The owner of all entries.
+            given: The entry of the request itself, where it is there; only for a node without ``each``.
             terms: See `entry_at`. The ``deadline`` is the request's; the node's own limit is added here.
         """
         self.entries: list[Entry] = []
@@ -123,11 +130,13 @@ class EntriesOfOne:
         self._no_list: InputError | None = None
         self._together: list[Entry] = []
         if not node.levels:
-            self._add(entry_at(node, request, owner, **terms))
+            self._add(given or entry_at(node, request, **terms))
+            self.entries[0].owner = owner
             return
         try:
-            make = partial(entry_at, node, owner=owner, **terms)
-            self._top = self._group(node.levels, request, make)
+            self._top = self._group(
+                node.levels, request, lambda copy: entry_at(node, copy, owner, **terms)
+            )
         except InputError as error:
             node.scheduler.count_refused(request, error)
             self._no_list = error.with_traceback(None)

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from headrace._graph.route import Route, roots
 from headrace._portable import nearest, shown
-from headrace._scheduling.calls import served_by
-from headrace._scheduling.locks import Watchers
+from headrace._scheduling.threads import Watchers, served_by
 from headrace.errors import InputError
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from headrace._scheduling.scheduler import Scheduler
-    from headrace._scheduling.sleeper import Rest
     from headrace.keys import Request
 
 KEPT = ("context", "request_id")
@@ -180,10 +179,6 @@ class Route:
             for one in self.steps
         )
         self.hops = [(one.name, one.make, one.scheduler) for one in self.steps[1:]]
-        self.chain: Rest | None = None
-        if self.is_chain:
-            for step in reversed(self.steps[1:]):
-                self.chain = (step.scheduler, self.chain)
 
     @cached_property
     def needs(self) -> tuple[str, ...]:

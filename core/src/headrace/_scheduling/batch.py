@@ -5,22 +5,21 @@ from __future__ import annotations
 import time
 from math import inf
 from threading import get_ident
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from headrace._checked import filler
 from headrace._portable import caused, is_abandoned
-from headrace._scheduling.calls import served_by
+from headrace._scheduling.cycles import batches_run
 from headrace._scheduling.entry import Entry, own_error
-from headrace._scheduling.threads import batches_run
+from headrace._scheduling.threads import served_by
 from headrace.errors import BackendError, BatchRangeError, ClosedError, NoResultError, code_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import TypeAlias
 
+    from headrace._scheduling.failures import FailureLog
     from headrace._scheduling.instance import Instance
-    from headrace._scheduling.node import Node
-    from headrace._scheduling.threads import Work
     from headrace.keys import Request
 
     Errors: TypeAlias = "list[BaseException | None] | None"
@@ -28,6 +27,21 @@ if TYPE_CHECKING:
 
     Outcome: TypeAlias = "tuple[Errors, BaseException | None]"
     """The errors, and the interrupt (no `Exception`) that hit the thread meanwhile."""
+
+
+class Work(NamedTuple):
+    """A batch that was cut, with the instance that was claimed for it."""
+
+    instance: Instance
+    entries: list[Entry]
+
+
+class Place(Protocol):
+    """Where a batch runs: see `headrace._scheduling.node.Node`."""
+
+    name: str
+    must_have_result: bool
+    failures: FailureLog
 
 
 def takes(instance: Instance, weight: int) -> bool:
@@ -84,7 +98,7 @@ def repeated(
     return None
 
 
-def run(work: Work, node: Node) -> Outcome:
+def run(work: Work, node: Place) -> Outcome:
     """Run a batch on the instance that was claimed for it, in the calling thread.
 
     Args:
@@ -121,7 +135,7 @@ def run(work: Work, node: Node) -> Outcome:
         instance.timed(time.perf_counter() - begun)
     if outcomes is None:
         for request in batch:
-            if "result" not in request and node.needs_result:
+            if "result" not in request and node.must_have_result:
                 outcomes = [None] * len(entries)
                 break
         else:
@@ -133,13 +147,13 @@ def run(work: Work, node: Node) -> Outcome:
 
 
 def _per_entry(
-    work: Work, node: Node, outcomes: Sequence[BaseException | None]
+    work: Work, node: Place, outcomes: Sequence[BaseException | None]
 ) -> list[BaseException | None]:
     """Give one error or None per entry, and set the code of each failure; outcomes of fillers are left out."""
     instance, entries = work
     errors = [_for_owner(error) for error in outcomes[: len(entries)]]
     for index, entry in enumerate(entries):
-        if errors[index] is None and node.needs_result and "result" not in entry.request:
+        if errors[index] is None and node.must_have_result and "result" not in entry.request:
             errors[index] = _no_result(node.name, instance, entry.request)
         failure = errors[index]
         if failure is not None:
@@ -154,7 +168,7 @@ def _per_entry(
 
 
 def run_alone(
-    instance: Instance, request: Request, node: Node, *, may_time: bool = True
+    instance: Instance, request: Request, node: Place, *, may_time: bool = True
 ) -> BaseException | None:
     """Run a caller's own request on the instance that the caller claimed; return its error, None for none."""
     timed = may_time and not instance.unqueued & instance.mask
@@ -173,12 +187,12 @@ def run_alone(
 
 
 def judged(
-    instance: Instance, request: Request, outcomes: list[Exception | None] | None, node: Node
+    instance: Instance, request: Request, outcomes: list[Exception | None] | None, node: Place
 ) -> BaseException | None:
     """Give the error of a request that its caller ran alone, None for none."""
     if outcomes is not None and outcomes[0] is not None:
         return _for_owner(outcomes.pop(0))  # see `Entry.take_error`
-    if "result" in request or not node.needs_result:
+    if "result" in request or not node.must_have_result:
         return None
     return _no_result(node.name, instance, request)
 

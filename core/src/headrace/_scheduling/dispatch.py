@@ -1,39 +1,79 @@
-"""Cutting batches, claiming instances for them, and choosing the thread that runs each."""
+"""Which batch of a node is due, and which thread runs it.
+
+**Who ends a batch cuts the next one**, in the section that settles the old one (`Dispatcher.drive`), and gives it
+
+1. to itself: a worker always, an own thread unless other jobs wait for it, a caller while requests of its own
+   wait, or while the backend is fast and the caller's `FAST_S` for the batches of others are not over;
+2. else to a caller of that batch, who sleeps;
+3. else to a worker, a daemon thread of the node, of which there is at most one per instance.
+
+A caller that arrives does the same, so an idle node needs no other thread. A swift backend is done before a thread wakes up: its
+free instance is left free, and the oldest caller is woken to look for itself (`_nudged`).
+"""
 
 from __future__ import annotations
 
+import threading
+import time
+from collections import deque
 from functools import partial
 from math import inf, isnan
 from operator import index
-from typing import TYPE_CHECKING
+from threading import get_ident
+from typing import TYPE_CHECKING, Any
 
 from headrace._checked import largest_size
-from headrace._portable import error_text
-from headrace._scheduling.admission import deadline_error
-from headrace._scheduling.assignment import SUSTAINED, Assignment
-from headrace._scheduling.batch import refusal, takes
-from headrace._scheduling.entry import RUNNING
+from headrace._portable import caused, error_text
+from headrace._scheduling import batch as batches
+from headrace._scheduling.batch import Work
+from headrace._scheduling.entry import QUEUED, RUNNING, own_error
+from headrace._scheduling.instance import BARGE_S, FAST_S, SWIFT_S
+from headrace._scheduling.node import Waiter
 from headrace._scheduling.own_thread import OwnThread
-from headrace._scheduling.threads import Caller, Work
-from headrace.errors import ContractError
+from headrace._scheduling.refusals import deadline_error
+from headrace._scheduling.threads import Signal
+from headrace._scheduling.timer import Timer, shared_timer
+from headrace.errors import BackendError, ContractError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
+    from typing import TypeAlias
 
     from headrace._scheduling.batch import Errors
     from headrace._scheduling.entry import Entry
     from headrace._scheduling.instance import Instance
     from headrace._scheduling.node import Node
-    from headrace._scheduling.threads import Worker
     from headrace.errors import BatchRangeError
     from headrace.policies import BatchPolicy, DispatchPolicy
 
+    Runner: TypeAlias = "Waiter | Worker | OwnThread"
 
-new_work: Callable[..., Work] = tuple.__new__
-"""Makes a `Work` of a tuple as the class does, without a call into Python code."""
+SUSTAINED = 8
+"""While more batches than this were cut since the node was idle, a worker takes those of a slow backend: it goes on with batch
+after batch, where callers take turns, and each turn costs a switch of threads."""
 
 _SOONEST_S = 0.001
 """The shortest time until a policy is asked again: one that wants to be asked at once would spin."""
+
+new_work: Any = tuple.__new__
+"""Makes a `Work` of a tuple as the class does, without a call into Python code."""
+
+
+class Worker:
+    """A daemon thread that runs batches.
+
+    Attributes:
+        ident: Identifier of the thread; 0 before it runs.
+        work: A batch that was given to the thread while it slept.
+        signal: Wakes the thread.
+    """
+
+    __slots__ = ("ident", "signal", "work")
+
+    def __init__(self) -> None:
+        self.ident = 0
+        self.work: Work | None = None
+        self.signal = Signal()
 
 
 class QueueView:
@@ -59,8 +99,7 @@ class QueueView:
     @property
     def running(self) -> int:
         """How many instances run a batch; the instance of the batch that is ahead does not count."""
-        busy = sum([one.holder is not None for one in self._node.instances])
-        return busy - bool(self._ahead)
+        return sum([one.holder is not None for one in self._node.instances]) - bool(self._ahead)
 
     @property
     def free(self) -> int:
@@ -92,10 +131,33 @@ class QueueView:
         return self._seen[index]
 
 
-class Dispatcher(Assignment):
-    """Cuts batches that are due and claims free instances for them. All runs in a `Section` of the node."""
+class Dispatcher:
+    """Cuts the batches that are due, claims instances for them, and finds the threads that run them.
 
-    _enough: float = 0  # the last `wake_weight` of the batch policy: see `Node.enough`
+    All but `drive`, and what threads begin with, runs in a section of the node.
+
+    Attributes:
+        policies: The batch policy and the dispatch policy.
+        enough: The weight in the queue below which no batch is due while instances are free.
+        pressure: How many batches were cut, less how often the queue was found empty and an instance free;
+            between 0 and twice `SUSTAINED`.
+    """
+
+    def __init__(
+        self, node: Node, policies: tuple[BatchPolicy, DispatchPolicy], timer: Timer | None = None
+    ) -> None:
+        self.node = node
+        self.enough: float = 0
+        self.pressure = 0
+        self._timer = timer
+        self._wake_at = inf  # when the timer looks at the queue
+        self._enough: float = 0  # the last `wake_weight` of the batch policy
+        self._parked: list[Worker] = []
+        # The batches for workers that are about to look for one.
+        self._backlog: deque[Work] = deque()
+        self._workers = 0
+        self._stopped = False
+        self.use(policies)
 
     def use(self, policies: tuple[BatchPolicy, DispatchPolicy]) -> None:
         """Decide with these policies from now on."""
@@ -103,121 +165,86 @@ class Dispatcher(Assignment):
         self._takes_what_is_full = getattr(self._batches.cut, "takes_what_is_full", False)
         waits = getattr(self._batches, "takes_what_waits", False)
         self._takes_what_waits = self._takes_what_is_full and waits
-        takes_the_only_one = getattr(self._dispatches.choose, "takes_the_only_one", False)
-        self._has_usual_policies = self._takes_what_is_full and takes_the_only_one
+        self._takes_the_only_one = getattr(self._dispatches.choose, "takes_the_only_one", False)
 
-    def go_on(self, work: Work, errors: Errors, me: Caller | Worker | None) -> Work | None:
-        """Settle a batch that has ended, and dispatch; return the batch that ``me`` runs next.
+    @property
+    def timer(self) -> Timer:
+        """The timer of the process, or the one that a test has given."""
+        return self._timer or shared_timer()
 
-        Where a batch is due in any case and no other instance is free, the usual policies have nothing to
-        decide: a worker keeps its instance, and takes the first entries of the queue.
-        """
-        self.settle(work, errors)
-        node = self._node
-        instance, ended = work
-        queue, most = node.queue, instance.max
-        if queue.count and instance.thread is not None and instance.thread.wanted:
-            me = None  # the other jobs in the inbox of this thread come first
-        take = queue.count if most is None else min(most, queue.count)
-        if (
-            take
-            and queue.weight == queue.count
-            and (take == most or (self._takes_what_waits and take >= instance.min))
-            and not node.free
-            and isinstance(me, OwnThread)
-            and self._has_usual_policies
-            and instance.entries is ended
-            and instance.retired is None
-            and not instance.presence.gone
-            and not node.limits.batch_sizes
-        ):
-            now = node.clock()
-            entries = queue.head(take)
-            if not self._fail_late(entries, now):
-                work = self._begin(instance, entries, take, now)
-                if node.outside:
-                    node.admit_outside()
-                return work
-        self.release(work)
-        return self.dispatch(me)
+    # Which batch is due.
 
-    def dispatch(self, me: Caller | Worker | None) -> Work | None:
-        """Let entries in that wait for room, as many as fit, and claim instances for all batches that are due.
+    def arrived(self, entry: Entry) -> None:
+        """Dispatch after an entry has come, unless it cannot make a batch due."""
+        node = self.node
+        if entry.state != QUEUED or ((node.free or node.idle) and node.queue.weight >= self.enough):
+            self.dispatch()
 
-        Returns:
-            The batch that ``me`` is to run; None for none.
-        """
-        node = self._node
+    def dispatch(self, me: Runner | None = None) -> Work | None:
+        """Claim free instances for all batches that are due; give the one that ``me`` is to run, None for none."""
+        node = self.node
         queue = node.queue
         mine: Work | None = None
-        # An entry that left the queue, or a quota, may have made room. A thread that lowers a quota then
-        # looks at `outside`; a thread that has put an entry into `outside` then looks at the quota, here.
-        # Either the first thread sees the entry, or the second one sees the room.
         if node.outside:
             node.admit_outside()
-        node.enough = 0  # if no entry waits, or no instance is free, the next arrival dispatches
-        if queue.count:
+        self.enough = 0  # where no entry waits, or no instance is free, the next arrival dispatches
+        if node.idle and (queue.count or node.special):
             node.collect()
-            if node.free:
-                try:
-                    mine = self._start_due(me)
-                except BaseException:  # another thread raised it in this one
-                    self._give_claimed()
-                    raise
+        if queue.count and node.free:
+            mine = self._start_due(me)
         if node.free and not queue.count:
             if self.pressure:
                 self.pressure -= 1
-            if node.publishes:
+            if not node.special:
                 node.publish()
         if node.closers:
             node.look_if_quiet()
         return mine
 
-    def _start_due(self, me: Caller | Worker | None) -> Work | None:
-        """Claim free instances for the batches that are due, and say when the next one may be; see `dispatch`."""
-        node = self._node
+    def _start_due(self, me: Runner | None) -> Work | None:
+        node = self.node
         queue = node.queue
         mine: Work | None = None
-        offered = list(node.free)
-        wake_at = enough = inf
+        offered, wake_at, enough = [*node.free], inf, inf
         while offered and queue.count:
-            if isinstance(me, Caller) and mine is None and self._pass_by(me, offered[0]):
+            if type(me) is Waiter and mine is None and self._nudged(me, offered[0]):
                 enough = 0
                 break
             self._enough = 0
-            outcome = self._next(offered)
-            if isinstance(outcome, float):
-                wake_at = min(wake_at, outcome)
-                enough = min(enough, self._enough)
+            found = self._next(offered)
+            if isinstance(found, float):
+                wake_at, enough = min(wake_at, found), min(enough, self._enough)
                 continue
             if node.outside:
                 node.admit_outside()
-            if outcome is not None and mine is None and self._runs(me, outcome):
-                mine = outcome
-            elif outcome is not None:
-                self.give(outcome)
-            # A batch has begun, or entries have left the queue and others have moved up: a policy may
-            # now cut a batch for an instance that was passed by. And where no thread was found to run
-            # a batch, its instance is free again.
-            offered, wake_at, enough = list(node.free), inf, inf
+            if found is not None and mine is None and self._may_run(me, found):
+                mine = found
+                found.instance.holder, found.instance.ident = me, me.ident  # type: ignore[union-attr]
+            elif found is not None:
+                self._give(found)
+            # A batch has begun, or entries have left the queue: a policy may cut one now for an instance passed by.
+            offered, wake_at, enough = [*node.free], inf, inf
         if queue.count:
-            if node.free:
-                node.enough = enough
-            if wake_at < inf:
-                self._plan(wake_at, None if mine is not None else me)
+            self.enough = enough if node.free else 0
+            if wake_at < self._wake_at:
+                self._wake_at = wake_at
+                self.timer.call_at(wake_at, self._woken)
         return mine
 
-    # Which batch is due.
+    def _woken(self) -> None:
+        """Look at the queue at the time that a policy asked for."""
+        with self.node.section:
+            self._wake_at = inf
+            self.dispatch()
 
     def _next(self, offered: list[Instance]) -> Work | float | None:
-        """Ask the policies for one instance, and for a batch that it is to run.
+        """Ask the policies for one instance and its batch.
 
         Returns:
-            The batch that was cut; None if entries have failed or the instance is lost. Else the instance
-            is passed by: it is taken out of ``offered``, and the time is returned at which to ask again,
-            infinity for never.
+            The batch; None if entries have failed or the instance is lost; else the instance is taken out of
+            ``offered``, and this is the time at which to ask again, infinity for never.
         """
-        node = self._node
+        node = self.node
         now = node.clock()
         try:
             instance = self._chosen(offered)
@@ -229,16 +256,18 @@ class Dispatcher(Assignment):
                 return None
             take, again_at = self._taken(instance, now)
         except ContractError as failed:
-            # The policy cannot decide: if these entries did not fail here, they would wait for ever.
+            # A policy cannot decide: else these entries would wait for ever.
             node.fail_waiting(failed, list(node.queue))
             return None
         if take > 0:
             entries = node.queue.head(take)
-            if self._fail_late(entries, now):
+            if self.fail_late(entries, now):
                 return None
             weights = [entry.weight for entry in entries]
             weight = sum(weights)
-            refused = None if takes(instance, weight) else refusal(node.name, weights, instance)
+            refused = None
+            if not batches.takes(instance, weight):
+                refused = batches.refusal(node.name, weights, instance)
             if refused is None:
                 return self._claim(instance, entries, weight, now)
             if weight >= instance.min or not self._fits_elsewhere(instance, weight):
@@ -247,44 +276,34 @@ class Dispatcher(Assignment):
         return again_at if again_at > now else now + _SOONEST_S
 
     def _chosen(self, offered: Sequence[Instance]) -> Instance | None:
-        policy = self._dispatches
+        """Ask the dispatch policy for an instance; ContractError where its answer is none of these."""
+        policy, weight = self._dispatches, self.node.queue.weight
+        if self._takes_the_only_one and len(offered) == 1 and weight >= offered[0].min:
+            return offered[0]
         try:
-            chosen = policy.choose(self._node.queue.weight, [*offered])  # it may change its list
+            chosen = policy.choose(weight, [*offered])  # it may change its list
         except BaseException as error:
             raise self._failure(policy, error) from error
-        if chosen is None:
-            return None
-        for instance in offered:
-            if instance is chosen:
-                return instance
+        if chosen is None or any(one is chosen for one in offered):
+            return chosen  # type: ignore[return-value]
         raise self._failure(policy, f"chose {chosen!r}, which is no free instance")
 
     def _taken(
         self, instance: Instance, now: float, ahead: Sequence[Entry] = ()
     ) -> tuple[int, float]:
-        """Give how many entries of the queue an instance takes, and when to ask again, infinity for never.
-
-        Args:
-            instance: A free instance, or that of the batch which is ahead.
-            now: The time.
-            ahead: The entries of a batch that has not begun, which those of the queue join.
-        """
-        queue, most = self._node.queue, instance.max
-        waiting = queue.count
-        if queue.weight == waiting and self._takes_what_is_full:
+        """Give how many entries of the queue an instance takes after those ahead, and when to ask again."""
+        node = self.node
+        queue, most = node.queue, instance.max
+        if queue.weight == queue.count and self._takes_what_is_full:
             room = inf if most is None else most - instance.running_weight
             if self._takes_what_waits:
-                return int(min(room, waiting)), inf
-            if room <= waiting and not ahead and not self._node.limits.batch_sizes:
+                return int(min(room, queue.count)), inf
+            if room <= queue.count and not ahead and not node.limits.batch_sizes:
                 return int(room), inf
-        take, again_at = self._cut(QueueView(self._node, ahead), instance, now)
-        return take - len(ahead), again_at
-
-    def _cut(self, queue: QueueView, instance: Instance, now: float) -> tuple[int, float]:
-        """Ask the batch policy; give how many entries it takes and when to ask again, infinity for never."""
         policy = self._batches
+        view = QueueView(node, ahead)
         try:
-            cut = policy.cut(queue, instance, now)
+            cut = policy.cut(view, instance, now)
         except BaseException as error:
             raise self._failure(policy, error) from error
         try:
@@ -293,36 +312,26 @@ class Dispatcher(Assignment):
         except (AttributeError, TypeError):
             sound = False
         if not sound:
-            what = f"gave {cut!r}: expected Cut(take, wake_at), a count and a time or None"
-            raise self._failure(policy, what)
+            raise self._failure(
+                policy, f"gave {cut!r}: expected Cut(take, wake_at), a count and a time or None"
+            )
         if not take and cut.wake_weight is not None:
             self._enough = cut.wake_weight
-        return min(take, len(queue)), inf if again_at is None else float(again_at)
+        return min(take, len(view)) - len(ahead), inf if again_at is None else float(again_at)
 
     def _failure(self, policy: object, what: str | BaseException) -> ContractError:
         """Make the error of a policy that raised, or whose decision is impossible."""
         if isinstance(what, BaseException):
             what = f"raised {error_text(what)}"
-        return ContractError(f"the policy {type(policy).__name__} {what}", node=self._node.name)
-
-    def _fail_late(self, entries: Sequence[Entry], now: float) -> bool:
-        """Fail the entries whose deadline has passed; tell whether there were any. Call `dispatch` next."""
-        late = [entry for entry in entries if entry.deadline is not None and entry.deadline <= now]
-        for entry in late:
-            self.expire(entry)
-        return bool(late)
-
-    def expire(self, entry: Entry) -> None:
-        """Fail an entry whose deadline has passed, unless the entry is DONE. Call `dispatch` next."""
-        self._node.fail(entry, partial(deadline_error, begun=entry.state == RUNNING))
+        return ContractError(f"the policy {type(policy).__name__} {what}", node=self.node.name)
 
     def _refuse(
         self, instance: Instance, entries: list[Entry], refused: BatchRangeError, now: float
     ) -> Work | None:
         """Fail what no batch holds; a request that fits without its company stays, and begins where it is first."""
-        node = self._node
+        node = self.node
         if instance.max is None or refused.weight <= instance.max:
-            entries = [e for e in entries if refusal(node.name, [e.weight], instance)]
+            entries = [one for one in entries if batches.refusal(node.name, [one.weight], instance)]
         (first,) = node.queue.head(1)
         if entries[:1] != [first]:
             return self._claim(instance, [first], first.weight, now)
@@ -331,25 +340,21 @@ class Dispatcher(Assignment):
 
     def _fits_elsewhere(self, instance: Instance, weight: int) -> bool:
         """Tell whether another instance, busy or free, takes a weight that is too small for this one."""
-        others = (i for i in self._node.instances if i is not instance and i.living)
-        sizes = self._node.limits.batch_sizes
+        others = (i for i in self.node.instances if i is not instance and i.living)
+        sizes = self.node.limits.batch_sizes
         return any(i.min <= weight <= (largest_size(sizes, i.max) or weight) for i in others)
 
     def _claim(self, instance: Instance, entries: list[Entry], weight: int, now: float) -> Work:
-        instance.holder = entries  # until a thread is found to run the batch
-        work = self._begin(instance, entries, weight, now)
-        self._node.free.remove(instance)
-        return work
+        """Take a free instance, and the entries of its batch out of the queue."""
+        self.node.free.remove(instance)
+        instance.holder = instance.entries = entries
+        return self._begin(instance, entries, weight, now)
 
     def _begin(self, instance: Instance, entries: list[Entry], weight: int, now: float) -> Work:
-        """Make entries the batch of an instance, take them out of the queue, and count the batch."""
-        count = len(entries)
-        # No call between these, so that an exception finds the whole batch, or the one before.
-        instance.entries = entries
         instance.running_weight = weight
         instance.queued += 1
-        instance.sizes[count] += 1
-        self._node.queue.remove(entries, RUNNING)
+        instance.sizes[len(entries)] += 1
+        self.node.queue.remove(entries, RUNNING)
         if self.pressure < 2 * SUSTAINED:
             self.pressure += 1
         timed = not instance.queued & instance.mask
@@ -357,40 +362,230 @@ class Dispatcher(Assignment):
             entry.cut = now
             if timed:
                 instance.waited.add((now - entry.arrival) * 1000)
-        return new_work(Work, (instance, entries))
+        return new_work(Work, (instance, entries))  # type: ignore[no-any-return]
 
-    def begin(self, work: Work) -> None:
-        """Let a thread that has woken up begin a batch; entries that came meanwhile join it where they may."""
-        self.top_up(work)
-        self._node.admit_outside()
-        if self._node.queue.count and self._node.has_idle:
-            self.dispatch(None)  # an entry was left for this batch, and could not join it
-
-    def top_up(self, work: Work) -> None:
-        """Let entries of the queue join a batch that has not begun, as many as the policy takes.
-
-        While the thread of the batch woke up, the instance was claimed and the queue may have grown.
-        After a reload has retired the instance, the queue belongs to the new instances.
-        """
-        node = self._node
+    def _top_up(self, work: Work) -> None:
+        """Let entries of the queue join a batch whose thread has just woken up, as many as the policy takes."""
+        node = self.node
         instance, entries = work
-        if not node.queue.count or instance.full or instance.retired is not None:
+        if instance.full or instance.retired is not None:
             return
         now = node.clock()
         try:
             more, _ = self._taken(instance, now, entries)
         except ContractError as failed:
             node.fail_waiting(failed, list(node.queue))
+            self.dispatch()
             return
         joining = node.queue.head(more) if more > 0 else []
         weights = [entry.weight for entry in (*entries, *joining)]
-        if not joining or refusal(node.name, weights, instance) or self._fail_late(joining, now):
+        if not joining or batches.refusal(node.name, weights, instance):
             return
-        weight = sum(weights)
+        if self.fail_late(joining, now):
+            self.dispatch()  # who stood behind them moves up
+            return
         instance.sizes[len(entries)] -= 1
         entries += joining
         instance.sizes[len(entries)] += 1
-        instance.running_weight = weight
+        instance.running_weight = sum(weights)
         node.queue.remove(joining, RUNNING)
         for entry in joining:
             entry.cut = now
+        if node.outside:
+            node.admit_outside()
+
+    def fail_late(self, entries: Sequence[Entry], now: float) -> bool:
+        """Fail the entries whose deadline has passed; tell whether there were any. Call `dispatch` next."""
+        late = [one for one in entries if one.deadline is not None and one.deadline <= now]
+        for entry in late:
+            self.expire(entry)
+        return bool(late)
+
+    def expire(self, entry: Entry) -> None:
+        """Fail an entry whose deadline has passed, unless it is DONE. Call `dispatch` next."""
+        self.node.fail(entry, partial(deadline_error, begun=entry.state == RUNNING))
+
+    # Which thread runs it.
+
+    def _nudged(self, me: Waiter, instance: Instance) -> bool:
+        """Leave the instance of a swift backend free after ``me`` has helped others long enough, and wake the first caller.
+
+        Until that caller is awake a newcomer may claim the instance: given away at once, it would be idle for a
+        switch of threads each time. Once the caller has waited for `BARGE_S` it is given the instance.
+        """
+        if me.pending or me.foreign_until is None or instance.mean_s >= SWIFT_S:
+            return False
+        if time.perf_counter() < me.foreign_until:
+            return False
+        (oldest,) = self.node.queue.head(1)
+        owner: Any = oldest.owner
+        if type(owner) is not Waiter or not owner.parked or not owner.runs:
+            return False
+        if self.node.clock() - oldest.arrival >= BARGE_S:
+            return False
+        owner.nudged = True
+        owner.wake()
+        return True
+
+    def _may_run(self, me: Runner | None, work: Work) -> bool:
+        """Tell whether ``me``, the thread that has cut a batch, runs it."""
+        instance = work.instance
+        if type(me) is not Waiter:
+            return me is not None and instance.thread is (None if type(me) is Worker else me)
+        if instance.thread is not None or not me.runs:
+            return False
+        if me.pending and any(entry.owner is me for entry in work.entries):
+            return True
+        if instance.mean_s >= FAST_S:
+            return False
+        now = time.perf_counter()
+        if me.foreign_until is None:
+            me.foreign_until = now + FAST_S
+        return now < me.foreign_until
+
+    def _give(self, work: Work) -> None:
+        """Give a batch to the thread that owns the instance, else to a caller that sleeps, else to a worker."""
+        instance = work.instance
+        thread = instance.thread
+        if thread is not None:
+            thread.post(partial(self._drive_owned, thread, work))
+            return
+        if instance.mean_s < FAST_S or self.pressure <= SUSTAINED:
+            for entry in work.entries:
+                owner: Any = entry.owner
+                if type(owner) is Waiter and owner.parked and owner.runs:
+                    instance.holder, owner.work = owner, work
+                    owner.wake()
+                    return
+        instance.holder = self._backlog
+        if self._parked:
+            worker = self._parked.pop()
+            worker.work = work
+            worker.signal.wake()
+            return
+        self._backlog.append(work)
+        if self._workers < len(self.node.every):
+            self._workers += 1
+            self.node.afterwards.append(self._start_worker)
+
+    def _start_worker(self) -> None:
+        try:
+            target = partial(self._serve, Worker())
+            threading.Thread(target=target, name=f"headrace-{self.node.name}", daemon=True).start()
+        except RuntimeError as error:
+            what = f"no thread could be started to run the batch: {error}"
+            with self.node.section:
+                self._workers -= 1
+                while self._backlog and not self._workers:
+                    failure = caused(BackendError(what, node=self.node.name), error)
+                    self.fail_batch(self._backlog.popleft(), failure)
+                self.dispatch()
+
+    def _serve(self, worker: Worker) -> None:
+        """Run batches in the thread of a worker."""
+        worker.ident = get_ident()
+        while True:
+            with self.node.section:
+                work, worker.work = worker.work, None
+                if work is None and self._backlog:
+                    work = self._backlog.popleft()
+                if work is not None:
+                    self.begin(work, worker)
+                elif self._stopped or self._workers > len(self.node.every):
+                    self._workers -= 1
+                    return
+                else:
+                    self._parked.append(worker)
+            if work is None:
+                worker.signal.sleep()
+            else:
+                self.drive(work, worker)
+
+    def end_surplus(self) -> None:
+        """Wake sleeping workers of which there are more than instances: they end."""
+        for _ in range(self._workers - len(self.node.every)):
+            if self._parked:
+                self._parked.pop().signal.wake()
+
+    def stop_workers(self) -> None:
+        """End the workers that sleep; the others end after their batch."""
+        self._stopped = True
+        while self._parked:
+            self._parked.pop().signal.wake()
+
+    def begin(self, work: Work, me: Runner) -> None:
+        """Let a thread that has woken up begin a batch; entries that came meanwhile join it where they may."""
+        work.instance.holder, work.instance.ident = me, me.ident
+        if self.node.queue.count:
+            self._top_up(work)
+
+    def _drive_owned(self, thread: OwnThread, work: Work) -> None:
+        work.instance.holder, work.instance.ident = thread, thread.ident
+        if self.node.queue.count:
+            with self.node.section:
+                self._top_up(work)
+        self.drive(work, thread)
+
+    def drive(self, work: Work | None, me: Runner) -> None:
+        """Run a batch and those after it in this thread; raises what is no Exception and hit a caller's own batch."""
+        node = self.node
+        while work is not None:
+            reporter = node.reporter
+            errors, interrupt = (
+                batches.run(work, node) if reporter is None else reporter.run(work, node)
+            )
+            if interrupt is not None and all(entry.owner is not me for entry in work.entries):
+                interrupt = None
+            with node.section:
+                work = self._go_on(work, errors, me if interrupt is None else None)
+                errors = None  # see `Entry.take_error`
+            if interrupt is not None:
+                raise interrupt
+
+    def _go_on(self, work: Work, errors: Errors, me: Runner | None) -> Work | None:
+        """Settle a batch that has ended, give its instance back, and cut the next one for ``me``."""
+        node = self.node
+        instance, entries = work
+        for i, entry in enumerate(entries):
+            if entry.state == RUNNING:  # else it was settled while the batch ran
+                node.settle(entry, None if errors is None else errors[i], instance)
+        if type(me) is OwnThread and me.wanted:
+            me = None  # its other jobs come first
+        if node.queue.count and me is not None and type(me) is not Waiter:
+            following = self._following(instance)
+            if following is not None:
+                return following
+        node.give_back(instance)
+        return self.dispatch(me)
+
+    def _following(self, instance: Instance) -> Work | None:
+        """Give the batch with which a worker goes on at once, where the usual policies have nothing to decide: it keeps its instance."""
+        node = self.node
+        queue, most = node.queue, instance.max
+        take = queue.count if most is None else min(most, queue.count)
+        if (
+            queue.weight != queue.count
+            or node.free
+            or not self._takes_what_is_full
+            or not self._takes_the_only_one
+            or not (take == most or (self._takes_what_waits and take >= instance.min))
+            or instance.retired is not None
+            or not instance.serves
+            or node.limits.batch_sizes
+        ):
+            return None
+        now, entries = node.clock(), queue.head(take)
+        if self.fail_late(entries, now):
+            return None
+        instance.entries = entries
+        work = self._begin(instance, entries, take, now)
+        if node.outside:
+            node.admit_outside()
+        return work
+
+    def fail_batch(self, work: Work, error: BaseException) -> None:
+        """Give back an instance and fail its batch, which did not run to its end. Call `dispatch` next."""
+        for entry in work.entries:
+            if entry.state == RUNNING:
+                self.node.settle(entry, own_error(error), work.instance)
+        self.node.give_back(work.instance)

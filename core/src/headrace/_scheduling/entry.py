@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace._checked import as_int, wrong_weight
 from headrace._portable import caused, is_abandoned
-from headrace._scheduling.locks import took_token
+from headrace._scheduling.threads import took_token
 from headrace.errors import ClosedError, InputError, RequestError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headrace._scheduling.locks import Signal
-    from headrace._scheduling.process_threads import Alarm
+    from headrace._scheduling.threads import Signal
+    from headrace._scheduling.timer import Alarm
     from headrace.keys import Request
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections import defaultdict, deque
+from collections import defaultdict
 from contextvars import Context
 from dataclasses import dataclass
 from functools import partial
@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 from headrace._checked import Presence
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from headrace._backend import Backend
     from headrace._checked import Outcomes
     from headrace._scheduling.entry import Entry
-    from headrace._scheduling.locks import Signal
     from headrace._scheduling.own_thread import OwnThread
+    from headrace._scheduling.threads import Signal
 
 
 _STEP = 1.1
@@ -158,9 +158,6 @@ Measured: with 1 ms, 40 threads whose requests pass through four nodes gather in
 stay there. With 5 ms, after which CPython hands its own lock on (`sys.getswitchinterval`), twice as many
 requests go through; with 20 ms no more than with 5 ms."""
 
-RETURNING = object()
-"""Holder of an instance that a caller took from an idle list which stands no more, until it is given back."""
-
 SAMPLED = 15
 """Mask for the counter of batches, or of the runs of an element: one in 16 is timed where they are fast."""
 
@@ -171,7 +168,7 @@ class Limits:
 
     Attributes:
         queue_size: How many requests may wait.
-        queue_full: The name of a policy of `headrace._scheduling.queue.QUEUE_FULL`.
+        queue_full: What becomes of a request that finds it full; see `headrace._scheduling.queue.QueueFull`.
         timeout_ms: Longest time from arrival to the end, None for no limit.
         batching_timeout_ms: How long the oldest request waits for company.
         batch_sizes: The weights a batch may have; empty for all.
@@ -213,13 +210,6 @@ class Instance(Counts):
         retired: Wakes the thread that closes the instance after its last batch; None while in service.
     """
 
-    __slots__ = (
-        *("index", "min", "max", "device", "backend", "run", "thread", "holder", "ident"),
-        *("entries", "since"),
-        *("running_weight", "queued", "mask", "mean_s", "limits", "presence", "away", "retired"),
-        *("busy_s", "sampling", "limit"),
-    )
-
     def __init__(
         self,
         index: int,
@@ -254,6 +244,7 @@ class Instance(Counts):
         self.presence.entries = lambda: self.entries or ()
         self.away = False
         self.retired: Signal | None = None
+        self.over = False
 
     def run_by(self, backend: Backend) -> None:
         """Let ``backend`` run the batches: here a batch enters the instance, whichever thread brings it."""
@@ -313,70 +304,3 @@ class Instance(Counts):
             "busy_s": round(self.busy_s, 6),
             "utilisation": self.utilisation(time.perf_counter()),
         }
-
-
-_take = deque.popleft
-
-IdleList = tuple["deque[Instance]"]
-"""A tuple of one deque, with free instances that a caller may take without the lock: the thread that pops
-an instance owns it. It is never used again once a node has put another idle list in its place."""
-
-
-class FreeInstances:
-    """The part of a node that knows which instances are free. Changed in a `Section` of the node.
-
-    Attributes:
-        free: The instances in service that nobody holds, the one that has been free longest first;
-            without the instances on the idle list, until `collect` moves those here.
-        idle: The idle list, on which the free instances are while no request waits.
-        slow: Whether the backends of instances on the idle list count as slow, since one of them is not swift.
-        publishes: Whether instances may be put on the idle list; set by the scheduler.
-    """
-
-    publishes: bool
-
-    def __init__(self, instances: Sequence[Instance]) -> None:
-        self.free = list(instances)
-        self.idle: IdleList = (deque(),)
-        self.slow = False
-
-    @property
-    def has_idle(self) -> bool:
-        """Whether an instance is free, on the idle list or not."""
-        return bool(self.free or self.idle[0])
-
-    @property
-    def idle_count(self) -> int:
-        """How many instances are free, on the idle list or not."""
-        return len(self.free) + len(self.idle[0])
-
-    def collect_one(self) -> bool:
-        """Move an instance from the idle list to `free` if that is empty; False where none is idle."""
-        if not self.free:
-            try:  # noqa: SIM105 - contextlib.suppress costs a microsecond here
-                self.free.extend(map(_take, self.idle))
-            except IndexError:
-                pass  # perhaps a caller popped the last instance first
-        return bool(self.free)
-
-    def collect(self, idle: IdleList | None = None) -> None:
-        """Move the instances on the idle list, or on one that was replaced, to `free`."""
-        idle = idle or self.idle
-        while idle[0]:  # not `drained`, which costs a microsecond more
-            try:
-                self.free.extend(map(_take, idle))  # one step, so that nothing loses an instance
-            except IndexError:  # a caller popped the last instance first
-                break
-
-    def publish(self) -> None:
-        """Let callers take the free instances without the lock; called while no request waits."""
-        if self.publishes:
-            free = self.free
-            self.measure_speed(free)
-            # No call until both are changed: an exception that hits this thread leaves no instance on two lists.
-            self.free = []
-            self.idle[0].extend(free)
-
-    def measure_speed(self, more: Sequence[Instance] = ()) -> None:
-        """Set `slow`, for the instances on the idle list and ``more``. Two threads may do so at a time."""
-        self.slow = max([one.mean_s for one in (*self.idle[0], *more)], default=0.0) >= SWIFT_S

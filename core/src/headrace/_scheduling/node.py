@@ -1,162 +1,223 @@
-"""What the parts of a node's scheduler share: the queue, the instances, the open requests.
+"""The state of one node: its requests and its instances, behind one lock.
 
-It is changed inside ``with node.section, node.lock:``, see `Section`; only the idle list is used without
-the lock, see `headrace._scheduling.fast_path`.
+**One lock per node**, taken by `Node.section` alone. In a section a thread changes the state and calls nothing of the user's but
+policies, which are pure: no backend, no callback, no dict. A thread that waits for its own requests has their outcome at once,
+inside the section; every other owner of a request that was settled is notified after it (`Node.notify`).
+
+**Membership is ownership.** An instance is in exactly one place: in `free`, which only sections touch; in `idle`, from which a
+caller may pop it without the lock and then holds it; away (its backend is being started again); lost; over (a
+reload has retired it, and its last batch has ended); or some thread holds it. So nobody ever looks for a holder: who counts the
+instances that are at home knows the rest. While nobody waits and nothing is `special` the free ones lie in `idle`. Who puts
+one back there looks at the queue and at `special` afterwards; a section sets these first and then empties `idle`
+(`collect`). So neither a request nor an instance is left behind.
 """
 
 from __future__ import annotations
 
 import logging
+import sys
 import threading
-from collections import OrderedDict, deque
-from concurrent.futures import CancelledError
+from collections import OrderedDict
 from contextlib import suppress
 from functools import partial
 from threading import get_ident
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace._checked import largest_size
-from headrace._scheduling.entry import DONE, NEW, NOBODY, OUTSIDE, QUEUED, own_error, refuses_change
+from headrace._scheduling.entry import (
+    DONE,
+    ENTERED,
+    NEW,
+    NOBODY,
+    OUTSIDE,
+    QUEUED,
+    WAITING,
+    own_error,
+    refuses_change,
+)
 from headrace._scheduling.failures import FailureLog
-from headrace._scheduling.instance import Counts, FreeInstances
-from headrace._scheduling.locks import Watchers, outermost, taking
-from headrace._scheduling.process_threads import errands
-from headrace._scheduling.queue import QUEUE_FULL, NodeQuota, RequestQueue
-from headrace._scheduling.threads import Blocked, Caller
+from headrace._scheduling.instance import Counts
+from headrace._scheduling.queue import NodeQuota, RequestQueue
+from headrace._scheduling.refusals import cancelled, overloaded, unfit
+from headrace._scheduling.threads import Signal, Watchers, sections
 from headrace.errors import ClosedError, InstanceLostError, code_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
+    from headrace._scheduling.batch import Work
     from headrace._scheduling.entry import Entry, Owner
     from headrace._scheduling.instance import Instance, Limits
     from headrace._scheduling.probes import Reporter
 
-
 _log = logging.getLogger("headrace.scheduling")
+
+ONE_AT_A_TIME: bool = getattr(sys, "_is_gil_enabled", lambda: True)()
+"""Whether threads run Python code one at a time: in a free-threaded build no caller skips the lock."""
+
+
+class Waiter:
+    """A thread that waits for its own requests, and may run batches meanwhile. Changed in sections.
+
+    Attributes:
+        runs: Whether the thread may run batches: not where one of its requests has a deadline.
+        pending: How many of its requests have no outcome yet.
+        parked: Whether it sleeps. Who gives it work, nudges it or settles its last request clears this and wakes it.
+        work: A batch that was given to the thread while it slept.
+        nudged: Whether it was woken to look for a free instance itself.
+        foreign_until: When the time ends that the thread may spend on batches of others; None before the first.
+    """
+
+    __slots__ = (
+        "foreign_until",
+        "ident",
+        "node",
+        "nudged",
+        "parked",
+        "pending",
+        "runs",
+        "signal",
+        "work",
+    )
+
+    def __init__(self, ident: int, node: Node) -> None:
+        self.ident, self.node, self.runs = ident, node, True
+        self.pending = 0
+        self.parked = self.nudged = False
+        self.work: Work | None = None
+        self.foreign_until: float | None = None
+        self.signal = Signal()
+
+    def places(self) -> Sequence[tuple[Node, object]]:
+        """Give the node at which the thread sleeps; see `headrace._scheduling.cycles`."""
+        return ((self.node, self),) if self.parked and self.work is None else ()
+
+    def took(self) -> None:
+        """Count one outcome; the last one wakes the thread."""
+        self.pending -= 1
+        if not self.pending and self.parked:
+            self.parked = False
+            # Once the lock is left, for which the thread would wait at its next request.
+            self.node.afterwards.append(self.signal.wake)
+
+    def wake(self) -> None:
+        """Wake the thread."""
+        self.parked = False
+        self.signal.wake()
+
+    def finished(self, entry: Entry) -> None:
+        """Count one outcome of which probes have heard before."""
+        with self.node.section:
+            self.took()
 
 
 class Section:
-    """One section under the lock of a node: ``with node.section, node.lock:``.
+    """A section under the lock of a node; after it the owners of what was settled in it are notified."""
 
-    Before the thread takes the lock, the section notes it for `headrace._scheduling.locks.holds_a_lock`. A
-    thread that changes the queue, the free instances or the state of an entry calls `Dispatcher.dispatch`
-    last; otherwise a batch that is due may be left behind. After the thread has left the lock, the section
-    notifies the owners of all settled entries, so that no code of a user runs under the lock.
-
-    The lock is the inner context of the two: the interpreter leaves it in one step, and an exception in
-    the section's own exit finds it left.
-    """
-
-    __slots__ = ("_node",)
+    __slots__ = ("_lock", "_node", "_outer")
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        # Re-entrant, for a destructor may run in a section: it is refused, or put off, by what `sections` says.
+        self._lock = threading.RLock()
+        self._outer: Any = None
 
     def __enter__(self) -> None:
-        me, lock = get_ident(), self._node.lock
-        noted = outermost.get(me)
-        if noted is not lock and (noted is None or not noted._is_owned()):
-            outermost[me] = lock
+        self._lock.acquire()
+        me = get_ident()
+        self._outer = sections.get(me)
+        sections[me] = self._node
 
     def __exit__(self, *_: object) -> None:
         node = self._node
-        if not errands.empty():
-            errands.attend()
-        if node.settled or node.afterwards:
-            node.notify()
+        done: list[Entry] | None = None
+        after: list[Callable[[], object]] | None = None
+        if node.settled:
+            done, node.settled = node.settled, []
+            node.notifying.append(None)
+        if node.afterwards:
+            after = node.afterwards.copy()
+            node.afterwards.clear()
+        if self._outer is None:
+            del sections[get_ident()]
+        else:
+            sections[get_ident()] = self._outer
+        self._lock.release()
+        if after is not None:
+            for action in after:
+                action()
+        if done is not None:
+            node.notify(done)
+
+    def is_mine(self) -> bool:
+        """Tell whether the calling thread is in the section."""
+        return self._lock._is_owned()  # type: ignore[attr-defined,no-any-return]
 
 
-class Node(FreeInstances):
-    """The state of one node, changed in a `Section`; the fast path also reads it without the lock.
+class Node:
+    """The state of one node. All methods but `notify` run in a `section`.
 
     Attributes:
-        name, limits, clock, section, lock: See `Scheduler` and `Section`.
-        failures: Tells operators what backends raise; called without the lock.
-        instances: The instances in service.
-        retiring: The instances taken out of service whose last batch has not ended.
-        every: The instances in service, and those in `retiring`.
-        counts: The counts of the instances that have left `retiring`, and failures that no instance counts.
-        queue: The entries that wait for a batch.
-        enough: While instances are idle though requests wait: the weight of the queue from which on an
-            arrival may make a batch due, by the last answer of the batch policy; else 0.
-        outside: The entries that wait for room in the queue, first come first served.
-        quota: Counts the requests that entered here and wait at other nodes.
-        callers: The threads that wait for their requests here.
-        entered: How many requests came, without those that their callers ran past the queue.
-        refusing: The error that newcomers get, None while the node lets them in.
-        drains: Whether requests of other nodes may wait here while newcomers are refused.
-        dead: Whether the open requests have been failed, too; then requests of other nodes are refused as well.
-        retire: Called, after the section, when the batch of an instance ends while the node is dead.
-        wake_at, waker: When the queue is to be looked at again, None for never; the caller that does, None for the timer.
+        name, limits, clock: See `headrace._scheduling.scheduler.Scheduler`.
+        failures: Tells operators what backends raise; called outside sections.
+        instances: The instances in service; `retiring` those whose last batch has not ended; `every` both.
+        free, idle: The instances that nobody holds; see above.
+        special: Whether callers must not take instances without the lock: closing, a reload, an instance away or lost.
         min, max, lost: The least and the greatest weight that a living instance takes; whether none lives.
-        needs_result: Whether a request that ends without a ``result`` has failed.
-        dispatch: The method of the `Dispatcher`, which sets it here.
-        afterwards: The functions to call as soon as the lock is left.
-        settled: Entries whose owners are to be notified: the thread that pops an entry notifies its owner.
-        closers: The threads that wait until it is `quiet`.
-        reporter: Tells the probes; None where no probe listens. Without a reporter `settle` counts an outcome
-            for the caller that waits; with one the caller is notified, as all other owners are.
+        queue: The entries that wait for an instance; `outside` those that wait for room in it.
+        quota: Counts the requests that have entered here and wait at other nodes.
+        entered: How many requests have come, but those that their callers ran past the queue.
+        counts: The failures of requests that no instance has run, and all counts of retired instances.
+        must_have_result: Whether a request that ends without ``result`` has failed.
+        refusing: The error of newcomers; None while the node is open.
+        drains: Whether requests of other nodes may still come while newcomers are refused.
+        dead: Whether the open requests were failed, too; then `retire` is called whenever an instance comes home.
+        reporter: Tells the probes; None where none listens.
+        settled, afterwards: The entries whose owners are to be notified, and what is to be called, after the section.
+        notifying: One item per thread that notifies owners.
+        closers: The threads that wait until the node is `quiet`.
     """
 
     def __init__(
-        self, name: str, instances: Sequence[Instance], limits: Limits, clock: Callable[[], float]
+        self,
+        name: str,
+        instances: Sequence[Instance],
+        limits: Limits,
+        clock: Callable[[], float],
+        dispatch: Any,
     ) -> None:
-        super().__init__(instances)
-        self.name = name
-        self.limits = limits
-        self.clock = clock
-        self.failures = FailureLog(name, clock)
-        self.lock = threading.RLock()
+        """Make the state; ``dispatch()`` lets requests begin that can, after a change from outside."""
+        self.name, self.limits, self.clock = name, limits, clock
         self.section = Section(self)
-        self.instances = list(instances)
+        self.failures = FailureLog(name, clock)
+        self.dispatch: Callable[[], object] = dispatch
+        self.instances: list[Instance] = list(instances)
         self.retiring: list[Instance] = []
-        self.every = self.instances
+        self.every: list[Instance] = self.instances
+        self.free: list[Instance] = []
+        self.idle: list[Instance] = []
         self.counts = Counts()
-        self.afterwards: deque[Callable[[], object]] = deque()
-        self.queue = RequestQueue(self.evict, self.afterwards)
-        self.enough: float = 0
-        self.outside: OrderedDict[Entry, None] = OrderedDict()
-        sheds = QUEUE_FULL[limits.queue_full].sheds
-        self.quota = NodeQuota(self.outside, self.move_up, sheds=sheds)
-        self.callers: set[Caller] = set()
         self.entered = 0
+        self.afterwards: list[Callable[[], object]] = []
+        self.settled: list[Entry] = []
+        self.notifying: list[None] = []
+        self.queue = RequestQueue(self.evict, self.afterwards)
+        self.outside: OrderedDict[Entry, None] = OrderedDict()
+        sheds = limits.queue_full == "shed_oldest"
+        self.quota = NodeQuota(self.outside, self.move_up, sheds=sheds)
+        self.must_have_result = True
         self.refusing: ClosedError | None = None
         self.drains = True
-        self.dead = False
+        self.dead = self.lost = False
         self.retire: Callable[[], object] | None = None
-        self.wake_at: float | None = None
-        self.waker: Caller | None = None
-        self.needs_result = True
-        self.lost = False
-        self.dispatch: Callable[[None], object] = lambda _: None
-        self.settled: deque[Entry] = deque()
-        self._unnotified: dict[Entry, None] = {}  # closing waits until they are notified
         self.closers = Watchers()
         self.reporter: Reporter | None = None
-        self.measure(self.instances)
-        for instance in self.instances:
-            instance.limits = limits
+        self.special = not ONE_AT_A_TIME
+        (self.free if self.special else self.idle).extend(instances)
+        self.measure(instances)
+        self.watch()
 
-    def measure(self, living: Sequence[Instance]) -> None:
-        """Set the range of the node to the weights that the living instances take."""
-        # No batch weighs more than the largest size that an instance takes, so no request may.
-        maxima = [largest_size(self.limits.batch_sizes, i.max) for i in living] or [None]
-        self.max = None if None in maxima else max(maxima)  # type: ignore[type-var]
-        self.min = min((i.min for i in living), default=1)
-
-    @property
-    def keeps_main_thread_away(self) -> bool:
-        """Whether the main thread may call no probe of this node: a signal handler must not interrupt it there."""
-        reporter = self.reporter  # another thread may take it away
-        return reporter is not None and not reporter.probes.reentrant
-
-    # Entries.
-
-    def arrived(self, entry: Entry) -> None:
-        """Dispatch after an entry has come, unless it cannot make a batch due."""
-        if entry.state != QUEUED or (self.has_idle and self.queue.weight >= self.enough):
-            self.dispatch(None)
+    # Requests come in.
 
     @property
     def bounded(self) -> int:
@@ -166,7 +227,69 @@ class Node(FreeInstances):
     @property
     def full(self) -> bool:
         """Whether `bounded` has reached ``queue_size``."""
-        return self.bounded >= self.limits.queue_size
+        queue = self.queue  # as `bounded`, without its call
+        return queue.count - queue.guests + len(self.quota.waiting) >= self.limits.queue_size
+
+    def enter(
+        self, entries: Iterable[Entry], refused: BaseException | None, *, internal: bool
+    ) -> None:
+        """Let new entries in one by one; an entry that is refused fails alone.
+
+        Args:
+            entries: The entries.
+            refused: Why none of them may enter; None where they may.
+            internal: Whether their requests come from another node: these may enter while newcomers are refused.
+        """
+        goes_on = internal and not self.dead and (self.drains or self.free or self.idle)
+        if self.refusing is not None and not goes_on:
+            refused = self.refusing
+        elif self.lost:
+            refused = self.no_instance()
+        most = self.max
+        for entry in entries:
+            if entry.state == DONE:
+                continue
+            self.entered += 1
+            entry.state = ENTERED
+            error = refused
+            late = entry.deadline is not None and entry.deadline <= entry.arrival
+            if error is None and (late or (most is not None and entry.weight > most)):
+                error = unfit(self, entry)
+            if error is not None:
+                self.settle(entry, own_error(error))
+                continue
+            if (entry.quota is None or not entry.quota.entered) and (self.outside or self.full):
+                self.dispatch()  # it may make room
+                if self.outside or self.full:
+                    self._enter_full(entry)
+                    continue
+            self.queue.push(entry)
+
+    def _enter_full(self, entry: Entry) -> None:
+        """Have an entry wait outside, refuse it, or shed the oldest entry of the lowest priority for it."""
+        waiting, rule = self.bounded, self.limits.queue_full
+        if rule == "wait":
+            self.outside[entry] = None
+            entry.state = OUTSIDE
+        elif rule == "shed_oldest" and self._shed(entry.priority, waiting):
+            self.queue.push(entry)
+        else:
+            self.settle(entry, overloaded(self, waiting, shed=False))
+
+    def _shed(self, priority: int, waiting: int) -> bool:
+        """Fail the oldest entry of the lowest priority, if that is ``priority`` or lower, here or at another node."""
+        oldest = self.queue.oldest_of_lowest()
+        error = overloaded(self, waiting, shed=True)
+        here = priority + 1 if oldest is None else oldest.priority
+        found = self.quota.shed(min(here, priority))
+        if found is not None:
+            other, evict = found
+            self.afterwards.append(partial(evict, other, error))
+            return True
+        if oldest is None or here > priority:
+            return False
+        self.fail_waiting(error, [oldest])
+        return True
 
     def admit_outside(self) -> None:
         """Let entries that wait for room into the queue, first come first served."""
@@ -174,28 +297,27 @@ class Node(FreeInstances):
             entry = next(iter(self.outside))
             if self.full and (entry.quota is None or not entry.quota.entered):
                 return
-            if entry.state != QUEUED:  # else an exception hit a thread right after this push
-                self.queue.push(entry)
             del self.outside[entry]
+            self.queue.push(entry)
             if entry.room is not None:
                 entry.room.wake()
 
     def move_up(self) -> None:
-        """Let entries into the queue, after a request that entered here stopped waiting at another node."""
-        with self.section, self.lock:
-            self.dispatch(None)
+        """Let entries in, after a request that entered here stopped waiting at another node. Takes the section."""
+        with self.section:
+            self.dispatch()
+
+    def evict(self, entry: Entry, error: BaseException) -> None:
+        """Fail an entry whose request makes way for a newer one where it entered. Takes the section."""
+        with self.section:
+            if entry.state == QUEUED:
+                self.fail_waiting(error, [entry])
+                self.dispatch()
+
+    # Requests are settled: each has one outcome.
 
     def settle(self, entry: Entry, error: BaseException | None, at: Instance | None = None) -> None:
-        """Give an entry its one outcome; its owner, once notified, gives the dict back before it answers.
-
-        A thread that waits takes it here, where no probe is to hear of it first; other owners once the lock is left.
-
-        Args:
-            entry: An entry that is not DONE.
-            error: None for success.
-            at: The instance that ran the entry and counts its failure; None where the node counts it.
-        """
-        owner, taken = entry.owner, False
+        """Give an entry its one outcome; ``at`` is the instance that has run it, if any."""
         if entry.alarm is not None:
             entry.alarm.cancel()
         if entry.room is not None:
@@ -204,32 +326,24 @@ class Node(FreeInstances):
             if isinstance(error, ClosedError) and error.begun is None:
                 error.begun = entry.began
             entry.error = error
-            # A batch notes its codes without the lock; the timer may end an entry right after that.
+            # A batch notes its codes outside the section; the timer may end an entry right after that.
             code = code_of(error) if at is None else entry.code or code_of(error)
-            failures = (at or self.counts).failures
-            count = failures.get(code, 0) + 1
+            (at or self.counts).failed(code)
+        entry.state = DONE
+        owner = entry.owner
         if self.reporter is not None:
             self.reporter.settled(entry)
-        elif isinstance(owner, Blocked):
-            taken = owner.took_outcome(entry, self.afterwards)
-        # No call from here on, so that an exception that hits this thread finds the entry settled, or open.
-        entry.state = DONE
-        if error is not None:
-            failures[code] = count
-        if not taken:
-            self._unnotified[entry] = None
+            self.settled.append(entry)
+        elif type(owner) is Waiter:
+            owner.took()
+        else:
             self.settled.append(entry)
         if error is not None and entry.group:
-            self._cancel_group(entry.group)
+            waiting = [one for one in entry.group if one.state in WAITING]
+            entry.group.clear()
+            self.fail_waiting(cancelled(), waiting)
 
-    def _cancel_group(self, group: list[Entry]) -> None:
-        """Cancel the entries of a group that still wait: one of the group has failed, they are of no use."""
-        waiting = [entry for entry in group if entry.state in (QUEUED, OUTSIDE)]
-        group.clear()
-        if waiting:
-            self.fail_waiting(CancelledError(), waiting)
-
-    def fail_waiting(self, error: BaseException, entries: Sequence[Entry]) -> None:
+    def fail_waiting(self, error: BaseException, entries: Iterable[Entry]) -> None:
         """Fail entries that wait, each with an error of its own."""
         for entry in entries:
             self.fail(entry, lambda _, **__: own_error(error))
@@ -237,9 +351,7 @@ class Node(FreeInstances):
     def fail(self, entry: Entry, failure: Callable[..., BaseException]) -> bool:
         """Fail an entry wherever it is, unless it is DONE; tell whether a backend goes on with its request.
 
-        Args:
-            entry: An entry that waits, runs, or has not come yet.
-            failure: Makes the error, called as ``failure(node, running=...)``.
+        ``failure(node, running=...)`` makes the error.
         """
         self.outside.pop(entry, None)
         self.queue.remove((entry,))
@@ -251,107 +363,129 @@ class Node(FreeInstances):
         self.settle(entry, failure(self, running=running))
         return running
 
-    def evict(self, entry: Entry, error: BaseException) -> None:
-        """Fail an entry whose request makes way for a newer one where it entered. Called without any lock."""
-        with self.section, self.lock:
-            if entry.state == QUEUED:  # else the entry runs by now, and takes no room
-                self.fail_waiting(error, [entry])
-                self.dispatch(None)  # the entries behind it move up
-
-    # Notifying.
-
-    def notify(self) -> None:
-        """Call the functions in `afterwards`, and notify the owners of the entries in `settled`.
-
-        Without the lock. While this thread notifies, another thread may settle more entries under the lock.
-        Either this thread pops those entries, and the other thread finds `settled` empty; or the other
-        thread pops and notifies them. A failure of one owner keeps no other from being notified.
-        """
-        afterwards = self.afterwards
-        while afterwards:  # not `drained`, which costs a microsecond more
-            try:
-                action = afterwards.popleft()
-            except IndexError:  # another thread was quicker
-                break
-            action()
-        if self.settled:
-            self._notify_owners()
-            if self.refusing is not None:
-                with taking(self.lock):
-                    self.look_if_quiet()
-
-    def _notify_owners(self) -> None:
-        entry: Entry | None = None
-        try:
-            while self.settled:
-                # One step of the interpreter pops the entry and names it: no interrupt loses the entry.
-                (entry,) = map(deque.popleft, (self.settled,))
-                reporter = self.reporter  # another thread may take it away
-                if reporter is not None:
+    def notify(self, done: Sequence[Entry]) -> None:
+        """Notify the owners of settled entries; probes hear of an outcome before its owner. Outside the section."""
+        for entry in done:
+            reporter = self.reporter
+            if reporter is not None:
+                with suppress(Exception):
                     reporter.answers(entry)
-                self._notify_one(entry)
-                entry = None
-        except IndexError:  # another thread was quicker
-            pass
-        finally:
-            if entry is not None:  # an exception hit this thread before the entry was notified
-                self.settled.appendleft(entry)
-                self._notify_owners()
-
-    def _notify_one(self, entry: Entry) -> None:
-        if isinstance(entry.owner, Caller):
-            self._answer(entry.owner, entry)
-            return
-        deliver(entry.owner, entry)
-        entry.owner = NOBODY  # no cycle of references between an owner and its entry
-        self._unnotified.pop(entry, None)
-
-    def _answer(self, caller: Caller, entry: Entry) -> None:
-        """Count an outcome for a caller that waits; a second call changes nothing."""
-        with taking(self.lock):
-            if entry in self._unnotified:
-                caller.took_outcome(entry, self.afterwards)
-                del self._unnotified[entry]
-            self.look_if_quiet()
+            deliver(entry.owner, entry)
+            entry.owner = NOBODY
+        self.notifying.pop()
+        if self.closers:  # who waits there adds itself first, and looks at `notifying` then
+            with self.section:
+                self.look_if_quiet()
 
     # Instances.
 
+    def measure(self, living: Sequence[Instance]) -> None:
+        """Set the range of the node to the weights that the living instances take."""
+        for instance in self.instances:
+            instance.limits = self.limits
+        maxima = [largest_size(self.limits.batch_sizes, i.max) for i in living] or [None]
+        self.max = None if None in maxima else max(maxima)  # type: ignore[type-var]
+        self.min = min((i.min for i in living), default=1)
+
+    def collect(self) -> None:
+        """Move the instances that callers may take without the lock to the free ones."""
+        while self.idle:
+            try:
+                instance = self.idle.pop()
+            except IndexError:
+                return
+            self.give_back(instance)
+
+    def publish(self) -> None:
+        """Let callers take the free instances without the lock: no request waits, and nothing is special."""
+        free, self.free = self.free, []
+        self.idle.extend(free)
+
     def give_back(self, instance: Instance) -> None:
         """Take an instance back from its holder: it becomes free, unless it is retired, away or lost."""
-        away, serves = bool(instance.presence.away), instance.retired is None
-        gone = serves and instance.presence.gone
-        # No call from here on, so that an exception that hits this thread finds the instance held, or free.
         instance.entries = None
-        instance.running_weight = 0
-        instance.ident = 0
+        instance.running_weight = instance.ident = 0
         instance.holder = None
-        if serves:
-            instance.away = away
-            if not (away or gone):
+        if instance.retired is None:
+            instance.away = bool(instance.presence.away)
+            if instance.presence.gone:
+                self.lose(instance)
+                return
+            if not instance.away:
                 self.free.append(instance)
-        if gone:
-            self.lose(instance)
-        elif not serves or self.retire is not None:
-            self.batch_ended(instance)
-
-    def batch_ended(self, instance: Instance) -> None:
-        """Tell the thread that closes an instance, if one waits to do so, that its batch has ended."""
         if instance.retired is not None:
+            instance.over = True
             instance.retired.wake()
         if self.retire is not None:
             self.afterwards.append(self.retire)
+
+    def lose(self, instance: Instance) -> None:
+        """Take a lost instance out of service, and fail the entries that no other instance takes."""
+        if instance in self.free:
+            self.free.remove(instance)
+        instance.ident, instance.holder = 0, None
+        self.special = True
+        if self.retire is not None:
+            self.afterwards.append(self.retire)
+        if instance.retired is not None:
+            instance.over = True
+            instance.retired.wake()
+            return
+        if self.reporter is not None:
+            self.afterwards.append(partial(self.reporter.changed, "lost", [instance]))
+        living = [one for one in self.instances if one.living]
+        self.measure(living)
+        self.lost = not living
+        entries = [*self.queue, *self.outside]
+        if living:
+            entries = [one for one in entries if self.max is not None and one.weight > self.max]
+        self.fail_waiting(self.no_instance(), entries)
+        self.admit_outside()
+
+    def no_instance(self) -> InstanceLostError:
+        """Make the error of requests for which no living instance is left."""
+        why = "no instance that could take the request is left: it was lost"
+        hint = f"Pipeline.reload({self.name!r}, {{}}) brings new instances."
+        return InstanceLostError(why, node=self.name, hint=hint)
+
+    def watch(self) -> None:
+        """Hear of the instances in service whose backend is away, or lost."""
+        for instance in self.instances:
+            instance.presence.changed = partial(self._look_at, instance)
+            instance.away = False
+
+    def _look_at(self, instance: Instance) -> None:
+        """Take an instance out of service, or back into it, after its `Presence` has changed. Takes the section."""
+        with self.section:
+            self.special = True
+            self.collect()
+            is_free = instance in self.free
+            if is_free:
+                self.free.remove(instance)
+            if is_free or (instance.away and instance.retired is None and instance.holder is None):
+                self.give_back(instance)
+            self.special = not self.is_usual
+            self.dispatch()
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether callers may take instances without the lock."""
+        serves = all(one.serves for one in self.instances)
+        return ONE_AT_A_TIME and serves and not self.retiring and self.refusing is None
 
     # The end.
 
     @property
     def quiet(self) -> bool:
         """Whether newcomers are refused, no request waits or runs, and every owner has been notified."""
-        return (
+        idle = (
             self.refusing is not None
             and not self.queue.count
             and not self.outside
-            and not self._unnotified
-            and all(instance.holder is None for instance in self.every)
+            and not self.notifying
+        )
+        return idle and all(
+            one in self.free or one.over or one.away or not one.living for one in self.every
         )
 
     def look_if_quiet(self) -> None:
@@ -359,42 +493,13 @@ class Node(FreeInstances):
         if self.closers and self.quiet:
             self.closers.wake()
 
-    def lose(self, instance: Instance) -> None:
-        """Take a lost instance out of service, and fail the entries that no other instance takes."""
-        if instance in self.free:
-            self.free.remove(instance)
-        instance.ident = 0
-        instance.holder = None
-        self.batch_ended(instance)
-        if instance.retired is not None:
-            return
-        if self.reporter is not None:
-            self.afterwards.append(partial(self.reporter.changed, "lost", [instance]))
-        living = [i for i in self.instances if i.living]
-        self.measure(living)
-        self.lost = not living
-        entries = [*self.queue, *self.outside]
-        if living:
-            entries = [e for e in entries if self.max is not None and e.weight > self.max]
-        self.fail_waiting(self.no_instance(), entries)
-        self.admit_outside()
-
-    def no_instance(self) -> InstanceLostError:
-        """Make the error of requests for which no living instance is left."""
-        why = "no instance that could take the request is left: it was lost, or its thread has died"
-        hint = f"Pipeline.reload({self.name!r}, {{}}) brings new instances."
-        return InstanceLostError(why, node=self.name, hint=hint)
-
 
 def deliver(owner: Owner, entry: Entry) -> None:
     """Notify the owner of an entry, whatever the request or its error raises meanwhile."""
     try:
-        try:
-            owner.finished(entry)
-        except BaseException:  # noqa: BLE001 - perhaps an interrupt of this thread
-            owner.finished(entry)
-    except BaseException as error:  # noqa: BLE001 - the owner must not wait for ever
+        owner.finished(entry)
+    except BaseException as error:  # noqa: BLE001 - the owner gets an outcome in any case
         _log.error("an outcome could not be delivered", exc_info=error)
         entry.refuse(refuses_change(error) if entry.error is None else entry.error)
-        with suppress(BaseException):  # the dict is left alone from now on
+        with suppress(BaseException):
             owner.finished(entry)

@@ -10,15 +10,15 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace._portable import error_text
-from headrace._scheduling.calls import reset, served_by
+from headrace._scheduling import batch
 from headrace._scheduling.entry import NOBODY
-from headrace._scheduling.locks import main_thread
+from headrace._scheduling.threads import call_of_main, main_thread, reset, served_by
 from headrace.keys import Request
 
 if TYPE_CHECKING:
+    from headrace._scheduling.batch import Outcome, Place, Work
     from headrace._scheduling.entry import Entry
     from headrace._scheduling.instance import Instance
-    from headrace._scheduling.threads import Work
 
 _log = logging.getLogger("headrace.probes")
 _make = tuple.__new__
@@ -99,9 +99,14 @@ class GuardedProbe:
         return notify
 
     def failed(self, error: BaseException) -> None:
-        """Count an error of the probe; a `KeyboardInterrupt` is raised again where the main thread waits for this one."""
-        if isinstance(error, KeyboardInterrupt) and main_thread.ident in served_by(get_ident()):
-            raise error
+        """Count an error of the probe; a `KeyboardInterrupt` goes to the main thread where that waits for this one."""
+        if isinstance(error, KeyboardInterrupt):
+            if get_ident() == main_thread.ident:
+                raise error
+            call = call_of_main(get_ident())
+            if call is not None:
+                call.interrupt = error
+                return
         text = error_text(error)
         with self._lock:
             self.errors += 1
@@ -253,41 +258,58 @@ class Reporter:
         inside = self._inside  # looked up, not iterated: other threads change it meanwhile
         return any(one in inside for one in served_by(ident))
 
-    def ran(
-        self, work: Work, started: float, ended: float, errors: Sequence[BaseException | None]
-    ) -> None:
-        """Report a batch that has run, while its thread still holds the instance."""
-        node, instance, probes = self._node, work.instance.index, self.probes
+    def run(self, work: Work, node: Place) -> Outcome:
+        """Run a batch as `headrace._scheduling.batch.run` does, and report it while its thread holds the instance."""
+        if not self.probes.reports:
+            return batch.run(work, node)
+        started = self._clock()
+        errors, interrupt = batch.run(work, node)
+        requests = [(e.request, e.arrival, e.cut, e.weight) for e in work.entries]
+        self._ran(work.instance.index, requests, started, errors or [None] * len(requests))
+        return errors, interrupt
+
+    def run_alone(self, instance: Instance, request: Request, node: Place) -> BaseException | None:
+        """Run a caller's own request as `headrace._scheduling.batch.run_alone` does, and report it."""
+        if not self.probes.reports:
+            return batch.run_alone(instance, request, node)
+        data, started, interrupt = request["data"], self._clock(), None
+        error: BaseException | None
+        try:
+            error = batch.run_alone(instance, request, node, may_time=False)
+            request["data"] = data
+            if error is not None:
+                request.pop("result", None)
+        except BaseException as raised:  # noqa: BLE001 - raised again below
+            error = interrupt = raised
+        alone = [(request, started, started, request.get("request_size", 1))]
+        try:
+            ended = self._ran(instance.index, alone, started, [error])
+            instance.timed(ended - started)
+            instance.waited.add(0.0)
+            self.probes.request_done(self._node, request, started, ended, error)
+            if interrupt is not None:
+                raise interrupt
+            return error
+        finally:
+            del error, interrupt  # see `Entry.take_error`
+
+    def _ran(
+        self,
+        instance: int,
+        requests: Sequence[tuple[Request, float, float, int]],
+        started: float,
+        errors: Sequence[BaseException | None],
+    ) -> float:
+        """Report a batch that has run until now; give the time."""
+        node, probes, ended = self._node, self.probes, self._clock()
         if probes.batch_done is not None:
             probes.batch_done(node, instance, len(errors), started, ended, [*errors])
         if probes.batch_ran is not None:
-            batch = [BatchRequest(e.request, e.arrival, e.cut, e.weight) for e in work.entries]
-            me = get_ident()
-            weight = sum([one.weight for one in batch])
-            about = (node, instance, me, batch, started, ended, weight, [*errors])
-            probes.batch_ran(BatchRecord(*about))
-
-    def ran_alone(
-        self,
-        instance: int,
-        request: Request,
-        started: float,
-        ended: float,
-        error: BaseException | None,
-    ) -> None:
-        """Report a request that its caller ran, and its batch of one: in one method, as every call is felt."""
-        node, probes = self._node, self.probes
-        try:
-            if probes.batch_done is not None:
-                probes.batch_done(node, instance, 1, started, ended, [error])
-            if probes.batch_ran is not None:
-                weight, me = request.get("request_size", 1), get_ident()
-                # As the classes make these tuples, without a call into Python code for each.
-                alone = [_make(BatchRequest, (request, started, started, weight))]
-                about = (node, instance, me, alone, started, ended, weight, [error])
-                probes.batch_ran(_make(BatchRecord, about))
-        finally:
-            probes.request_done(node, request, started, ended, error)
+            made = [_make(BatchRequest, one) for one in requests]
+            weight = sum([one.weight for one in made])
+            about = (node, instance, get_ident(), made, started, ended, weight, [*errors])
+            probes.batch_ran(_make(BatchRecord, about))
+        return ended
 
 
 def _with(

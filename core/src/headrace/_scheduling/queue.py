@@ -12,17 +12,14 @@ import threading
 from bisect import bisect_left, insort
 from collections import OrderedDict
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from headrace._scheduling.entry import ENTERED, QUEUED, Quota
 
 if TYPE_CHECKING:
-    from collections import deque
     from collections.abc import Callable, Collection, Iterable, Iterator
 
     from headrace._scheduling.entry import Entry
-
-    Decision = Literal["wait", "refuse", "shed"]
 
     Evict = Callable[[Entry, BaseException], None]
     """Fails an entry that waits at a node, if it still waits there."""
@@ -31,46 +28,7 @@ if TYPE_CHECKING:
     """Entries in the order in which they came."""
 
 QueueFull = Literal["wait", "reject", "shed_oldest"]
-"""The values of the node key ``queue_full``, each of which is the name of a policy in `QUEUE_FULL`."""
-
-
-class QueueFullPolicy:
-    """Decides about a request that finds its queue full; pure, as all policies. This one has the request wait.
-
-    Attributes:
-        sheds: Whether it may have a request that waits make room for a newcomer.
-    """
-
-    sheds = False
-
-    def decide(self, priority: int, lowest: int | None) -> Decision:
-        """Decide whether the newcomer waits for room, is refused, or takes the place of another.
-
-        Args:
-            priority: The priority of the newcomer.
-            lowest: The lowest priority of the requests that wait and count against the bound, None for none.
-        """
-        return "wait"
-
-
-class _Reject(QueueFullPolicy):
-    def decide(self, priority: int, lowest: int | None) -> Decision:
-        return "refuse"
-
-
-class _ShedOldest(QueueFullPolicy):
-    sheds = True
-
-    def decide(self, priority: int, lowest: int | None) -> Decision:
-        return "shed" if lowest is not None and lowest <= priority else "refuse"
-
-
-QUEUE_FULL: dict[str, QueueFullPolicy] = {
-    "wait": QueueFullPolicy(),
-    "reject": _Reject(),
-    "shed_oldest": _ShedOldest(),
-}
-"""The policies by name."""
+"""The values of the node key ``queue_full``: what becomes of a request that finds the queue full."""
 
 
 class RequestQueue:
@@ -89,12 +47,7 @@ class RequestQueue:
         weight: Sum of the weights of the entries.
     """
 
-    __slots__ = (
-        *("_afterwards", "_arrived", "_evict", "_levels", "_priorities"),
-        *("count", "guests", "weight"),
-    )
-
-    def __init__(self, evict: Evict, afterwards: deque[Callable[[], object]]) -> None:
+    def __init__(self, evict: Evict, afterwards: list[Callable[[], object]]) -> None:
         self._evict = evict
         self._afterwards = afterwards
         # A level per priority. Only one that is alone may be empty: it is kept for the next entries.
@@ -195,21 +148,17 @@ class NodeQuota(Quota):
 
     Attributes:
         waiting: The requests, each as the `RequestQuota` of its entries or as its one entry.
-        lock: Guards every `RequestQuota`, and their order; a thread that holds it takes no other lock.
+        lock: Guards every `RequestQuota`; a thread that holds it takes no other lock.
     """
-
-    __slots__ = ("_levels", "_priorities", "_sheds", "let_in", "lock", "outside", "waiting")
 
     def __init__(
         self, outside: Collection[Entry], let_in: Callable[[], object], *, sheds: bool
     ) -> None:
         self.outside = outside
         self.let_in = let_in
-        self.waiting: dict[RequestQuota | Entry, None] = {}
+        self.waiting: dict[RequestQuota | Entry, None] = {}  # in the order in which they came
         self.lock = threading.Lock()
         self._sheds = sheds
-        self._levels: dict[int, OrderedDict[RequestQuota, None]] = {}
-        self._priorities: list[int] = []  # ascending
 
     def of_one(self) -> Quota:
         """Give the quota of a request that has entered and is one entry at a time."""
@@ -224,32 +173,6 @@ class NodeQuota(Quota):
         del self.waiting[entry]
         return self.let_in if self.outside else None
 
-    def add(self, quota: RequestQuota, priority: int) -> None:
-        """Count a request, as the last of its priority. Under `lock`, like `discard`."""
-        self.waiting[quota] = None
-        if self._sheds:
-            level = self._levels.get(priority)
-            if level is None:
-                level = self._levels[priority] = OrderedDict()
-                insort(self._priorities, priority)
-            level[quota] = None
-
-    def discard(self, quota: RequestQuota, priority: int) -> None:
-        """Stop counting a request."""
-        del self.waiting[quota]
-        if self._sheds:
-            level = self._levels[priority]
-            del level[quota]
-            if not level:
-                del self._levels[priority]
-                del self._priorities[bisect_left(self._priorities, priority)]
-
-    @property
-    def lowest(self) -> int | None:
-        """The lowest priority of the requests in `waiting`, None where none waits or the node does not shed."""
-        with self.lock:
-            return self._priorities[0] if self._priorities else None
-
     def shed(self, priority: int) -> tuple[Entry, Evict] | None:
         """Stop counting the oldest request of the lowest priority, if that is ``priority`` or lower.
 
@@ -258,20 +181,20 @@ class NodeQuota(Quota):
             request has such a priority.
         """
         with self.lock:
-            if not self._priorities or self._priorities[0] > priority:
+            lowest: Any = min(self.waiting, key=lambda one: one.priority, default=None)
+            if lowest is None or lowest.priority > priority:
                 return None
-            return next(iter(self._levels[self._priorities[0]])).leave()
+            return lowest.leave()  # type: ignore[no-any-return]
 
 
 class RequestQuota(Quota):
     """The entries of one request, which count as one against the bound of the node where it entered."""
 
-    __slots__ = ("_entries", "_home", "_priority", "entered")
+    priority: int  # of the first of its entries
 
     def __init__(self, home: NodeQuota, *, entered: bool) -> None:
         self._home = home
         self.entered = entered
-        self._priority: int  # of the first of its entries
         self._entries: dict[Entry, Evict] = {}
 
     def began(self, entry: Entry, evict: Evict) -> None:
@@ -280,8 +203,8 @@ class RequestQuota(Quota):
         home, entries = self._home, self._entries
         with home.lock:
             if not entries:
-                self._priority = entry.priority
-                home.add(self, entry.priority)
+                self.priority = entry.priority
+                home.waiting[self] = None
             entries[entry] = evict
 
     def ended(self, entry: Entry) -> Callable[[], object] | None:
@@ -293,12 +216,12 @@ class RequestQuota(Quota):
         home, entries = self._home, self._entries
         with home.lock:
             if entries.pop(entry, None) is not None and not entries:
-                home.discard(self, self._priority)
+                del home.waiting[self]
         return home.let_in if home.outside else None
 
     def leave(self) -> tuple[Entry, Evict]:
         """Stop counting all entries; give one, and the function that fails it. Under the quota's lock."""
         found = next(iter(self._entries.items()))
         self._entries.clear()
-        self._home.discard(self, self._priority)
+        del self._home.waiting[self]
         return found

@@ -1,54 +1,267 @@
-"""The scheduler of one node: how requests come in, and how their owners withdraw them.
+"""The scheduler of one node: what callers, graphs and the engine ask of it.
 
-One lock per node guards the queue, the instances and the states of the entries; only free instances
-on the idle list are taken without the lock. The main thread never takes it. The parts, from the bottom:
-
-- `locks`, `process_threads`, `calls`: calls of the main thread, or of a thread that holds a lock;
-- `entry`, `instance`, `queue`: the data; `threads`: which threads run batches, and wait for each other;
-- `node`: the state that the parts share, the one outcome of every entry, and the section under the lock;
-- `admission`: which entries come into the queue; `batch`: running one batch;
-- `dispatch`: which batch is due, on which instance; `assignment`: which thread runs it;
-- `driving`: the threads at work; `sleeper`: callers that run nothing, along a chain of nodes;
-- `base`: callers that wait; `fast_path`: callers that find an instance free;
-- this module: owners that do not wait; new instances in place of the old ones; the end; statistics.
+A caller that finds the node idle takes the short cut (`headrace._scheduling.shortcut`). Every other request goes through the
+queue: its caller waits (`call_many`), and may run batches meanwhile; or its owner is notified (`let_in`).
 """
 
 from __future__ import annotations
 
-import threading
-from collections import deque
+import time
 from contextlib import ExitStack
 from functools import partial
+from math import inf
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from headrace._portable import is_abandoned
-from headrace._scheduling.admission import enter, held_here, refuse_endless, unfit, withdrawn
-from headrace._scheduling.calls import reentrant
-from headrace._scheduling.entry import DONE, ENTERED, NOBODY, OUTSIDE, RUNNING, WAITING
-from headrace._scheduling.fast_path import FastPath
-from headrace._scheduling.instance import RETURNING, Counts, summary
-from headrace._scheduling.locks import Signal, may_lock, taking
-from headrace._scheduling.process_threads import errands
-from headrace._scheduling.threads import Caller
-from headrace.errors import ClosedError
+from headrace._scheduling.cycles import cycle_of, held_here, waiting
+from headrace._scheduling.dispatch import Dispatcher
+from headrace._scheduling.entry import (
+    DATA_ALONE,
+    DONE,
+    NEW,
+    NOBODY,
+    OUTSIDE,
+    QUEUED,
+    RUNNING,
+    WAITING,
+    Entry,
+    checked_weight,
+)
+from headrace._scheduling.instance import SAMPLED, Counts, summary
+from headrace._scheduling.node import Node, Section, Waiter
+from headrace._scheduling.probes import Reporter
+from headrace._scheduling.queue import RequestQuota
+from headrace._scheduling.refusals import endless_wait, interrupted, left_open, unfit, withdrawn
+from headrace._scheduling.shortcut import ShortCut
+from headrace._scheduling.threads import (
+    Signal,
+    calls_run,
+    errands,
+    reentrant,
+    refuse_inside,
+    reset,
+    withdrawn_by,
+)
+from headrace.errors import ClosedError, InputError, code_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headrace._scheduling.entry import Entry
-    from headrace._scheduling.instance import Instance
-    from headrace._scheduling.node import Node
+    from headrace._scheduling.batch import Work
+    from headrace._scheduling.entry import Quota
+    from headrace._scheduling.instance import Instance, Limits
+    from headrace._scheduling.probes import Probes
+    from headrace._scheduling.timer import Timer
     from headrace.keys import Request
+    from headrace.policies import BatchPolicy, DispatchPolicy
 
 
-class Scheduler(FastPath):
-    """The queue and the instances of one node; every method may be called from any thread.
+class Scheduler:
+    """The queue and the instances of one node; every method may be called from any thread, at any moment.
 
-    Args: see `SchedulerBase`.
+    Attributes:
+        name: The name of the node.
+        node: The state behind the lock.
+        dispatcher: Decides which batch is due, and which thread runs it.
+        needs: The keys that a request must have.
+        call: Runs one request for a caller that waits without a deadline, see `ShortCut.call`.
     """
 
-    # Owners that do not wait in the calling thread, and are notified: futures, coroutines, graphs.
+    def __init__(
+        self,
+        name: str,
+        instances: Sequence[Instance],
+        batch_policy: BatchPolicy,
+        dispatch_policy: DispatchPolicy,
+        limits: Limits,
+        clock: Callable[[], float] = time.monotonic,
+        timer: Timer | None = None,
+    ) -> None:
+        """Make the scheduler of instances that are built and warm.
+
+        Args:
+            name: The name of the node.
+            instances: Its instances.
+            batch_policy: Decides when a batch is cut.
+            dispatch_policy: Decides which instance takes it.
+            limits: The queue keys of the node.
+            clock: Gives seconds; a fake one in tests.
+            timer: Calls functions at times of the clock; None for that of the process.
+        """
+        self.name = name
+        self.dispatcher: Dispatcher
+        self.node = Node(name, instances, limits, clock, lambda: self.dispatcher.dispatch())
+        self.dispatcher = Dispatcher(self.node, (batch_policy, dispatch_policy), timer)
+        self.needs: Sequence[str] = DATA_ALONE
+        self._short_cut = ShortCut(self.node, self.dispatcher, self)
+        self.call = self._short_cut.call
+
+    @property
+    def instances(self) -> Sequence[Instance]:
+        """The instances in service."""
+        return self.node.instances
+
+    # Requests on entry.
+
+    def need(self, keys: Sequence[str]) -> None:
+        """Set the keys that a request must have."""
+        self.needs = DATA_ALONE if keys == DATA_ALONE else keys
+        self._short_cut.checks_all = self.needs is not DATA_ALONE and bool(self.needs)
+
+    def needs_result(self, value: bool) -> None:
+        """Set whether a request that ends without ``result`` has failed; it has not before an ``or``."""
+        self.node.must_have_result = value
+
+    def checked(self, request: Any) -> int:
+        """Check a request on entry and give its weight; InputError, which is counted, where it is wrong."""
+        try:
+            return checked_weight(request, self.name, self.needs)
+        except InputError as error:
+            if isinstance(request, dict):
+                request.pop("result", None)
+            self.count_refused(request, error)
+            raise
+
+    def checked_again(self, request: Any) -> int:
+        """Give the weight of a request that was checked where it entered, and goes on here."""
+        if "request_size" in request or "data" not in request or self.needs is not DATA_ALONE:
+            return self.checked(request)
+        return 1
+
+    @reentrant()
+    def count_refused(self, request: Any, error: BaseException) -> None:
+        """Count a request that was refused before it entered."""
+        node, code = self.node, code_of(error)
+        with node.section:
+            node.entered += 1
+            node.counts.failed(code)
+        node.failures.note(error, request)
+        reporter = node.reporter
+        if reporter is not None:
+            reporter.refused(request, error)
+
+    @reentrant()
+    def count_late(self, error: BaseException) -> None:
+        """Count as failed a request that ended without an error at this node, but failed after it."""
+        code = code_of(error)
+        with self.node.section:
+            self.node.counts.failed(code)
+        self.node.failures.note(error, {})
+
+    def new_quota(self, *, entered: bool = True, is_one: bool = False) -> Quota:
+        """Give the quota that counts all waits of a request which enters here, at any node, as one wait.
+
+        Args:
+            entered: Whether the entry of the request here is counted by the queue itself.
+            is_one: Whether the request waits at one node at a time.
+        """
+        quota = self.node.quota
+        return quota.of_one() if is_one else RequestQuota(quota, entered=entered)
+
+    # Requests of a caller that waits: several, or with a deadline, or in the queue.
+
+    def wait_for(self, entries: Sequence[Entry], *, internal: bool = False) -> None:
+        """Run entries for the calling thread and wait for them; each entry then holds its outcome."""
+        node, fresh = self.node, []
+        now, waiter = node.clock(), Waiter(get_ident(), node)
+        for entry in entries:
+            if entry.state == NEW:
+                fresh.append(entry)
+                self._set_times(entry, now)
+                waiter.runs = waiter.runs and entry.deadline is None
+        self._wait(waiter, fresh, internal=internal)
+        for entry in fresh:
+            entry.give_back()
+
+    call_many = reentrant(later=lambda scheduler, *_, **__: refuse_inside(scheduler.name))(wait_for)
+
+    def _set_times(self, entry: Entry, now: float) -> None:
+        entry.arrival = now
+        entry.scheduler = self
+        timeout_ms = self.node.limits.timeout_ms
+        if timeout_ms is not None:
+            own = now + timeout_ms / 1000
+            entry.deadline = own if entry.deadline is None else min(own, entry.deadline)
+
+    def _wait(self, waiter: Waiter, entries: Sequence[Entry], *, internal: bool) -> None:
+        """Let the entries of a caller in, and wait until all have their outcome; run batches meanwhile."""
+        node, dispatcher, me = self.node, self.dispatcher, waiter.ident
+        outer = waiting.get(me)
+        waiting[me] = waiter
+        if me in calls_run:
+            withdrawn_by(partial(self._withdraw, entries))
+        try:
+            work = self._arrive(waiter, entries, internal=internal)
+            while True:
+                if work is not None:
+                    dispatcher.drive(work, waiter)
+                elif waiter.parked:
+                    left_s = None if waiter.runs else _next_deadline(entries) - node.clock()
+                    waiter.signal.sleep(left_s)
+                if not (waiter.parked or waiter.pending or waiter.work or waiter.nudged):
+                    return
+                work = self._look(waiter, entries)
+        except BaseException:  # a backend raised what is no Exception
+            self._withdraw(entries)
+            for entry in entries:
+                entry.give_back()
+            raise
+        finally:
+            reset(waiting, me, outer)
+
+    def _arrive(self, waiter: Waiter, entries: Sequence[Entry], *, internal: bool) -> Work | None:
+        """Let the entries of a caller in; give the batch that the caller is to run, None for none."""
+        with self.node.section:
+            for entry in entries:
+                if entry.state == NEW:  # else it was withdrawn a moment ago
+                    entry.owner = waiter
+                    waiter.pending += 1
+            self._enter(entries, internal=internal, waits=True)
+            work = None
+            if self.node.free or self.node.idle:  # else nothing can begin
+                work = self.dispatcher.dispatch(waiter)
+            waiter.parked = work is None and waiter.pending > 0
+            if waiter.parked and cycle_of(waiter) is not None:
+                self._refuse_endless(entries)
+            return work
+
+    def _look(self, waiter: Waiter, entries: Sequence[Entry]) -> Work | None:
+        """Give the batch that a caller who is awake is to run next, None for none."""
+        node, dispatcher = self.node, self.dispatcher
+        with node.section:
+            work, waiter.work, waiter.parked = waiter.work, None, False
+            if work is not None:
+                dispatcher.begin(work, waiter)
+                if node.queue.count and node.free:
+                    dispatcher.dispatch()
+            elif waiter.nudged:
+                waiter.nudged = False
+                work = dispatcher.dispatch(waiter)
+            elif not waiter.runs and dispatcher.fail_late(entries, node.clock()):
+                dispatcher.dispatch()
+            waiter.parked = work is None and waiter.pending > 0
+            return work
+
+    def _withdraw(self, entries: Sequence[Entry]) -> bool:
+        """Take back entries for which nobody waits any more; True if a backend still runs on any of them."""
+        with self.node.section:
+            left = [self.node.fail(entry, interrupted) for entry in entries]
+            self.dispatcher.dispatch()
+        return any(left)
+
+    def _enter(self, entries: Sequence[Entry], *, internal: bool, waits: bool) -> None:
+        node = self.node
+        refused = None
+        if waits and not (node.free or node.idle) and held_here(node):
+            refused = endless_wait(self.name)
+        node.enter(entries, refused, internal=internal)
+
+    def _refuse_endless(self, entries: Sequence[Entry]) -> None:
+        stuck = [one for one in entries if one.state in (QUEUED, OUTSIDE)]
+        self.node.fail_waiting(endless_wait(self.name), stuck)
+
+    # Owners that do not wait in the calling thread: futures, coroutines, graphs.
 
     def let_in(
         self,
@@ -57,327 +270,257 @@ class Scheduler(FastPath):
         internal: bool = False,
         waits: bool = False,
     ) -> None:
-        """Let in entries whose owners are notified of their outcome; the calling thread may take locks.
-
-        The entries arrive together: no batch is cut before all are in, except where the queue is full.
+        """Let in entries whose owners are notified.
 
         Args:
-            entries: New entries.
-            waits_for_room: Where given, this returns only when each entry is in the queue or done; the
-                function tells whether this thread runs a batch that the room may depend on, and would
-                wait for ever.
-            internal: The entries come from another node of this pipeline; closing does not refuse them.
-            waits: The owner waits in this thread: the event loop of a coroutine.
+            entries: The entries.
+            waits_for_room: Return only when each entry is in the queue, or done. The function tells whether this
+                thread holds what they wait for, so that it would wait for ever. None: do not wait.
+            internal: Whether they come from another node.
+            waits: Whether the calling thread waits for their outcome, as an event loop inside a backend does.
         """
-        node, now = self._node, self._node.clock()
+        node, dispatcher = self.node, self.dispatcher
+        now = node.clock()
         for entry in entries:
             self._set_times(entry, now)
         outside: list[Entry] = []
-        with node.section, node.lock:
-            enter(node, entries, internal=internal, waits=waits)
+        with node.section:
+            self._enter(entries, internal=internal, waits=waits)
             for entry in entries:
                 if entry.deadline is not None and entry.state != DONE:
-                    entry.alarm = self._timer.call_at(entry.deadline, partial(self._expire, entry))
-            if waits_for_room is not None:
+                    entry.alarm = dispatcher.timer.call_at(
+                        entry.deadline, partial(self.expire, entry)
+                    )
+            if waits_for_room is not None and node.outside:
                 outside = [entry for entry in entries if entry.state == OUTSIDE]
                 for entry in outside:
                     entry.room = Signal()
             if len(entries) == 1:
-                node.arrived(entries[0])
-        if len(entries) > 1:
-            # The owners of refused entries were notified after the section above, and have cancelled the
-            # entries that are of no use without those: these come into no batch.
-            with node.section, node.lock:
-                node.dispatch(None)
-        if outside and waits_for_room is not None and waits_for_room():  # it would wait for ever
-            with node.section, node.lock:
-                refuse_endless(node, [entry for entry in outside if entry.state == OUTSIDE])
+                dispatcher.arrived(entries[0])
+            else:
+                dispatcher.dispatch()
+        if outside and waits_for_room is not None and waits_for_room():
+            with node.section:
+                self._refuse_endless([entry for entry in outside if entry.state == OUTSIDE])
         for entry in outside:
             entry.room.sleep()  # type: ignore[union-attr]
 
     submit = reentrant()(let_in)
 
-    def lets_in(self, entry: Entry) -> bool:
-        """Let in one entry whose owner waits in this thread, if nothing is in its way; else `let_in` decides.
-
-        Returns:
-            Whether the entry has come in; if not, nothing has changed.
-        """
-        node = self._node
-        if entry.deadline is not None or not may_lock():
-            return False
-        entry.arrival = node.clock()
-        entry.scheduler = self
-        with node.section, node.lock:
-            if node.refusing is not None or node.lost or node.outside or node.full:
-                return False
-            too_heavy = node.max is not None and entry.weight > node.max
-            if too_heavy or (not node.has_idle and held_here(node)):
-                return False
-            node.entered += 1
-            entry.state = ENTERED
-            node.queue.push(entry)
-            node.arrived(entry)
-        return True
+    def expire(self, entry: Entry) -> None:
+        """Fail an entry whose deadline has passed, unless it is done."""
+        with self.node.section:
+            self.dispatcher.expire(entry)
+            self.dispatcher.dispatch()
 
     @reentrant(later=lambda scheduler, entry: errands.run(scheduler.cancel, entry))
     def cancel(self, entry: Entry) -> bool:
-        """Withdraw an entry that waits, or has not come yet; False when it runs or is done.
-
-        Where the calling thread holds a lock, a helper thread does so a moment later, and this is not True.
-        """
-        nodes = cancel_all([(entry, self)])
-        for node in nodes or ():
-            node.notify()
-        return nodes is not None
+        """Withdraw an entry that waits, or has not come yet; False when it runs or is done."""
+        return cancel_all([(entry, self)])
 
     @reentrant()
     def cancel_together(self, entries: Sequence[Entry]) -> None:
         """Withdraw those of the entries that wait; none of them begins in place of another."""
-        with self._node.section, self._node.lock:
+        with self.node.section:
             for entry in entries:
                 if entry.state in WAITING:
-                    if isinstance(entry.owner, Caller):  # it wakes, and finds its request over
-                        self._node.fail(entry, withdrawn)
+                    if isinstance(entry.owner, Waiter):
+                        self.node.fail(entry, withdrawn)
                     else:
-                        self._take_back(entry)
-            self._driver.dispatch(None)
+                        self.take_back(entry)
+            self.dispatcher.dispatch()
 
-    def _take_back(self, entry: Entry) -> bool:
-        """End an entry whose owner wants no outcome; True if a backend still runs on it. Under the lock."""
+    def take_back(self, entry: Entry) -> bool:
+        """End an entry whose owner wants no outcome; True if a backend still runs on it. In a section."""
         entry.owner, entry.group = NOBODY, None
-        return self._node.fail(entry, withdrawn)
-
-    def place(self, entry: Entry | None) -> tuple[Node, object]:
-        """Give where an entry waits or runs, for `headrace._scheduling.threads`."""
-        return self._node, entry
+        return self.node.fail(entry, withdrawn)
 
     @reentrant(later=lambda _, entry: entry.state == RUNNING)
     def abandon(self, entry: Entry) -> bool:
         """Drop an entry whose owner was freed; True when a backend still runs on its request."""
-        with self._node.section, self._node.lock:
+        with self.node.section:
             if entry.state == RUNNING:
-                return self._take_back(entry)
-        reporter = self._node.reporter
-        returning = reporter is not None and entry in reporter.returning
-        return returning or is_abandoned(entry.error)
+                return self.take_back(entry)
+        reporter = self.node.reporter
+        return (reporter is not None and entry in reporter.returning) or is_abandoned(entry.error)
 
-    def _expire(self, entry: Entry) -> None:
-        with self._node.section, self._node.lock:
-            self._driver.expire(entry)
-            self._driver.dispatch(None)
-
-    # New instances in place of the old ones, while requests wait and run. Not called by the main thread.
+    # New instances in place of the old ones.
 
     def exchange(self, new: Scheduler, retired: Signal, *, keeps_policies: bool) -> list[Instance]:
         """Put the instances and the keys of ``new`` in place of those of this scheduler.
 
-        Entries that wait go to the new instances; an entry that weighs more than these take is refused.
-
         Args:
-            new: A scheduler that no thread has called or will call.
-            retired: Woken when the batch of an old instance ends.
-            keeps_policies: Whether the policies of this scheduler stay.
+            new: The scheduler of the new instances, which is not used any more.
+            retired: Is woken whenever the last batch of an old instance has ended.
+            keeps_policies: Whether the policies, which may have state, stay.
 
         Returns:
-            The old instances. They are out of service and may still run a batch; `take_retired` gives
-            those that run none. The calling thread calls `notify` once it holds no lock.
+            The old instances.
         """
-        node = self._node
-        with taking(node.lock):
-            old = node.instances
+        node = self.node
+        with node.section:
+            old, node.special = node.instances, True
+            node.collect()
             for instance in old:
-                instance.retired = retired
+                home = instance in node.free or (instance.away and instance.holder is None)
+                instance.retired, instance.over = retired, home
             node.retiring = [*node.retiring, *old]
-            node.instances = self.instances = list(new.instances)
-            self._watch()
+            node.instances = list(new.instances)
+            node.watch()
             node.every = [*node.instances, *node.retiring]
-            # This thread replaces the idle list now, and `take_retired` looks for holders later. A caller
-            # that pops an old instance sets its holder first, and looks then whether the list still
-            # stands. Either `take_retired` finds the holder, or the caller sees the new list and gives
-            # the instance back.
-            self._replace_idle_list()
-            node.free, node.publishes = list(new.instances), new._node.publishes
-            node.limits = new._node.limits
+            node.free, node.limits = list(new.instances), new.node.limits
             node.lost = False
             node.measure(node.instances)
-            self._unqueued_max, self._linger = new._unqueued_max, new._linger
             if not keeps_policies:
-                self._driver.use(new._driver.policies)
-            self._driver.workers.trim(len(node.every))
+                self.dispatcher.use(new.dispatcher.policies)
+            self._short_cut.measure()
             for entry in [*node.queue, *node.outside]:
                 error = unfit(node, entry)
                 if error is not None:
                     node.fail_waiting(error, [entry])
-            self._driver.dispatch(None)
+            self.dispatcher.dispatch()
             if node.reporter is not None:
-                for state, instances in (("retired", old), ("ready", new.instances)):
+                for state, instances in (("retired", old), ("ready", node.instances)):
                     node.afterwards.append(partial(node.reporter.changed, state, instances))
             return old
 
-    def _replace_idle_list(self) -> None:
-        self._node.idle = self._idle_list = (deque(),)
-
-    def notify(self) -> None:
-        """Notify the owners of the entries that `exchange` has settled; called without any lock."""
-        self._node.notify()
-
     def take_retired(self, among: Sequence[Instance]) -> list[Instance]:
         """Give the old instances whose last batch has ended, each once; the node keeps their counts."""
-        node = self._node
-        with node.section, node.lock:
-            ended = [i for i in node.retiring if i in among and i.holder is None]
+        node = self.node
+        with node.section:
+            ended = [one for one in node.retiring if one in among and (one.over or not one.living)]
             for instance in ended:
                 node.counts.absorb(instance)
-            node.retiring = [i for i in node.retiring if i not in ended]
+            node.retiring = [one for one in node.retiring if one not in ended]
             node.every = [*node.instances, *node.retiring]
-            self._driver.workers.trim(len(node.every))
+            self.dispatcher.end_surplus()
+            node.special = not node.is_usual
             return ended
 
-    # The end: newcomers are refused, entries that wait run or fail, batches that still run are left behind.
+    # The end.
 
     @reentrant()
     def refuse(self, error: ClosedError, *, drain: bool) -> None:
         """Refuse newcomers; fail the entries that wait for room, and without ``drain`` those that wait at all."""
-        node = self._node
-        with node.section, node.lock:
-            # As in `exchange`: a caller that pops an instance of the old idle list then sees the new list.
-            old, node.publishes = node.idle, False
-            self._replace_idle_list()
-            self._unqueued_max = 0
-            node.collect(old)
-            if node.refusing is None:
-                node.refusing = error
+        node = self.node
+        with node.section:
+            node.special = True
+            node.collect()
+            node.refusing = node.refusing or error
+            self._short_cut.measure()
             node.drains &= drain
             node.fail_waiting(error, [*node.outside, *(() if drain else node.queue)])
-            self._driver.dispatch(None)
+            self.dispatcher.dispatch()
 
     def refusal(self, request: Request) -> ClosedError | None:
         """Give the error of a request that nothing lets in, as ``each`` over an empty list; None while open."""
-        refusing = self._node.refusing
-        error = None if refusing is None else refusing._passing(passes=False)
-        if error is not None:
-            error.begun = False
-            self.count_refused(request, error)
+        if self.node.refusing is None:
+            return None
+        error = self.node.refusing._passing(passes=False)
+        error.begun = False
+        self.count_refused(request, error)
         return error
 
     @reentrant()
     def wait_quiet(self, until: float) -> bool:
-        """Wait until the node is quiet, see `Node.quiet`; False when ``until`` came first."""
-        return self._node.closers.wait(self._is_quiet, until)
+        """Wait until no request waits or runs; False when ``until`` came first."""
+        return self.node.closers.wait(self._is_quiet, until)
 
     def _is_quiet(self) -> bool:
-        with self._node.section, self._node.lock:
-            return self._node.quiet
+        with self.node.section:
+            return self.node.quiet
 
     @reentrant()
     def fail_open(self, error: ClosedError, retire: Callable[[], object]) -> None:
-        """Fail all entries that are still open; those on which a backend runs are abandoned.
-
-        Args:
-            error: The error of which each entry gets a copy.
-            retire: Called when the batch of an instance ends later.
-        """
-
-        def left_open(_: Node, *, running: bool) -> BaseException:
-            return ClosedError(error.args[0], abandoned=running)
-
-        node = self._node
-        with node.section, node.lock:
-            node.dead = True
-            node.retire = retire
+        """Fail all entries that are still open; ``retire()`` is called when the batch of an instance ends later."""
+        node = self.node
+        with node.section:
+            node.dead, node.retire = True, retire
             node.fail_waiting(error, [*node.queue, *node.outside])
             for instance in node.every:
                 for entry in instance.entries or ():
-                    node.fail(entry, left_open)
+                    node.fail(entry, partial(left_open, error.args[0]))
                 if instance.holder is not None:
                     node.afterwards.extend(instance.presence.ends)
 
     @reentrant()
-    def stop_runners(self) -> None:
-        """End the runners that are parked; the other runners end after their batch."""
-        with self._node.section, self._node.lock:
-            self._driver.workers.stop()
+    def stop_workers(self) -> None:
+        """End the workers that sleep; the others end after their batch."""
+        with self.node.section:
+            self.dispatcher.stop_workers()
 
     def after_fork(self, error: ClosedError) -> None:
         """Refuse every request in a child process, where no thread of this node runs."""
-        self._node.lock = threading.RLock()  # the thread that holds the old one may not exist here
-        self._replace_idle_list()
-        self._node.refusing, self._node.dead, self._unqueued_max = error, True, 0
+        node = self.node
+        node.section = Section(node)
+        node.refusing, node.dead, node.special = error, True, True
+        self._short_cut.measure()
 
     # Looking.
 
+    @reentrant()
+    def listen(self, probes: Probes) -> None:
+        """Let these probes, and no others, hear of every batch and request from now on."""
+        node = self.node
+        with node.section:
+            if node.reporter is not None:
+                node.reporter.probes = probes
+            if not probes.listening:
+                node.reporter = None
+            elif node.reporter is None:
+                node.reporter = Reporter(self.name, node.clock, probes)
+            self._short_cut.keeps_main_away = node.reporter is not None and not probes.reentrant
+            for instance in node.every:
+                instance.sampling, instance.mask = 0 if probes.reports else SAMPLED, 0
+
     def held_by_this_thread(self) -> bool:
         """Tell whether the calling thread, or one that waits for it, runs a batch here or is inside a probe."""
-        reporter = self._node.reporter
-        return held_here(self._node) or (reporter is not None and reporter.holds(get_ident()))
+        reporter = self.node.reporter
+        return held_here(self.node) or (reporter is not None and reporter.holds(get_ident()))
 
     def busy(self) -> bool:
-        """Tell whether an instance has a holder; takes no lock."""
-        return any(instance.holder is not None for instance in self._node.every)
+        """Tell whether an instance has a holder."""
+        return any(instance.holder is not None for instance in self.node.every)
 
-    @reentrant(later=lambda scheduler: scheduler._statistics_anyhow())
+    @reentrant(later=lambda scheduler: scheduler._statistics())
     def statistics(self) -> dict[str, Any]:
         """Give what ``stats()`` shows of the node: the counts are exact, the times sampled."""
-        with self._node.section, self._node.lock:
+        with self.node.section:
             return self._statistics()
 
     def _statistics(self) -> dict[str, Any]:
-        node = self._node
-        total = Counts()
+        node, total, running = self.node, Counts(), 0
         total.absorb(node.counts)
-        running = 0
         for instance in node.every:
-            # atomic: a caller that claims it without the lock is seen in all three, or in none.
-            unqueued = instance.unqueued
-            holder = instance.holder
-            entries = instance.entries
-            # end atomic
+            unqueued, holder = instance.unqueued, instance.holder  # in one step, as they are set
             total.absorb(instance, unqueued=unqueued)
-            running += _running(holder, entries)
-        waiting = node.queue.count + len(node.outside)
+            if holder is not None:
+                entries = instance.entries
+                running += 1 if entries is None else sum([one.state == RUNNING for one in entries])
+        waits = node.queue.count + len(node.outside)
         submitted = total.unqueued + node.entered
-        counts = summary(total, submitted=submitted, waiting=waiting, running=running)
+        counts = summary(total, submitted=submitted, waiting=waits, running=running)
         counts["instances"] = [instance.statistics() for instance in node.instances]
         return counts
 
-    def _statistics_anyhow(self) -> dict[str, Any]:
-        """Give the statistics without the lock of the node, since the calling thread holds some lock.
 
-        Other threads go on meanwhile, so the counts may belong to different moments.
-        """
-        while True:
-            try:
-                return self._statistics()
-            except RuntimeError:  # another thread changed a dict during a loop over it
-                continue
+def _next_deadline(entries: Sequence[Entry]) -> float:
+    """Give the next deadline of entries that are not done; another thread may settle them meanwhile."""
+    times = [one.deadline for one in entries if one.deadline is not None and one.state != DONE]
+    return min(times, default=inf)
 
 
-def cancel_all(places: Sequence[tuple[Entry, Scheduler]]) -> list[Node] | None:
-    """Withdraw all entries, each at its scheduler, or none of them, when one runs or is done.
-
-    Returns:
-        The nodes for which the calling thread has yet to call `Node.notify`; None when none was withdrawn.
-    """
+def cancel_all(places: Sequence[tuple[Entry, Scheduler]]) -> bool:
+    """Withdraw all entries, each at its scheduler, or none of them, when one runs or is done."""
     schedulers = {id(scheduler): scheduler for _, scheduler in places}
     with ExitStack() as stack:
-        # This is the only place where a thread that holds the lock of a node takes that of another. Two
-        # threads here take the locks in the same order, so neither waits for the other for ever.
+        # The only place where a thread in the section of a node enters that of another: in one order.
         for _, scheduler in sorted(schedulers.items()):
-            stack.enter_context(taking(scheduler._node.lock))
+            stack.enter_context(scheduler.node.section)
         if not all(entry.state in WAITING for entry, _ in places):
-            return None
+            return False
         for entry, scheduler in places:
-            scheduler._take_back(entry)
+            scheduler.take_back(entry)
         for scheduler in schedulers.values():
-            scheduler._driver.dispatch(None)
-        return [scheduler._node for scheduler in schedulers.values()]
-
-
-def _running(holder: object, entries: Sequence[Entry] | None) -> int:
-    """Count the open requests on an instance."""
-    if holder is None or holder is RETURNING:
-        return 0
-    if entries is None:
-        return 1  # a caller's own request, past the queue
-    return sum(1 for entry in entries if entry.state == RUNNING)
+            scheduler.dispatcher.dispatch()
+        return True

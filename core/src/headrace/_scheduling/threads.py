@@ -1,399 +1,411 @@
-"""Threads that run batches (callers, the runners of a node), and cycles of threads that wait for each other.
+"""The helper threads of the process, and the rule for the main thread.
 
-A thread whose backend calls its own pipeline waits while it holds an instance. A thread that would wait for
-the instance that it holds itself is refused on entry (`admission.held_here`). A cycle of two threads takes a
-search: thread A holds an instance of node a and waits at node b, where thread B holds the instance and is
-about to wait at node a.
+**The main thread takes no lock of a scheduler.** Python runs signal handlers, and raises Ctrl-C, in the main thread,
+between any two instructions. So what the main thread asks for a helper thread does, while the main thread waits on a raw
+lock (`errand`). Its own work is limited to steps that nothing tears: popping an idle instance, and putting a job
+into a `SimpleQueue`, each one call into C.
 
-Each thread first notes in `waiting` that it waits, and searches then. If A searches before B notes, then B
-searches after A has noted, and finds A. If B notes before A searches, A finds B. So the thread that notes
-last always finds the cycle. The search reads instances without the locks of their nodes: the instances in
-a cycle do not change.
+**What a destructor may do.** Python runs destructors, and the callbacks of weak references, in any thread, at any
+moment: also while the thread is in the section of a scheduler, under its lock. Each thread notes the section that it is in
+(`sections`), so every public function knows: what need not wait is put off, and a helper does it in a moment; what would
+wait is refused (`refuse_inside`). `reentrant` states that rule for one function.
 """
 
 from __future__ import annotations
 
+import logging
+import sys
+import threading
+import time
 from collections import deque
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from operator import attrgetter
+from functools import partial, wraps
+from queue import Empty, SimpleQueue
 from threading import get_ident
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from headrace._scheduling.calls import calls_run, reset, served_by, serving
-from headrace._scheduling.locks import Signal
-from headrace._scheduling.own_thread import OwnThread
+from headrace._portable import is_abandoned
+from headrace.errors import ClosedError, ContractError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from typing import TypeAlias
+    from collections.abc import Callable, Iterator
 
-    from headrace._scheduling.entry import Entry
-    from headrace._scheduling.instance import Instance
+    Function = TypeVar("Function", bound=Callable[..., Any])
 
-    Worker: TypeAlias = OwnThread
-    """A thread that runs what waits, for others: a runner, or the thread that owns an instance."""
-
-    Place: TypeAlias = tuple["NodeView", object]
-    """A node, and the entry or the owner of entries that waits or runs there; None for neither yet."""
+T = TypeVar("T")
+_log = logging.getLogger("headrace.threads")
 
 
-class NodeView(Protocol):
-    """A node, as far as `headrace._scheduling.threads` looks at it.
-
-    Attributes:
-        name, instances: Its name, and the instances in service.
-        every: The instances in service, and the retired ones whose last batch has not ended.
-    """
-
-    name: str
-    instances: list[Instance]
-    every: list[Instance]
+class _Main:
+    ident = threading.main_thread().ident or 0
 
 
-class Work(NamedTuple):
-    """A batch that was cut, with the instance that was claimed for it."""
+main_thread = _Main()
+"""The main thread; of a child process, after a fork, its own."""
 
-    instance: Instance
-    entries: list[Entry]
-
-
-kept_signals: dict[int, Signal | None] = {}
-"""Per thread the signal that it slept on last, kept for its next wait; taken out while the thread waits."""
+sections: dict[int, Any] = {main_thread.ident: main_thread}
+"""Per thread the node in whose section it is. The main thread, which enters none, is here for ever, with itself: so one
+look tells a caller that it is neither in a section nor the main thread."""
 
 
-class Blocked:
-    """A thread that waits for the outcome of its own requests.
+def in_section(me: int) -> bool:
+    """Tell whether thread ``me``, the calling one, is in the section of a node."""
+    node = sections.get(me)
+    return node is not None and node is not main_thread and node.section.is_mine()
 
-    Attributes:
-        ident: Identifier of the thread.
-    """
+
+def took_token(items: list[None]) -> bool:
+    """Take the one item of a list; False when another thread took it first."""
+    try:
+        items.pop()
+    except IndexError:
+        return False
+    return True
+
+
+def drained(pop: Callable[[], T]) -> Iterator[T]:
+    """Give what ``pop()`` takes out of a list or deque, until it is empty; threads may share that out."""
+    while True:
+        try:
+            item = pop()
+        except IndexError:
+            return
+        yield item
+
+
+def reset(table: dict[int, Any], ident: int, outer: Any) -> None:
+    """Restore ``outer``, which a table held for thread ``ident`` before; None where the table held nothing."""
+    if outer is None:
+        table.pop(ident, None)
+    else:
+        table[ident] = outer
+
+
+class Signal:
+    """A binary semaphore on one raw lock. A late wake is harmless: the thread that it wakes looks again."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def wake(self) -> None:
+        """Wake the thread that sleeps here; where none sleeps, the next sleep returns at once."""
+        try:  # noqa: SIM105 - `suppress` costs more than the call
+            self._lock.release()
+        except RuntimeError:
+            pass
+
+    def sleep(self, timeout_s: float | None = None) -> bool:
+        """Sleep until woken; False when ``timeout_s`` was over first."""
+        if timeout_s is None:
+            return self._lock.acquire()
+        return self._lock.acquire(timeout=min(max(timeout_s, 0.0), threading.TIMEOUT_MAX))
+
+
+class Watchers(list[Signal]):
+    """The threads that sleep until a condition holds: each adds its signal first, and then looks at the condition."""
 
     __slots__ = ()
-    ident: int
 
-    def took_outcome(self, entry: Entry, afterwards: deque[Callable[[], object]]) -> bool:
-        """Take the outcome of an entry of this thread, under the lock of its node.
+    def wait(self, is_so: Callable[[], bool], until: float | None = None) -> bool:
+        """Sleep until ``is_so()``; False when ``until``, in seconds of `time.monotonic`, came first."""
+        signal = Signal()
+        self.append(signal)
+        try:
+            while not is_so():
+                left = None if until is None else until - time.monotonic()
+                if left is not None and left <= 0:
+                    return False
+                signal.sleep(left)
+            return True
+        finally:
+            self.remove(signal)
 
-        Functions that this appends to ``afterwards`` are called once the lock is left.
-
-        Returns:
-            False where the owner of the entry must still be notified, once the lock is left.
-        """
-        return False
+    def wake(self) -> None:
+        """Wake all threads, which then look again."""
+        for signal in self.copy():
+            signal.wake()
 
 
-@dataclass(eq=False, slots=True)
-class Caller(Blocked):
-    """A thread that waits for the outcome of its own requests and may run batches meanwhile.
+# Helper threads.
 
-    Attributes:
-        ident: Identifier of the thread.
-        runs: Whether the thread may run batches: not with a deadline.
-        pending: How many of its requests have no outcome yet.
-        parked: Whether the thread sleeps, so that work may be given to it.
-        nudged: Whether the thread was woken to look for a free instance itself.
-        work: Work given to the thread while it slept.
-        wake_at: When the thread, without a timer, is to look at the queue again; None for never.
-        node: The node at which the thread waits.
-        depth: How many batches the thread ran as it began to wait.
-        foreign_until: End of the time that the thread may spend on batches of others; None before the first.
-        signal: Wakes the thread; a signal that comes late wakes the thread from its next sleep, and the
-            thread looks and sleeps on.
 
-    While the thread waits, these are changed only under the lock of the node.
-    """
+class Helpers:
+    """Threads that run jobs: whoever takes a job first sees to it that another one waits, so no job waits for another."""
 
-    ident: int
-    runs: bool = True
-    pending: int = 0
-    parked: bool = False
-    nudged: bool = False
-    work: Work | None = None
-    wake_at: float | None = None
-    node: NodeView | None = None
-    foreign_until: float | None = None
-    signal: Signal = field(init=False)
-    depth: int = field(init=False)
+    def __init__(self) -> None:
+        self._jobs: SimpleQueue[tuple[Callable[..., object], tuple[Any, ...]]] = SimpleQueue()
+        self._idle: set[int] = set()
+        self._starting = 0.0  # when the first helper was asked for, 0.0 once it is there
+        self.put = self._jobs.put
+        """Give a job ``(function, args)`` where a helper is known to be there: one call into C."""
 
-    def __post_init__(self) -> None:
-        self.depth = len(batches_run.get(self.ident, ()))
-        self.signal = kept_signals.pop(self.ident, None) or Signal()
-
-    def places(self) -> tuple[Place, ...]:
-        """Give the node at which the caller sleeps; none while it is awake or has work."""
-        if self.node is not None and self.parked and self.pending and self.work is None:
-            return ((self.node, self),)
-        return ()
-
-    def took_outcome(self, entry: Entry, afterwards: deque[Callable[[], object]]) -> bool:
-        """Count one outcome; the last one wakes the caller, if it sleeps."""
-        if self.pending == 1 and self.parked:
-            # An exception that hits this thread here leaves the caller awake, and the outcome uncounted.
-            self.signal.wake()
-            self.parked = False
-        self.pending -= 1
-        return True
-
-    def keep_signal(self) -> None:
-        """Keep the signal for the next wait of this thread."""
-        kept_signals[self.ident] = self.signal
+    def run(self, function: Callable[..., object], *args: Any) -> None:
+        """Let a helper call ``function(*args)``, which must not raise; RuntimeError where no thread can be started."""
+        self._jobs.put((function, args))
+        if not self._idle and time.monotonic() - self._starting > 1.0:
+            self._starting = time.monotonic()
+            try:
+                start_thread("headrace-helper", self._serve)
+            except RuntimeError:
+                self._starting = 0.0
+                raise
 
     @property
-    def done(self) -> bool:
-        """Whether the caller may go without the lock: it has all outcomes, and no work or duty is left."""
-        left = self.pending or self.nudged
-        return not left and self.work is None and self.wake_at is None
+    def ready(self) -> bool:
+        """Whether a helper is idle, or is being started."""
+        return bool(self._idle or self._starting)
 
-    def has_all_in(self, work: Work) -> bool:
-        """Tell whether a batch is all entries that the caller waits for, and none of others."""
-        if len(work.entries) != self.pending:
-            return False
-        return all(entry.owner is self for entry in work.entries)
-
-    def finished(self, entry: Entry) -> None:
-        """Do nothing: a caller counts its outcomes under the lock of the node."""
-
-
-class Runner(OwnThread):
-    """A thread of a node that runs batches of others, on the instances that have no thread of their own."""
-
-
-class Workers:
-    """The runners of a node: started at the first need, parked in between, one per instance at most.
-
-    All methods but `__init__` are called under the lock of the node.
-
-    Args:
-        name: The name of the threads.
-        post: Lets a runner look at the backlog; False when its thread has ended.
-        start: Has a helper start a new runner, once the lock is left.
-
-    Attributes:
-        parked: The runners that have nothing to do.
-        limit: How many runners there may be: one per instance.
-        backlog: Batches that no runner has taken up yet. For each batch a runner was woken or started, or
-            all runners that may live are at work and look here next. The runner that looks first takes
-            the oldest batch.
-    """
-
-    def __init__(
-        self, name: str, limit: int, post: Callable[[Runner], bool], start: Callable[[Runner], None]
-    ) -> None:
-        self.parked: list[Runner] = []
-        self.backlog: deque[Work] = deque()
-        self.limit = limit
-        self._name = name
-        self._post = post
-        self._start = start
-        self._alive: set[Worker] = set()
-
-    def give(self, work: Work) -> None:
-        """Let a runner run ``work``."""
-        work.instance.holder = self.backlog
-        self.backlog.append(work)
-        self.call_one()
-
-    def call_one(self) -> None:
-        """Let one more runner look at the backlog: a parked one, else a new one below the limit."""
-        while self.parked:
-            runner = self.parked[-1]
-            posted = self._post(runner)
-            self.parked.pop()  # as late as this: an exception that hits this thread loses no runner
-            if posted:
-                return
-            self._alive.discard(runner)
-        if len(self._alive) < self.limit:
-            runner = Runner(self._name)
-            self._post(runner)
-            self._start(runner)
-            self._alive.add(runner)
-
-    def next(self, runner: Runner, *, ends: bool) -> Work | None:
-        """Give a runner the oldest batch of the backlog; where there is none the runner parks, or ends."""
-        self._alive.add(runner)  # else it has begun so late that it was given up
-        if runner in self.parked:  # an exception hit the thread that called it
-            self.parked.remove(runner)
-        if self.backlog:
-            work = self.backlog[0]
-            work.instance.holder = runner
-            work.instance.ident = runner.ident
-            self.backlog.popleft()
-            return work
-        if ends or len(self._alive) > self.limit:
-            self._end(runner)
-        else:
-            self.parked.append(runner)
-        return None
-
-    def leave(self, worker: Worker) -> None:
-        """Take note that the thread of a runner has died, or could not be started."""
-        self._alive.discard(worker)
-        self.parked = [one for one in self.parked if one is not worker]
-
-    def trim(self, limit: int) -> None:
-        """Change the limit; runners above it end, parked ones at once and others after their batch."""
-        self.limit = limit
-        while self.parked and len(self._alive) > limit:
-            self._end(self.parked.pop())
-
-    def stop(self) -> None:
-        """End the runners that are parked; the other runners end after their batch."""
-        while self.parked:
-            self._end(self.parked.pop())
-
-    def _end(self, runner: Runner) -> None:
-        self._alive.discard(runner)
-        runner.stop()
+    def _serve(self) -> None:
+        me, idle, jobs = get_ident(), self._idle, self._jobs
+        while True:
+            idle.add(me)
+            self._starting = 0.0
+            try:
+                function, args = jobs.get(timeout=1.0)
+            except Empty:
+                if len(idle) > 1:
+                    idle.discard(me)
+                    if idle or jobs.empty():
+                        return
+                continue
+            idle.discard(me)
+            if not idle:
+                try:
+                    threading.Thread(
+                        target=self._serve, name="headrace-helper", daemon=True
+                    ).start()
+                except RuntimeError:
+                    _log.warning("no further helper thread could be started")
+            try:
+                function(*args)
+            except BaseException as error:  # noqa: BLE001 - a job ends, its thread goes on
+                _log.error("%r raised", function, exc_info=error)
+            del function, args
 
 
-batches_run: dict[int, tuple[Sequence[Entry], ...]] = {}
-"""Per thread the batches from queues that it runs, the innermost first."""
+def start_thread(name: str, function: Callable[[], None]) -> None:
+    """Start a daemon thread without taking a lock of `threading` here, which the interrupted code may hold."""
+    import _thread
+
+    def begin() -> None:
+        try:
+            threading.Thread(target=function, name=name, daemon=True).start()
+        except RuntimeError:  # no second thread: this one does it, without a name
+            function()
+
+    _thread.start_new_thread(begin, ())
 
 
-def waited_for(ident: int) -> bool:
-    """Tell whether another thread may wait for the batch or the call that thread ``ident`` runs now."""
-    return bool(batches_run.get(ident)) or ident in calls_run
+errands = Helpers()
+"""The helpers of the process."""
 
 
-Served = dict[int, "tuple[Sequence[Entry], ...] | None"]
-"""Per thread that waits for a batch of this thread, the batches that it runs inside of that wait.
+# Calls that one thread makes for another, which waits.
 
-None for this thread, and those that wait for a call: they give nothing back before the call has ended.
-"""
+calls_run: dict[int, Call] = {}
+"""By the identifier of a thread, the call that it runs for another."""
 
 
-def served_here(ident: int) -> Served:
-    """Give thread ``ident`` and all threads that wait for a batch or a call that it runs now.
-
-    A thread that waits in a queue may run batches meanwhile, one inside the other. Those that it has begun since
-    it waits, all above its `Caller.depth`, can end while it goes on waiting; the earlier ones cannot.
-    """
-    found: Served = {}
-    left: list[tuple[int, int | None]] = [(ident, None)]
-    while left:
-        waiter, depth = left.pop()
-        for thread in served_by(waiter) - found.keys():
-            batches = batches_run.get(thread, ())  # the one that was begun last comes first
-            for_call = depth is None or thread != waiter
-            inside = 0 if for_call else max(0, len(batches) - (depth or 0))
-            found[thread] = None if for_call else batches[:inside]
-            owners = [entry.owner for entries in batches[inside:] for entry in entries]
-            left += [(o.ident, getattr(o, "depth", None)) for o in owners if isinstance(o, Blocked)]
+def served_by(ident: int) -> set[int]:
+    """Give thread ``ident`` and all threads that wait for the call that it runs, directly or through others."""
+    found = {ident}
+    call = calls_run.get(ident)
+    while call is not None and call.caller not in found:
+        found.add(call.caller)
+        call = calls_run.get(call.caller)
     return found
 
 
-def held_by(served: Served, instance: Instance) -> bool:
-    """Tell whether one of these threads holds an instance while it waits; not for a batch inside of that wait."""
-    ident, entries, holder = instance.ident, instance.entries, instance.holder
-    if holder is None or ident not in served:
-        return False
-    inside = served[ident]
-    if inside is None:
-        return True
-    # A caller takes its batch out of `batches_run` a moment before it gives the instance back: that batch is over.
-    if isinstance(holder, Caller) and holder.depth >= len(batches_run.get(ident, ())):
-        return False
-    return not any(entries is b or any(one.request is holder for one in b) for b in inside)
+def call_of_main(ident: int) -> Call | None:
+    """Give the call that the main thread waits for, where thread ``ident`` serves it."""
+    call = calls_run.get(ident)
+    while call is not None and call.caller != main_thread.ident:
+        call = calls_run.get(call.caller)
+    return call
 
 
-class Waiter(Protocol):
-    """What a thread waits for."""
-
-    def places(self) -> Sequence[Place]:
-        """Give all places for which the thread waits; none while it is awake."""
-
-
-_ident = attrgetter("ident")
-
-waiting: dict[int, Waiter] = {}
-"""Per thread, by its identifier, what it waits for; where one wait is inside another, the innermost."""
+def withdrawn_by(withdraw: Callable[[], bool]) -> Call | None:
+    """Say how to take back the requests for which the calling thread is about to wait; give its call, if any."""
+    call = calls_run.get(get_ident())
+    if call is not None:
+        call.withdraw = withdraw
+        if call.given_up:
+            withdraw()
+    return call
 
 
-@contextmanager
-def noted(waiter: Waiter) -> Iterator[None]:
-    """Note that the calling thread waits, so that the searches of other threads find it."""
-    me = get_ident()
-    outer = waiting.get(me)
-    waiting[me] = waiter
-    try:
-        yield
-    finally:
-        reset(waiting, me, outer)
-
-
-def may_be_cycle(node: NodeView) -> bool:
-    """Tell whether a thread that holds an instance of a node sleeps until another thread acts.
-
-    A caller that runs a batch while it waits counts as awake. This runs for every request that is queued.
-    """
-    if waiting.keys().isdisjoint(map(_ident, node.every)) and not calls_run:
-        return False
-    waits_for_call = {call.caller for call in calls_run.copy().values()}
-    asked = [i for i in map(_ident, node.every) if i in waiting or i in waits_for_call]
-    return any(map(_needs, asked))
-
-
-def cycle_of(waiter: Waiter, ident: int | None = None) -> str | None:
-    """Give the name of the node at which a thread would wait for ever, None for none.
-
-    The thread waits in a cycle when threads that wait as well hold all instances that could serve it, and
-    one of those threads is this thread, or waits for it.
-
-    Args:
-        waiter: What the thread waits for.
-        ident: The thread; None for the calling one.
-    """
-    places = waiter.places()
-    if not any(may_be_cycle(node) for node, _ in places):
-        return None  # every thread that holds an instance is at work
-    for node, what in places:
-        search = _Search(served_here(ident or get_ident()))
-        if search.blocked(node, what) and search.reached:
-            return node.name
-    return None
-
-
-class _Search:
-    """A search from node to node for threads that wait.
+class Call:
+    """A function that one thread runs while another one waits for it, and may give it up.
 
     Attributes:
-        reached: Whether the search came to the thread that searches, or to a thread that waits for it.
+        caller: Identifier of the thread that waits.
+        given_up: Whether it waits no more: Ctrl-C has freed it.
+        withdraw: Takes back the requests of the call; True if a backend still runs on one of them. None for none.
+        interrupt: What the thread that waits raises once the call is over: a probe was interrupted. None for nothing.
     """
 
-    def __init__(self, mine: Served) -> None:
-        self.reached = False
-        self._mine = mine
-        self._stuck: dict[int, bool] = {}
+    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        self.caller = get_ident()
+        self.given_up = False
+        self.withdraw: Callable[[], bool] | None = None
+        self.interrupt: BaseException | None = None
+        self._function, self._args = function, args
+        self._unbegun: list[None] = [None]
+        self._signal = Signal()
+        self._over = False
+        self._result: Any = None
+        self._error: BaseException | None = None
 
-    def blocked(self, node: NodeView, what: object) -> bool:
-        """Tell whether an entry, or an owner's entries, can never end at a node where they wait or run."""
-        running = [one for one in node.every if what is not None and _runs(one, what)]
-        if running:
-            return any(self._held(one) for one in running)
-        return all(self._held(one) for one in node.instances)
+    def run(self) -> None:
+        """Call the function, unless the call was given up."""
+        if not took_token(self._unbegun):
+            return
+        me = get_ident()
+        outer = calls_run.get(me)
+        calls_run[me] = self
+        try:
+            self._result = self._function(*self._args)
+        except BaseException as error:  # noqa: BLE001 - the thread that waits raises it
+            self._error = error
+        reset(calls_run, me, outer)
+        self._function, self._args = _nothing, ()  # they may refer to this call: a cycle
+        self._over = True
+        self._signal.wake()
 
-    def _held(self, instance: Instance) -> bool:
-        mine = instance.ident in self._mine
-        holds = held_by(self._mine, instance) if mine else instance.holder is not None
-        return holds and self._waits(instance.ident)
+    def wait(self, look_s: float | None = None) -> Any:
+        """Wait for the end; give the result or raise the error. An interrupt gives the call up, and is raised."""
+        try:
+            while not self._over:
+                self._signal.sleep(look_s)
+        except BaseException as interrupt:
+            interrupt.abandoned = True  # type: ignore[attr-defined]
+            interrupt.abandoned = self._give_up()  # type: ignore[attr-defined]
+            raise
+        error, self._error = self.interrupt or self._error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error, self  # no cycle from the error to this frame
+        return self._result
 
-    def _waits(self, ident: int) -> bool:
-        """Tell whether a thread waits for ever; True for a thread that the search is still looking at."""
-        if ident in self._mine:
-            self.reached = True
-            return True
-        if ident not in self._stuck:
-            self._stuck[ident] = True
-            self._stuck[ident] = any(self.blocked(*place) for place in _needs(ident))
-        return self._stuck[ident]
+    def _give_up(self) -> bool:
+        """Give the call up; True when a backend goes on without the thread that waited."""
+        self.given_up = True
+        if took_token(self._unbegun):
+            return False
+        if self._over:
+            return is_abandoned(self._error)
+        return self.withdraw is None or errand(self.withdraw) is True
 
 
-def _needs(ident: int) -> list[Place]:
-    """Give the places for which a thread waits, and those for which threads wait that run its calls."""
-    waiters = [waiting.get(one) for one in (ident, *serving(ident))]
-    return [place for waiter in waiters if waiter is not None for place in waiter.places()]
+def _nothing() -> None:
+    """Stand in for a function that was called."""
 
 
-def _runs(instance: Instance, what: object) -> bool:
-    return any(entry is what or entry.owner is what for entry in instance.entries or ())
+def errand(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Have a helper call a function, after all that was handed over, and wait for its end."""
+    if sys.is_finalizing():
+        raise ClosedError("the interpreter ends")
+    call = Call(handed_over.first, (partial(function, **kwargs) if kwargs else function, *args))
+    _by_helper(call.run)
+    return call.wait()
+
+
+def _by_helper(job: Callable[[], None]) -> None:
+    """Have a helper do a job of the main thread; where no thread can be started, do it here."""
+    try:
+        errands.run(job)
+    except RuntimeError:
+        job()
+
+
+class HandOver:
+    """Functions that the main thread has helpers call one after the other, and does not wait for."""
+
+    def __init__(self) -> None:
+        self._box: deque[tuple[Any, ...]] = deque()
+        self._turn = threading.RLock()
+
+    def give(self, function: Callable[..., Any], *args: Any) -> None:
+        """Have a helper call a function, which must not raise."""
+        self._box.append((function, *args))
+        if len(self._box) == 1:  # else a thread that empties the box is there, or on its way
+            _by_helper(self._run_all)
+
+    def first(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call a function after all that was given before it."""
+        if self._box:
+            self._run_all()
+        return function(*args)
+
+    def _run_all(self) -> None:
+        with self._turn:
+            for function, *args in drained(self._box.popleft):
+                function(*args)
+
+
+handed_over = HandOver()
+
+
+def reentrant(later: Callable[..., Any] | None = None) -> Callable[[Function], Function]:
+    """Let a function that enters sections be called at any moment: a helper calls it for the main thread.
+
+    Args:
+        later: Called instead in a thread that is in a section. None: a helper calls the function in a moment.
+    """
+
+    def decorate(function: Function) -> Function:
+        @wraps(function)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            me = get_ident()
+            if me not in sections:
+                return function(*args, **kwargs)
+            if me == main_thread.ident:
+                return errand(function, *args, **kwargs)
+            if not in_section(me):
+                return function(*args, **kwargs)
+            if later is not None:
+                return later(*args, **kwargs)
+            errands.run(partial(function, *args, **kwargs))
+            return None
+
+        return called  # type: ignore[return-value]
+
+    return decorate
+
+
+def refuse_inside(node: str) -> None:
+    """Refuse a call that would wait, in a thread that is in a section: of a destructor, or of a policy."""
+    what = f"{_caller()} called a pipeline in the midst of its scheduler, and would have to wait"
+    raise ContractError(what, node=node, hint="Use submit, which does not wait.")
+
+
+def _caller() -> str:
+    """Name the destructor that has called a pipeline; where there is none, the function that has."""
+    found: list[str] = []
+    frame = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        is_ours = frame.f_globals.get("__name__", "").startswith("headrace.")
+        if not is_ours:
+            name = getattr(code, "co_qualname", code.co_name)  # since Python 3.11
+            found.append(f"{name} ({code.co_filename}:{frame.f_lineno})")
+        if code.co_name == "__del__":
+            return found[-1]
+        if is_ours and found:  # the scheduler within which it was called
+            break
+        frame = frame.f_back  # type: ignore[assignment]
+    return found[0] if found else "a destructor"
+
+
+def after_fork() -> None:
+    """Begin anew in a child process, in which no thread of the parent runs."""
+    main_thread.ident = threading.main_thread().ident or 0
+    sections.clear()
+    sections[main_thread.ident] = main_thread
+    calls_run.clear()
+    errands.__init__()  # type: ignore[misc]
+    handed_over.__init__()  # type: ignore[misc]

@@ -26,7 +26,7 @@ from headrace._build.channel import Channel, Packed, apply, changes, faults, pac
 from headrace._build.elsewhere import IMPORTABLE, BuiltElsewhere, ChildPlan
 from headrace._portable import caused, error_text, portable
 from headrace._process import end_with_parent, use_cpus
-from headrace._scheduling.locks import took_token
+from headrace._scheduling.threads import took_token
 from headrace.errors import BackendError, ContractError, InputError, InstanceLostError
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from headrace._build.channel import END, Channel
 from headrace._engine.blueprint import LOOK_S
 from headrace._portable import error_text
 from headrace._process import memory_file, spawn
-from headrace._scheduling.calls import errand
+from headrace._scheduling.threads import errand
 from headrace.errors import InstanceLostError, SetupError
 
 if TYPE_CHECKING:

@@ -19,7 +19,6 @@ from headrace._plan.word import Use, Word
 from headrace._portable import unless_all_well
 from headrace._scheduling.batch import entry_here
 from headrace._scheduling.entry import DONE, Entry
-from headrace._scheduling.locks import taking
 from headrace.errors import ClosedError, DeadlineExceededError, SetupError
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ class NamedQueue:
             DeadlineExceededError: The request was over first.
             ClosedError: The pipeline was closed.
         """
-        with taking(self._changed):
+        with self._changed:
             if entry is not None:
                 self._wait(lambda: len(self._items) < self.max, entry, "full")
             elif len(self._items) >= self.max:
@@ -70,7 +69,7 @@ class NamedQueue:
 
     def put_back(self, item: Request) -> None:
         """Put an item that was taken out back to the front."""
-        with taking(self._changed):
+        with self._changed:
             self._items.appendleft(item)
             self._changed.notify_all()
 
@@ -81,7 +80,7 @@ class NamedQueue:
             DeadlineExceededError: The request was over first.
             ClosedError: The pipeline was closed and the queue is empty.
         """
-        with taking(self._changed):
+        with self._changed:
             self._wait(lambda: bool(self._items), entry, "empty")
             item = self._items.popleft()
             self._changed.notify_all()
@@ -89,7 +88,7 @@ class NamedQueue:
 
     def close(self) -> None:
         """End all waits; what is in the queue can still be taken."""
-        with taking(self._changed):
+        with self._changed:
             self._closed = True
             self._changed.notify_all()
 
@@ -109,7 +108,7 @@ class NamedQueue:
 
     def statistics(self) -> dict[str, int]:
         """Give how many requests wait, how many may wait, and how many were dropped."""
-        with taking(self._changed):
+        with self._changed:
             return {"waiting": len(self._items), "max": self.max, "dropped": self.dropped}
 
 
