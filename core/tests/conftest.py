@@ -13,11 +13,12 @@ import pytest
 
 import headrace
 from headrace._engine.engine import Engine
+from headrace._registry.discovery import KNOWN_ELSEWHERE
 from headrace._registry.registry import registry
-from headrace._scheduling.base import ONE_AT_A_TIME
-from headrace._scheduling.node import Section
+from headrace._scheduling.node import ONE_AT_A_TIME, Section
 
 sys.path.append(str(Path(__file__).parent))  # for what several modules of tests share
+from internals import pipelines
 
 FAILS_LATE_S = 60.0
 """A test that hangs fails after this; nothing else is measured in seconds."""
@@ -211,18 +212,25 @@ def expire():
 
     def now(pipe, *wanted):
         deadlines = []
-        for scheduler in pipe._engine._schedulers:
-            node = scheduler._node
-            with node.lock:
-                running = [entry for one in node.every for entry in one.entries or ()]
-                entries = [*running, *node.queue, *node.outside]
-            for entry in entries:
-                if entry.data in wanted:
-                    deadlines.append(entry.deadline)
-                    scheduler._expire(entry)
+        for entry, scheduler in pipelines.open_entries(pipe):
+            if entry.data in wanted:
+                deadlines.append(entry.deadline)
+                pipelines.expire(scheduler, entry)
         return deadlines
 
     return now
+
+
+@pytest.fixture
+def nothing_registered(monkeypatch):
+    """Let nothing be registered: not even what modules of tests have registered as they were imported."""
+    monkeypatch.setattr(registry, "local", {})
+
+
+@pytest.fixture
+def known_elsewhere(monkeypatch):
+    """Give a function that says which distribution, which is not installed here, has a backend."""
+    return lambda name, distribution: monkeypatch.setitem(KNOWN_ELSEWHERE, name, distribution)
 
 
 @pytest.fixture
@@ -269,13 +277,12 @@ class Site:
 
 
 @pytest.fixture
-def site(tmp_path, monkeypatch):
+def site(tmp_path, monkeypatch, nothing_registered):
     """Give a folder for fake installed distributions; nothing is registered before or after."""
     folder = tmp_path / "site"
     folder.mkdir()
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.setattr(registry, "_plugins", None)
-    monkeypatch.setattr(registry, "local", {})
     before = set(sys.modules)
     yield Site(folder)
     registry.refresh()

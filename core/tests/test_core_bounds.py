@@ -2,35 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-from types import SimpleNamespace
-from typing import get_args
-
 import pytest
+from sending import WAYS
 
 import headrace
 from headrace import errors
-from headrace._scheduling import admission
-from headrace._scheduling.queue import QUEUE_FULL, QueueFull
-
-WAYS = ["call", "timeout", "list", "submit", "async"]
 
 
 def send(pipe, request, way):
     """Send one request; give its error, or None."""
     try:
-        if way == "call":
-            pipe(request)
-        elif way == "timeout":
-            pipe(request, timeout=60)
-        elif way == "list":
-            pipe([request])
-        elif way == "submit":
-            return pipe.submit(request).exception(60)
-        else:
-            asyncio.run(pipe.call_async(request))
-    except errors.RequestsFailed as error:
-        return error.errors[0]
+        WAYS[way](pipe, request)
     except errors.HeadraceError as error:
         return error
     return None
@@ -234,25 +216,6 @@ def test_behind_a_front_callers_wait_for_room(gate, client, waiting):
         assert running.result(60)["result"] == "held"
 
 
-def test_close_fails_who_waits_for_room_behind_a_front(gate, client, waiting):
-    config = {
-        "global": {"entrypoint": "S[Identity,DagDispatcher]"},
-        "a": {"backend": "Gate", "queue_size": 1},
-    }
-    pipe = headrace.pipe(config)
-    running = held(pipe, gate)
-    queued = pipe.submit({"data": "queued"})
-    waiting(pipe, 1, node="a")
-    outside = client(pipe, {"data": "outside"})
-    waiting(pipe, 2, node="a")
-    closes = client(pipe.close)
-    with pytest.raises(errors.ClosedError):
-        outside.outcome()
-    gate.open()
-    closes.outcome()
-    assert [f.result(60)["result"] for f in (running, queued)] == ["held", "queued"]
-
-
 @pytest.mark.parametrize("front", ["DagDispatcher", "BackgroundThread[DagDispatcher]"])
 @pytest.mark.parametrize("how", ["cancel", "deadline", "close"])
 def test_who_waits_behind_such_a_front_is_taken_out_of_the_queue(gate, front, how):
@@ -303,108 +266,23 @@ def test_who_finds_the_front_taken_meets_the_bound_of_the_entry_there(
         assert all("result" in future.result(60) for future in (*inside, *line))
 
 
-@pytest.mark.parametrize(
-    ("oldest", "newcomer", "elsewhere", "gives_way"),
-    [
-        (None, 0, None, None),
-        (1, 0, None, None),  # the lower one elsewhere began to run in between
-        (1, 1, None, "here"),
-        (1, 2, None, "here"),
-        (1, 2, "there", "there"),
-        (None, 0, "there", "there"),
-    ],
-)
-def test_only_one_of_no_greater_priority_makes_way(oldest, newcomer, elsewhere, gives_way):
-    settled, errors_told, afterwards, asked = [], [], [], []
-
-    def shed(priority):
-        asked.append(priority)
-        return elsewhere and (
-            elsewhere,
-            lambda entry, error: (settled.append(entry), errors_told.append(str(error))),
-        )
-
-    node = SimpleNamespace(
-        name="n",
-        limits=SimpleNamespace(queue_size=1),
-        quota=SimpleNamespace(shed=shed),
-        afterwards=afterwards,
-        fail_waiting=lambda error, entries: (
-            settled.extend(entries),
-            errors_told.append(str(error)),
-        ),
-    )
-    here = None if oldest is None else SimpleNamespace(priority=oldest)
-    assert admission._shed(node, here, newcomer, 1) is (gives_way is not None)
-    for call in afterwards:
-        call()
-    assert settled == {None: [], "here": [here], "there": ["there"]}[gives_way]
-    assert asked == [newcomer if oldest is None else min(oldest, newcomer)]
-    assert all(text.startswith("made way for a newer request: 1 request") for text in errors_told)
+def test_only_one_of_no_greater_priority_makes_way(gate):
+    node = {"backend": "Gate", "queue_size": 1, "queue_full": "shed_oldest"}
+    with headrace.pipe(node) as pipe:
+        running = held(pipe, gate)
+        waits = pipe.submit({"data": "waits"}, priority=1)
+        lower = pipe.submit({"data": "lower"}).exception(60)
+        equal = pipe.submit({"data": "equal"}, priority=1)
+        error = waits.exception(60)
+        gate.open()
+        assert [f.result(60)["result"] for f in (running, equal)] == ["held", "equal"]
+    assert "the queue is full: 1 request waits" in str(lower)
+    assert "made way for a newer request: 1 request waits" in str(error)
 
 
-def test_a_rule_of_queue_full_is_one_file():
-    """The names that a node key may have are those of the policies, and a policy that never sheds says so."""
+def test_the_rules_of_a_full_queue_are_the_names_that_its_key_may_have():
     key = headrace.PipelineConfig.key_schemas()["node"]["queue_full"]
-    assert set(key["enum"]) == set(get_args(QueueFull)) == set(QUEUE_FULL)
-    for policy in QUEUE_FULL.values():
-        decisions = {policy.decide(0, lowest) for lowest in (None, -1, 0, 1)}
-        assert ("shed" in decisions) is policy.sheds
-
-
-@pytest.mark.parametrize(
-    ("state", "internal", "waits", "refused"),
-    [
-        ({}, False, False, None),
-        ({"refusing": True}, False, False, "closed"),
-        ({"refusing": True}, True, False, None),
-        ({"refusing": True, "dead": True}, True, False, "closed"),
-        ({"refusing": True, "drains": False}, True, False, "closed"),
-        ({"refusing": True, "drains": False, "has_idle": True}, True, False, None),
-        ({"refusing": True, "lost": True}, True, False, "instance_lost"),
-        ({"lost": True}, False, True, "instance_lost"),
-        ({"held": True}, False, True, "contract"),
-        ({"held": True}, False, False, None),
-        ({"held": True, "has_idle": True}, False, True, None),
-        ({}, False, True, None),
-    ],
-)
-def test_who_may_not_enter_is_told_why(state, internal, waits, refused, monkeypatch):
-    monkeypatch.setattr(admission, "held_here", lambda node: state.get("held", False))
-    node = SimpleNamespace(
-        name="n",
-        refusing=errors.ClosedError() if state.get("refusing") else None,
-        dead=state.get("dead", False),
-        drains=state.get("drains", True),
-        lost=state.get("lost", False),
-        has_idle=state.get("has_idle", False),
-        no_instance=lambda: errors.InstanceLostError("none lives"),
-    )
-    error = admission._refusal(node, internal=internal, waits=waits)
-    assert (error and errors.code_of(error)) == refused
-
-
-@pytest.mark.parametrize(
-    ("most", "weight", "deadline", "refused"),
-    [
-        (4, 4, None, None),
-        (None, 99, None, None),
-        (4, 5, None, "batch_range"),
-        (4, 1, 10.1, None),
-        (4, 1, 10.0, "deadline"),
-        (None, 1, 9.0, "deadline"),
-    ],
-)
-def test_what_comes_too_late_or_fits_no_instance_is_refused(most, weight, deadline, refused):
-    node = SimpleNamespace(name="n", min=2, max=most)
-    entry = SimpleNamespace(weight=weight, deadline=deadline, arrival=10.0)
-    error = admission.unfit(node, entry)
-    assert (error and error.code) == refused
-    if refused == "deadline":
-        assert "waited" in str(error)
-        assert not error.abandoned
-    if refused == "batch_range":
-        assert (error.weight, error.min, error.max, error.node) == (5, 2, 4, "n")
+    assert {*key["enum"]} == {"wait", "reject", "shed_oldest"}
 
 
 def test_what_an_expression_hands_to_a_node_is_not_refused_there():

@@ -76,7 +76,7 @@ for one in (Polite, Deaf, Own, Fails):
 def threads():
     # Those of the process, which run errands for any pipeline, end later.
     mine = [t for t in threading.enumerate() if t.name.startswith("headrace-")]
-    return [t for t in mine if t.name not in ("headrace-errands", "headrace-timer")]
+    return [t for t in mine if t.name not in ("headrace-helper", "headrace-timer")]
 
 def wait_until_nothing_is_left():
     for _ in range(6000):

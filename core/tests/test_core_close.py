@@ -14,11 +14,10 @@ import weakref
 from functools import partial
 
 import pytest
+from internals.engines import Closing, Parts
 
 import headrace
-from headrace._build.parts import Parts, _Closing
-from headrace._engine import teardown
-from headrace.errors import BackendError, ClosedError
+from headrace.errors import ClosedError
 from headrace_testing import Blocking
 
 pytestmark = pytest.mark.usefixtures("shortcut")
@@ -187,8 +186,9 @@ def test_close_without_drain_fails_what_comes_to_wait_at_another_node(gate, clie
     closing.outcome()
 
 
-def test_close_fails_those_who_wait_for_room(gate, client, waiting):
-    pipe = headrace.pipe({"backend": "Gate", "queue_size": 1})
+@pytest.mark.parametrize("front", [{}, {"entrypoint": "S[Identity,DagDispatcher]"}])
+def test_close_fails_those_who_wait_for_room(gate, client, waiting, front):
+    pipe = headrace.pipe({"global": front, "main": {"backend": "Gate", "queue_size": 1}})
     running = pipe.submit({"data": "running"})
     gate.wait_entered()
     queued = pipe.submit({"data": "queued"})
@@ -270,37 +270,6 @@ def test_close_from_a_thread_that_runs_a_batch_refuses_entry_and_returns_at_once
     pipe.close()  # waits for what the other one has put off
     assert pipe.stats()["state"] == "closed"
     assert gate.closed == 1
-
-
-class Contended(list):
-    """A list of which another thread takes what is left between a look at it and `pop`."""
-
-    def pop(self, *index):
-        self.clear()
-        return super().pop(*index)
-
-
-def test_of_two_threads_that_begin_to_close_at_a_time_both_come_back():
-    pipe = headrace.pipe({"backend": "Identity"})
-    pipe._engine.closes = Contended(pipe._engine.closes)
-    pipe.close()
-    assert pipe.stats()["state"] == "closed"
-
-
-def test_of_two_threads_that_wait_for_a_step_that_hangs_one_has_the_rest_closed(monkeypatch):
-    """Side by side two threads would close a node before its instances."""
-    taken = []
-    monkeypatch.setattr(teardown.errands, "run", taken.append)
-
-    class SeenLate(teardown._Pass):
-        """Each thread looks before it could see that the other one is here, too."""
-
-        left_behind = property(lambda _: False, lambda *_: None)
-
-    hangs = SeenLate([("a", lambda: None)])
-    hangs.leave_behind()
-    hangs.leave_behind()
-    assert taken == [hangs.run]
 
 
 def test_close_from_a_callback_comes_back(gate):
@@ -409,18 +378,6 @@ def test_a_pipeline_is_not_pickled_and_its_configuration_is(gate):
         assert again == pipe.config
         with headrace.pipe(again) as second:
             assert second({"data": 1})["result"] == 1
-
-
-def test_statistics_of_a_closed_pipeline_are_still_there(gate):
-    gate.shut = False
-    gate.raises["bad"] = ValueError("no")
-    pipe = headrace.pipe({"backend": "Gate"})
-    pipe({"data": 1})
-    with pytest.raises(BackendError):
-        pipe({"data": "bad"})
-    pipe.close()
-    counts = pipe.stats()["nodes"]["main"]
-    assert (counts["submitted"], counts["ok"], counts["failed"]) == (2, 1, {"backend": 1})
 
 
 @pytest.mark.parametrize("nodes", [{"b": {"backend": "Identity"}}, TWO_ROOTS])
@@ -542,7 +499,6 @@ import threading
 import _thread
 
 import headrace
-from headrace._scheduling import process_threads
 
 
 class Closes(headrace.Backend):
@@ -559,17 +515,12 @@ def refuse(*_):
 
 
 def no_more_threads():
-    for thread in threading.enumerate():
-        if thread.name.startswith("headrace"):
-            if thread.name != "headrace-timer":
-                thread.join()
     _thread.start_new_thread = threading._start_new_thread = refuse
     for name in ("_start_new_thread", "_start_joinable_thread"):
         if hasattr(threading, name):
             setattr(threading, name, refuse)
 
 
-process_threads._STAYS_S = 0.05
 headrace.register("Closes", Closes)
 pipes = [headrace.pipe({"backend": "Closes"}) for _ in range(2)]
 assert [pipe({"data": 1})["result"] for pipe in pipes] == [1, 1]
@@ -586,12 +537,12 @@ def test_backends_are_closed_at_exit_where_no_thread_can_be_started():
 
 def test_after_ctrl_c_what_a_thread_owns_is_closed_there_and_not_waited_for():
     jobs, closed = [], []
-    thread = types.SimpleNamespace(post=lambda job, refused: jobs.append(job))  # it has no `call`
+    thread = types.SimpleNamespace(post=jobs.append)  # it has no `call`
 
     def interrupted():
         raise KeyboardInterrupt
 
-    closing = _Closing()
+    closing = Closing()
     closing.close(interrupted, None)
     closing.close(lambda: closed.append("own"), thread)
     closing.close(lambda: closed.append("any"), None)

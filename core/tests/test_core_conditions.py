@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
+import gc
 from collections import deque
-from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from internals.scheduling import Entry, Hand, HandTimer, Instance, Limits, Scheduler, join_nothing
+from policies_by_hand import Inst, Line, PlainLine, Request, line
 from pydantic import Field
 
 import headrace
-from headrace._backend import Backend, InitContext
-from headrace._scheduling.entry import Entry
-from headrace._scheduling.instance import Instance, Limits
-from headrace._scheduling.scheduler import Scheduler
 from headrace.errors import BatchRangeError, ConfigError, ContractError, SetupError
 from headrace.policies import (
+    BatchPolicy,
     BestFit,
     Condition,
     ConditionPolicy,
@@ -33,56 +31,6 @@ from headrace.policies import (
     When,
 )
 from headrace_testing import FakeClock
-
-
-@dataclass
-class Request:
-    weight: int = 1
-    arrival: float = 0.0
-    deadline: float | None = None
-    priority: int = 0
-
-
-@dataclass
-class Line:
-    """A queue as a test has it, in the order of service; priorities may put the oldest last."""
-
-    items: list
-    running: int = 0
-    free: int = 1
-    open: bool = True
-
-    @property
-    def weight(self):
-        return sum(item.weight for item in self.items)
-
-    @property
-    def oldest(self):
-        return min(item.arrival for item in self.items)
-
-    def __len__(self):
-        return len(self.items)
-
-    def __getitem__(self, index):
-        return self.items[index]
-
-
-@dataclass
-class Inst:
-    index: int = 0
-    min: int = 1
-    max: int | None = 4
-    device: str | None = None
-    busy: bool = False
-    running_weight: int = 0
-    batches: int = field(default=0)
-
-
-def line(*weights, at=0.0, **more):
-    return Line([Request(weight, at) for weight in weights], **more)
-
-
-# An instance that takes one request at a time.
 
 
 @given(
@@ -168,31 +116,17 @@ def test_the_oldest_counts_though_a_higher_priority_stands_before_it():
 
 
 def test_a_queue_that_tells_nothing_is_idle_and_one_instance_is_free():
-    class Plain:
-        weight = 1
-
-        def __len__(self):
-            return 1
-
-        def __getitem__(self, index):
-            return Request(arrival=1.0)
-
+    queue = PlainLine(Request(arrival=1.0))
     for condition in (Idle(), FreeInstances(1), ~FreeInstances(2), Waited(ms=0)):
-        assert condition.verdict(Plain(), Inst(), 1.0).due
+        assert condition.verdict(queue, Inst(), 1.0).due
 
 
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Count(0),
-        lambda: Count(2.0),
-        lambda: Count(True),
-        lambda: Weight(-1),
-        lambda: FreeInstances(0),
-        lambda: Waited(ms=-1),
-        lambda: Waited(ms=float("nan")),
-        lambda: Waited(ms=float("inf")),
-        lambda: Waited("5"),
+        *(lambda: Count(0), lambda: Count(2.0), lambda: Count(True), lambda: Weight(-1)),
+        *(lambda: FreeInstances(0), lambda: Waited(ms=-1), lambda: Waited("5")),
+        *(lambda: Waited(ms=float("nan")), lambda: Waited(ms=float("inf"))),
     ],
 )
 def test_values_that_mean_nothing_are_refused(make):
@@ -316,33 +250,7 @@ def test_no_verdict_ends_late_and_none_loops(tree, items, running, free, least, 
 # A node that is only woken when a verdict ends, against one that looks all the time.
 
 
-class HandAlarm:
-    def __init__(self, action):
-        self.action = action
-
-    def cancel(self):
-        self.action = None
-
-
-class HandTimer:
-    def __init__(self, clock):
-        self.clock, self.alarms = clock, []
-
-    def call_at(self, at, action):
-        alarm = HandAlarm(action)
-        self.alarms.append((at, alarm))
-        return alarm
-
-    def run_due(self):
-        while due := [pair for pair in self.alarms if pair[0] <= self.clock()]:
-            for pair in due:
-                self.alarms.remove(pair)
-                action, pair[1].action = pair[1].action, None
-                if action is not None:
-                    action()
-
-
-class Same(Backend):
+class Same(headrace.Backend):
     max = None
 
     def forward(self, batch):
@@ -350,20 +258,17 @@ class Same(Backend):
             request["result"] = request["data"]
 
 
-class Hand:
+class Timed(Hand):
     """The thread of an instance; its batch ends when the test says so."""
 
-    alive = wanted = True
-    ident = -2
-
     def __init__(self, log, clock):
-        self.log, self.clock = log, clock
+        super().__init__()
+        self.log, self.clock, self.put = log, clock, self.begin
 
-    def post(self, run, lost):
+    def begin(self, run):
         batch = [entry.request["data"] for entry in self.instance.entries]
         self.job, self.begun = run, self.clock() * 8
         self.log.append((self.begun, self.instance.index, batch))
-        return True
 
 
 def policy_of(tree):
@@ -383,23 +288,21 @@ def policy_of(tree):
 def test_batches_are_cut_when_they_are_due_and_at_no_other_time(tree, arrivals, maxima, lasts):
     arrivals = sorted(arrivals)
     clock = FakeClock()
-    timer, log, instances = HandTimer(clock), [], []
+    timer, log, hands = HandTimer(clock), [], []
     for index, most in enumerate(maxima):
         backend = Same()
-        backend._start(None, InitContext())
-        hand = Hand(log, clock)
-        hand.instance = Instance(index, backend, least=1, most=most, thread=hand)
+        backend._start(None, headrace.InitContext())
+        hand = Timed(log, clock)
+        hand.instance = Instance(index, backend, least=1, most=most, thread=hand.thread)
         hand.job = None
-        instances.append(hand.instance)
-    scheduler = Scheduler(
-        "main", instances, policy_of(tree)(), BestFit(), Limits(), clock=clock, timer=timer
-    )
-    # The job of a hand runs when its batch ends: nobody joins it in between.
-    scheduler._driver.top_up = lambda work: None
+        hands.append(hand)
+    instances = [hand.instance for hand in hands]
+    policies = policy_of(tree)(), BestFit()
+    scheduler = Scheduler("main", instances, *policies, Limits(), clock=clock, timer=timer)
+    join_nothing(scheduler)  # the job of a hand runs when its batch ends
     for tick in range(40):
         timer.run_due()
-        for instance in instances:
-            hand = instance.thread
+        for hand in hands:
             if hand.job is not None and hand.begun + lasts <= tick:
                 job, hand.job = hand.job, None
                 job()
@@ -430,13 +333,8 @@ def watched(tree, arrivals, maxima, lasts):
                 weight += waiting[take][2]
                 take += 1
             full = take < len(waiting) or weight == maxima[chosen]
-            state = (
-                [at for _, at, _ in waiting],
-                [w for _, _, w in waiting],
-                len(busy),
-                len(maxima) - len(busy),
-                1,
-            )
+            arrived, weights = [at for _, at, _ in waiting], [w for _, _, w in waiting]
+            state = (arrived, weights, len(busy), len(maxima) - len(busy), 1)
             if full or holds(tree, state, tick):
                 log.append((tick, chosen, [number for number, _, _ in waiting[:take]]))
                 del waiting[:take]
@@ -625,69 +523,35 @@ def test_what_is_due_below_min_is_refused_or_filled_up(tunable):
         assert pipe({"data": 1})["result"] == 1
 
 
-HOOKS = """
-from headrace.hookspecs import hookimpl
-@hookimpl
-def headrace_batch_policies():
-    return {"Lazy": "hrt_lazy:Lazy"}
-"""
-
-LAZY = """
-import headrace
-from headrace.policies import ConditionPolicy, Count, Idle, Waited
-
-class Lazy(ConditionPolicy):
-    class Options(headrace.Options):
-        wait_ms: float = 5.0
-
-    def make_condition(self, options):
-        return Count(8) | Waited(ms=options.wait_ms) | Idle()
-"""
-
-
-def test_a_plugin_brings_a_policy_in_a_few_lines(site):
-    modules = {"hrt_lazy_hooks": HOOKS, "hrt_lazy": LAZY}
-    site.add("headrace-lazy", "[headrace.plugins]\nh = hrt_lazy_hooks\n", modules)
-    config = {"backend": "Identity", "max": 8, "batch_policy": "lazy:Lazy(wait_ms=1)"}
-    with headrace.pipe(config) as pipe:
-        assert [r["result"] for r in pipe([{"data": k} for k in range(20)])] == list(range(20))
-
-
 def test_greedy_counts_the_wait_of_the_oldest_of_all_priorities():
-    from headrace.policies import Greedy
-
     queue = Line([Request(arrival=2.0, priority=1), Request(arrival=1.0)], running=1)
     greedy = Greedy(Greedy.Options(batching_timeout=250))
     assert greedy.cut(queue, Inst(), 1.125) == Cut(0, 1.25)
     assert greedy.cut(queue, Inst(), 1.25) == Cut(2)
 
 
-def test_a_queue_keeps_nothing_of_priorities_that_are_gone():
-    from headrace._scheduling.queue import RequestQueue
+def test_the_line_knows_its_oldest_whoever_comes_and_leaves_and_keeps_nothing_of_who_has_left(gate):
+    asked = []
 
-    waiting = RequestQueue(lambda entry, error: None, deque())
-    first = Entry({"data": 0}, priority=-1)
-    waiting.push(first)
-    for number in range(1, 2000):
-        entry = Entry({"data": number}, priority=number)
-        entry.arrival = float(number)
-        waiting.push(entry)
-        assert waiting.head(1) == [entry]
-        waiting.remove([entry])
-    assert waiting.oldest() == 0.0
-    assert list(waiting) == [first]
-    assert list(waiting._levels) == waiting._priorities == [-1]
+    class Watches(BatchPolicy):
+        def cut(self, queue, instance, now):
+            asked.append(len(queue))
+            assert queue.oldest == min(queue[k].arrival for k in range(len(queue)))
+            return Cut(1)
 
-
-def test_the_line_knows_its_oldest_through_all_that_happens(gate):
-    from headrace._scheduling.queue import RequestQueue
-
-    waiting, left = RequestQueue(lambda entry, error: None, deque()), []
-    for number, priority in enumerate(itertools.islice(itertools.cycle([0, 5, -3]), 9)):
-        entry = Entry({"data": number}, priority=priority)
-        entry.arrival = float(number)
-        waiting.push(entry)
-        left.append(entry)
-    while left:
-        assert waiting.oldest() == min(entry.arrival for entry in left)
-        waiting.remove([left.pop(len(left) // 2)])
+    headrace.register(Watches, replace=True)
+    with headrace.pipe({"backend": "Gate", "batch_policy": "Watches"}) as pipe:
+        running = pipe.submit({"data": "runs"})
+        gate.wait_entered()
+        waits = [pipe.submit({"data": k}, priority=(0, 5, -3)[k % 3]) for k in range(12)]
+        assert all(waits[k].cancel() for k in (4, 0, 7))
+        collections = sum(isinstance(one, (list, deque)) for one in gc.get_objects())
+        for priority in range(10, 1000):
+            assert pipe.submit({"data": "leaves"}, priority=priority).cancel()
+        gc.collect()
+        kept = sum(isinstance(one, (list, deque)) for one in gc.get_objects()) - collections
+        assert kept < 500
+        gate.open()
+        for one in (running, *(one for one in waits if not one.cancelled())):
+            assert one.exception(60) is None
+    assert asked[-9:] == list(range(9, 0, -1))

@@ -15,17 +15,14 @@ from headrace_testing import BackendConformance, certify
 
 
 @pytest.fixture
-def scale(monkeypatch):
+def scale():
     """The class in the docstring of Backend."""
-    from headrace._registry.registry import registry
-
-    monkeypatch.setattr(registry, "local", {})
     doc = inspect.getdoc(headrace.Backend)
     code = re.search(r"::\n\n((?:    .*\n|\n)+)", doc)[1]
     names = {"__name__": "hrt_documented", "headrace": headrace}
     program = "import pydantic\nfrom headrace.errors import InputError\n" + textwrap.dedent(code)
     exec(compile(program, "help", "exec"), names)
-    return headrace.register(names["Scale"])
+    return headrace.register(names["Scale"], replace=True)
 
 
 def test_the_example_of_the_contract_runs(scale):

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import concurrent.futures
 import threading
-from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
 
 import headrace
-from headrace._scheduling import calls, threads
-from headrace._scheduling.threads import waiting as threads_that_wait
 from headrace.errors import ContractError, RequestsFailed
 
 LONG_S = 20
@@ -89,7 +86,6 @@ def go(*places):
     for thread in threads:
         thread.join(LONG_S)
     assert not any(thread.is_alive() for thread in threads)
-    assert not threads_that_wait
     return outcomes
 
 
@@ -157,30 +153,6 @@ def test_calls_without_a_cycle_are_never_refused(calling, monkeypatch, way, arou
         assert go(*every) == [None] * len(every)
 
 
-@pytest.mark.parametrize(
-    ("waiters", "callers", "asked"),
-    [
-        ({}, {}, []),
-        ({3: ()}, {}, [3]),
-        ({3: (), 99: ()}, {99: 5}, [3, 5]),
-        ({99: ()}, {98: 97}, []),
-    ],
-    ids=["nobody", "one", "one and a call", "others"],
-)
-def test_only_holders_that_wait_are_asked_for_a_cycle(monkeypatch, waiters, callers, asked):
-    """Of sixteen: this is asked for each request that is queued."""
-    node = SimpleNamespace(every=[SimpleNamespace(ident=ident) for ident in range(1, 17)])
-    needs, found = threads._needs, []
-    monkeypatch.setattr(threads, "_needs", lambda ident: found.append(ident) or needs(ident))
-    awake = {ident: SimpleNamespace(places=lambda: ()) for ident in waiters}
-    monkeypatch.setattr(threads, "waiting", awake)
-    run = {ident: SimpleNamespace(caller=caller) for ident, caller in callers.items()}
-    for module in (calls, threads):
-        monkeypatch.setattr(module, "calls_run", run)
-    assert threads.may_be_cycle(node) is False
-    assert found == asked
-
-
 @pytest.mark.parametrize("backend", ["Identity", "BackgroundThread[Identity]"])
 def test_who_gave_an_instance_back_holds_none(backend):
     """Else a thread that ran a batch once, and waits now, were asked for each request."""
@@ -191,5 +163,5 @@ def test_who_gave_an_instance_back_holds_none(backend):
             for call in calls:
                 call()
                 other.submit(call).result(LONG_S)
-        (scheduler,) = pipe._engine._schedulers
-        assert [(one.ident, one.busy) for one in scheduler.instances] == [(0, False)] * 2
+        instances = pipe.stats()["nodes"]["main"]["instances"]
+        assert [one["busy"] for one in instances] == [False, False]

@@ -11,7 +11,7 @@ import pytest
 
 import headrace
 from headrace._engine import blueprint
-from headrace._scheduling.locks import Signal
+from headrace._scheduling.threads import Signal
 from headrace.errors import SetupError
 
 COMPOSES = (

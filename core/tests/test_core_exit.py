@@ -10,7 +10,6 @@ import textwrap
 import pytest
 
 from headrace import _process
-from headrace._scheduling.base import ONE_AT_A_TIME
 
 FAILS_LATE_S = 600.0
 """A process that hangs fails its test after this; nothing else is measured in seconds."""
@@ -18,8 +17,6 @@ FAILS_LATE_S = 600.0
 COMMON = """
 import os, signal, sys, threading
 import headrace
-from headrace._scheduling.node import Section
-from headrace._scheduling.locks import Signal
 
 entered, leave = threading.Semaphore(0), threading.Semaphore(0)
 
@@ -39,12 +36,6 @@ headrace.register("Gate", Gate)
 headrace.register("OwnGate", OwnGate)
 
 def interrupt_when(condition):
-    changed = Signal()
-    leave = Section.__exit__
-    def noticed(section, *raised):
-        changed.wake()
-        leave(section, *raised)
-    Section.__exit__ = noticed
     hit = threading.Event()
     def interrupt(signum, frame):
         if not hit.is_set():
@@ -53,7 +44,7 @@ def interrupt_when(condition):
     signal.signal(signal.SIGINT, interrupt)
     def watch():
         while not condition():
-            changed.sleep(0.1)
+            hit.wait(0.01)
         # CPython does not see a signal that comes just before a thread goes to sleep: once more.
         while not hit.is_set():
             os.kill(os.getpid(), signal.SIGINT)
@@ -137,10 +128,7 @@ def test_ctrl_c_while_queued_withdraws_the_request_and_hits_nobody_else(backend)
 
 
 @posix
-@pytest.mark.skipif(
-    not ONE_AT_A_TIME,
-    reason="without the interpreter's lock the main thread runs no backend itself",
-)
+@pytest.mark.usefixtures("takes_turns")
 def test_ctrl_c_in_a_callers_own_forward_gives_the_instance_back():
     out = run(
         """
@@ -355,7 +343,7 @@ def test_in_a_forked_child_every_call_says_why_it_is_closed(held):
         pipe = headrace.pipe({{"backend": "Gate"}})
         pipe({{"data": "quick"}})
         pipe.submit({{"data": "busy"}})
-        lock = pipe._engine.entrance.only._node.lock
+        lock = pipe._engine.entrance.only.node.section._lock
         if {held}:
             lock.acquire()
         child = os.fork()

@@ -3,24 +3,19 @@
 import copy
 import pickle
 import sys
-from enum import Enum
 
 import pytest
-
-from headrace._expression.parser import parse, read_expression
-from headrace._expression.templates import substitute_text
-from headrace._expression.tree import Args, Call, Template
-from headrace.errors import ConfigError
-
-
-def args(*positional, **named):
-    return Args(positional, tuple(named.items()))
-
-
-def call(name, *children, options=(), prefix=None, **named):
-    phases = (children,) if children else ()
-    return Call(name, Args(tuple(options), tuple(named.items())), phases, prefix=prefix)
-
+from expressions_by_hand import (
+    Args,
+    Call,
+    Template,
+    args,
+    call,
+    parse,
+    read_expression,
+    substitute_text,
+)
+from loading import refused
 
 A, B, C, D = (Call(name) for name in "ABCD")
 
@@ -85,70 +80,26 @@ def test_tree(text):
     assert str(parse(str(tree))) == str(tree)
 
 
+REFUSED_AT = {
+    0: "()B [A] 1x A+B a:b:c :A A$$",
+    1: "A[] A[B A[B,C[D] A[ A( A(b A(a= A(b, A] A) A,B A;B A<B> A{x}",
+    2: (
+        "A[,B] A[;B] A(,b) A([1 A(=1) A(1a=2) A(a.b=2) A((or)B) A[[B]] A['b'] A[.x] A(1x(2)) "
+        "A(cuda:0[B]) A('b A(1e999) A($x) A(}) A(${1}) A(${X)"
+    ),
+    3: ("A[B,] A[B;] A(b,) A([,1]) A(a;b) (a)(b)C (a) (a)[B] A[B)] A(b] A[b=1] A(a$) A(x{node})"),
+    4: "A[B,,C] A[B;;C] A([1,]) A(a=) A(a=,b) A([a=2]) A(b)(c) A[B](c) A[B][C] A[B]C",
+    5: "A(a=b=c) A('a'=2)",
+    6: "A(a=1,a=2) A(a=1,b)",
+}
 REFUSED = {
+    **{text: start for start, texts in REFUSED_AT.items() for text in texts.split()},
     "": 0,
     " \n": 0,
-    "A[]": 1,
     "A[ ]": 1,
-    "A[,B]": 2,
-    "A[B,]": 3,
-    "A[B,,C]": 4,
-    "A[;B]": 2,
-    "A[B;]": 3,
-    "A[B;;C]": 4,
-    "A[B": 1,
-    "A[B,C[D]": 1,
-    "A[": 1,
-    "A(": 1,
-    "A(b": 1,
-    "A(a=": 1,
-    "A(b,": 1,
-    "A(b,)": 3,
-    "A(,b)": 2,
-    "A([1,])": 4,
-    "A([,1])": 3,
-    "A([1": 2,
-    "A(a=)": 4,
-    "A(a=,b)": 4,
-    "A(=1)": 2,
-    "A(a=b=c)": 5,
-    "A(1a=2)": 2,
-    "A(a.b=2)": 2,
-    "A('a'=2)": 5,
-    "A([a=2])": 4,
-    "A(a=1,a=2)": 6,
-    "A(a=1,b)": 6,
-    "A(a;b)": 3,
     "A(a b)": 4,
     'A("a""b")': 5,
-    "A(b)(c)": 4,
-    "A[B](c)": 4,
-    "A[B][C]": 4,
-    "()B": 0,
-    "(a)(b)C": 3,
-    "(a)": 3,
-    "(a)[B]": 3,
-    "A((or)B)": 2,
-    "A]": 1,
-    "A)": 1,
-    "A[B)]": 3,
-    "A(b]": 3,
-    "A,B": 1,
-    "A;B": 1,
     "A B": 2,
-    "A[B]C": 4,
-    "[A]": 0,
-    "A[[B]]": 2,
-    "A['b']": 2,
-    "A[b=1]": 3,
-    "1x": 0,
-    "A[.x]": 2,
-    "A(1x(2))": 2,
-    "A(cuda:0[B])": 2,
-    "A+B": 0,
-    "a:b:c": 0,
-    ":A": 0,
-    "A<B>": 1,
     "é": 0,
     "Aé": 1,
     "A(é)": 2,
@@ -164,23 +115,13 @@ REFUSED = {
     'A("a\nb")': 4,
     "A('a\tb')": 4,
     'A("\x7f")': 3,
-    "A('b": 2,
     'A("b\\")': 2,
     r'A("\x")': 3,
     r'A("ab\u12")': 5,
     r'A("\ud800")': 3,
     r'A("\udc00\ud800")': 3,
-    "A(1e999)": 2,
     "A(" + "9" * 641 + ")": 2,
-    "A($x)": 2,
-    "A(a$)": 3,
-    "A(})": 2,
-    "A{x}": 1,
-    "A(x{node})": 3,
-    "A(${1})": 2,
-    "A(${X)": 2,
     "A(${X:-a b})": 2,
-    "A$$": 0,
     'A("ab${")': 5,
     'A("${X:-${Y}}")': 8,
 }
@@ -188,15 +129,13 @@ REFUSED = {
 
 @pytest.mark.parametrize("text", REFUSED)
 def test_refused_with_its_place(text):
-    with pytest.raises(ConfigError) as caught:
-        parse(text)
-    (problem,) = caught.value.problems
+    (problem,) = refused(parse, text).problems
     start, end = problem.span
     assert start == REFUSED[text]
     assert start <= end <= len(text)
     assert problem.text == text
     assert problem.code in {"syntax", "placeholder"}
-    assert "^" in str(caught.value)
+    assert "^" in problem.render()
 
 
 @pytest.mark.parametrize(
@@ -220,9 +159,8 @@ def test_refused_with_its_place(text):
     ],
 )
 def test_refusal_says_what_was_expected(text, words):
-    with pytest.raises(ConfigError) as caught:
-        parse(text)
-    assert words in f"{caught.value}\n"
+    error = refused(parse, text)
+    assert words in f"{error}\n"
 
 
 @pytest.mark.parametrize("value", [None, b"A", 1, A, ["A"]])
@@ -250,13 +188,6 @@ def test_only_text_is_parsed(value):
 )
 def test_unequal(one, other):
     assert parse(one) != parse(other)
-
-
-def test_a_text_of_any_class_is_the_characters_that_it_holds():
-    class Shape(str, Enum):
-        CHAIN = "S[Identity]"
-
-    assert parse(Shape.CHAIN) == parse("S[Identity]")
 
 
 def test_blanks_quotes_and_places_do_not_count():
@@ -350,9 +281,7 @@ def test_any_depth(kind):
     ],
 )
 def test_a_character_that_may_not_stand_there_is_named_where_it_stands(character, named, hint):
-    with pytest.raises(ConfigError) as caught:
-        parse(f"AB{character}")
-    (problem,) = caught.value.problems
+    (problem,) = refused(parse, f"AB{character}").problems
     assert named in problem.message.split(",")[-1]
     assert problem.hint.startswith(hint)
     assert problem.span == (2, 3)
@@ -360,9 +289,8 @@ def test_a_character_that_may_not_stand_there_is_named_where_it_stands(character
 
 @pytest.mark.parametrize("opener", ["A[", "A(", "A(k=[", "("])
 def test_any_depth_refused(opener):
-    with pytest.raises(ConfigError) as caught:
-        parse(opener * N)
-    assert len(str(caught.value)) < 1000
+    error = refused(parse, opener * N)
+    assert len(str(error)) < 1000
 
 
 def test_digit_limit_of_the_interpreter_does_not_matter():
@@ -462,9 +390,7 @@ def test_node_name_is_always_text():
     ],
 )
 def test_not_substituted(text, start):
-    with pytest.raises(ConfigError) as caught:
-        read_expression(text, node_name="n", environ=ENVIRON)
-    (problem,) = caught.value.problems
+    (problem,) = refused(read_expression, text, node_name="n", environ=ENVIRON).problems
     assert (problem.code, problem.span[0], problem.text) == ("placeholder", start, text)
 
 
@@ -472,15 +398,14 @@ def test_not_substituted(text, start):
     ("text", "shown"), [("A({nod}-x)", "{nod}"), ("A({nod", "{nod"), ("{" * 9 + "a" * 90, None)]
 )
 def test_an_unknown_placeholder_is_shown_to_its_end(text, shown):
-    with pytest.raises(ConfigError) as caught:
-        parse(text)
-    assert f"unknown placeholder {shown or '{' + 'a' * 39!r}" in caught.value.problems[0].message
+    error = refused(parse, text)
+    assert f"unknown placeholder {shown or '{' + 'a' * 39!r}" in error.problems[0].message
 
 
 def test_all_placeholder_problems_in_order():
-    with pytest.raises(ConfigError) as caught:
-        read_expression("A(${X},{node_name})[B(${Y}),${Z}]", node_name=None, environ={})
-    assert [p.span[0] for p in caught.value.problems] == [2, 7, 22, 28]
+    text = "A(${X},{node_name})[B(${Y}),${Z}]"
+    error = refused(read_expression, text, node_name=None, environ={})
+    assert [p.span[0] for p in error.problems] == [2, 7, 22, 28]
 
 
 @pytest.mark.parametrize(
@@ -498,19 +423,16 @@ def test_all_placeholder_problems_in_order():
     ],
 )
 def test_long_texts_are_cut_in_errors(text):
-    with pytest.raises(ConfigError) as caught:
-        read_expression(text, node_name="n", environ={"M": "1"})
-    assert len(str(caught.value)) < 1000
+    error = refused(read_expression, text, node_name="n", environ={"M": "1"})
+    assert len(str(error)) < 1000
 
 
-def test_an_escape_from_the_environment_that_is_wrong():
-    with pytest.raises(ConfigError, match=r"in the value of \$\{E\}: unknown escape"):
-        read_expression("${E}", node_name="n", environ={"E": r'A("a\xb")'})
-
-
-def test_expression_from_the_environment_that_is_wrong():
-    with pytest.raises(ConfigError, match=r"in the value of \$\{E\}: '\[' is never closed"):
-        read_expression("${E}", node_name="n", environ={"E": "A[B"})
+@pytest.mark.parametrize(
+    ("value", "said"), [(r'A("a\xb")', "unknown escape"), ("A[B", "'[' is never closed")]
+)
+def test_an_expression_from_the_environment_that_is_wrong(value, said):
+    error = refused(read_expression, "${E}", node_name="n", environ={"E": value})
+    assert f"in the value of ${{E}}: {said}" in str(error)
 
 
 @pytest.mark.parametrize(
@@ -528,14 +450,8 @@ def test_text(text, expected):
 
 
 @pytest.mark.parametrize(
-    ("text", "starts"),
-    [
-        ("a ${NONE} ${", [2, 10]),
-        ("${a b}", [0]),
-        ("${A:-${B}}", [0]),
-    ],
+    ("text", "starts"), [("a ${NONE} ${", [2, 10]), ("${a b}", [0]), ("${A:-${B}}", [0])]
 )
 def test_text_refused(text, starts):
-    with pytest.raises(ConfigError) as caught:
-        substitute_text(text, ENVIRON)
-    assert [p.span[0] for p in caught.value.problems][: len(starts)] == starts
+    error = refused(substitute_text, text, ENVIRON)
+    assert [p.span[0] for p in error.problems][: len(starts)] == starts

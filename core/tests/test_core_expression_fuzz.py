@@ -2,11 +2,11 @@
 
 import pickle
 
+import pytest
+from expressions_by_hand import Args, Call, parse, read_expression
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from headrace._expression.parser import parse, read_expression
-from headrace._expression.tree import Args, Call
 from headrace.errors import ConfigError
 
 ALPHABET = "ab1.-/_:$ \t\n(){}[],;=+@%~*\"'\\eué\u200b\U0001f600"
@@ -122,22 +122,11 @@ def _check(text):
         assert parse(str(new)) == new
 
 
-@given(st.lists(st.sampled_from(PIECES)).map("".join))
-@settings(max_examples=300, deadline=None)
-def test_any_text(text):
-    _check(text)
-
-
-@given(st.lists(st.sampled_from(PIECES)).map("".join), st.sampled_from("'\""))
-@settings(max_examples=300, deadline=None)
-def test_any_quoted_text(text, mark):
-    _check(f"A({mark}{text}{mark})")
-
-
-@given(st.lists(st.sampled_from(PIECES)).map("".join))
-@settings(max_examples=300, deadline=None)
-def test_any_word(text):
-    _check(f"A({text})")
+@pytest.mark.parametrize("around", ["{}", "A({})", "A('{}')", 'A("{}")'])
+@given(text=st.lists(st.sampled_from(PIECES)).map("".join))
+@settings(max_examples=250, deadline=None)
+def test_any_text(around, text):
+    _check(around.replace("{}", text))
 
 
 @given(trees, st.data())

@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 
 import pytest
+from loading import problems
+from sending import WAYS, backend
 
 import headrace
 from headrace import errors
-
-
-def backend(name, function, **attributes):
-    """Register a backend that computes ``result`` from the whole request."""
-
-    def forward(self, batch):
-        for request in batch:
-            result = function(request)
-            if result is not None:
-                request["result"] = result
-
-    body = {"forward": forward, **attributes}
-    headrace.register(name, type(name, (headrace.Backend,), body), replace=True)
-
 
 backend("Inc", lambda r: r["data"] + 1)
 backend("Double", lambda r: r["data"] * 2)
@@ -51,18 +38,13 @@ backend("NotThree", fail_on_three)
 backend("Range", lambda r: list(range(r["data"])))
 
 
-def every_way(config, request, **keys):
-    """Run a request by call, by call with timeout, by submit and by call_async; all must agree."""
+def every_way(config, request):
+    """Run a request in every way there is; all must agree."""
     answers = []
     with headrace.pipe(config) as pipe:
-        for way in (
-            lambda d: pipe(d, **keys),
-            lambda d: pipe(d, timeout=60, **keys),
-            lambda d: pipe.submit(d, **keys).result(60),
-            lambda d: asyncio.run(pipe.call_async(d, **keys)),
-        ):
+        for way in WAYS.values():
             one = dict(request)
-            assert way(one) is one
+            assert way(pipe, one) is one
             assert one["data"] is request["data"]
             answers.append(one)
     assert all(answer == answers[0] for answer in answers)
@@ -72,15 +54,10 @@ def every_way(config, request, **keys):
 def every_failure(config, request):
     found = []
     with headrace.pipe(config) as pipe:
-        for way in (
-            lambda d: pipe(d),
-            lambda d: pipe(d, timeout=60),
-            lambda d: pipe.submit(d).result(60),
-            lambda d: asyncio.run(pipe.call_async(d)),
-        ):
+        for way in WAYS.values():
             one = dict(request)
             with pytest.raises(errors.RequestError) as caught:
-                way(one)
+                way(pipe, one)
             assert one["data"] is request["data"]
             assert "result" not in one
             found.append(caught.value)
@@ -88,43 +65,15 @@ def every_failure(config, request):
     return found[0]
 
 
-def problems(config):
-    with pytest.raises(errors.ConfigError) as caught:
-        headrace.PipelineConfig.load(config)
-    return caught.value.problems
-
-
-LINE = {
-    "a": {"backend": "Inc", "next": "b"},
-    "b": {"backend": "Double", "next": ["c"]},
-    "c": {"backend": "Negate"},
-}
-
-
-def test_a_line_hands_the_result_of_one_node_to_the_next():
-    assert every_way(LINE, {"data": 4})["result"] == -10
+def incs(**nodes):
+    """Give nodes that add 1, unless their keys say otherwise."""
+    return {name: {"backend": "Inc", **keys} for name, keys in nodes.items()}
 
 
 def test_keys_written_on_a_line_come_back_to_the_caller():
     config = {"a": {"backend": "Tag", "next": "b"}, "b": {"backend": "Double"}}
-    assert every_way(config, {"data": 4, "mine": "x"}) == {
-        "data": 4,
-        "result": 10,
-        "tag": 4,
-        "mine": "x",
-    }
-
-
-DIAMOND = {
-    "x": {"backend": "Inc", "next": "y,z"},
-    "y": {"backend": "Double", "next": "w"},
-    "z": {"backend": "Negate", "next": "w"},
-    "w": {"backend": "Pair", "map": "y[result:data], z[result:other]"},
-}
-
-
-def test_a_diamond_joins_what_its_map_names():
-    assert every_way(DIAMOND, {"data": 4})["result"] == (10, -5)
+    answer = every_way(config, {"data": 4, "mine": "x"})
+    assert answer == {"data": 4, "result": 10, "tag": 4, "mine": "x"}
 
 
 def test_a_map_may_be_a_table_and_brings_only_what_it_names_and_context_and_request_id():
@@ -137,24 +86,6 @@ def test_a_map_may_be_a_table_and_brings_only_what_it_names_and_context_and_requ
     assert answer["result"] == ["context", "data", "label", "request_id"]
 
 
-def test_a_map_may_name_a_node_further_back():
-    config = {
-        "a": {"backend": "Inc", "next": "b"},
-        "b": {"backend": "Double", "next": "c"},
-        "c": {"backend": "Pair", "map": "b[result:data],a[result:other]"},
-    }
-    assert every_way(config, {"data": 1})["result"] == (4, 2)
-
-
-def test_several_sinks_give_a_dict_by_their_names():
-    config = {
-        "x": {"backend": "Inc", "next": "y,z"},
-        "y": {"backend": "Double"},
-        "z": {"backend": "Negate"},
-    }
-    assert every_way(config, {"data": 4})["result"] == {"y": 10, "z": -5}
-
-
 def test_branches_do_not_see_each_others_keys():
     config = {
         "x": {"backend": "Identity", "next": "y,z"},
@@ -164,108 +95,113 @@ def test_branches_do_not_see_each_others_keys():
     assert every_way(config, {"data": 4})["result"]["z"] == ["data"]
 
 
-def test_or_runs_only_where_the_predecessor_gave_nothing():
-    config = {"a": {"backend": "Even", "next": "b"}, "b": {"backend": "Negate", "or": True}}
-    assert every_way(config, {"data": 4})["result"] == 4
-    assert every_way(config, {"data": 3})["result"] == -3
-
-
-def test_a_node_that_is_passed_by_stands_for_its_predecessor():
-    config = {
-        "a": {"backend": "Even", "next": "b"},
-        "b": {"backend": "Negate", "or": True, "next": "c"},
-        "c": {"backend": "Inc", "map": "b[result:data]"},
-    }
-    assert every_way(config, {"data": 4})["result"] == 5
-    assert every_way(config, {"data": 3})["result"] == -2
-
-
-def test_a_node_without_or_after_one_without_result_is_an_error_that_names_it():
-    config = {
-        "a": {"backend": "Nothing", "next": "b"},
-        "b": {"backend": "Nothing", "or": True, "next": "c"},
-        "c": {"backend": "Inc"},
-    }
-    error = every_failure(config, {"data": 3})
-    assert isinstance(error, errors.NoResultError)
-    assert error.node == "b"
-
-
-def test_a_failing_branch_fails_the_request_with_its_node():
-    config = {**DIAMOND, "z": {"backend": "Fail", "next": "w"}}
-    error = every_failure(config, {"data": 3})
-    assert isinstance(error, errors.BackendError)
-    assert error.node == "z"
-
-
-def test_a_missing_source_names_node_and_key():
-    config = {
-        "a": {"backend": "Inc", "next": "b"},
-        "b": {"backend": "Inc", "map": "a[result:data,color:color]"},
-    }
-    error = every_failure(config, {"data": 3})
-    assert isinstance(error, errors.InputError)
-    assert (error.node, error.key) == ("a", "color")
-
-
+DIAMOND = {
+    "x": {"backend": "Inc", "next": "y,z"},
+    "y": {"backend": "Double", "next": "w"},
+    "z": {"backend": "Negate", "next": "w"},
+    "w": {"backend": "Pair", "map": "y[result:data], z[result:other]"},
+}
+OR = {"a": {"backend": "Even", "next": "b"}, "b": {"backend": "Negate", "or": True}}
+PASSED_BY = {
+    **OR,
+    "b": {**OR["b"], "next": "c"},
+    "c": {"backend": "Inc", "map": "b[result:data]"},
+}
 EACH = {
     "a": {"backend": "Range", "next": "b"},
     "b": {"backend": "Double", "each": "data", "next": "c", "max": 8},
     "c": {"backend": "Identity"},
 }
+ROOTS = {
+    "a": {"backend": "Inc", "next": "c"},
+    "b": {"backend": "Double", "next": "c"},
+    "c": {"backend": "Negate", "map": "a[result:data],b[result:data2]"},
+}
+RESULTS = {
+    "a line hands the result of one node to the next": (
+        incs(a={"next": "b"}, b={"backend": "Double", "next": ["c"]}, c={"backend": "Negate"}),
+        {"data": 4},
+        -10,
+    ),
+    "a diamond joins what its map names": (DIAMOND, {"data": 4}, (10, -5)),
+    "a map may name a node further back": (
+        {
+            "a": {"backend": "Inc", "next": "b"},
+            "b": {"backend": "Double", "next": "c"},
+            "c": {"backend": "Pair", "map": "b[result:data],a[result:other]"},
+        },
+        {"data": 1},
+        (4, 2),
+    ),
+    "several sinks give a dict by their names": (
+        incs(x={"next": "y,z"}, y={"backend": "Double"}, z={"backend": "Negate"}),
+        {"data": 4},
+        {"y": 10, "z": -5},
+    ),
+    "or is passed by where the predecessor gave a result": (OR, {"data": 4}, 4),
+    "or runs where the predecessor gave nothing": (OR, {"data": 3}, -3),
+    "a node that is passed by stands for its predecessor": (PASSED_BY, {"data": 4}, 5),
+    "a node with or that has run stands for itself": (PASSED_BY, {"data": 3}, -2),
+    "each runs once per element and gathers in order": (EACH, {"data": 5}, [0, 2, 4, 6, 8]),
+    "each over an empty list gives an empty list": (EACH, {"data": 0}, []),
+    "each may put the element under another key": (
+        {
+            "a": {"backend": "Identity", "next": "b"},
+            "b": {"backend": "Pair", "each": "boxes:other"},
+        },
+        {"data": 7, "boxes": [1, 2]},
+        [(7, 1), (7, 2)],
+    ),
+    "each_errors = none puts None in the place of a failing element": (
+        {"a": {"backend": "NotThree", "each": "boxes", "each_errors": "none"}},
+        {"data": 1, "boxes": [1, 3, 2]},
+        [10, None, 20],
+    ),
+    "only what is reachable from the entry takes part": (ROOTS, {"data": 4, "node_name": "a"}, -5),
+}
 
 
-def test_each_runs_once_per_element_and_gathers_in_order():
-    assert every_way(EACH, {"data": 5})["result"] == [0, 2, 4, 6, 8]
+@pytest.mark.parametrize(("config", "request_", "result"), RESULTS.values(), ids=RESULTS)
+def test_a_graph_gives_one_result_in_every_way(config, request_, result):
+    assert every_way(config, request_)["result"] == result
 
 
-def test_each_over_an_empty_list_gives_an_empty_list():
-    assert every_way(EACH, {"data": 0})["result"] == []
+FAILURES = {
+    "a node without or after one without result": (
+        {**PASSED_BY, "b": {"backend": "Nothing", "or": True, "next": "c"}},
+        {"data": 3},
+        errors.NoResultError(node="b"),
+    ),
+    "a failing branch": (
+        {**DIAMOND, "z": {"backend": "Fail", "next": "w"}},
+        {"data": 3},
+        errors.BackendError(node="z"),
+    ),
+    "a missing source": (
+        incs(a={"next": "b"}, b={"map": "a[result:data,color:color]"}),
+        {"data": 3},
+        errors.InputError(node="a", key="color"),
+    ),
+    "a failing element": (
+        {"a": {"backend": "NotThree", "each": "boxes"}},
+        {"data": 1, "boxes": [1, 2, 3]},
+        errors.BackendError(node="a"),
+    ),
+}
 
 
-def test_each_may_put_the_element_under_another_key():
-    config = {
-        "a": {"backend": "Identity", "next": "b"},
-        "b": {"backend": "Pair", "each": "boxes:other"},
-    }
-    request = {"data": 7, "boxes": [1, 2]}
-    assert every_way(config, request)["result"] == [(7, 1), (7, 2)]
+@pytest.mark.parametrize(("config", "request_", "wanted"), FAILURES.values(), ids=FAILURES)
+def test_a_request_that_fails_in_a_graph_names_the_node_in_every_way(config, request_, wanted):
+    error = every_failure(config, request_)
+    assert isinstance(error, type(wanted))
+    assert error.node == wanted.node
+    assert getattr(error, "key", None) == getattr(wanted, "key", None)
 
 
 def test_each_batches_the_elements_of_one_request():
     with headrace.pipe(EACH) as pipe:
         pipe({"data": 8})
         assert pipe.stats()["nodes"]["b"]["batch_size"]["mean"] == 8
-
-
-def test_each_over_something_else_than_a_list_is_an_input_error():
-    error = every_failure({"a": {"backend": "Inc", "each": "boxes"}}, {"data": 1, "boxes": 5})
-    assert isinstance(error, errors.InputError)
-    assert (error.node, error.key) == ("a", "boxes")
-
-
-def test_a_failing_element_fails_the_request():
-    config = {"a": {"backend": "NotThree", "each": "boxes"}}
-    error = every_failure(config, {"data": 1, "boxes": [1, 2, 3]})
-    assert isinstance(error, errors.BackendError)
-    assert error.node == "a"
-
-
-def test_each_errors_none_puts_none_in_the_place_of_a_failing_element():
-    config = {"a": {"backend": "NotThree", "each": "boxes", "each_errors": "none"}}
-    request = {"data": 1, "boxes": [1, 3, 2]}
-    assert every_way(config, request)["result"] == [10, None, 20]
-
-
-ROOTS = {
-    "a": {"backend": "Inc", "next": "c"},
-    "b": {"backend": "Double", "next": "c"},
-    "c": {"backend": "Negate", "map": "a[result:data],b[result:data2]"},
-}
-
-
-def test_only_what_is_reachable_from_the_entry_takes_part():
-    assert every_way(ROOTS, {"data": 4, "node_name": "a"})["result"] == -5
 
 
 def test_with_several_roots_the_request_must_name_one():
@@ -348,61 +284,32 @@ def test_a_line_of_two_hundred_nodes_runs():
     assert every_way(config, {"data": 0})["result"] == 200
 
 
-@pytest.mark.parametrize(
-    ("config", "path", "word"),
-    [
-        ({"a": {"backend": "Inc", "next": "bb"}, "b": {"backend": "Inc"}}, "a.next", "bb"),
-        ({"a": {"backend": "Inc", "next": "b,b"}, "b": {"backend": "Inc"}}, "a.next", "twice"),
-        (
-            {"a": {"backend": "Inc", "next": "b"}, "b": {"backend": "Inc", "next": "a"}},
-            "a.next",
-            "cycle",
-        ),
-        ({"a": {"backend": "Inc", "next": "a"}}, "a.next", "cycle"),
-        ({**DIAMOND, "w": {"backend": "Inc"}}, "w", "map"),
-        ({**DIAMOND, "w": {"backend": "Inc", "map": "y[result:data]"}}, "w.map", "'z'"),
-        (
-            {"a": {"backend": "Inc", "next": "b"}, "b": {"backend": "Inc", "map": "a[result:x]"}},
-            "b.map",
-            "data",
-        ),
-        (
-            {"a": {"backend": "Inc", "next": "b"}, "b": {"backend": "Inc", "map": "a(result)"}},
-            "b.map",
-            "expected",
-        ),
-        (
-            {
-                "a": {"backend": "Inc", "next": "b"},
-                "b": {"backend": "Inc", "map": "c[result:data]"},
-            },
-            "b.map",
-            "'c'",
-        ),
-        ({"a": {"backend": "Inc", "or": True}}, "a.or", "predecessor"),
-        ({"a": {"backend": "Inc", "each": "data:result"}}, "a.each", "'result'"),
-        ({"a": {"backend": "Inc", "each": "result:data"}}, "a.each", "'result'"),
-        (
-            {
-                "a": {"backend": "Inc", "next": "b"},
-                "b": {"backend": "Inc", "map": "a[result:data,data:result]"},
-            },
-            "b.map",
-            "'result'",
-        ),
-        ({"a": {"backend": "Inc", "map": "a[result:data]"}}, "a.map", "before"),
-        (
-            {
-                "x": {"backend": "Inc", "next": "y,z"},
-                "y": {"backend": "Inc", "next": "v"},
-                "z": {"backend": "Inc"},
-                "v": {"backend": "Inc", "map": "y[result:data],z[result:other]"},
-            },
-            "v.map",
-            "without passing",
-        ),
-    ],
-)
+INTO_B = {"next": "b"}
+NO_WAY = [
+    (incs(a={"next": "bb"}, b={}), "a.next", "bb"),
+    (incs(a={"next": "b,b"}, b={}), "a.next", "twice"),
+    (incs(a=INTO_B, b={"next": "a"}), "a.next", "cycle"),
+    (incs(a={"next": "a"}), "a.next", "cycle"),
+    ({**DIAMOND, "w": {"backend": "Inc"}}, "w", "map"),
+    ({**DIAMOND, "w": {"backend": "Inc", "map": "y[result:data]"}}, "w.map", "'z'"),
+    (incs(a=INTO_B, b={"map": "a[result:x]"}), "b.map", "data"),
+    (incs(a=INTO_B, b={"map": "a(result)"}), "b.map", "expected"),
+    (incs(a=INTO_B, b={"map": "c[result:data]"}), "b.map", "'c'"),
+    (incs(a=INTO_B, b={"map": "a[result:data],b[x:y]"}), "b.map", "'b' is this node"),
+    (incs(a=INTO_B, b={"map": "a[result:data,data:result]"}), "b.map", "'result'"),
+    (incs(a={"or": True}), "a.or", "predecessor"),
+    (incs(a={"each": "data:result"}), "a.each", "'result'"),
+    (incs(a={"each": "result:data"}), "a.each", "'result'"),
+    (incs(a={"map": "a[result:data]"}), "a.map", "before"),
+    (
+        incs(x={"next": "y,z"}, y={"next": "v"}, z={}, v={"map": "y[result:data],z[result:other]"}),
+        "v.map",
+        "without passing",
+    ),
+]
+
+
+@pytest.mark.parametrize(("config", "path", "word"), NO_WAY)
 def test_a_graph_without_a_way_through_is_refused(config, path, word):
     found = [p for p in problems(config) if p.path == path]
     assert found, problems(config)
@@ -421,7 +328,7 @@ def test_a_graph_without_a_way_through_is_refused(config, path, word):
     ],
 )
 def test_a_map_that_cannot_be_read_is_marked_where_it_is_wrong(text, marked):
-    config = {"a": {"backend": "Inc", "next": "b"}, "b": {"backend": "Inc", "map": text}}
+    config = incs(a=INTO_B, b={"map": text})
     found = problems(config)[0]
     start, end = found.span
     assert found.text[start:end] == marked
@@ -470,7 +377,7 @@ def test_a_map_that_cannot_be_read_at_a_join_is_one_problem(text, said):
 
 def test_two_sources_for_one_key_are_an_error():
     text = "a[result:data,x:k,y:k]"
-    config = {"a": {"backend": "Inc", "next": "b"}, "b": {"backend": "Inc", "map": text}}
+    config = incs(a=INTO_B, b={"map": text})
     (found,) = problems(config)
     assert (found.path, found.message) == ("b.map", "two sources go to the key 'k'")
 
@@ -481,7 +388,7 @@ def test_two_sources_for_one_key_are_an_error():
     ids=repr,
 )
 def test_a_map_of_another_shape_is_shown_with_an_example(table):
-    config = {"a": {"backend": "Inc", "next": "b"}, "b": {"backend": "Inc", "map": table}}
+    config = incs(a=INTO_B, b={"map": table})
     (found,) = problems(config)
     assert (found.code, found.path) == ("key", "b.map")
     assert found.text.startswith("map = ")
@@ -504,15 +411,6 @@ def test_links_may_have_placeholders(monkeypatch):
     assert "NOT" in unset.message
 
 
-def test_a_map_cannot_name_its_own_node():
-    config = {
-        "a": {"backend": "Inc", "next": "b"},
-        "b": {"backend": "Inc", "map": "a[result:data],b[x:y]"},
-    }
-    (found,) = problems(config)
-    assert "'b' is this node" in found.message
-
-
 def test_a_node_called_without_its_prefix_is_suggested_with_it():
     (found,) = problems({"a": {"backend": "Inc"}, "b": {"backend": "S[Inc,Forward[a]]"}})
     assert found.suggestion == "node.a"
@@ -521,60 +419,6 @@ def test_a_node_called_without_its_prefix_is_suggested_with_it():
 def test_next_and_its_like_do_not_stand_in_global():
     found = problems({"global": {"next": "b"}, "a": {"backend": "Inc"}})
     assert [p.path for p in found] == ["global.next"]
-
-
-def test_the_bound_of_the_entry_counts_who_waits_anywhere(until):
-    entered, leave = threading.Event(), threading.Event()
-
-    def hold(request):
-        entered.set()
-        leave.wait(60)
-        return request["data"]
-
-    backend("HoldAll", hold)
-    config = {
-        "a": {"backend": "Identity", "next": "b", "queue_size": 2, "queue_full": "reject"},
-        "b": {"backend": "HoldAll"},
-    }
-    passed = threading.Semaphore(0)
-    backend("Passed", lambda r: passed.release() or r["data"])
-    config["a"]["backend"] = "Passed"
-    with headrace.pipe(config) as pipe:
-        running = pipe.submit({"data": 0})
-        assert entered.wait(60)
-        waiting = []
-        for n in (1, 2):
-            waiting.append(pipe.submit({"data": n}))
-            assert passed.acquire(timeout=60)
-        until(lambda: pipe.stats()["nodes"]["b"]["waiting"] == 2)
-        with pytest.raises(errors.OverloadedError) as caught:
-            pipe({"data": 3})
-        assert (caught.value.queue_size, caught.value.waiting) == (2, 2)
-        leave.set()
-        assert [f.result(60)["result"] for f in (running, *waiting)] == [0, 1, 2]
-        assert pipe({"data": 4})["result"] == 4
-
-
-def test_who_waits_for_room_is_let_in_when_nobody_waits_elsewhere():
-    steps = threading.Semaphore(0)
-    backend("Step", lambda r: steps.acquire(timeout=60) and r["data"])
-    config = {
-        "a": {"backend": "Identity", "next": "b", "queue_size": 1},
-        "b": {"backend": "Step"},
-    }
-    with headrace.pipe(config) as pipe:
-        results = []
-        clients = [
-            threading.Thread(target=lambda n=n: results.append(pipe({"data": n})["result"]))
-            for n in range(6)
-        ]
-        for client in clients:
-            client.start()
-        for _ in clients:
-            steps.release()
-        for client in clients:
-            client.join(60)
-        assert sorted(results) == [0, 1, 2, 3, 4, 5]
 
 
 def test_two_nodes_that_are_passed_by_keep_dicts_of_their_own():

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import concurrent.futures
+import difflib
 import os
 import re
 import sys
 import threading
 import types
 
+import loading
 import pytest
+from loading import load, write
 from pydantic import Field, field_validator
 
 import headrace
 from headrace._registry import imports
-from headrace._registry.registry import registry
 from headrace.errors import ConfigError
 
 BIG = "1" * 5000
@@ -22,15 +24,9 @@ PIPES = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this platform has 
 
 
 def problems(source, **arguments):
-    with pytest.raises(ConfigError) as caught:
-        headrace.PipelineConfig.load(source, **arguments)
-    assert len(str(caught.value)) < 20_000 or len(caught.value.problems) > 10
-    return caught.value.problems
-
-
-def write(path, text):
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return path
+    found = loading.problems(source, **arguments)
+    assert len(str(ConfigError(found))) < 20_000 or len(found) > 10
+    return found
 
 
 # Numbers without end.
@@ -56,30 +52,19 @@ def test_a_key_that_is_such_a_number_is_no_text():
 
 
 @pytest.mark.parametrize(
-    "number",
-    [BIG, f"-{BIG}", "1_" * 5000 + "1", f"0x{'f' * 4000}"],
-    ids=["plain", "negative", "grouped", "hexadecimal"],
+    "number", [BIG, f"-{BIG}", "1_" * 5000 + "1", f"0x{'f' * 4000}"], ids=range(4)
 )
 def test_such_a_number_in_toml_is_told_with_its_place(number, tmp_path):
     path = write(tmp_path / "c.toml", f'backend = "Identity"\nmax = {number}\n')
     (found,) = problems(path)
     assert (found.code, found.file) == ("number", str(path))
     assert found.path == "max" or found.line == 2
+    assert found.span is None or found.text[slice(*found.span)] in (BIG, number)
 
 
-def test_the_span_of_such_a_number_in_toml_is_the_number(tmp_path):
-    path = write(tmp_path / "c.toml", f'backend = "Identity"\nmax = -{BIG}\n')
-    (found,) = problems(path)
-    assert found.span is None or found.text[slice(*found.span)] == BIG
-
-
-@pytest.mark.parametrize(
-    "text",
-    [f"HasKey({BIG})[Identity]", f"HasKey(key={BIG})[Identity]"],
-    ids=["positional", "named"],
-)
-def test_such_a_number_in_an_expression_is_told_with_its_place(text):
-    (found,) = problems({"backend": text})
+@pytest.mark.parametrize("before", ["", "key="], ids=["positional", "named"])
+def test_such_a_number_in_an_expression_is_told_with_its_place(before):
+    (found,) = problems({"backend": f"HasKey({before}{BIG})[Identity]"})
     assert found.text[slice(*found.span)] == BIG
 
 
@@ -106,34 +91,22 @@ def test_a_pipe_is_refused_without_waiting_for_who_writes_into_it(how, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["made.py", "made.onnx"])
-@pytest.mark.parametrize(
-    ("make", "kind"),
-    [
-        pytest.param(lambda path: os.mkfifo(path), "a pipe or a device", marks=PIPES),
-        (lambda path: path.mkdir(), "a folder"),
-    ],
-    ids=["pipe", "folder"],
-)
-def test_what_is_no_file_is_refused_as_import_and_as_an_option(name, make, kind, tmp_path):
+@pytest.mark.parametrize("kind", [pytest.param("a pipe or a device", marks=PIPES), "a folder"])
+def test_what_is_no_file_is_refused_as_import_and_as_an_option(name, kind, tmp_path):
     class Reads(headrace.Backend):
         class Options(headrace.Options):
-            path: headrace.FilePath = Field(description="A file.")
+            path: headrace.FilePath
 
         def forward(self, batch):
             pass
 
     headrace.register("Reads", Reads, replace=True)
-    make(tmp_path / name)
-    path = str(tmp_path / name)
-    wrong = {"import": [path]} if name == "made.py" else {"path": path}
+    path = tmp_path / name
+    path.mkdir() if kind == "a folder" else os.mkfifo(path)
+    wrong = {"import": [str(path)]} if name == "made.py" else {"path": str(path)}
     (found,) = problems({"backend": "Identity" if name == "made.py" else "Reads", **wrong})
     assert f"is {kind}, not a" in found.message
     assert found.suggestion is None
-
-
-def test_a_path_that_no_file_can_have_is_refused_as_import():
-    (found,) = problems({"backend": "Identity", "import": ["\0.py"]})
-    assert "cannot be read" in found.message
 
 
 @PIPES
@@ -165,19 +138,13 @@ def test_a_picture_is_no_configuration(tmp_path):
 
 class Raises(headrace.Backend):
     class Options(headrace.Options):
-        what: str = Field("", description="What to raise.")
+        what: str = ""
 
         @field_validator("what")
         @classmethod
         def _raise(cls, what):
-            errors = {
-                "runtime": RuntimeError("boom"),
-                "key": KeyError("boom"),
-                "exit": SystemExit("boom"),
-                "odd": OddTextError(),
-            }
-            if what in errors:
-                raise errors[what]
+            if what in RAISED:
+                raise RAISED[what]
             return what
 
     def forward(self, batch):
@@ -189,9 +156,18 @@ class OddTextError(ValueError):
         raise RuntimeError("boom")
 
 
+RAISED = {
+    "runtime": RuntimeError("boom"),
+    "key": KeyError("boom"),
+    "exit": SystemExit("boom"),
+    "odd": OddTextError(),
+    "interrupt": KeyboardInterrupt(),
+}
+
+
 class DefaultRaises(headrace.Backend):
     class Options(headrace.Options):
-        number: int = Field(default_factory=lambda: 1 // 0, description="A number.")
+        number: int = Field(default_factory=lambda: 1 // 0)
 
     forward = Raises.forward
 
@@ -219,19 +195,9 @@ def test_what_a_default_raises_is_a_problem_that_names_the_class(config):
 
 
 def test_ctrl_c_in_a_validator_is_no_problem_of_the_configuration():
-    class Interrupted(headrace.Backend):
-        class Options(headrace.Options):
-            number: int = Field(default_factory=lambda: _interrupt(), description="A number.")
-
-        forward = Raises.forward
-
-    headrace.register(Interrupted, replace=True)
+    headrace.register(Raises, replace=True)
     with pytest.raises(KeyboardInterrupt):
-        headrace.PipelineConfig.load({"backend": "Interrupted"})
-
-
-def _interrupt():
-    raise KeyboardInterrupt
+        load({"backend": "Raises(what=interrupt)"})
 
 
 # Growth.
@@ -247,42 +213,38 @@ def doubled(levels):
     [
         (list, "d39", "main.backend"),
         (reversed, "d39", "main.backend"),
-        (list, "Identity", "define.d8"),
+        (list, "Identity", "define.d11"),
         (reversed, "Identity", "define.d39"),
     ],
 )
-def test_definitions_that_double_each_other_are_told_by_both_names(
-    order, backend, path, monkeypatch
-):
-    monkeypatch.setattr("headrace._plan.resolver.MAX_ELEMENTS", 1000)
+def test_definitions_that_double_each_other_are_told_by_both_names(order, backend, path):
     define = dict(order(list(doubled(40).items())))
     (found,) = problems({"backend": backend, "define": define})
     assert (found.code, found.path) == ("definition", path)
     assert re.match(r"the definitions 'd[0-9]+' and 'd[0-9]+' bring more than", found.message)
-    assert found.message.endswith("bring more than 1000 elements")
+    assert found.message.endswith("bring more than 10000 elements")
 
 
 def test_how_often_an_expression_uses_definitions_is_bounded_as_a_whole():
     define = {"Z": f"S[{','.join(['Identity'] * 99)}]"}
-    headrace.PipelineConfig.load({"backend": f"S[{','.join(['Z'] * 99)}]", "define": define})
+    load({"backend": f"S[{','.join(['Z'] * 99)}]", "define": define})
     (found,) = problems({"backend": f"S[{','.join(['Z'] * 101)}]", "define": define})
     assert (found.code, found.path) == ("definition", "main.backend")
     assert "10000 elements" in found.message
 
 
 def test_what_is_written_out_is_not_bounded():
-    config = headrace.PipelineConfig.load({"backend": f"S[{','.join(['Identity'] * 10_001)}]"})
+    config = load({"backend": f"S[{','.join(['Identity'] * 10_001)}]"})
     assert config.nodes == ("main",)
 
 
 def test_brackets_that_go_to_open_slots_count_once():
     define = {"Z": f"S[{','.join(['Identity'] * 300)},S]"}
     nested = "Z[" * 30 + "Identity" + "]" * 30
-    headrace.PipelineConfig.load({"backend": nested, "define": define})
+    load({"backend": nested, "define": define})
 
 
-def test_parameters_that_double_each_other_are_told_by_both_names(monkeypatch):
-    monkeypatch.setattr("headrace._plan.resolver.MAX_ELEMENTS", 1000)
+def test_parameters_that_double_each_other_are_told_by_both_names():
     keys = {f"k{i}": f"S[Reflect[k{i - 1}],Reflect[k{i - 1}]]" for i in range(1, 40)}
     (found,) = problems({"backend": "Reflect[k39]", "k0": "Identity", **keys})
     assert re.match(r"the parameters 'k[0-9]+' and 'k[0-9]+' bring more than", found.message)
@@ -293,7 +255,7 @@ def test_parameters_that_double_each_other_are_told_by_both_names(monkeypatch):
     [
         {"backend": f"S[{','.join(f'Unknown{i}' for i in range(10_000))}]"},
         {"backend": "Identity", **{f"unknown_{i}": i for i in range(10_000)}},
-        {"backend": f"Identity({','.join(f'k{i}=1' for i in range(10_000))})"},
+        {"backend": f"Random(0.5,{','.join(f'k{i}=1' for i in range(10_000))})[Identity]"},
         {"a": {"backend": "Identity", "next": [f"n{i}" for i in range(10_000)]}},
         {"a": {"backend": "Identity"}, "global": {f"unknown_{i}": i for i in range(10_000)}},
     ],
@@ -303,21 +265,10 @@ def test_ten_thousand_wrong_names_are_all_told(source, monkeypatch):
     """How many are compared with known names is what takes the time."""
     compared = []
     monkeypatch.setattr(
-        "headrace._config.problems.nearest", lambda name, known: compared.append(name)
+        difflib, "get_close_matches", lambda name, *_, **__: compared.append(name) or []
     )
-    # Names are read a second time when a folder of sys.path has changed, as other tests may do meanwhile.
-    monkeypatch.setattr(registry, "look_again", lambda: False)
-    found = problems(source)
-    assert len(found) == 10_000
-    assert len(compared) <= 200
-    if "Identity(" not in source.get(
-        "backend", ""
-    ):  # before its options all keys are looked at once
-        assert len(compared) == 100
-
-
-def test_a_wrong_name_among_few_gets_its_suggestion():
-    assert problems({"backend": "Idntity"})[0].suggestion == "Identity"
+    assert len(problems(source)) == 10_000
+    assert 0 < len(compared) <= 400
 
 
 @pytest.mark.parametrize(
@@ -344,7 +295,7 @@ def test_a_wrong_name_among_few_gets_its_suggestion():
 )
 def test_a_name_of_a_million_characters_is_shortened(make):
     with pytest.raises(ConfigError) as caught:
-        headrace.PipelineConfig.load(make("x" * 1_000_000))
+        load(make("x" * 1_000_000))
     assert len(str(caught.value)) < 3000
     for problem in caught.value.problems:
         assert len(problem.message) < 1000
@@ -372,16 +323,9 @@ def test_what_is_wrong_in_such_a_default_is_told():
     assert problems({"backend": "${HR_NONE}"})[0].code == "placeholder"
 
 
-# Several things at once.
-
-
 def test_a_ghost_in_a_map_is_told_beside_a_cycle():
-    found = problems(
-        {
-            "a": {"backend": "Identity", "next": "b"},
-            "b": {"backend": "Identity", "next": "a", "map": "ghost[result:data]"},
-        }
-    )
+    second = {"backend": "Identity", "next": "a", "map": "ghost[result:data]"}
+    found = problems({"a": {"backend": "Identity", "next": "b"}, "b": second})
     assert ["ghost" in one.message for one in found].count(True) == 1
     assert any("cycle" in one.message for one in found)
 
@@ -400,17 +344,23 @@ def test_a_misspelt_name_imports_nothing(site):
 def test_a_clear_yes_lets_imports_run(value, tmp_path, monkeypatch):
     monkeypatch.setenv("HEADRACE_IMPORT", value)
     write(tmp_path / "code.py", "")
-    headrace.PipelineConfig.load({"backend": "Identity", "import": ["code.py"]}, base=tmp_path)
+    load({"backend": "Identity", "import": ["code.py"]}, base=tmp_path)
 
 
-@pytest.mark.parametrize("value", ["0", "false", "No", "off", " 0", "", "maybe", "2", "ja"])
+@pytest.mark.parametrize("value", [None, "0", "false", "No", "off", " 0", "", "maybe", "2", "ja"])
 def test_what_is_no_clear_yes_refuses_imports(value, tmp_path, monkeypatch):
-    monkeypatch.setenv("HEADRACE_IMPORT", value)
+    how = {"allow_import": False} if value is None else {}
+    monkeypatch.setenv("HEADRACE_IMPORT", "1" if value is None else value)
     write(tmp_path / "code.py", "raise AssertionError('it ran')")
-    (found,) = problems({"backend": "Identity", "import": ["code.py"]}, base=tmp_path)
+    source = {"backend": "Identity", "import": ["code.py"]}
+    (found,) = problems(source, base=tmp_path, **how)
     assert found.code == "import_refused"
     assert ("not known to mean yes" in found.message) == (value in {"maybe", "2", "ja"})
-    headrace.PipelineConfig.load({"backend": "Identity"})
+    assert {p.code for p in problems({**source, "max": 0}, base=tmp_path, **how)} == {
+        found.code,
+        "key",
+    }
+    load({"backend": "Identity"})
 
 
 LOADS = "import headrace\nheadrace.PipelineConfig.load({!r})\n"
@@ -442,12 +392,10 @@ def test_code_that_loads_its_own_configuration_is_told_so(code, kind, tmp_path, 
     assert found.code == "import"
     assert "is being imported already" in found.message
     write(tmp_path / f"{name}.py", "")
-    headrace.PipelineConfig.load(path)  # nothing is left of the attempt
+    load(path)  # nothing is left of the attempt
 
 
-def test_code_that_waits_for_a_thread_of_before_which_loads_its_configuration_is_told_so(
-    tmp_path, monkeypatch
-):
+def test_code_that_waits_for_an_earlier_thread_which_loads_it_is_told_so(tmp_path, monkeypatch):
     monkeypatch.setattr(imports, "LOOK_S", 0.01)
     monkeypatch.setattr(imports, "PATIENCE_S", 0.05)
     module = sys.modules["hrt_pool"] = type(sys)("hrt_pool")
@@ -482,10 +430,10 @@ def test_two_files_that_load_each_others_configuration_are_told_so(tmp_path):
         code = LOADS.format(str(tmp_path / f"{other}.toml"))
         write(tmp_path / f"{name}.py", code)
 
-    def load(name):
+    def load_it(name):
         found[name] = problems(tmp_path / f"{name}.toml")[0].message
 
-    threads = [threading.Thread(target=load, args=(name,)) for name in "ab"]
+    threads = [threading.Thread(target=load_it, args=(name,)) for name in "ab"]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -503,14 +451,14 @@ def test_a_file_is_run_once_for_threads_that_ask_at_the_same_time(tmp_path):
     source = {"backend": "Identity", "import": ["slow.py"]}
     loaded = []
 
-    def load():
-        loaded.append(headrace.PipelineConfig.load(source, base=tmp_path))
+    def load_it():
+        loaded.append(load(source, base=tmp_path))
 
     asked = threading.Event()
     # The second thread is there before the import begins: it waits for as long as it takes.
-    late = threading.Thread(target=lambda: (asked.wait(60), load()))
+    late = threading.Thread(target=lambda: (asked.wait(60), load_it()))
     late.start()
-    first = threading.Thread(target=load)
+    first = threading.Thread(target=load_it)
     first.start()
     assert module.began.wait(60)
     asked.set()
@@ -519,14 +467,3 @@ def test_a_file_is_run_once_for_threads_that_ask_at_the_same_time(tmp_path):
         thread.join(60)
     del sys.modules["hrt_count"]
     assert (len(loaded), module.runs) == (2, [1])
-
-
-@pytest.mark.parametrize(("text", "place"), [("a = 1\nb = = 2\n", (2, 5)), ("a = [\n", (2, 1))])
-def test_what_is_no_toml_has_its_line_and_column(tmp_path, text, place):
-    file = tmp_path / "a.toml"
-    file.write_text(text)
-    with pytest.raises(ConfigError) as caught:
-        headrace.PipelineConfig.load(file)
-    (problem,) = caught.value.problems
-    assert (problem.line, problem.column) == place
-    assert f"{file}:{place[0]}:{place[1]}: this is no TOML" in str(caught.value)

@@ -792,13 +792,6 @@ def test_an_instance_is_lost_with_what_is_lost_in_its_process(tmp_path):
         assert state_of(pipe) == ("degraded", [False])
 
 
-def test_it_can_be_pickled():
-    error = InstanceLostError("gone", node="main", backend="B", instance=2)
-    again = pickle.loads(pickle.dumps(error))
-    assert type(again) is InstanceLostError
-    assert (str(again), again.code, again.instance) == (str(error), "instance_lost", 2)
-
-
 # Code that is brought in.
 
 

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import compileall
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
+from loading import python
 
 import headrace
-from headrace._registry.discovery import CORE_BACKENDS
 
 WITHOUT = "import sys; sys.modules['headrace_cli'] = None; import headrace.__main__ as m; m.main()"
 
 
 def test_without_the_command_line_it_says_what_to_install():
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=False
-    )
+    done = python("-c", WITHOUT)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
         "headrace: the command line is a distribution of its own, which is not installed. "
@@ -32,9 +27,7 @@ def test_without_the_command_line_it_says_what_to_install():
 @pytest.mark.parametrize("module", ["headrace", "headrace_cli"])
 def test_with_it_the_command_runs(module):
     pytest.importorskip("headrace_cli")
-    done = subprocess.run(
-        [sys.executable, "-m", module, "--version"], capture_output=True, text=True, check=False
-    )
+    done = python("-m", module, "--version")
     assert done.returncode == 0
     assert done.stdout.startswith("headrace ")
 
@@ -43,13 +36,11 @@ def test_python_that_drops_docstrings_runs_a_pipeline():
     code = (
         "import headrace; print(headrace.pipe({'backend': 'S[Identity]'})({'data': 1})['result'])"
     )
-    done = subprocess.run(
-        [sys.executable, "-OO", "-c", code], capture_output=True, text=True, check=False
-    )
+    done = python("-OO", "-c", code)
     assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
 
 
-WORDS = "import headrace._registry.discovery as d; print(d.__file__, *d.CORE_BACKENDS.items())"
+WORDS = "import headrace; print(headrace.__file__, headrace.plugins.core().backends)"
 
 
 def test_a_program_that_is_an_archive_has_all_words(tmp_path):
@@ -58,15 +49,9 @@ def test_a_program_that_is_an_archive_has_all_words(tmp_path):
     with ZipFile(archive, "w") as made:
         for file in package.rglob("*.py"):
             made.write(file, file.relative_to(package.parent))
-    done = subprocess.run(
-        [sys.executable, "-c", WORDS],
-        env={**os.environ, "PYTHONPATH": str(archive)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    module = archive / "headrace" / "_registry" / "discovery.py"
-    assert done.stdout == " ".join([str(module), *map(str, CORE_BACKENDS.items())]) + "\n", done
+    done = python("-c", WORDS, path=str(archive))
+    module = archive / "headrace" / "__init__.py"
+    assert done.stdout == f"{module} {headrace.plugins.core().backends}\n", done
 
 
 def test_a_tree_of_compiled_files_alone_runs_a_pipeline(tmp_path):
@@ -90,12 +75,5 @@ def test_a_tree_of_compiled_files_alone_runs_a_pipeline(tmp_path):
         "except headrace.errors.ConfigError as error:\n"
         "    print('Identity' in str(error))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = python("-c", code, path=str(tmp_path), cwd=tmp_path)
     assert (done.stdout, done.stderr) == ("3.0 4.0\nTrue\n", "")

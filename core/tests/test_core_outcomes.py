@@ -14,14 +14,12 @@ from collections import deque
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from internals.outcomes import LoopWaker, batch_alone
+from internals.pipelines import scheduler_of
+from internals.scheduling import Entry, NodeQuota, RequestQueue, RequestQuota, repeated
+from sending import WAYS
 
 import headrace
-from headrace._checked import batch_alone
-from headrace._engine.futures import LoopWaker
-from headrace._scheduling.batch import repeated
-from headrace._scheduling.entry import Entry
-from headrace._scheduling.process_threads import shared_timer
-from headrace._scheduling.queue import NodeQuota, RequestQueue, RequestQuota
 from headrace.errors import (
     BackendError,
     ClosedError,
@@ -281,15 +279,6 @@ def test_a_dict_that_a_word_cannot_read_costs_its_neighbours_nothing(backend):
         assert [requests[k]["result"] for k in (0, 2)] == [2, 3]
 
 
-def test_an_idle_instance_outlives_a_dict_that_refuses_its_answer(gate):
-    gate.open()
-    with headrace.pipe({"backend": "Gate"}) as pipe:
-        with pytest.raises(InputError, match="cannot be answered"):
-            pipe(WriteOnce(data=1))
-        assert pipe({"data": 2})["result"] == 2
-        assert settled(node(pipe))
-
-
 def test_a_deadline_that_cannot_be_told_stops_no_other_deadline(gate, expire):
     with headrace.pipe({"backend": "Gate"}) as pipe, headrace.pipe({"backend": "Gate"}) as other:
         pipe.submit({"data": 0})
@@ -302,19 +291,6 @@ def test_a_deadline_that_cannot_be_told_stops_no_other_deadline(gate, expire):
         assert bad.exception(LATE_S) is not None
         assert isinstance(good.exception(LATE_S), DeadlineExceededError)
         gate.open()
-
-
-def test_an_alarm_that_raises_stops_no_other(caplog):
-    called = threading.Event()
-    with caplog.at_level(logging.ERROR, "headrace.threads"):
-        for raised in (ValueError, SystemExit):
-
-            def action(raised=raised):
-                raise raised("alarm")
-
-            shared_timer().call_at(0.0, action)
-        shared_timer().call_at(0.0, called.set)
-        assert called.wait(LATE_S)
 
 
 @pytest.mark.parametrize("alone", [True, False])
@@ -404,23 +380,17 @@ def test_one_bad_item_fails_alone(gate, config, name):
         pytest.skip("one node asks for no name")
     gate.open()
     with headrace.pipe(config) as pipe:
-        items = [{"data": 1}, BAD[name](), {"data": 2}]
-        with pytest.raises(RequestsFailed) as caught:
-            pipe(items)
-        assert isinstance(caught.value.errors[1], InputError)
-        assert caught.value.errors[0] is caught.value.errors[2] is None
-        assert [items[0]["result"], items[2]["result"]] == [1, 2]
-
+        for way in (pipe, lambda items: asyncio.run(pipe.call_async(items))):
+            items = [{"data": 1}, BAD[name](), {"data": 2}]
+            with pytest.raises(RequestsFailed) as caught:
+                way(items)
+            assert isinstance(caught.value.errors[1], InputError)
+            assert caught.value.errors[0] is caught.value.errors[2] is None
+            assert [items[0]["result"], items[2]["result"]] == [1, 2]
+            assert len(str(caught.value)) < 5000
         futures = pipe.submit([{"data": 1}, BAD[name](), {"data": 2}])
         assert isinstance(futures[1].exception(LATE_S), InputError)
         assert [futures[k].result(LATE_S)["result"] for k in (0, 2)] == [1, 2]
-
-        items = [{"data": 1}, BAD[name](), {"data": 2}]
-        with pytest.raises(RequestsFailed) as caught:
-            asyncio.run(pipe.call_async(items))
-        assert isinstance(caught.value.errors[1], InputError)
-        assert [items[0]["result"], items[2]["result"]] == [1, 2]
-        assert len(str(caught.value)) < 5000
 
 
 # Between two nodes.
@@ -435,9 +405,9 @@ class Odd:
     __hash__ = None
 
 
-@pytest.mark.parametrize("how", ["call", "submit", "timeout", "async"])
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("value", ["b", "nowhere", [], Odd()], ids=["b", "nowhere", "list", "odd"])
-def test_what_is_raised_between_two_nodes_ends_the_request(how, value):
+def test_what_is_raised_between_two_nodes_ends_the_request(way, value):
     class Writes(headrace.Backend):
         def forward(self, batch):
             for request in batch:
@@ -455,16 +425,9 @@ def test_what_is_raised_between_two_nodes_ends_the_request(how, value):
         "b": {"backend": "Copies"},
         "c": {"backend": "Copies", "or": True},
     }
-    ways = {
-        "call": lambda pipe, request: pipe(request),
-        "submit": lambda pipe, request: pipe.submit(request).result(LATE_S),
-        "timeout": lambda pipe, request: pipe(request, timeout=LATE_S),
-        "async": lambda pipe, request: asyncio.run(pipe.call_async(request)),
-    }
-    with headrace.pipe(config) as pipe:
-        refused = pytest.raises((NoResultError, ContractError))
-        with refused:
-            ways[how](pipe, {"data": 1, "value": value})
+    refused = pytest.raises((NoResultError, ContractError))
+    with headrace.pipe(config) as pipe, refused:
+        WAYS[way](pipe, {"data": 1, "value": value})
 
 
 def test_a_coroutine_cancelled_between_two_nodes_has_its_dict_back(gate, monkeypatch):
@@ -472,7 +435,7 @@ def test_a_coroutine_cancelled_between_two_nodes_has_its_dict_back(gate, monkeyp
     gate.open()
     between, cancelled = threading.Event(), threading.Event()
     with headrace.pipe(GRAPH) as pipe:
-        second = pipe._engine._nodes["b"].scheduler
+        second = scheduler_of(pipe, "b")
         let_in = second.let_in
 
         def late(*args, **kwargs):
@@ -513,6 +476,7 @@ def test_cancel_is_true_for_all_branches_or_for_none(gate, until):
         future = pipe.submit({"data": "both"})
         until(lambda: node(pipe, "b")["waiting"] == node(pipe, "c")["waiting"] == 1)
         assert future.cancel()
+        assert node(pipe, "b")["waiting"] == node(pipe, "c")["waiting"] == 0
         half = pipe.submit({"data": "half"})
         until(lambda: node(pipe, "b")["waiting"] == node(pipe, "c")["waiting"] == 1)
         gate.let_go()
@@ -528,7 +492,9 @@ def test_cancel_is_true_for_all_branches_or_for_none(gate, until):
 # Futures.
 
 
-def test_a_callback_that_never_ends_or_exits_starves_no_other(gate, caplog):
+def test_a_callback_that_never_ends_or_exits_starves_no_other_and_keeps_nobody_waiting(
+    gate, caplog
+):
     caplog.set_level(logging.CRITICAL)
     go, called = threading.Event(), threading.Semaphore(0)
     with headrace.pipe({"backend": "Gate", "max": 8}) as pipe:
@@ -545,6 +511,8 @@ def test_a_callback_that_never_ends_or_exits_starves_no_other(gate, caplog):
         gate.open()
         for _ in range(5):
             assert called.acquire(timeout=LATE_S)
+        assert [future.result(LATE_S)["result"] for future in futures] == list(range(6))
+        assert pipe({"data": 9})["result"] == 9
         go.set()
 
 
@@ -609,15 +577,6 @@ def test_wait_and_as_completed_take_futures_that_are_done_beside_others_that_are
         assert list(completed) == [waits]
         assert waiting.outcome() == (set(both), set())
         assert sorted(map(id, listed.outcome())) == sorted(map(id, both))
-
-
-def test_futures_that_are_done_while_they_are_looked_at_are_told_once():
-    with headrace.pipe({"backend": "Identity", "instance_num": 2}) as pipe:
-        for _ in range(200):
-            futures = pipe.submit([{"data": k} for k in range(6)])
-            assert concurrent.futures.wait(futures, LATE_S) == (set(futures), set())
-            futures = pipe.submit([{"data": k} for k in range(6)])
-            assert len(list(concurrent.futures.as_completed(futures, LATE_S))) == 6
 
 
 # Closing.
@@ -755,7 +714,6 @@ def test_a_queue_and_the_quota_of_its_guests_count_what_waits_in_which_order(ste
         if model:
             assert line.oldest() == min(entry.arrival for entry in model)
         assert len(home.waiting) == len(counted)
-        assert home.lowest == min((one[1] for one in counted), default=None)
 
 
 class FakeLoop:
@@ -853,20 +811,6 @@ def test_coroutines_of_one_batch_are_woken_by_one_call_into_their_loop(gate, unt
         answers = asyncio.run(main(pipe))
     assert [answer["result"] for answer in answers] == list(range(9))
     assert len(calls) <= 3
-
-
-def test_none_is_kept_of_those_that_have_left_the_midst_of_a_long_queue():
-    line = RequestQueue(object(), deque())
-    entries = [Entry({"data": number}) for number in range(1000)]
-    for entry in entries:
-        line.push(entry)
-    line.remove(entries[1:-1])
-    assert list(line) == [entries[0], entries[-1]]
-    assert sum(len(level) for level in line._levels.values()) == 2
-    line.remove(entries[:1])
-    assert list(line) == line.head(1) == [entries[-1]]
-    line.remove(entries[-1:])
-    assert list(line) == []
 
 
 # Memory.

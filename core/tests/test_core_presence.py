@@ -1,4 +1,4 @@
-"""Instances that are away for a while, or lost while nothing runs; and requests that are lent."""
+"""Instances that are away for a while, or lost while nothing runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from concurrent.futures import TimeoutError as NotYetError
 import pytest
 
 import headrace
-from headrace._scheduling.entry import RUNNING, Entry, took_token
 from headrace.errors import InstanceLostError
 
 
@@ -66,18 +65,6 @@ def test_an_instance_lost_while_it_is_away_fails_what_only_it_could_serve(pipe):
     assert not pipe.ready
     pipe.reload("main", {})
     assert pipe({"data": 3})["result"] == 3
-
-
-def test_a_request_that_is_lent_is_taken_by_its_owner_or_by_its_backend():
-    entry = Entry({"data": 1})
-    entry.state = RUNNING
-    assert not entry.take_back()  # a backend runs on the request itself
-    entry.lent = [None]
-    assert entry.take_back()  # the owner first
-    assert not took_token(entry.lent)
-    entry.lent = [None]
-    assert took_token(entry.lent)  # the backend first: it writes its answer
-    assert not entry.take_back()
 
 
 def test_an_instance_that_was_replaced_while_it_was_away_does_not_come_back(pipe):

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import gc
 import sys
-import threading
 import time
 import weakref
 
 import pytest
 
 import headrace
-from headrace._scheduling import instance as instance_module
 from headrace.errors import InstanceLostError
 
 PROBES = """
@@ -102,7 +100,7 @@ def piped(probe, **config):
 
 
 @pytest.mark.parametrize("how", ["alone", "list", "submit"])
-def test_a_batch_is_told_with_its_requests(probes, how):
+def test_a_batch_is_told_with_its_requests(probes, how, client):
     clients = []
     with piped("Batches") as pipe:
         requests = [{"data": letter, "request_size": 1 + (letter == "b")} for letter in "abc"]
@@ -113,10 +111,8 @@ def test_a_batch_is_told_with_its_requests(probes, how):
                 if how == "submit":
                     pipe.submit(one).result()
                 else:
-                    client = threading.Thread(target=pipe, args=(one,))
-                    client.start()
-                    client.join()
-                    clients.append(client.ident)
+                    clients.append(client(pipe, one))
+                    clients[-1].outcome()
         stats = pipe.stats()["nodes"]["main"]
     records = probes()[-1].heard
     assert len(records) == stats["batches"]
@@ -130,17 +126,13 @@ def test_a_batch_is_told_with_its_requests(probes, how):
         for one in record.requests:
             assert one.arrival <= one.cut <= record.started <= record.ended
     if how == "alone":
-        assert [record.thread for record in records] == clients
+        assert [record.thread for record in records] == [one.ident for one in clients]
 
 
-def test_every_batch_is_told_however_swift_the_backend_is_and_counted_as_busy(probes):
+def test_every_batch_is_told_however_swift_the_backend_is_and_counted_as_busy(probes, client):
     # More than are timed without a probe: one in 16 of a swift backend.
     with piped("Batches", instance_num=2) as pipe:
-        client = threading.Thread(
-            target=lambda: [pipe({"data": letter}) for letter in 25 * "abcd"], name="client"
-        )
-        client.start()
-        client.join()
+        client(lambda: [pipe({"data": letter}) for letter in 25 * "abcd"]).outcome()
         found = probes()[-1].heard
         stats = pipe.stats()["nodes"]["main"]
     assert [one.requests[0].request["result"] for one in found] == [*(25 * "ABCD")]
@@ -388,17 +380,24 @@ def test_timings_of_elements_that_were_built_elsewhere(elsewhere):
 
 
 def test_utilisation_is_the_share_of_time_with_a_batch(monkeypatch):
-    now = 100.0
-    monkeypatch.setattr(instance_module.time, "perf_counter", lambda: now)
-    one = instance_module.Instance(0, Upper())
-    assert one.utilisation(110.0) == 0.0
-    one.timed(2.0)
-    one.timed(3.0)
-    assert one.utilisation(110.0) == 0.5
-    one.mask = 15  # each that is timed stands for sixteen
-    one.timed(0.01)
-    assert one.utilisation(200.0) == pytest.approx((5 + 0.16) / 100, abs=1e-4)
-    assert one.statistics()["busy_s"] == pytest.approx(5.16)
+    now = [100.0]
+
+    @headrace.register("Lasts", replace=True)
+    def lasts(seconds):
+        now[0] += seconds
+
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    with headrace.pipe({"backend": "Lasts"}) as pipe:
+
+        def shown():
+            (one,) = pipe.stats()["nodes"]["main"]["instances"]
+            return one["busy_s"], one["utilisation"]
+
+        assert shown() == (0.0, 0.0)
+        for seconds in (2.0, 3.0):
+            pipe({"data": seconds})
+        now[0] = 110.0
+        assert shown() == (5.0, 0.5)
 
 
 def test_timings_is_a_key_of_global_that_takes_true_or_false():

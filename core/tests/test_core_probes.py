@@ -10,13 +10,15 @@ import sys
 import threading
 
 import pytest
+from internals import pipelines
+from loading import problems
+from sending import WAYS
 
 import headrace
 from headrace._registry.registry import registry
 from headrace.errors import (
     BatchRangeError,
     ClosedError,
-    ConfigError,
     DeadlineExceededError,
     HeadraceError,
     InputError,
@@ -161,12 +163,6 @@ def probes(site):
 
 def piped(config, *names):
     return headrace.pipe({**config, "probes": list(names or ["Recorder"])})
-
-
-def problems(config):
-    with pytest.raises(ConfigError) as caught:
-        headrace.PipelineConfig.load(config)
-    return caught.value.problems
 
 
 def heard(probe, node="main"):
@@ -324,11 +320,9 @@ def test_probes_are_closed_when_a_backend_cannot_be_built(probes):
 
 
 def test_without_probes_nothing_of_them_is_there(probes):
-    from headrace._scheduling.scheduler import Scheduler
-
     with headrace.pipe({"backend": "Identity", "probes": []}) as pipe:
         assert "probes" not in pipe.stats()
-        assert {type(s) for s in pipe._engine._schedulers} == {Scheduler}
+        assert [pipelines.reporter_of(pipe, name) for name in pipe.stats()["nodes"]] == [None]
     assert "hrt_probes" not in sys.modules
 
 
@@ -394,13 +388,8 @@ def test_every_way_to_ask_is_heard_of_with_its_outcome(probes, shortcut):
 def test_what_is_refused_on_entry_is_heard_of(probes, request_, way):
     with piped({"backend": "Identity"}) as pipe:
         (probe,) = probes()
-        ask = {
-            "call": pipe,
-            "submit": lambda r: pipe.submit(r).result(),
-            "list": lambda r: pipe([r]),
-        }
-        with pytest.raises((InputError, RequestsFailed)):
-            ask[way](request_)
+        with pytest.raises(InputError):
+            WAYS[way](pipe, request_)
         assert heard(probe) == counted(pipe) == {"input": 1}
         assert probe.requests[0][1] is request_
         assert probe.batches == []
@@ -609,21 +598,14 @@ DIAMOND = {
 }
 
 
-@pytest.mark.parametrize("way", ["call", "submit", "timeout", "async"])
+@pytest.mark.parametrize("way", WAYS)
 def test_each_node_of_a_graph_is_heard_of(probes, way, shortcut):
     with headrace.pipe({**DIAMOND, "global": {"probes": ["Recorder"]}}) as pipe:
         (probe,) = probes()
         for number in (2, 4, 3):
             request = {"data": number}
             try:
-                if way == "call":
-                    pipe(request)
-                elif way == "submit":
-                    pipe.submit(request).result(60)
-                elif way == "timeout":
-                    pipe(request, timeout=60)
-                else:
-                    asyncio.run(pipe.call_async(request))
+                WAYS[way](pipe, request)
             except HeadraceError:
                 assert number == 3
         pipe.close()
@@ -737,12 +719,7 @@ def test_whatever_a_probe_raises_is_only_counted(probes, error, way):
     with piped({"backend": "Identity"}, "Bad") as pipe:
         sys.modules["hrt_probes"].Bad.raises = error
         request = {"data": 1}
-        if way == "call":
-            pipe(request)
-        elif way == "submit":
-            pipe.submit(request).result(60)
-        else:
-            pipe(request, timeout=60)
+        WAYS[way](pipe, request)
         assert request["result"] == 1
         assert pipe.stats()["probes"]["Bad"]["errors"] == 2
         assert pipe({"data": 2})["result"] == 2
@@ -799,13 +776,7 @@ def test_close_in_a_probe_comes_back_at_once(probes, way, shortcut, client, meth
         closed.append(pipe.stats()["state"])
 
     setattr(probe, method, close)
-    if way == "call":
-        answer = client(pipe, {"data": 1}).outcome()
-    elif way == "submit":
-        answer = pipe.submit({"data": 1}).result(60)
-    else:
-        answer = client(pipe, {"data": 1}, timeout=60).outcome()
-    assert answer["result"] == 1
+    assert client(WAYS[way], pipe, {"data": 1}).outcome()["result"] == 1
     assert closed == ["closing"]
 
 
@@ -863,35 +834,6 @@ def test_many_threads_are_heard_of_exactly(probes, client, shortcut):
         assert len(probe.batches) == pipe.stats()["nodes"]["main"]["batches"]
         ids = [id(request) for _, request, _ in probe.requests]
         assert len(set(ids)) == len(ids)
-
-
-def test_no_request_ends_before_it_arrived_whoever_reports_it(probes, client):
-    """One thread reports; another settles a request meanwhile, which the first one then reports, too."""
-    with piped({"backend": "S[Identity]", "instance_num": 2}) as pipe:
-        (probe,) = probes()
-        node = pipe._engine._schedulers[0]._node
-        report, reporter, others = node._notify_owners, [], []
-        settled, heard_of = threading.Event(), threading.Event()
-
-        def reports():
-            if reporter not in ([], [threading.get_ident()]) and node.settled:
-                settled.set()
-                assert heard_of.wait(60)
-            report()
-
-        def meanwhile(node_, request, started, ended, error):
-            if request["data"] == "first":
-                reporter.append(threading.get_ident())
-                others.append(client(pipe, {"data": "later"}, timeout=60))
-                assert settled.wait(60)
-            elif reporter == [threading.get_ident()]:
-                heard_of.set()
-
-        probe.on_request, node._notify_owners = meanwhile, reports
-        assert pipe.submit({"data": "first"}).result(60)["result"] == "first"
-        assert others[0].outcome()["result"] == "later"
-        assert heard_of.is_set()
-        assert pipe.stats()["probes"]["Recorder"]["errors"] == 0
 
 
 def test_probes_hear_of_new_instances_after_a_reload(probes, shortcut):

@@ -8,10 +8,7 @@ is left alone, counts add up, and no process is started more often than ``restar
 
 from __future__ import annotations
 
-import pickle
-import threading
-import types
-
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -22,15 +19,25 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
-from scheduling_by_hand import Hand, HandTimer, Owner, Still
+from internals import scheduling
+from internals.processes import clock_of_exchanges, processes_of
+from internals.scheduling import (
+    DONE,
+    NOBODY,
+    OUTSIDE,
+    QUEUED,
+    RUNNING,
+    Entry,
+    Hand,
+    HandTimer,
+    Limits,
+    Owner,
+    Scheduler,
+    Still,
+    started,
+)
 
-from headrace._backend import Backend, InitContext
-from headrace._build.channel import unpack
-from headrace._checked import Presence
-from headrace._scheduling.entry import DONE, NOBODY, OUTSIDE, QUEUED, RUNNING, Entry
-from headrace._scheduling.instance import Limits
-from headrace._scheduling.scheduler import Scheduler
-from headrace._scheduling.threads import Runner
+from headrace import Backend
 from headrace.errors import (
     BackendError,
     ClosedError,
@@ -40,13 +47,13 @@ from headrace.errors import (
     InstanceLostError,
 )
 from headrace.policies import BestFit, Greedy
-from headrace.words import _exchange, _supervisor
-from headrace.words._exchange import run
-from headrace.words._supervisor import Restarts, Supervisor
-from headrace.words.process import Process, Siblings
 from headrace_testing import FakeClock
 
-ABOUT = {"min": 1, "max": 4, "needs": ("data",), "reads": ("data",), "keys": ("data",)}
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    with scheduling.no_main_thread():
+        yield
 
 
 class Far(Backend):
@@ -62,161 +69,6 @@ class Far(Backend):
             if kind != "bad":
                 request["result"] = request["data"]
         return outcomes
-
-
-class HandChannel:
-    """The way to a process that does what the model's script says."""
-
-    def __init__(self, model, child):
-        self.model, self.child = model, child
-        self.awaits = False
-
-    def begin(self):
-        """Nothing is put beside a message here."""
-
-    def send(self, message, *, awaits=False):
-        if self.child.dead:
-            raise EOFError
-        self.message = pickle.loads(pickle.dumps(message))
-        self.batch, _ = unpack(self.message[0], self)
-        self.awaits = awaits
-
-    def receive(self, timeout_s=None):
-        model, numbers = self.model, [request["data"][1] for request in self.batch]
-        for number in numbers:
-            model.runs[number] = model.runs.get(number, 0) + 1
-        done = {model.numbers[entry] for entry in model.made if entry.state == DONE}
-        model.over |= done.intersection(numbers)
-        if any(request["data"][0] == "poison" for request in self.batch):
-            self.die(numbers)
-        script, model.script = model.script, []
-        for move, how in script:
-            if move == "late":
-                if timeout_s is not None and how >= timeout_s:
-                    self.overdue(timeout_s, numbers)
-                model.let_pass(how)
-            elif move == "hang":
-                if timeout_s is None:
-                    self.die(numbers)  # somebody kills it by hand
-                self.overdue(timeout_s, numbers)
-            elif move == "die":
-                self.die(numbers)
-            elif move == "meanwhile":
-                how(model)
-            if self.child.dead:  # somebody else has ended it
-                model.died(numbers)
-                raise EOFError
-        self.awaits = False
-        return pickle.loads(pickle.dumps((0, *run(model.far, *self.message, self))))
-
-    def overdue(self, timeout_s, numbers):
-        self.model.let_pass(timeout_s)
-        self.model.died(numbers)
-        raise TimeoutError
-
-    def die(self, numbers):
-        self.model.died(numbers)
-        self.child.kill()
-        raise EOFError
-
-    def end(self):
-        """The end of the other process is told by hand."""
-
-
-class HandChild:
-    """A process that is none."""
-
-    count = 0
-
-    def __init__(self, model, supervisor):
-        HandChild.count += 1
-        self.supervisor = supervisor
-        self.about = {**ABOUT, "process": HandChild.count, "tree": {}}
-        self.channel = HandChannel(model, self)
-        self.ended = threading.Event()
-        self.status, self.dead = None, False
-
-    def kill(self):
-        if not self.dead:
-            self.dead, self.status = True, -9
-            self.supervisor.see_end(self)
-
-    def end(self):
-        self.ended.set()
-
-    def wait_reported(self, count):
-        """It reports nothing."""
-
-    def close(self):
-        assert self.dead
-
-
-class HandSupervisor(Supervisor):
-    """The real one, whose thread is the model's clock.
-
-    Attributes:
-        starts: When a process was started again.
-    """
-
-    def __init__(self, model, limit, presence, changed):
-        super().__init__("model", {}, Restarts(limit), presence, changed)
-        self.model, self.starts = model, []
-        self._began(HandChild(model, self))
-
-    def see_end(self, child):
-        pause_s = self._left(child, RuntimeError("told to"))
-        if pause_s is not None:
-            self.model.timer.call_at(self.model.clock() + pause_s, self.start_again)
-
-    def start_again(self):
-        if not self.over:
-            self.starts.append(self.model.clock())
-            self._began(HandChild(self.model, self))
-
-    def child(self):
-        while not self.lives and not self.over:
-            self.model.let_pass(0.05)  # who waits for it lets time pass
-        return super().child()
-
-
-class HandCondition:
-    """Who waits for it lets time pass."""
-
-    def __init__(self, model):
-        self.model = model
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *raised):
-        """Leave."""
-
-    def wait(self):
-        self.model.let_pass(0.05)
-
-    def notify_all(self):
-        """Who waits looks again anyway."""
-
-
-def process_of(model, index, limit, rerun, kill_after_ms, siblings):
-    """Give a `Process` as ``init`` leaves it, over the fake transport."""
-    process = Process()
-    process._name, process._node, process._index = "Process", "model", index
-    process._presence, process._whole, process._state = Presence(), True, "ready"
-    process.exchanging, process._siblings = threading.Lock(), siblings
-    process._borrower = None
-    process.supervisor = HandSupervisor(model, limit, process._presence, siblings.look)
-    process._child = process.supervisor.child()
-    process._presence.ends.append(process.supervisor.kill)
-    options = Process.Options(kill_after_ms=kill_after_ms)
-    process._take(
-        {**ABOUT, "rerun": rerun},
-        options,
-        types.SimpleNamespace(measures=False, report=list, name="X"),
-    )
-    process._note_range()
-    siblings.members.append(process)
-    return process
 
 
 KINDS = st.sampled_from(["good"] * 6 + ["bad", "poison"])
@@ -268,15 +120,9 @@ class Model(RuleBasedStateMachine):
     def start(self, count, limit, rerun, kill_after_ms, timeout_ms):
         self.clock = FakeClock(100.0)
         self.timer = HandTimer(self.clock)
-        self.limit, self.rerun, self.far = limit, rerun, Far()
-        self.far._start(None, InitContext())
-        for module in (_exchange, _supervisor):
-            module.time = types.SimpleNamespace(monotonic=self.clock)
-        siblings = Siblings()
-        siblings._changed = HandCondition(self)
-        self.processes = [
-            process_of(self, index, limit, rerun, kill_after_ms, siblings) for index in range(count)
-        ]
+        self.limit, self.rerun, self.far = limit, rerun, started(Far())
+        clock_of_exchanges(self.clock)
+        self.processes = processes_of(self, count, limit, rerun, kill_after_ms)
         self.hands = [Hand() for _ in self.processes]
         instances = [Still(p._index, p, least=1, most=4) for p in self.processes]
         self.scheduler = Scheduler(
@@ -288,15 +134,11 @@ class Model(RuleBasedStateMachine):
             clock=self.clock,
             timer=self.timer,
         )
-        self.scheduler._driver.workers.give = self._give
+        scheduling.workers_by_hand(self.scheduler, self._post)
 
-    def _give(self, work):
-        assert not work.instance.presence.away, "a batch for one that is away"
-        runner = Runner("runner")
-        runner.ident = -1
-        work.instance.holder, work.instance.ident = runner, runner.ident
-        run = lambda: self.scheduler._driver.drive(runner, work)  # noqa: E731
-        self.hands[work.instance.index].post(run, None)
+    def _post(self, instance, run):
+        assert not instance.presence.away, "a batch for one that is away"
+        self.hands[instance.index].put(run)
 
     def let_pass(self, seconds):
         """Let time pass; what is due meanwhile happens when it is due."""
@@ -354,7 +196,7 @@ class Model(RuleBasedStateMachine):
             assert self.runs.get(data[1], 0) <= 2
 
     def _may_call(self):
-        return self.scheduler._node.has_idle and self.scheduler._unqueued_max
+        return scheduling.free(self.scheduler) and scheduling.short_cut_max(self.scheduler)
 
     @rule(entry=entries)
     def cancel(self, entry):
@@ -391,8 +233,7 @@ class Model(RuleBasedStateMachine):
     def exchange(self, index, script):
         busy = self._busy()
         self.script = script
-        run, _ = busy[index % len(busy)].jobs.pop(0)
-        run()
+        busy[index % len(busy)].work()
         self.script = []
 
     @rule(index=st.integers(0, 5))
@@ -527,16 +368,14 @@ class Model(RuleBasedStateMachine):
                 if not self._busy() and all(entry.state == DONE for entry in self.made):
                     break
                 for hand in self._busy():
-                    hand.jobs.pop(0)[0]()
+                    hand.work()
                 self.let_pass(0.05)
             assert all(entry.state == DONE for entry in self.made)
             assert all(not process.exchanging.locked() for process in self.processes)
             self.one_outcome()
             self.counts_add_up()
         finally:
-            import time
-
-            _exchange.time = _supervisor.time = time
+            clock_of_exchanges(None)
 
 
 Model.TestCase.settings = settings(
@@ -552,16 +391,6 @@ def run_by_hand(limit=3, *, rerun=False, count=1):
     model = Model()
     model.start(count, limit, rerun, None, None)
     return model
-
-
-def test_an_answer_after_the_deadline_changes_nothing():
-    model = run_by_hand()
-    entry = model.submit("good", 0.005)
-    model.exchange(0, [("late", 0.02)])
-    assert isinstance(entry.error, DeadlineExceededError)
-    assert entry.error.abandoned is False
-    assert entry.request == {"data": ("good", 0)}
-    model.teardown()
 
 
 def test_who_has_run_once_more_may_leave_while_a_later_item_waits_for_a_process():

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import array
 import binascii
 import os
 import random
-import threading
 
 import pytest
 
 import headrace
-from headrace._build import channel
-from headrace._build.channel import pack, unpack
-from headrace._process import memory_file
 from headrace.errors import InstanceLostError
 
 pytestmark = pytest.mark.stress
@@ -62,13 +57,13 @@ def full(request):
     return request.config.getoption("--stress", default=False)
 
 
-def test_many_requests_of_random_sizes_come_back_as_they_went(file, full):
+def test_many_requests_of_random_sizes_come_back_as_they_went(file, full, client):
     each = (100_000 if full else 3_200) // 16
     backend = "Process[Reversed]"
     config = {"import": [file], "backend": backend, "max": 16, "instance_num": 2}
     wrong = []
 
-    def client(seed):
+    def ask(seed):
         draw = random.Random(seed)
         for _ in range(each):
             content = draw.randbytes(int(2 ** draw.uniform(0, 17)))
@@ -76,23 +71,20 @@ def test_many_requests_of_random_sizes_come_back_as_they_went(file, full):
                 wrong.append(len(content))
 
     with headrace.pipe(config) as pipe:
-        clients = [threading.Thread(target=client, args=(seed,)) for seed in range(16)]
-        for one in clients:
-            one.start()
-        for one in clients:
-            one.join()
+        for one in [client(ask, seed) for seed in range(16)]:
+            one.outcome()
         counts = pipe.stats()["nodes"]["main"]
     assert wrong == []
     assert counts["ok"] == each * 16
 
 
 @pytest.mark.parametrize("backend", ["Mortal", "Spared"])
-def test_every_request_has_one_answer_whoever_dies(file, backend):
+def test_every_request_has_one_answer_whoever_dies(file, backend, client):
     word = f"Process(restart_limit=1000)[{backend}]"
     config = {"import": [file], "backend": word, "max": 4, "instance_num": 2}
     outcomes = []
 
-    def client(seed):
+    def ask(seed):
         draw = random.Random(seed)
         for number in range(100):
             data = "kill" if seed == 0 and number % 50 == 49 else draw.randrange(1000)
@@ -102,11 +94,8 @@ def test_every_request_has_one_answer_whoever_dies(file, backend):
                 outcomes.append("SIGKILL" in str(error) and (backend == "Mortal" or data == "kill"))
 
     with headrace.pipe(config) as pipe:
-        clients = [threading.Thread(target=client, args=(seed,)) for seed in range(8)]
-        for one in clients:
-            one.start()
-        for one in clients:
-            one.join()
+        for one in [client(ask, seed) for seed in range(8)]:
+            one.outcome()
         counts = pipe.stats()["nodes"]["main"]
         assert pipe.ready
     assert outcomes == [True] * 800
@@ -120,33 +109,6 @@ def test_too_little_memory_fails_its_request(file):
         with pytest.raises(headrace.errors.BackendError, match="MemoryError"):
             pipe({"data": 1 << 31})
         assert pipe({"data": 10})["result"] == 10
-
-
-def test_what_the_system_copies_in_parts_arrives_whole(monkeypatch):
-    # Linux copies at most 2 GiB in one call; here it is as if that were 100 kB.
-    most, write, read_into = 100_000, os.pwrite, os.preadv
-    monkeypatch.setattr(channel, "_MOST_COPIED_BYTES", 3 * most)
-    monkeypatch.setattr(os, "pwrite", lambda file, view, at: write(file, view[:most], at))
-    cut = lambda views: [views[0][:most]]  # noqa: E731
-    monkeypatch.setattr(os, "preadv", lambda file, views, at: read_into(file, cut(views), at))
-    draw = random.Random(0)
-    sent = {
-        "bytes": draw.randbytes(1_350_001),
-        "bytearray": bytearray(draw.randbytes(99_999)),
-        "array": array.array("B", draw.randbytes(1_000_003)),
-        "small": draw.randbytes(100_000),
-    }
-    here = channel.Channel(-1, -1, file := memory_file())
-    there = channel.Channel(-1, -1, os.dup(file))
-    packed, _ = pack([sent], here)
-    assert unpack(packed, there) == ([sent], [])
-    here.begin()
-    assert os.fstat(file).st_size > sum(map(len, sent.values()))
-    monkeypatch.setattr(channel, "_KEPT_BYTES", 2 << 20)
-    for _ in range(2):
-        packed, _ = pack([{"small": sent["small"]}], here)
-        assert unpack(packed, there) == ([{"small": sent["small"]}], [])
-    assert os.fstat(file).st_size < 2 << 20
 
 
 def _available_bytes():

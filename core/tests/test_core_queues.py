@@ -7,13 +7,12 @@ import threading
 from types import SimpleNamespace
 
 import pytest
+from loading import problem
 
 import headrace
 from headrace import errors
-from headrace._checked import Filler
-from headrace._scheduling.entry import Entry
 from headrace.words import queues
-from headrace.words.queues import NamedQueue, Send
+from headrace.words.queues import NamedQueue
 
 NODES = {
     "out": {"backend": "Send(q)"},
@@ -41,16 +40,6 @@ def test_a_copy_is_queued_so_that_the_caller_keeps_its_dict():
         assert pipe(to("in"))["result"] == ["x"]
 
 
-def test_an_item_that_only_fills_up_has_an_outcome_beside_one_that_fails():
-    class Late(Send):
-        def _move(self, request, deadline):
-            raise errors.DeadlineExceededError("late")
-
-    found = Late().forward([{"data": 1}, Filler({"data": 1})])
-    assert isinstance(found[0], errors.DeadlineExceededError)
-    assert found[1:] == [None]
-
-
 def test_recv_waits_for_what_is_sent_later():
     with headrace.pipe(NODES) as pipe:
         future = pipe.submit(to("in"))
@@ -58,9 +47,14 @@ def test_recv_waits_for_what_is_sent_later():
         assert future.result(60)["result"] == 5
 
 
-def test_recv_from_an_empty_queue_ends_at_its_deadline():
-    with headrace.pipe(NODES) as pipe, pytest.raises(errors.DeadlineExceededError):
-        pipe(to("in"), timeout=0.01)
+def test_a_wait_for_an_empty_or_a_full_queue_ends_at_the_deadline():
+    config = {**NODES, "out": {"backend": "Send(q)", "init": "Queue(q,max=1)"}}
+    with headrace.pipe(config) as pipe:
+        with pytest.raises(errors.DeadlineExceededError):
+            pipe(to("in"), timeout=0.01)
+        pipe(to("out"))
+        with pytest.raises(errors.DeadlineExceededError):
+            pipe(to("out"), timeout=0.01)
 
 
 def test_a_full_queue_makes_send_wait_until_there_is_room():
@@ -97,18 +91,10 @@ def test_who_wakes_after_the_deadline_neither_puts_nor_takes(way, monkeypatch):
         queue._items.clear() if way == "put" else queue._items.append({"data": 2})
 
     monkeypatch.setattr(queue._changed, "wait", wait)
+    late = SimpleNamespace(deadline=1.0, state=None)
     with pytest.raises(errors.DeadlineExceededError):
-        queue.put({}, Entry({}, deadline=1.0)) if way == "put" else queue.get(
-            Entry({}, deadline=1.0)
-        )
+        queue.put({}, late) if way == "put" else queue.get(late)
     assert len(queue._items) == (0 if way == "put" else 1)
-
-
-def test_send_to_a_full_queue_ends_at_its_deadline():
-    queue = NamedQueue("q", 1)
-    queue.put({}, Entry({}))
-    with pytest.raises(errors.DeadlineExceededError):
-        queue.put({}, Entry({}, deadline=0.0))
 
 
 def test_an_observer_drops_the_oldest_and_counts_it():
@@ -135,17 +121,25 @@ def test_a_queue_that_nobody_declares_holds_sixty_four():
         assert pipe.stats()["queues"]["q"] == {"waiting": 64, "max": 64, "dropped": 6}
 
 
-def test_closing_ends_every_wait():
+def test_closing_ends_every_wait(client):
     pipe = headrace.pipe({**NODES, "in": {"backend": "Recv(q)", "instance_num": 2}})
     futures = [pipe.submit(to("in")) for _ in range(2)]
-    closer = threading.Thread(target=pipe.close)
-    closer.start()
+    closer = client(pipe.close)
     for future in futures:
         with pytest.raises(errors.ClosedError, match="while queue 'q' was empty"):
             future.result(60)
-    closer.join(60)
-    assert not closer.is_alive()
+    closer.outcome()
     assert pipe.stats()["nodes"]["in"]["failed"] == {"closed": 2}
+
+
+def test_what_fills_a_batch_up_does_not_hide_that_the_item_has_failed():
+    config = {"backend": "Send(q)", "init": "Queue(q,max=1)", "min": 2, "max": 2, "pad": True}
+    pipe = headrace.pipe(config)
+    pipe({"data": 1})
+    future = pipe.submit({"data": 2})
+    pipe.close()
+    with pytest.raises(errors.ClosedError, match="while queue 'q' was full"):
+        future.result(60)
 
 
 class Begun(headrace.Backend):
@@ -203,9 +197,7 @@ def test_a_queue_declared_twice_with_different_sizes_is_refused():
         "a": {"init": "List[Queue(q,max=1),Register[Identity]]"},
         "b": {"init": "List[Queue(q,max=2),Register[Identity]]"},
     }
-    with pytest.raises(errors.ConfigError) as caught:
-        headrace.PipelineConfig.load(config)
-    (found,) = caught.value.problems
+    found = problem(config)
     assert (found.code, found.path, found.span) == ("twice", "b.init", (5, 10))
 
 

@@ -10,10 +10,10 @@ import weakref
 from functools import partial
 
 import pytest
+from internals.engines import Reloader, Retirement
+from internals.pipelines import batch_policy_of
 
 import headrace
-from headrace._engine.reload import Reloader
-from headrace._engine.teardown import Retirement
 from headrace.errors import (
     BackendError,
     BatchRangeError,
@@ -630,7 +630,7 @@ def test_there_are_never_more_runners_than_instances(control, until, threads_nam
         for future in futures:
             future.result(FAILS_LATE_S)
         pipe.reload("runners", {"instance_num": 1})
-        until(lambda: len(pipe._engine._schedulers[0]._driver.workers._alive) <= 1)
+        until(lambda: len(threads_named("headrace-runners")) <= 1)
 
 
 def test_counts_stay_exact_over_reloads(control):
@@ -661,29 +661,6 @@ def test_counts_stay_exact_over_reloads(control):
         assert stats["ok"] == 4 * 4
 
 
-def test_a_thread_that_died_is_replaced(control, until):
-    class Dies(headrace.Backend):
-        owns_thread = True
-
-        def forward(self, batch):
-            for request in batch:
-                request["result"] = request["data"]
-
-    headrace.register("Dies", Dies, replace=True)
-    with headrace.pipe({"backend": "Dies"}) as pipe:
-        assert pipe({"data": 1})["result"] == 1
-        thread = pipe._engine._schedulers[0].instances[0].thread
-        thread.stop()
-        until(lambda: not thread.alive)
-        assert pipe.stats()["state"] == "degraded"
-        assert not pipe.ready
-        with pytest.raises(BackendError):
-            pipe({"data": 1})
-        pipe.reload("main", {})
-        assert pipe.ready
-        assert pipe({"data": 2})["result"] == 2
-
-
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="sends POSIX signals")
 def test_interrupted_while_it_waits_nothing_changes(control, client, request):
     control.slow.add(2)
@@ -710,22 +687,6 @@ def test_interrupted_while_it_waits_nothing_changes(control, client, request):
         with pytest.raises(KeyboardInterrupt):
             pipe.reload("main", {"version": 2})
         storm.outcome()
-        control.let_build()
-        control.wait_closed()
-        assert control.closed == [(2, 0)]
-        assert pipe({"data": 1})["result"] == (1, 1)
-
-
-def test_interrupted_outside_of_the_main_thread_nothing_changes(control, client, monkeypatch):
-    def interrupted(job):
-        control.wait_building()
-        raise KeyboardInterrupt
-
-    control.slow.add(2)
-    monkeypatch.setattr("headrace._engine.reload._Job.wait", interrupted)
-    with headrace.pipe({"backend": "Versioned"}) as pipe:
-        with pytest.raises(KeyboardInterrupt):
-            client(pipe.reload, "main", {"version": 2}).outcome()
         control.let_build()
         control.wait_closed()
         assert control.closed == [(2, 0)]
@@ -773,13 +734,12 @@ class CountedPolicy(headrace.policies.Greedy):
 def test_policies_are_made_anew_when_their_keys_change_and_kept_otherwise(control):
     headrace.register("counted", CountedPolicy, replace=True)
     with headrace.pipe({"backend": "Versioned", "batch_policy": "counted", "max": 4}) as pipe:
-        scheduler = pipe._engine._schedulers[0]
-        first = scheduler._driver._batches
+        first = batch_policy_of(pipe)
         pipe.reload("main", {"version": 2})
-        assert scheduler._driver._batches is first
+        assert batch_policy_of(pipe) is first
         pipe.reload("main", {"batching_timeout": 2})
-        assert scheduler._driver._batches is not first
-        assert scheduler._driver._batches.options.batching_timeout == 2
+        assert batch_policy_of(pipe) is not first
+        assert batch_policy_of(pipe).options.batching_timeout == 2
 
 
 # Nodes that name each other.

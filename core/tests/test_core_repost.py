@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 
 import pytest
+from loading import problem
+from sending import WAYS, Sender, backend
 
 import headrace
 from headrace import errors
-from headrace._graph import graph as graph_module
-
-
-def backend(name, function, **attributes):
-    """Register a backend that computes ``result`` from the whole request, or gives none."""
-
-    def forward(self, batch):
-        for request in batch:
-            result = function(request)
-            if result is not None:
-                request["result"] = result
-
-    body = {"forward": forward, **attributes}
-    headrace.register(name, type(name, (headrace.Backend,), body), replace=True)
-
 
 backend("Inc", lambda r: r["data"] + 1)
 backend("Negate", lambda r: -r["data"])
@@ -33,32 +19,11 @@ backend("Keys", lambda r: sorted(k for k in r if k != "result"))
 backend("TagT", lambda r: r.__setitem__("tag", "t") or r["data"])
 backend("Fail", lambda r: 1 // 0)
 
-WAYS = {
-    "call": lambda pipe, request: pipe(request),
-    "timeout": lambda pipe, request: pipe(request, timeout=60),
-    "list": lambda pipe, request: pipe([request])[0],
-    "submit": lambda pipe, request: pipe.submit(request).result(60),
-    "async": lambda pipe, request: asyncio.run(pipe.call_async(request)),
-}
-
 
 @pytest.fixture(params=WAYS)
 def send(request, shortcut):
     """Send one request in one of the ways there are."""
-
-    def send(config, data, **keys):
-        sent = {"data": data, **keys}
-        with headrace.pipe(config) as pipe:
-            try:
-                WAYS[request.param](pipe, sent)
-            except errors.RequestsFailed as failed:
-                raise failed.errors[0] from failed
-            finally:
-                assert sent["data"] is data
-                send.stats = pipe.stats()["nodes"]
-        return sent
-
-    return send
+    return Sender(request.param)
 
 
 REPAIR = {
@@ -259,13 +224,6 @@ def test_who_waits_where_it_goes_on_counts_where_it_entered(gate, until):
         assert [f.result(60)["result"] for f in (first, second)] == [1, 2]
 
 
-def problem(config):
-    with pytest.raises(errors.ConfigError) as caught:
-        headrace.PipelineConfig.load(config)
-    (found,) = caught.value.problems
-    return found
-
-
 def test_an_unknown_node_is_named_with_the_nearest():
     found = problem({"a": {"backend": "S[Inc,Repost[repiar]]"}, "repair": {"backend": "Inc"}})
     assert (found.code, found.path, found.suggestion) == ("graph", "a.backend", "repair")
@@ -279,30 +237,6 @@ JOINED = {
     "w": {"backend": "Inc", "map": "y[result:data],z[result:other]"},
     "out": {"backend": "Inc"},
 }
-
-
-def test_a_branch_that_joins_again_cannot_end():
-    found = problem(JOINED)
-    assert found.path == "y.backend"
-    assert "joins" in found.message
-    assert found.text[slice(*found.span)] == "Repost"
-
-
-def test_a_branch_that_joins_later_cannot_end_either():
-    config = {**JOINED, "y": {"backend": "Inc", "next": "y2"}}
-    config["y2"] = {"backend": "S[Below5,(or)Repost[out]]", "next": "w"}
-    config["w"] = {"backend": "Inc", "map": "y2[result:data],z[result:other]"}
-    assert problem(config).path == "y2.backend"
-
-
-def test_a_node_whose_way_around_joins_after_it_cannot_end():
-    config = {
-        "x": {"backend": "Inc", "next": "y,w"},
-        "y": {"backend": "Repost[out]", "next": "w"},
-        "w": {"backend": "Inc", "map": "x[result:data],y[result:other]"},
-        "out": {"backend": "Inc"},
-    }
-    assert problem(config).path == "y.backend"
 
 
 def test_where_branches_part_or_have_joined_a_request_may_end():
@@ -323,44 +257,58 @@ def test_two_roots_that_join_are_no_branches():
         assert pipe({"data": 9, "node_name": "a"})["result"] == 10
 
 
-def test_two_branches_may_not_end_at_one_node():
-    config = {
-        "x": {"backend": "Inc", "next": "y,z"},
-        "y": {"backend": "S[Below5,(or)Repost[z]]"},
-        "z": {"backend": "Negate"},
-    }
-    found = problem(config)
-    assert found.path == "y.backend"
-    assert "'z'" in found.message
+INC = {"backend": "Inc"}
+ENDLESS = {
+    "a branch that joins again": (JOINED, "y.backend", "joins"),
+    "a branch that joins later": (
+        {
+            **JOINED,
+            "y": {**INC, "next": "y2"},
+            "y2": JOINED["y"],
+            "w": {**INC, "map": "y2[result:data],z[result:other]"},
+        },
+        "y2.backend",
+        "joins",
+    ),
+    "a node whose way around joins after it": (
+        {
+            "x": {**INC, "next": "y,w"},
+            "y": {"backend": "Repost[out]", "next": "w"},
+            "w": {**INC, "map": "x[result:data],y[result:other]"},
+            "out": INC,
+        },
+        "y.backend",
+        "joins",
+    ),
+    "two branches at one node": (
+        {"x": JOINED["x"], "y": {"backend": "S[Below5,(or)Repost[z]]"}, "z": INC},
+        "y.backend",
+        "'z'",
+    ),
+    "an element": (
+        {"a": {"backend": "Repost[b]", "each": "data"}, "b": INC},
+        "a.backend",
+        "element",
+    ),
+    "inside of CatSplit": (
+        {"a": {"backend": "CatSplit[Inc,Repost[b],Inc]"}, "b": INC},
+        "a.backend",
+        "CatSplit",
+    ),
+    "a front": (
+        {"global": {"entrypoint": "S[Repost[a],DagDispatcher]"}, "a": INC},
+        "global.entrypoint",
+        "entrypoint",
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    ("config", "path", "word"),
-    [
-        (
-            {"a": {"backend": "Repost[b]", "each": "data"}, "b": {"backend": "Inc"}},
-            "a.backend",
-            "element",
-        ),
-        (
-            {"a": {"backend": "CatSplit[Inc,Repost[b],Inc]"}, "b": {"backend": "Inc"}},
-            "a.backend",
-            "CatSplit",
-        ),
-        (
-            {
-                "global": {"entrypoint": "S[Repost[a],DagDispatcher]"},
-                "a": {"backend": "Inc"},
-            },
-            "global.entrypoint",
-            "entrypoint",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("config", "path", "word"), ENDLESS.values(), ids=ENDLESS)
 def test_where_there_is_no_way_to_end_it_is_refused(config, path, word):
     found = problem(config)
     assert found.path == path
     assert word in found.message
+    assert "Repost" in found.text[slice(*found.span)]
 
 
 def test_what_is_built_late_cannot_repost():
@@ -506,15 +454,15 @@ def test_a_route_worked_out_while_a_reload_links_the_nodes_anew_is_not_kept(monk
         graph = pipe._engine.graph
         old = graph._links
         new = {name: replace(one, reposts=("a",)) for name, one in old.items()}
-        make = graph_module.Route
+        make = type(graph.route_from("b"))
 
         def slow(*args):
-            monkeypatch.setattr(graph_module, "Route", make)
+            monkeypatch.undo()
             graph.link(new)
             return make(*args)
 
         graph.link(old)
-        monkeypatch.setattr(graph_module, "Route", slow)
+        monkeypatch.setattr("headrace._graph.graph.Route", slow)
         graph.route_from("b")
         assert graph.route_from("b").start.links is new["b"]
 

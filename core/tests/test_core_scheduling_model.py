@@ -10,7 +10,6 @@ back once.
 from __future__ import annotations
 
 import threading
-from functools import partial
 
 import pytest
 from hypothesis import settings
@@ -23,19 +22,34 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
-from scheduling_by_hand import Hand, HandTimer, Owner, Still
+from internals import scheduling
+from internals.scheduling import (
+    DONE,
+    NOBODY,
+    OUTSIDE,
+    QUEUED,
+    RUNNING,
+    SWIFT_S,
+    WAITING,
+    Entry,
+    Hand,
+    HandTimer,
+    Instance,
+    Limits,
+    NodeQuota,
+    Owner,
+    OwnThread,
+    RequestQuota,
+    Scheduler,
+    Signal,
+    Still,
+    Waiter,
+    free,
+    repeated,
+    started,
+)
 
-from headrace._backend import Backend, InitContext
-from headrace._build.wrappers import BatchEnd
-from headrace._checked import Presence
-from headrace._scheduling.batch import repeated
-from headrace._scheduling.entry import DONE, NOBODY, OUTSIDE, QUEUED, RUNNING, WAITING, Entry
-from headrace._scheduling.instance import SWIFT_S, Instance, Limits
-from headrace._scheduling.locks import Signal
-from headrace._scheduling.own_thread import OwnThread
-from headrace._scheduling.queue import QUEUE_FULL, NodeQuota, RequestQuota
-from headrace._scheduling.scheduler import Scheduler
-from headrace._scheduling.threads import Caller, Runner
+from headrace import Backend
 from headrace.errors import (
     BackendError,
     BatchRangeError,
@@ -95,12 +109,10 @@ class Told(Backend):
         return outcomes
 
 
-def obedient():
-    """Give a `Told` with the end of its batches."""
-    backend, end = Told(), BatchEnd()
-    backend._presence = Presence()
-    backend._start(None, InitContext(at_batch_end=partial(end.register, backend)))
-    return end.around(backend)
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    with scheduling.no_main_thread():
+        yield
 
 
 RANGES = st.integers(1, 3).map(lambda count: [(1, 8)] * count) | st.lists(
@@ -157,21 +169,18 @@ class Model(RuleBasedStateMachine):
         self.owned = owned
         self.queue_keys = {"queue_size": size, "queue_full": rule}
         self.scheduler = self._scheduler(ranges, timeout_ms, batching_ms, sizes, pad)
-        self.scheduler._driver.workers.give = self._give
-        claim = self.scheduler._driver._claim
+        scheduling.workers_by_hand(self.scheduler, lambda one, run: self._hand(one).put(run))
+        self.begun = scheduling.claims(self.scheduler)
 
-        def noted(instance, entries, weight, now):
-            self.begun += entries
-            return claim(instance, entries, weight, now)
-
-        self.scheduler._driver._claim = noted
+    def _hand(self, instance):
+        return self.hands[self.instances.index(instance)]
 
     def _scheduler(self, ranges, timeout_ms, batching_ms, sizes, pad):
         made = []
         for index, (least, most) in enumerate(ranges):
-            backend = obedient()
+            backend = started(Told())
             hand = Hand(wanted=self.wanted)
-            thread = hand if self.owned else None
+            thread = hand.thread if self.owned else None
             made.append(Still(index, backend, least=least, most=most, thread=thread))
             self.hands.append(hand)
         self.instances += made
@@ -193,17 +202,9 @@ class Model(RuleBasedStateMachine):
             timer=self.timer,
         )
 
-    def _give(self, work):
-        """Stand in for the runners: one that begins when the test says."""
-        runner = Runner("runner")
-        runner.ident = -1
-        work.instance.holder, work.instance.ident = runner, runner.ident
-        hand = self.hands[self.instances.index(work.instance)]
-        hand.post(lambda: self.scheduler._driver.drive(runner, work), None)
-
     @property
     def limits(self):
-        return self.scheduler._node.limits
+        return self.scheduler.node.limits
 
     @property
     def living(self):
@@ -230,7 +231,7 @@ class Model(RuleBasedStateMachine):
         if early == "cancelled":
             self.cancel(entry)
         elif early == "interrupted":
-            self.scheduler._recover_entries([entry])
+            scheduling.interrupted(self.scheduler, [entry])
             assert isinstance(entry.error, BackendError)
         self.scheduler.submit(entry)
         if self.closed and early is None:
@@ -254,7 +255,7 @@ class Model(RuleBasedStateMachine):
     )
     def call(self, fails, reloads, ranges):
         """A caller that finds an instance free runs its own request."""
-        instance = _free(self.scheduler)[0]
+        instance = free(self.scheduler)[0]
         instance.backend.child.plan = fails
         if reloads:
             instance.backend.child.during = lambda: self.reload(ranges, None, 0.0, (), False)
@@ -273,11 +274,10 @@ class Model(RuleBasedStateMachine):
         assert len(instance.backend.child.seen) == before + 1
 
     def _may_call(self):
-        scheduler = self.scheduler
-        free = _free(scheduler)
-        if not free or not scheduler._unqueued_max or self._count(QUEUED):
+        there = free(self.scheduler)
+        if not there or not scheduling.short_cut_max(self.scheduler) or self._count(QUEUED):
             return False
-        return not self.limits.batching_timeout_ms or len(free) == len(scheduler.instances)
+        return not self.limits.batching_timeout_ms or len(there) == len(self.scheduler.instances)
 
     @rule(entry=entries)
     def cancel(self, entry):
@@ -322,8 +322,7 @@ class Model(RuleBasedStateMachine):
         instance.backend.child.plan, instance.backend.child.during = plan, during
         levels = [entry.priority for entry in instance.entries or ()]
         assert levels == sorted(levels, reverse=True)
-        run, _ = hand.jobs.pop(0)
-        run()
+        hand.work()
 
     @precondition(lambda self: self._busy())
     @rule(index=st.integers(0, 5))
@@ -347,16 +346,6 @@ class Model(RuleBasedStateMachine):
     def finish_while_it_is_reloaded(self, index, ranges):
         self._end(index, None, lambda: self.reload(ranges, None, 0.0, (), False))
 
-    @precondition(lambda self: self.owned and len(self.made) > 6)
-    @rule(index=st.integers(0, 5))
-    def die(self, index):
-        hand = self.hands[index % len(self.hands)]
-        if hand.alive:
-            hand.alive = False
-            jobs, hand.jobs = hand.jobs, []
-            for _, lost in jobs:
-                lost()
-
     @rule(seconds=st.sampled_from([0.001, 0.005, 0.01, 0.05]))
     def pass_time(self, seconds):
         self.clock.advance(seconds)
@@ -379,7 +368,6 @@ class Model(RuleBasedStateMachine):
         assert old == before
         assert self.scheduler.instances == new.instances
         self.old.append(list(old))
-        self.scheduler.notify()
 
     @precondition(lambda self: self.old)
     @rule(which=st.integers(0, 3))
@@ -459,7 +447,7 @@ class Model(RuleBasedStateMachine):
     @invariant()
     def nobody_waits_for_an_instance_that_is_not_there(self):
         if hasattr(self, "scheduler") and self.living:
-            most = self.scheduler.max
+            most = self.scheduler.node.max
             for entry in self.made:
                 if entry.state in (QUEUED, OUTSIDE):
                     assert most is None or entry.weight <= most
@@ -516,9 +504,7 @@ class Model(RuleBasedStateMachine):
         failed = self.called["failed"] + sum(1 for e in done if e.error is not None)
         assert sum(counts["failed"].values()) == failed
         batches = sum(len(instance.backend.child.seen) for instance in self.instances)
-        begun = sum(1 for hand in self.hands if hand.jobs)
-        if all(hand.alive for hand in self.hands):
-            assert counts["batches"] == batches + begun
+        assert counts["batches"] == batches + len(self._busy())
 
     @invariant()
     def an_idle_node_leaves_nobody_waiting_past_the_batching_timeout(self):
@@ -534,35 +520,25 @@ class Model(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_due_that_has_not_begun(self):
-        if not hasattr(self, "scheduler") or not all(hand.alive for hand in self.hands):
+        if not hasattr(self, "scheduler"):
             return
-        node = self.scheduler._node
-
-        def now():
-            return [entry.state for entry in self.made], len(self.begun), node.wake_at
-
-        before = now()
-        with node.section, node.lock:
-            self.scheduler._driver.dispatch(None)
-        assert now() == before
-
-    @invariant()
-    def nothing_waits_for_the_dead(self):
-        if not any(hand.alive for hand in self.hands):
-            # The next request, or the loss of a batch, is what finds them out.
-            assert all(entry.state != RUNNING for entry in self.made)
+        alarms = len(self.timer.heap)
+        before = [entry.state for entry in self.made], len(self.begun)
+        scheduling.dispatched(self.scheduler)
+        assert ([entry.state for entry in self.made], len(self.begun)) == before
+        assert len(self.timer.heap) == alarms
 
     def teardown(self):
         if not hasattr(self, "scheduler"):
             return
         self.scheduler.refuse(ClosedError(), drain=True)
         for _ in range(1000):
-            busy = [hand for hand in self.hands if hand.jobs]
+            busy = self._busy()
             if not busy and all(entry.state == DONE for entry in self.made):
                 break
             for hand in busy:
-                if hand.jobs:  # a runner may have gone on with it
-                    hand.jobs.pop(0)[0]()
+                if hand.jobs:  # a worker may have gone on with it
+                    hand.work()
             self.clock.advance(0.05)
             self.timer.run_due()
         living = self.living
@@ -582,15 +558,10 @@ TestModel = Model.TestCase
 # A batch between its cut and its start.
 
 
-def _free(scheduler):
-    """Give the free instances, the one that is claimed next first."""
-    return [*scheduler._node.idle[0], *scheduler._node.free]
-
-
 def one_by_hand(*, most=4, **limits):
-    hand, ended = Hand(), obedient()
+    hand, ended = Hand(), started(Told())
     backend = ended.child
-    instance = Instance(0, ended, least=1, most=most, thread=hand)
+    instance = Instance(0, ended, least=1, most=most, thread=hand.thread)
     options = Greedy.Options(batch_sizes=limits.get("batch_sizes") or None)
     scheduler = Scheduler("n", [instance], Greedy(options), BestFit(), Limits(**limits))
     return scheduler, hand, backend
@@ -612,7 +583,7 @@ def test_who_comes_while_a_thread_wakes_up_joins_its_batch_up_to_max():
     scheduler.cancel(entries[1])
     assert [entry.state for entry in entries] == [RUNNING, DONE] + [QUEUED] * 4
     while hand.jobs:
-        hand.jobs.pop(0)[0]()
+        hand.work()
     assert [[request["result"] for request in batch] for batch in backend.seen] == [
         [0, 2, 3, 4],
         [5],
@@ -627,13 +598,13 @@ def test_who_comes_while_a_thread_wakes_up_joins_only_what_the_policy_would_cut(
     scheduler, hand, backend = one_by_hand(most=4, batch_sizes=(1, 3))
     entries = sent(scheduler, 2)
     owners = [entry.owner for entry in entries]
-    hand.jobs.pop(0)[0]()
+    hand.work()
     assert [len(batch) for batch in backend.seen] == [1]
-    hand.jobs.pop(0)[0]()
+    hand.work()
     entries += sent(scheduler, 5, first=2)
     owners += [entry.owner for entry in entries[2:]]
     while hand.jobs:
-        hand.jobs.pop(0)[0]()
+        hand.work()
     assert [len(batch) for batch in backend.seen] == [1, 1, 3, 1, 1]
     assert all(owner.notified == 1 for owner in owners)
     assert all(entry.error is None for entry in entries)
@@ -668,7 +639,7 @@ def test_a_caller_does_not_put_an_old_instance_back_into_service():
     model.call(False, True, [(1, 8)])
     model.take_retired(0)
     assert [instance for instance, _ in model.gone] == model.instances[:1]
-    assert _free(model.scheduler) == model.scheduler.instances
+    assert free(model.scheduler) == model.scheduler.instances
 
 
 # A thread that owns its instance goes on with what waits.
@@ -685,7 +656,7 @@ def test_a_thread_that_owns_its_instance_goes_on_unless_it_was_asked_for_somethi
     jobs = 0
     while hand.jobs:
         jobs += 1
-        hand.jobs.pop(0)[0]()
+        hand.work()
     assert jobs == (len(backend.seen) if wanted else 1)
     assert [entry.error for entry in entries] == [None] * len(entries)
 
@@ -693,37 +664,14 @@ def test_a_thread_that_owns_its_instance_goes_on_unless_it_was_asked_for_somethi
 def test_a_thread_has_more_to_do_once_it_was_given_more_than_it_does_now(until):
     thread, begun, ends = OwnThread("owner"), threading.Event(), threading.Event()
     thread.start()
-    thread.post(lambda: (begun.set(), ends.wait(30)), lambda: None)
+    thread.post(lambda: (begun.set(), ends.wait(30)))
     assert begun.wait(30)
     assert not thread.wanted
-    thread.post(lambda: None, lambda: None)
+    thread.post(lambda: None)
     assert thread.wanted
     ends.set()
     until(lambda: not thread.wanted)
     thread.stop()
-
-
-def test_what_a_thread_went_on_with_when_it_died_has_failed():
-    scheduler, hand, _ = one_by_hand(most=1)
-    hand.wanted = False
-    first, second, third = sent(scheduler, 3)
-    go_on = scheduler._driver.go_on
-
-    def killed(work, errors, me):
-        if second in work.entries:
-            raise MemoryError
-        return go_on(work, errors, me)
-
-    scheduler._driver.go_on = killed
-    run, lost = hand.jobs.pop(0)
-    with pytest.raises(MemoryError):
-        run()
-    assert (first.error, second.state) == (None, RUNNING)
-    hand.alive = False
-    lost()
-    assert isinstance(second.error, BackendError)
-    assert isinstance(third.error, InstanceLostError)
-    assert (scheduler.statistics()["waiting"], scheduler.busy()) == (0, False)
 
 
 # Who may run once others have left the queue.
@@ -751,7 +699,7 @@ class RaisesOnce(Greedy):
 def several_by_hand(*ranges, batches=None, dispatches=None, **limits):
     clock, hands = FakeClock(100.0), [Hand() for _ in ranges]
     instances = [
-        Instance(index, obedient(), least=least, most=most, thread=hands[index])
+        Instance(index, started(Told()), least=least, most=most, thread=hands[index].thread)
         for index, (least, most) in enumerate(ranges)
     ]
     scheduler = Scheduler(
@@ -798,18 +746,18 @@ def test_an_instance_that_was_passed_by_is_asked_again_when_the_head_has_failed(
     (behind,) = with_weights(scheduler, 1)
     assert [head.state, behind.state] == [QUEUED, OUTSIDE]
 
-    hands[0].jobs.pop(0)[0]()  # the small one is free now, and the head is too much for it
+    hands[0].work()  # the small one is free now, and the head is too much for it
     assert (head.state, small.holder) == (QUEUED, None)
     if cause == "late":
         clock.advance(2.0)
     elif cause == "lost":
-        large.backend.child.during = lambda: setattr(hands[1], "alive", False)
+        large.backend.child.plan = "lost"
     elif cause == "raises":
         policy.raised = False
-    hands[1].jobs.pop(0)[0]()
+    hands[1].work()
     assert isinstance(head.error, error)
     assert behind.state == RUNNING
-    hands[0].jobs.pop(0)[0]()
+    hands[0].work()
     assert behind.request["result"] == 0
     assert behind.error is None
 
@@ -823,7 +771,7 @@ def test_who_stands_behind_a_request_that_makes_way_at_another_node_moves_up():
     first.quota = quota
     scheduler.submit(first)
     (second,) = with_weights(scheduler, 1)
-    hands[0].jobs.pop(0)[0]()
+    hands[0].work()
     assert [first.state, second.state] == [QUEUED, QUEUED]
     entry, evict = home.shed(0)
     evict(entry, ContractError("told to"))
@@ -836,66 +784,59 @@ def test_who_comes_in_when_the_head_is_late_runs_although_a_thread_wakes_up():
     with_weights(scheduler, 1, 2)
     (late,) = with_weights(scheduler, 2, deadline=101.0)
     (behind,) = with_weights(scheduler, 1)
-    hands[0].jobs.pop(0)[0]()
+    hands[0].work()
     assert [late.state, behind.state] == [QUEUED, QUEUED]
     clock.advance(2.0)
     backend = scheduler.instances[1].backend.child
     seen = []
     backend.during = lambda: seen.extend([late.state, behind.state])
-    hands[1].jobs.pop(0)[0]()
+    hands[1].work()
     assert seen == [DONE, RUNNING]
 
 
-def test_room_that_another_thread_makes_while_a_request_is_left_outside_is_seen(monkeypatch):
+def test_room_that_another_thread_makes_while_a_request_is_left_outside_is_seen():
     """One thread submits; another takes the last request from the quota and finds nobody outside."""
     scheduler, hand, _ = one_by_hand(queue_size=1)
-    elsewhere, quota = Entry({"data": 0}), scheduler.new_quota()
+    elsewhere, quota, node = Entry({"data": 0}), scheduler.new_quota(), scheduler.node
     quota.began(elsewhere, lambda entry, error: None)
+    shows, meanwhile = type(node).bounded.fget, []
 
-    class Meanwhile:
-        def decide(self, priority, lowest):
-            quota.ended(elsewhere)
-            assert not scheduler._node.outside
-            return "wait"
+    class Meanwhile(type(node)):
+        @property
+        def bounded(self):
+            found = shows(self)
+            if not meanwhile:
+                assert not node.outside
+                meanwhile.append(quota.ended(elsewhere))
+            return found
 
-    monkeypatch.setitem(QUEUE_FULL, "wait", Meanwhile())
+    node.__class__ = Meanwhile
     (entry,) = sent(scheduler, 1)
-    hand.jobs.pop(0)[0]()
+    node.__class__ = Meanwhile.__mro__[1]
+    hand.work()
     assert entry.error is None
     assert entry.state == DONE
+    assert meanwhile
 
 
 def test_whom_no_new_instance_takes_is_notified_once_the_exchange_is_over():
     scheduler, _, _ = several_by_hand((1, 8))
     (running,) = with_weights(scheduler, 8)
     (heavy,) = with_weights(scheduler, 8)
-    owner = heavy.owner
+    in_service = []
+    heavy.owner.finished = lambda entry: in_service.extend(scheduler.instances)
     new, _, _ = several_by_hand((1, 4))
     scheduler.exchange(new, Signal(), keeps_policies=True)
     assert [running.state, heavy.state] == [RUNNING, DONE]
     assert isinstance(heavy.error, BatchRangeError)
-    assert owner.notified == 0
-    scheduler.notify()
-    assert owner.notified == 1
-
-
-@pytest.mark.parametrize(("callers", "crowded"), [(4, False), (7, False), (8, True)])
-@pytest.mark.parametrize("mean_s", [10e-6, 50e-6])
-def test_a_node_is_crowded_by_callers_that_neither_wait_nor_run(callers, crowded, mean_s):
-    """Two instances run one request each, and one waits: all others have their answer by now."""
-    scheduler, _, _ = several_by_hand((1, 1), (1, 1))
-    sent(scheduler, 3)
-    scheduler._node.callers = set(range(callers))
-    (instance, _) = scheduler.instances
-    instance.mean_s = mean_s
-    assert scheduler._driver.crowded(instance) is (crowded and mean_s > SWIFT_S)
+    assert in_service == new.instances
 
 
 def test_who_waits_for_room_is_let_in_when_a_caller_withdraws_what_waited():
     scheduler, _, _ = one_by_hand(most=1, queue_size=1)
     entries = sent(scheduler, 3)
     assert [entry.state for entry in entries] == [RUNNING, QUEUED, OUTSIDE]
-    assert scheduler._withdraw(entries[1:2]) is False
+    assert scheduling.interrupted(scheduler, entries[1:2]) is False
     assert [entry.state for entry in entries] == [RUNNING, DONE, QUEUED]
 
 
@@ -919,16 +860,15 @@ def test_the_oldest_runs_what_waits_once_it_is_woken_to_look_for_a_free_instance
     scheduler, _, _ = several_by_hand((1, 1))
     (instance,) = scheduler.instances
     instance.thread, instance.mean_s = None, SWIFT_S / 2
-    node, dispatcher = scheduler._node, scheduler._driver
-    leader, oldest = Caller(1), Caller(2, pending=1, parked=True)
+    node = scheduler.node
+    leader, oldest = Waiter(1, node), Waiter(2, node)
+    oldest.pending, oldest.parked = 1, True
     leader.foreign_until = 0.0
     entry = Entry({"data": 1}, oldest)
     entry.arrival = node.clock()
-    with node.section, node.lock:
-        node.queue.push(entry)
-        assert dispatcher.dispatch(leader) is None
-        assert (oldest.nudged, instance.holder) == (True, None)
-        oldest.parked = False
-        work = scheduler._driver._take_up(oldest)
+    node.queue.push(entry)
+    assert scheduling.dispatched(scheduler, leader)[0] is None
+    assert (oldest.nudged, oldest.parked, instance.holder) == (True, False, None)
+    work, _ = scheduling.dispatched(scheduler, oldest)
     assert work == (instance, [entry])
-    assert (oldest.nudged, instance.holder) == (False, oldest)
+    assert instance.holder is oldest

@@ -11,7 +11,6 @@ import pytest
 
 import headrace
 from headrace import errors
-from headrace._scheduling.base import ONE_AT_A_TIME
 
 LATE_S = 60.0
 
@@ -26,7 +25,7 @@ DIAMOND = {
 @pytest.fixture(autouse=True)
 def slow(monkeypatch):
     """Let every branch count as slow."""
-    monkeypatch.setattr("headrace._graph.caller.CHEAP_S", 0.0)
+    monkeypatch.setattr("headrace._graph.request.CHEAP_S", 0.0)
 
 
 @pytest.fixture
@@ -61,9 +60,10 @@ class Notes:
         return [ident for name, ident in self.threads if name == node]
 
 
+@pytest.mark.usefixtures("takes_turns")
 @pytest.mark.parametrize("in_main", [True, False], ids=["main", "thread"])
 @pytest.mark.parametrize("entrypoint", ["DagDispatcher", "S[DagDispatcher,Identity]"])
-def test_all_but_the_first_branch_go_to_runners_and_the_caller_runs_the_rest(
+def test_all_but_the_first_branch_go_to_runners_and_the_caller_runs_the_first(
     ran, in_main, entrypoint
 ):
     both = threading.Barrier(2)  # broken unless the branches run at the same time
@@ -82,9 +82,9 @@ def test_all_but_the_first_branch_go_to_runners_and_the_caller_runs_the_rest(
             thread.start()
             thread.join(LATE_S)
     (me,) = idents
-    if in_main and entrypoint != "DagDispatcher" and not ONE_AT_A_TIME:
-        (me,) = ran.of("a")  # a helper thread: it claims the instance of the front under the lock
-    assert [ran.of(node) for node in "abd"] == [[me], [me], [me]]
+    if in_main:
+        (me,) = ran.of("a")  # a helper: the main thread would have to wait for the others
+    assert [ran.of(node) for node in "ab"] == [[me], [me]]  # who ends the last branch runs the join
     assert ran.of("c") != [me]
     result = ["d", ["b", ["a", 1]], ["c", ["a", 1]]]
     assert [answer["result"] for answer in answers] == [result]
@@ -101,9 +101,11 @@ def test_longer_branches_go_on_without_the_caller(ran):
     e_has_run = threading.Event()
     ran.before = {"b": lambda: e_has_run.wait(LATE_S), "e": e_has_run.set}
     with headrace.pipe(config) as pipe:
-        pipe({"data": 1})
+        calling = threading.Thread(target=pipe, args=({"data": 1},))
+        calling.start()
+        calling.join(LATE_S)
     assert [name for name, _ in ran.threads if name in "ce"] == ["c", "e"]
-    assert ran.of("b") == [threading.get_ident()] != ran.of("e")
+    assert ran.of("b") == [calling.ident] != ran.of("e")
 
 
 def test_a_failing_branch_takes_the_caller_out_of_the_queue(ran, gate, until):
@@ -218,9 +220,7 @@ def test_a_branch_that_calls_its_own_pipeline_is_refused(ran):
         assert pipe({"data": 1})["result"][0] == "d"
 
 
-@pytest.mark.skipif(
-    not ONE_AT_A_TIME, reason="without the interpreter's lock Python frees what threads share later"
-)
+@pytest.mark.usefixtures("takes_turns")  # else Python frees what threads share later
 @pytest.mark.parametrize("fails", [False, True])
 def test_an_answered_request_is_free_at_once(ran, fails):
     class Heavy:

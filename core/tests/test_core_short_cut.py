@@ -1,0 +1,113 @@
+"""Requests that their callers run themselves, on an idle instance: the next is served, whatever happens."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import ClassVar
+
+import pytest
+
+import headrace
+from headrace.errors import BackendError, ClosedError
+
+
+class Step(headrace.Backend):
+    """``result = data``; runs `during`, counts, remembers which instance ran what."""
+
+    max = None
+    during = None
+    ran: ClassVar[list] = []
+    closed: ClassVar[list] = []
+
+    def forward(self, batch):
+        for request in batch:
+            type(self).ran.append((self, request["data"]))
+            request["result"] = request["data"]
+        if Step.during is not None:
+            function, Step.during = Step.during, None
+            return function(batch)
+        return None
+
+    def close(self):
+        type(self).closed.append(self)
+
+
+@pytest.fixture(autouse=True)
+def _step():
+    Step.ran, Step.closed = [], []
+    headrace.register("Step", Step, replace=True)
+
+
+@pytest.fixture
+def pipe():
+    with headrace.pipe({"backend": "Step"}) as pipe:
+        yield pipe
+
+
+def during(function):
+    """Have a function called while the next batch runs."""
+    Step.during = function
+
+
+def busy(pipe):
+    return [one["busy"] for one in pipe.stats()["nodes"]["main"]["instances"]]
+
+
+def test_its_instance_is_busy_while_a_request_runs_and_free_afterwards(pipe):
+    seen = []
+    during(lambda batch: seen.append(busy(pipe)))
+    pipe({"data": 1})
+    assert seen == [[True]]
+    assert busy(pipe) == [False]
+
+
+def test_instances_take_turns_from_the_first_request_on():
+    with headrace.pipe({"backend": "Step", "instance_num": 3}) as pipe:
+        for k in range(9):
+            pipe({"data": k})
+        assert [one["batches"] for one in pipe.stats()["nodes"]["main"]["instances"]] == [3, 3, 3]
+
+
+def test_an_error_is_counted_and_the_instance_goes_on(pipe):
+    for wrong in (lambda batch: [ValueError("no")], lambda batch: 1 / 0, lambda batch: 7):
+        during(wrong)
+        request = {"data": 1}
+        with pytest.raises(BackendError):
+            pipe(request)
+        assert request == {"data": 1}
+        assert busy(pipe) == [False]
+    assert pipe.stats()["nodes"]["main"]["failed"] == {"backend": 2, "contract": 1}
+
+
+@pytest.mark.stress
+def test_threads_that_call_reload_and_close_lose_nothing():
+    """Every request has one outcome, and no batch runs on an instance that is closed."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for _ in range(5):
+            pipe = headrace.pipe({"backend": "Step", "instance_num": 2})
+            ok, refused = [], []
+
+            def call(pipe=pipe, ok=ok, refused=refused):
+                for k in range(3000):
+                    try:
+                        assert pipe({"data": k})["result"] == k
+                    except ClosedError:
+                        refused.append(k)
+                    else:
+                        ok.append(k)
+
+            threads = [threading.Thread(target=call) for _ in range(6)]
+            for thread in threads:
+                thread.start()
+            for number in (1, 3, 2):
+                pipe.reload("main", {"instance_num": number})
+            pipe.close()
+            for thread in threads:
+                thread.join(60)
+            assert len(ok) + len(refused) == 18_000
+            assert pipe.stats()["nodes"]["main"]["ok"] == len(ok)
+    finally:
+        sys.setswitchinterval(interval)
