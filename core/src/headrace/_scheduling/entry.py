@@ -46,8 +46,8 @@ class Owner(Protocol):
     def finished(self, entry: Entry) -> None:
         """Take note of the outcome, without any lock held; a second time changes nothing.
 
-        An owner that hands the request on calls `Entry.give_back` first. This must be short: the threads of
-        `headrace._scheduling.process_threads.callbacks` run code of users.
+        An owner that hands the request on calls `Entry.give_back` first. This must be short: what is a user's, as the
+        callbacks of a future, helper threads run (`headrace._scheduling.threads.errands`).
         """
 
 

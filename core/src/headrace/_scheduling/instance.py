@@ -103,8 +103,7 @@ class Counts:
 
 def add_counts(total: dict[Any, int], counts: dict[Any, int]) -> None:
     """Add ``counts`` to ``total``."""
-    # The copy is made in one step: the main thread counts failures without the lock, and a dict that it
-    # changed during the loop would raise here.
+    # The copy is made in one step: in a destructor within a section `stats()` reads what that section changes.
     for key, count in counts.copy().items():
         total[key] = total.get(key, 0) + count
 
