@@ -31,7 +31,7 @@ constants_of_modules = getattr(providers, "_get_local_constants", None)  # older
 
 
 def constants() -> providers.Constants:
-    """Give the constants that generated cases are made of, besides those that hypothesis knows."""
+    """Return the constants that generated cases are made of, besides those that hypothesis knows."""
     return providers.Constants() if settings.default.derandomize else constants_of_modules()
 
 

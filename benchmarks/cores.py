@@ -106,7 +106,7 @@ def python_for_2_ms(data: int) -> int:
 
 
 def ten_times(data: bytes) -> bytes:
-    """Give 600 kB for 60 kB."""
+    """Return 600 kB for 60 kB."""
     return data * 10
 
 
@@ -211,7 +211,7 @@ def bare_pipe(content: bytes, seconds: float) -> Load:
 
 
 def lock_us(config: dict[str, Any], content: bytes, requests: int) -> float:
-    """Give the processor time of the calling thread per request, in microseconds.
+    """Return the processor time of the calling thread per request, in microseconds.
 
     The thread runs its request itself, so it holds the interpreter lock for at most that long; while it waits for
     another process it uses no processor. A second thread that counts what progress it loses would also count

@@ -45,7 +45,7 @@ class Classifier(torch.nn.Module):
         self.register_buffer("std", torch.tensor([58.4, 57.1, 57.4]).reshape(1, 3, 1, 1))
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Give ``int64 [N]``."""
+        """Return ``int64 [N]``."""
         if self.layout == "hwc":
             images = images.permute(0, 3, 1, 2).flip(1)
         values = (images.to(self.mean.dtype) - self.mean) / self.std
@@ -103,16 +103,16 @@ class Bench:
         return count * each / (time.perf_counter() - began)
 
     def decoding(self) -> float:
-        """Give how many pictures a second all processors decode, with nothing else, in independent processes."""
+        """Return how many pictures a second all processors decode, with nothing else, in independent processes."""
         return by_processes(self.files, SIDE, self.seconds)
 
     def module(self, name: str, half: bool) -> Any:
-        """Give the module on the device, in fp16 where that was asked for and is a GPU."""
+        """Return the module on the device, in fp16 where that was asked for and is a GPU."""
         found = Classifier(name).eval().to(self.device)
         return found.half() if half and self.cuda else found
 
     def bare(self, name: str, *, half: bool) -> float:
-        """Give the pictures a second of the captured module, back to back, inputs resident."""
+        """Return the pictures a second of the captured module, back to back, inputs resident."""
         module = self.module(name, half)
         given = torch.zeros((self.batch, SIDE, SIDE, 3), dtype=torch.uint8, device=self.device)
         with torch.inference_mode():
@@ -132,7 +132,7 @@ class Bench:
     def pipeline(
         self, name: str, *, half: bool, decode: str = "cv", way: Way | None = None
     ) -> dict[str, Any]:
-        """Give the configuration: decoding in many instances, the model in two."""
+        """Return the configuration: decoding in many instances, the model in two."""
         layout, shape = ("hwc", "224x224x3") if decode == "cv" else ("chw", "3x224x224")
         words = {
             "cv": "S[GpuTensor,TorchModule,CpuTensor(numpy=true)]",
@@ -170,7 +170,7 @@ class Bench:
             return [self.headrace(pipe, clients) for clients in (CLIENTS, 4 * CLIENTS)]
 
     def by_hand(self, name: str, *, half: bool) -> TwoStages:
-        """Give the program of threads written by hand: decoding workers, two model threads."""
+        """Return the program of threads written by hand: decoding workers, two model threads."""
         module = self.module(name, half)
         runners = [Captured(module, self.batch, (SIDE, SIDE, 3)) for _ in range(2)]
         return TwoStages(

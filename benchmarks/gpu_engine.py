@@ -37,7 +37,7 @@ class EngineBench:
         self.figures: dict[str, Any] = {}
 
     def built(self, model: Path, **settings: Any) -> Any:
-        """Give an engine, built or out of the cache of this run."""
+        """Return an engine, built or out of the cache of this run."""
         from headrace_trt.engine import load_plan
         from headrace_trt.obtaining import build_engine
         from headrace_trt.settings import BuildSettings
@@ -71,7 +71,7 @@ class EngineBench:
         )
 
     def common(self, model: Path, **more: Any) -> dict[str, Any]:
-        """Give the options of a node that runs a model of this script."""
+        """Return the options of a node that runs a model of this script."""
         return {"model": str(model), "cache_dir": str(self.folder / "cache"), **more}
 
 
@@ -101,7 +101,7 @@ class EngineRunner:
             self._context.set_tensor_address(name, pointer)
 
     def _memory(self, rows: int, shape: tuple[int, ...], dtype: Any) -> tuple[NDArray[Any], int]:
-        """Give pinned memory as an array, and its address."""
+        """Return pinned memory as an array, and its address."""
         nbytes = rows * math.prod(shape) * np.dtype(dtype).itemsize
         pointer = self._cuda.host_malloc(nbytes)
         memory = (ctypes.c_uint8 * nbytes).from_address(pointer)

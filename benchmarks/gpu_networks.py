@@ -101,14 +101,14 @@ def _saved(path: Path, nodes: Any, weights: Any, takes: Any, gives: Any) -> Path
 
 
 def torch_resnet() -> Any:
-    """Give ResNet-50 of torchvision, whose arithmetic is that of `resnet`."""
+    """Return ResNet-50 of torchvision, whose arithmetic is that of `resnet`."""
     import torchvision
 
     return torchvision.models.resnet50(weights=None)
 
 
 def torch_detector() -> Any:
-    """Give a detector of torchvision's parts: RetinaNet with ResNet-18 and a feature pyramid.
+    """Return a detector of torchvision's parts: RetinaNet with ResNet-18 and a feature pyramid.
 
     It takes ``[N, 3, H, W]`` and gives the scores ``[N, A, 91]`` and offsets ``[N, A, 4]`` of its anchors,
     because the steps behind it (boxes, non-maximum suppression) run on the CPU.

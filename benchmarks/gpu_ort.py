@@ -79,7 +79,7 @@ def make_network(path: Path) -> None:
 
 
 def bare_loop(session: Any, x: Any, batch: int) -> Callable[[], Any]:
-    """Give a call of ``run_with_iobinding`` with everything bound once."""
+    """Return a call of ``run_with_iobinding`` with everything bound once."""
     y = ort.OrtValue.ortvalue_from_shape_and_type([batch, 512], np.float32, "cuda", 0)
     binding = session.io_binding()
     binding.bind_ortvalue_input("x", x)
@@ -103,7 +103,7 @@ def through_the_cpu(session: Any, x: Any) -> Callable[[], Any]:
 
 
 def per_second(call: Callable[[], Any], seconds: float) -> float:
-    """Give the calls per second of a loop that lasts for about ``seconds``."""
+    """Return the calls per second of a loop that lasts for about ``seconds``."""
     count, start = 0, time.perf_counter()
     while True:
         for _ in range(10):
@@ -115,7 +115,7 @@ def per_second(call: Callable[[], Any], seconds: float) -> float:
 
 
 def gpu_name() -> str:
-    """Give name and driver of the first GPU."""
+    """Return name and driver of the first GPU."""
     query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader", "-i", "0"]
     try:
         return subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip()

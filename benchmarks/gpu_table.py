@@ -137,7 +137,7 @@ def _guarded(side: str, prepare: Callable[[], Callable[[], object]]) -> Any:
 def _others(
     bench: EngineBench, model: Path, make: Callable[[], Any]
 ) -> dict[str, Callable[..., Any]]:
-    """Give ONNX Runtime's CUDA provider and torch, eager and compiled, where they are."""
+    """Return ONNX Runtime's CUDA provider and torch, eager and compiled, where they are."""
     return {
         side: prepare
         for sides in (_onnxruntime, _torch)
@@ -206,7 +206,7 @@ def _torch(bench: EngineBench, model: Path, make: Callable[[], Any]) -> Iterator
 
 
 def resident(cuda: Any, shape: tuple[int, ...]) -> Any:
-    """Give an array of random numbers on the device."""
+    """Return an array of random numbers on the device."""
     from headrace_trt.arrays import DeviceArray, StreamRef
     from headrace_trt.memory import DevicePool, Stream
 

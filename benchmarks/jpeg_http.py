@@ -238,7 +238,7 @@ RATIOS = ("rps", "p50_us", "p99_us", "cpu_us")
 
 
 def usable(peers: list[str], versions: Mapping[str, str | None]) -> list[str]:
-    """Give the peers that can run here; print a line for each that is left out."""
+    """Return the peers that can run here; print a line for each that is left out."""
     found = []
     for peer in peers:
         missing = [name for name in (peer, "psutil") if versions[name] is None]

@@ -215,7 +215,7 @@ def through(pipe: headrace.Pipeline) -> Side:
 
 
 def sides_of(model: Path) -> tuple[dict[str, Side], list[Callable[[], None]]]:
-    """Give all sides by name, and an object that closes them."""
+    """Return all sides by name, and an object that closes them."""
     threads = usable_cpus()
     sides: dict[str, Side] = {"alone": alone(model)}
     closing = []
@@ -231,7 +231,7 @@ def sides_of(model: Path) -> tuple[dict[str, Side], list[Callable[[], None]]]:
 
 
 def list_sides_of(model: Path) -> tuple[dict[str, ListSide], list[Callable[[], None]]]:
-    """Give all ways to answer a list by name, and an object that closes them."""
+    """Return all ways to answer a list by name, and an object that closes them."""
     one = alone(model)
     pool = ThreadPoolExecutor(LIST_INSTANCES)
 

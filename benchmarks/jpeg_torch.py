@@ -58,7 +58,7 @@ class Session:
         self.module = torch.export.load(path).module()
 
     def run(self, _: None, feeds: dict[str, NDArray[Any]]) -> list[NDArray[Any]]:
-        """Give the scores."""
+        """Return the scores."""
         with torch.inference_mode():
             return [self.module(torch.from_numpy(feeds["image"])).numpy()]
 

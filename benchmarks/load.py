@@ -164,18 +164,18 @@ def in_turn(sides: Mapping[str, Callable[[], Load]], rounds: int) -> dict[str, l
 
 
 def middle(loads: Sequence[Load]) -> Load:
-    """Give the load with the median of the requests per second (the lower of two)."""
+    """Return the load with the median of the requests per second (the lower of two)."""
     return sorted(loads, key=lambda load: load.rps)[(len(loads) - 1) // 2]
 
 
 def ratio(ours: Sequence[Load], theirs: Sequence[Load], what: str = "rps") -> float:
-    """Give the median over the rounds of ours / theirs, for one attribute of `Load`; NaN where theirs is 0 in all."""
+    """Return the median over the rounds of ours / theirs, for one attribute of `Load`; NaN where theirs is 0 in all."""
     pairs = [(getattr(a, what), getattr(b, what)) for a, b in zip(ours, theirs, strict=True)]
     return statistics.median([a / b for a, b in pairs if b] or [math.nan])
 
 
 def usable_cpus() -> int:
-    """Give the number of processors this process may use."""
+    """Return the number of processors this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -207,12 +207,12 @@ def _use(cores: Collection[int], *, all_threads: bool) -> None:
 
 
 def first_cores(count: int | None) -> list[int] | None:
-    """Give so many of the processors that this process may use, the lowest numbers; None for None."""
+    """Return so many of the processors that this process may use, the lowest numbers; None for None."""
     return None if count is None else sorted(os.sched_getaffinity(0))[:count]
 
 
 def environment(packages: Iterable[str]) -> dict[str, Any]:
-    """Give processors, system, Python and the versions of ``packages`` (None: not installed)."""
+    """Return processors, system, Python and the versions of ``packages`` (None: not installed)."""
     versions: dict[str, str | None] = {}
     for package in packages:
         try:

@@ -82,7 +82,7 @@ class Stalls(headrace.Backend):
 
 
 def figures(latencies: list[float], seconds: float) -> Figures:
-    """Give requests per second, and percentiles by sorting, in milliseconds."""
+    """Return requests per second, and percentiles by sorting, in milliseconds."""
     ordered = sorted(latencies)
     if not ordered:
         return dict.fromkeys(("rps", "mean", "p50", "p90", "p99"), math.nan)
@@ -124,7 +124,7 @@ class Clients:
             ended.append((now, now - began))
 
     def between(self, start: float, stop: float) -> list[float]:
-        """Give the latencies of the calls that ended in a span of time."""
+        """Return the latencies of the calls that ended in a span of time."""
         return [latency for one in self._ended for at, latency in [*one] if start <= at < stop]
 
     def end(self) -> None:

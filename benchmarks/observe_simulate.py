@@ -82,7 +82,7 @@ class Patient(ConditionPolicy):
 
 
 def sleeping(slower: float) -> dict[str, dict[str, Any]]:
-    """Give the configurations that sleep."""
+    """Return the configurations that sleep."""
     config = {"backend": f"Sleeper(slower={slower})", "max": 8, "instance_num": 2}
     patient = f"Patient(patience_ms={6 * slower})"
     return {
@@ -93,7 +93,7 @@ def sleeping(slower: float) -> dict[str, dict[str, Any]]:
 
 
 def pictures(folder: Path) -> tuple[dict[str, dict[str, Any]], list[Any]]:
-    """Give the configuration that reads JPEG files, and the files."""
+    """Return the configuration that reads JPEG files, and the files."""
     import cv2
     from benchmarks.jpeg_sides import SIDE, WIDTHS, make_network
     from benchmarks.pictures import make_pictures
@@ -144,7 +144,7 @@ def simulated(config: dict[str, Any], spec: LoadSpec, seconds: float, times: Pat
 
 
 def rhythms(config: dict[str, Any], clients: int, times: Path, found: float) -> tuple[float, float]:
-    """Give the lowest and highest throughput of a closed loop over several wake-up times of threads.
+    """Return the lowest and highest throughput of a closed loop over several wake-up times of threads.
 
     ``found`` is the throughput that was simulated with threads that wake up at once.
     """

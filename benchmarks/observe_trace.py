@@ -54,7 +54,7 @@ def traced(config: dict[str, Any], path: Path, sample: float) -> headrace.Pipeli
 
 
 def sides_of(config: dict[str, Any], folder: Path) -> dict[str, headrace.Pipeline]:
-    """Give the same pipeline without a probe, after a trace, with a probe without a path, with two samples."""
+    """Return the same pipeline without a probe, after a trace, with a probe without a path, with two samples."""
     after = headrace.pipe(config)
     with headrace_observe.trace(after, folder / "after.json"):
         pass
@@ -135,7 +135,7 @@ def request(folder: Path, run: tuple[float, float, int]) -> dict[str, Any]:
 
 
 def resident_bytes() -> int:
-    """Give the memory of this process in RAM; 0 where the system does not say."""
+    """Return the memory of this process in RAM; 0 where the system does not say."""
     try:
         fields = Path("/proc/self/statm").read_text(encoding="ascii").split()
     except OSError:

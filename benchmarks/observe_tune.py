@@ -77,7 +77,7 @@ MACHINES = [
 def sleep_ms(
     size: int, instances: int, ms: float = 12.0, per_item: float = 1.0, beyond: float = 30.0
 ) -> float:
-    """Give how long a batch sleeps.
+    """Return how long a batch sleeps.
 
     The formula imitates a device: it fills a batch up to a multiple of four, a batch above eight
     takes longer because it no longer fits a cache, and more than two instances share the device.

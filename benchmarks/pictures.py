@@ -9,7 +9,7 @@ __all__ = ["make_pictures"]
 
 
 def make_pictures(count: int = 8) -> list[bytes]:
-    """Give JPEG files of 640 x 480: blurred noise with grain, about 90 KB each."""
+    """Return JPEG files of 640 x 480: blurred noise with grain, about 90 KB each."""
     rng = np.random.default_rng(11)
     files = []
     for _ in range(count):

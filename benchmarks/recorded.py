@@ -42,7 +42,7 @@ class Recorded:
         self.records = True
 
     def of(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Give a function that calls ``function``, or gives the last answer of ``function`` again."""
+        """Return a function that calls ``function``, or gives the last answer of ``function`` again."""
         answer: Any = None
 
         def recorded(*args: Any, **kwargs: Any) -> Any:
@@ -59,7 +59,7 @@ class Recorded:
 
 
 def lock_per_request(config: dict[str, Any], data: bytes, requests: int) -> dict[str, float]:
-    """Give the time under the interpreter lock per request, and how often the lock is released.
+    """Return the time under the interpreter lock per request, and how often the lock is released.
 
     Args:
         config: The pipeline, of one instance.

@@ -107,7 +107,7 @@ class TwoStages:
             self._failure = error
 
     def _gathered(self) -> list[_Slot]:
-        """Give a batch: pictures that wait already, then those that come in time; empty at the end.
+        """Return a batch: pictures that wait already, then those that come in time; empty at the end.
 
         Only one thread gathers at a time. If two threads waited on the queue, one could take the
         picture whose arrival woke the other; CPython (3.11) then may let the other thread wait without

@@ -55,11 +55,11 @@ class Way:
 
     @classmethod
     def usual(cls) -> Way:
-        """Give an instance per processor, in threads."""
+        """Return an instance per processor, in threads."""
         return cls.read(str(usable_cpus()))
 
     def node(self, expression: str) -> dict[str, Any]:
-        """Give the keys of a node that runs an expression in this way; its pipeline is called under `front`."""
+        """Return the keys of a node that runs an expression in this way; its pipeline is called under `front`."""
         options = f"(cpus={self.front_cpus}-{usable_cpus() - 1})" if self.separate else ""
         backend = f"Process{options}[{expression}]" if self.processes else expression
         return {"backend": backend, "instance_num": self.instances, "max": self.most}

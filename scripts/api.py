@@ -45,7 +45,7 @@ _SECTION = re.compile(r"(Args|Attributes|Returns|Raises|Yields):")
 
 
 def names(module: Any) -> list[str]:
-    """Give the public names of a module, but for modules in it."""
+    """Return the public names of a module, but for modules in it."""
     return [
         name
         for name in module.__all__
@@ -80,7 +80,7 @@ def markdown(text: str) -> str:
 
 
 def written_below(cls_or_module: Any) -> dict[str, str]:
-    """Give the texts that stand below the assignments of a module."""
+    """Return the texts that stand below the assignments of a module."""
     body = ast.parse(inspect.getsource(cls_or_module)).body
     found = {}
     for one, after in itertools.pairwise(body):
@@ -105,7 +105,7 @@ def call_of(name: str, function: Any) -> str:
 
 
 def members(cls: type) -> Iterator[tuple[str, str]]:
-    """Give the public methods and properties that a class itself defines, with their docstrings."""
+    """Return the public methods and properties that a class itself defines, with their docstrings."""
     for name, member in vars(cls).items():
         field = name in getattr(cls, "__dataclass_fields__", ())
         if field or (name.startswith("_") and name != "__call__"):
@@ -136,7 +136,7 @@ def entry(module: Any, name: str) -> str:
 
 
 def text_below(module: Any, name: str) -> str:
-    """Give the text below the assignment of a name, in whichever module of its package that is."""
+    """Return the text below the assignment of a name, in whichever module of its package that is."""
     inside = module.__name__.partition(".")[0] + "."
     found = getattr(module, name)
     loaded = [sys.modules[path] for path in sorted(sys.modules) if path.startswith(inside)]

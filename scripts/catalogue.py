@@ -42,19 +42,19 @@ _ENTRY = re.compile(r"([\w{}]+): ")
 
 
 def folders() -> list[Path]:
-    """Give the folders of all distributions, core first."""
+    """Return the folders of all distributions, core first."""
     return [ROOT / "core", *sorted(p.parent for p in ROOT.glob("plugins/*/pyproject.toml"))]
 
 
 def project(folder: Path) -> dict[str, Any]:
-    """Give the table ``[project]`` of a distribution."""
+    """Return the table ``[project]`` of a distribution."""
     text = (folder / "pyproject.toml").read_text(encoding="utf-8")
     found: dict[str, Any] = tomllib.loads(text)["project"]
     return found
 
 
 def described(distribution: str) -> list[dict[str, Any]]:
-    """Give what ``headrace plugins info`` says of each backend of a distribution."""
+    """Return what ``headrace plugins info`` says of each backend of a distribution."""
     done = CliRunner().invoke(app, ["plugins", "info", distribution, "--json"])
     found: list[dict[str, Any]] = json.loads(done.stdout)["backends"]
     return [backend for backend in found if backend["distribution"] == distribution]

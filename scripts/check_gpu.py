@@ -48,7 +48,7 @@ LEFT_OUT = "not imports-lazily and not missing-library"
 
 
 def chosen() -> list[str]:
-    """Give the files with tests for a GPU that can run here, and say which plugins cannot.
+    """Return the files with tests for a GPU that can run here, and say which plugins cannot.
 
     Other files are not even looked at: they may need tools that are not there.
     """

@@ -21,7 +21,7 @@ __all__ = ["ROOT", "folders", "project", "sources", "write_metadata"]
 
 
 def folders() -> list[Path]:
-    """Give the folders of all distributions, each after those that it may need."""
+    """Return the folders of all distributions, each after those that it may need."""
     own = [ROOT / name for name in ("core", "cli", "testing")]
     patterns = ("libs/*/pyproject.toml", "plugins/*/pyproject.toml")
     return own + [path.parent for pattern in patterns for path in sorted(ROOT.glob(pattern))]

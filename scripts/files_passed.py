@@ -18,7 +18,7 @@ CORE = Path(headrace.__file__).parent
 
 
 class Copy(headrace.Backend):
-    """Give the data back."""
+    """Return the data back."""
 
     def forward(self, batch: Sequence[dict[str, Any]]) -> None:
         """Write data into result."""
@@ -27,7 +27,7 @@ class Copy(headrace.Backend):
 
 
 def passed() -> dict[str, set[str]]:
-    """Give the functions that were called, by file."""
+    """Return the functions that were called, by file."""
     found: dict[str, set[str]] = {}
 
     def note(frame: FrameType, event: str, _: object) -> None:

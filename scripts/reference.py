@@ -33,7 +33,7 @@ _GIVES = re.compile(r"``(.+)`` gives ``(.+)``::")
 
 
 def words() -> list[str]:
-    """Give the words of core, by module; where one has several names, the shortest."""
+    """Return the words of core, by module; where one has several names, the shortest."""
     names: dict[str, list[str]] = {}
     for name, path in CORE_BACKENDS.items():
         names.setdefault(path, []).append(name)
@@ -67,7 +67,7 @@ class Example(NamedTuple):
 
 
 def examples() -> list[Example]:
-    """Give the examples of all words."""
+    """Return the examples of all words."""
     return [one for name in words() for one in examples_of(name)]
 
 

@@ -99,7 +99,7 @@ def broken() -> dict[str, str]:
 
 
 def source(text: str, part: ast.ClassDef) -> str:
-    """Give the source of a class without the marks of the shelf, but with its other decorators."""
+    """Return the source of a class without the marks of the shelf, but with its other decorators."""
     lines = text.splitlines()
     kept = [
         "@" + (ast.get_source_segment(text, one) or "")

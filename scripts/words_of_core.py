@@ -48,12 +48,12 @@ def words() -> dict[str, str]:
 
 
 def table() -> str:
-    """Give the text of the module that core imports."""
+    """Return the text of the module that core imports."""
     return HEAD + "".join(f'    "{name}": "{path}",\n' for name, path in words().items()) + "}\n"
 
 
 def project() -> str:
-    """Give the text of core's ``pyproject.toml`` with the entry points."""
+    """Return the text of core's ``pyproject.toml`` with the entry points."""
     points = "".join(f'{name} = "{path}"\n' for name, path in words().items())
     text = PROJECT.read_text(encoding="utf-8")
     return re.sub(re.escape(SECTION) + r"(\w+ = .*\n)*", lambda _: SECTION + points, text)

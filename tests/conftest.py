@@ -50,7 +50,7 @@ def succeed(*command: object, **options) -> str:
 
 
 def shared(tmp_path_factory, name: str, make: Callable[[Path], None]) -> Path:
-    """Give a folder that is made once in a run of the tests, however many processes share that."""
+    """Return a folder that is made once in a run of the tests, however many processes share that."""
     top = tmp_path_factory.getbasetemp()
     folder = (top.parent if "PYTEST_XDIST_WORKER" in os.environ else top) / name
     with FileLock(f"{folder}.lock"):
@@ -84,7 +84,7 @@ PACKED = (
 
 
 def required(wanted: tuple[str, ...]) -> dict[str, Distribution]:
-    """Give by name what the requirements ask for, directly and through others, as it is installed."""
+    """Return by name what the requirements ask for, directly and through others, as it is installed."""
     found: dict[str, Distribution] = {}
     seen, waiting = set(), [(Requirement(text), "") for text in wanted]
     while waiting:
@@ -162,7 +162,7 @@ def first_backend(pip_environ, tmp_path_factory) -> Path:
 
 
 def seconds_of_children() -> float:
-    """Give the processor time of the processes that were started and waited for."""
+    """Return the processor time of the processes that were started and waited for."""
     import resource
 
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -197,7 +197,7 @@ def ocr_made(tmp_path_factory) -> Path:
 
 
 def steps(page: Path) -> list[tuple[str, str]]:
-    """Give each step of a page: ("", command), or (path, content) of a file to write.
+    """Return each step of a page: ("", command), or (path, content) of a file to write.
 
     A command stands in a block ``console`` after ``$ ``. Every other block is a file, whose first
     line is a comment with its path; ``text`` is for what is printed.

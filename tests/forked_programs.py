@@ -15,7 +15,7 @@ import headrace
 
 
 def next_program() -> dict[str, str] | None:
-    """Give the program to run, in the fork that is made for it; None in this process, at the end."""
+    """Return the program to run, in the fork that is made for it; None in this process, at the end."""
     for line in sys.stdin:
         pid = os.fork()
         if not pid:

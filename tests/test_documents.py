@@ -13,11 +13,11 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from headrace._config.shape import NodeKeys
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from headrace import PipelineConfig, errors
-from headrace._config.shape import NodeKeys
 from headrace._registry.discovery import CORE_BACKENDS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -212,7 +212,7 @@ def without_blocks(page: Path) -> str:
 
 
 def anchors_of(page: Path) -> set[str]:
-    """Give the names under which links find the headings of a page."""
+    """Return the names under which links find the headings of a page."""
     headings = re.findall(r"^#+ (.*)$", without_blocks(page), re.MULTILINE)
     texts = [re.sub(r"\[(.*?)\]\(.*?\)", r"\1", heading).lower() for heading in headings]
     return {re.sub(r"[^\w\- ]", "", text).strip().replace(" ", "-") for text in texts}

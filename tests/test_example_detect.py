@@ -87,7 +87,7 @@ def test_plan_and_pipeline_are_looked_at_without_a_device(built, example, index)
 
 
 def with_first_kernels(config: Path) -> str:
-    """Give a configuration whose engines are built of the first kernels that work."""
+    """Return a configuration whose engines are built of the first kernels that work."""
     before, found, after = config.read_text(encoding="utf-8").partition("global = {")
     assert found
     return f"{before}{found} optimization_level = 0,{after}"
@@ -192,7 +192,7 @@ KEPT = {
 
 
 def quick(command: str) -> str:
-    """Give the command with which a builder takes the first kernel that works, not the fastest."""
+    """Return the command with which a builder takes the first kernel that works, not the fastest."""
     return f"{command} --optimization-level 0" if "headrace trt build" in command else command
 
 

@@ -34,7 +34,7 @@ OCR = ROOT / "examples" / "ocr"
 
 @contextlib.contextmanager
 def served(commands, cwd):
-    """Give the address of the server that the page's command starts, on a free port."""
+    """Return the address of the server that the page's command starts, on a free port."""
     _, *arguments = shlex.split(next(one for one in commands if one.startswith("headrace serve")))
     arguments[arguments.index("8000")] = "0"
     process = subprocess.Popen(

@@ -34,7 +34,7 @@ def run(
 
 @functools.cache
 def free_threaded() -> str:
-    """Give a free-threaded interpreter with the libraries that core needs; skip where there is none."""
+    """Return a free-threaded interpreter with the libraries that core needs; skip where there is none."""
     found = [shutil.which(f"python3.{minor}t") for minor in (15, 14, 13)]
     for python in filter(None, [sys.executable, *found]):
         if run(python, "-c", IS_FREE).returncode == 0:

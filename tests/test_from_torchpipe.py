@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
+from headrace._config.shape import NodeKeys
 
 import headrace
-from headrace._config.shape import NodeKeys
 from headrace._registry.discovery import CORE_BACKENDS, KNOWN_ELSEWHERE
 from headrace.errors import ConfigError
 
@@ -19,7 +19,7 @@ NAME = re.compile(r"[A-Z]\w+")
 
 
 def rows(heading: str) -> list[list[str]]:
-    """Give the cells of the first table below a heading, without its head."""
+    """Return the cells of the first table below a heading, without its head."""
     lines = TEXT.partition(f"## {heading}\n")[2].partition("\n## ")[0].splitlines()
     table = [line for line in lines if line.startswith("|")]
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in table[2:]]

@@ -32,7 +32,7 @@ def blocks(language):
 
 
 def free_port():
-    """Give a port that the system gives to nobody who asks for any, as other tests do meanwhile."""
+    """Return a port that the system gives to nobody who asks for any, as other tests do meanwhile."""
     for port in range(20_000 + os.getpid() % 10_000, 32_768):
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
             return port

@@ -31,7 +31,7 @@ def private(name: str) -> bool:
 
 
 def named(code: str) -> set[str]:
-    """Give the private names of core that a module of tests imports.
+    """Return the private names of core that a module of tests imports.
 
     Its imports count, texts that are a dotted name, as `monkeypatch.setattr` takes them, and the imports of a program
     that is written as a text.
@@ -49,7 +49,7 @@ def named(code: str) -> set[str]:
 
 
 def who(*folders: str) -> set[str]:
-    """Give the modules of tests in some folders that name a private module of core."""
+    """Return the modules of tests in some folders that name a private module of core."""
     paths = (path for folder in folders for path in ROOT.glob(f"{folder}/**/*.py"))
     return {
         str(path.relative_to(ROOT)) for path in paths if named(path.read_text(encoding="utf-8"))

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> Path:
-    """Give the folder of the site, which warnings would have kept from being made."""
+    """Return the folder of the site, which warnings would have kept from being made."""
     out = tmp_path_factory.mktemp("site") / "out"
     done = subprocess.run(
         [str(ROOT / "dev"), "docs", str(out)], capture_output=True, text=True, check=False
@@ -35,7 +35,7 @@ def site(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def browse(tmp_path):
-    """Give a function that opens a page: (its document after its scripts, hosts that it asked)."""
+    """Return a function that opens a page: (its document after its scripts, hosts that it asked)."""
     assert CHROMIUM is not None, "install chromium"
 
     def open_page(url: str) -> tuple[str, list[str]]:

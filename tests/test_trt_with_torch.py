@@ -22,7 +22,7 @@ FORMS = [
 
 
 def answer(rows, form):
-    """Give what a form makes of rows, computed on the CPU in double precision."""
+    """Return what a form makes of rows, computed on the CPU in double precision."""
     x = torch.from_numpy(np.asarray(rows, np.float64))
     made = torch.nn.functional.conv2d(x, torch.from_numpy(WEIGHT.astype(np.float64))).mean((2, 3))
     return made.softmax(1) if "SoftmaxTensor" in form else made

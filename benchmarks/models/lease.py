@@ -73,7 +73,7 @@ class Computes(headrace.Backend):
 
 
 def us_per_call(function: Callable[[], Any], calls: int) -> float:
-    """Give the microseconds of this thread per call, those of the loop included."""
+    """Return the microseconds of this thread per call, those of the loop included."""
     begin = time.thread_time()
     for _ in range(calls):
         function()
@@ -141,7 +141,7 @@ def window(models: Models, seconds: float, *, updating: bool) -> list[float]:
 
 
 def p99(values: list[float]) -> float:
-    """Give the 99th percentile."""
+    """Return the 99th percentile."""
     return sorted(values)[int(len(values) * 0.99)]
 
 

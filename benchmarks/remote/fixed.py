@@ -23,7 +23,7 @@ SCORES_BYTES = 4000
 
 
 def answers(row_bytes: int, rows: int) -> dict[tuple[str, int], bytes]:
-    """Give the bytes of the answers by model and number of rows."""
+    """Return the bytes of the answers by model and number of rows."""
     made = {}
     for name, size in (("echo", row_bytes), ("scores", SCORES_BYTES)):
         for count in range(1, rows + 1):

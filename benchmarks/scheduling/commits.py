@@ -32,7 +32,7 @@ Cell = Callable[[float, int], "tuple[float, float]"]
 
 
 def cells(block: bytes) -> dict[str, Cell]:
-    """Give the cells; each runs for some seconds and gives requests a second and processor time per request."""
+    """Return the cells; each runs for some seconds and gives requests a second and processor time per request."""
     from benchmarks.load import drive
 
     import headrace
@@ -177,7 +177,7 @@ def serve() -> None:
 
 
 def block_of(seconds: float) -> int:
-    """Give the bytes whose hash takes so long."""
+    """Return the bytes whose hash takes so long."""
     block = b"x" * 100_000
     times = []
     for _ in range(50):
@@ -202,7 +202,7 @@ class Side:
         self.cells = json.loads(self.process.stdout.readline())
 
     def measure(self, cell: str, seconds: float) -> tuple[float, float]:
-        """Give requests a second and microseconds of processor time per request."""
+        """Return requests a second and microseconds of processor time per request."""
         self.process.stdin.write(json.dumps([cell, seconds]) + "\n")
         self.process.stdin.flush()
         rps, cpu = json.loads(self.process.stdout.readline())

@@ -79,7 +79,7 @@ def future(pipe: headrace.Pipeline) -> None:
 
 
 def cases() -> list[tuple[str, dict[str, Any], Callable[[headrace.Pipeline], None], int, float]]:
-    """Give per case its name, configuration, call, number of other callers, and cost in ms."""
+    """Return per case its name, configuration, call, number of other callers, and cost in ms."""
     quick = {"backend": "Nothing"}
     found: list[Any] = [("idle 0 ms", quick, one, 0, 0.01)]
     sleeps = [(ms, {"backend": "Sleeps", "sleep_ms": ms}) for ms in SLEEPS_MS]
@@ -92,7 +92,7 @@ def cases() -> list[tuple[str, dict[str, Any], Callable[[headrace.Pipeline], Non
 
 
 def timed(call: Callable[[headrace.Pipeline], None], pipe: headrace.Pipeline, times: int) -> float:
-    """Give the microseconds per call."""
+    """Return the microseconds per call."""
     begun = time.perf_counter()
     for _ in range(times):
         call(pipe)
@@ -115,7 +115,7 @@ def measure(
     times: int,
     rounds: int,
 ) -> tuple[float, float]:
-    """Give the medians in the main thread and in another."""
+    """Return the medians in the main thread and in another."""
     stop = threading.Event()
     with headrace.pipe(config) as pipe:
 

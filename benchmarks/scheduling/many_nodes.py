@@ -33,7 +33,7 @@ CASES: dict[str, tuple[dict[str, Any], Callable[[headrace.Pipeline], None]]] = {
 
 
 def measure(nodes: int, times: int) -> dict[str, float]:
-    """Give the microseconds per request of each case while so many nodes exist."""
+    """Return the microseconds per request of each case while so many nodes exist."""
     with ExitStack() as stack:
         for _ in range(nodes - 1):
             stack.enter_context(headrace.pipe({"backend": "Nothing"}))

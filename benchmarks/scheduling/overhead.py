@@ -143,7 +143,7 @@ def ours(expression: str, **keys: Any) -> tuple[Call, headrace.Pipeline]:
 
 
 def calls_of(pipe: headrace.Pipeline) -> Call:
-    """Give a function that calls a pipeline of copying nodes and checks the result."""
+    """Return a function that calls a pipeline of copying nodes and checks the result."""
 
     def call(i: int) -> None:
         request = {"data": i}
@@ -339,7 +339,7 @@ def thread(table: Table, *, quick: bool) -> None:
 
 
 def line_of(names: list[str], backend: str, **keys: Any) -> dict[str, dict[str, Any]]:
-    """Give the nodes of a line."""
+    """Return the nodes of a line."""
     nodes = {name: {"backend": backend, **keys} for name in names}
     for name, following in itertools.pairwise(names):
         nodes[name]["next"] = following
@@ -347,7 +347,7 @@ def line_of(names: list[str], backend: str, **keys: Any) -> dict[str, dict[str, 
 
 
 def diamond_of(names: list[str], backend: str, **keys: Any) -> dict[str, dict[str, Any]]:
-    """Give the nodes of x > (y, z) > w."""
+    """Return the nodes of x > (y, z) > w."""
     x, y, z, w = names
     nodes = {name: {"backend": backend, **keys} for name in names}
     nodes[x]["next"] = f"{y},{z}"
@@ -393,7 +393,7 @@ def long(table: Table, *, quick: bool) -> None:
 
 
 def back_to_back(kind: type[Spending], seconds: float) -> float:
-    """Give the requests per second of two threads that call with batches of 8, nothing between."""
+    """Return the requests per second of two threads that call with batches of 8, nothing between."""
     done = [0, 0]
     until = time.perf_counter() + seconds
 
@@ -413,7 +413,7 @@ def back_to_back(kind: type[Spending], seconds: float) -> float:
 
 
 def batches_of(pipe: headrace.Pipeline) -> tuple[int, float]:
-    """Give how many batches the pipeline has run, and how many requests in them."""
+    """Return how many batches the pipeline has run, and how many requests in them."""
     (node,) = pipe.stats()["nodes"].values()
     sizes = node["batch_size"]["histogram"]
     return sum(sizes.values()), sum(int(size) * count for size, count in sizes.items())

@@ -124,7 +124,7 @@ def model(pictures: list[Any]) -> list[int]:
 
 
 def jpeg() -> tuple[Any, Callable[[Any], Any]]:
-    """Give a JPEG and the function that decodes and resizes it."""
+    """Return a JPEG and the function that decodes and resizes it."""
     import cv2
     import numpy as np
 
@@ -141,7 +141,7 @@ def jpeg() -> tuple[Any, Callable[[Any], Any]]:
 def sides(
     *, jpegs: bool, instances: int, run: Callable[[Callable[[int], object]], Load]
 ) -> dict[str, Callable[[], Load]]:
-    """Give the sides that are compared: both shapes, by hand and with headrace."""
+    """Return the sides that are compared: both shapes, by hand and with headrace."""
     data, work = jpeg() if jpegs else (1, slept)
     first = "S[DecodeMat,ResizeMat]" if jpegs else "Sleeps"
     node: dict[str, Any] = {"backend": first, "instance_num": instances}

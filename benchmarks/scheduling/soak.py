@@ -532,7 +532,7 @@ def _trim() -> None:
 
 
 def rss_bytes() -> int:
-    """Give the memory of this process; 0 where it is not known."""
+    """Return the memory of this process; 0 where it is not known."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     except (OSError, ValueError, IndexError):

@@ -95,7 +95,7 @@ class Cost(NamedTuple):
 
     @property
     def total(self) -> float:
-        """Give the wall time from the first submit to the last answer, per request."""
+        """Return the wall time from the first submit to the last answer, per request."""
         return self.enter + self.answer
 
 
@@ -422,7 +422,7 @@ State = tuple[contextlib.AbstractContextManager[headrace.Pipeline], "int | None"
 
 
 def states() -> dict[str, State]:
-    """Give the states that are measured, by name; none of them is built yet."""
+    """Return the states that are measured, by name; none of them is built yet."""
     company = {"instance_num": 2, "batching_timeout": 60_000}
     thread = {"backend": "BackgroundThread[Gate]"}
     return {

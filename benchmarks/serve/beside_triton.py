@@ -93,7 +93,7 @@ OTHER_FIELDS = frozenset(
 
 
 def one(**changes: Any) -> dict[str, Any]:
-    """Give a body of inference."""
+    """Return a body of inference."""
     return {
         "inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 3], "data": [1, 2, 3], **changes}]
     }
@@ -130,7 +130,7 @@ REST: dict[str, tuple[str, str, Any]] = {
 
 
 def given(name: str = "x", *shape: int, datatype: str = "FP32") -> list[Any]:
-    """Give the input of a call."""
+    """Return the input of a call."""
     made = triton.InferInput(name, list(shape or (1, 3)), datatype)
     made.set_data_from_numpy(
         np.ones(shape or (1, 3), np.float32 if datatype == "FP32" else np.int32)
@@ -169,7 +169,7 @@ class Double(headrace.Backend):
     max = None
 
     def describe(self) -> dict[str, Any]:
-        """Give the input and the output."""
+        """Return the input and the output."""
         port = {"dtype": "float32", "shape": [None, 3]}
         return {"inputs": {"x": {**port, "key": "data"}}, "outputs": {"y": port}}
 
@@ -180,7 +180,7 @@ class Double(headrace.Backend):
 
 
 def compare(theirs: Any, ours: Any, *place: str) -> list[str]:
-    """Give what differs: fields of Triton's that ours lacks, and fields with another value."""
+    """Return what differs: fields of Triton's that ours lacks, and fields with another value."""
     if not OTHER_FIELDS.isdisjoint(place) or (place == ("name",) and theirs == "triton"):
         return []
     if isinstance(theirs, dict) and isinstance(ours, dict):

@@ -79,7 +79,7 @@ class Served:
                     time.sleep(0.05)
 
     def cpu_seconds(self) -> float:
-        """Give the processor time of the process; 0 where the system does not tell."""
+        """Return the processor time of the process; 0 where the system does not tell."""
         stat = Path(f"/proc/{self.process.pid}/stat")
         if not stat.exists():
             return 0.0
@@ -125,7 +125,7 @@ def _received(connection: socket.socket, most: int) -> bytes:
 
 @contextlib.contextmanager
 def rest_client(served: Served, n: int) -> Iterator[Callable[[int], object]]:
-    """Give a function that sends a request over REST, on a connection per thread."""
+    """Return a function that sends a request over REST, on a connection per thread."""
     request, local = rest_request(n), threading.local()
     expected, opened = np.arange(n, dtype="<f4").tobytes()[-4:], []
 
@@ -154,7 +154,7 @@ def rest_client(served: Served, n: int) -> Iterator[Callable[[int], object]]:
 
 @contextlib.contextmanager
 def grpc_client(served: Served, n: int) -> Iterator[Callable[[int], object]]:
-    """Give a function that sends a request over gRPC, on a channel per thread."""
+    """Return a function that sends a request over gRPC, on a channel per thread."""
     request, local = grpc_request(n), threading.local()
     opened: list[Any] = []
     options = [

@@ -17,7 +17,7 @@ from benchmarks.serve.identity import Served, rest_request
 
 
 def resident_bytes(pid: int) -> int:
-    """Give the memory of a process; 0 where the system does not tell."""
+    """Return the memory of a process; 0 where the system does not tell."""
     path = Path(f"/proc/{pid}/status")
     if not path.exists():
         return 0

@@ -47,7 +47,7 @@ with Server(models, port=0, grpc_port=0) as server:
 
 
 def resident_bytes(pid: int) -> int:
-    """Give the memory of a process; 0 where the system does not tell."""
+    """Return the memory of a process; 0 where the system does not tell."""
     path = Path(f"/proc/{pid}/status")
     if not path.exists():
         return 0

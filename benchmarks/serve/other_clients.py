@@ -102,7 +102,7 @@ THEIRS = {
 
 
 def environment(folder: Path, name: str) -> Path:
-    """Give the interpreter of an environment, made if it is not there."""
+    """Return the interpreter of an environment, made if it is not there."""
     python = folder / name / ("Scripts" if sys.platform == "win32" else "bin") / "python"
     if not python.exists():
         venv.create(folder / name, with_pip=True)

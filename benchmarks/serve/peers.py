@@ -109,7 +109,7 @@ QUEUE = 64
 
 
 def interpreter(folder: Path, peer: str, given: str | None) -> Path:
-    """Give the interpreter of a peer: the one that was given, or that of an environment made for it."""
+    """Return the interpreter of a peer: the one that was given, or that of an environment made for it."""
     if peer == OURS or given == "here":
         return Path(sys.executable)
     if given is not None:
@@ -128,7 +128,7 @@ def interpreter(folder: Path, peer: str, given: str | None) -> Path:
 def usable(
     peers: list[str], folder: Path, given: str | None, starts: Callable[[str, Path], None]
 ) -> tuple[dict[str, Path], dict[str, str]]:
-    """Give the interpreters of the peers that install and answer here, and why the others are left out."""
+    """Return the interpreters of the peers that install and answer here, and why the others are left out."""
     found: dict[str, Path] = {}
     left_out: dict[str, str] = {}
     for peer in peers:

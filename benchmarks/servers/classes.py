@@ -9,5 +9,5 @@ import headrace
 
 @headrace.register("NumberOfClass")
 def number_of_class(scores: Any) -> int:
-    """Give the number of the greatest of ``float32 [classes]``."""
+    """Return the number of the greatest of ``float32 [classes]``."""
     return int(scores.argmax())

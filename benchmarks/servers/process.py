@@ -28,7 +28,7 @@ SOURCES = os.pathsep.join([str(ROOT), str(ROOT / "core" / "src")])
 
 
 def paths_for(python: str | Path) -> str:
-    """Give PYTHONPATH of a server: that of this process too, where the interpreter is the same."""
+    """Return PYTHONPATH of a server: that of this process too, where the interpreter is the same."""
     own = os.environ.get("PYTHONPATH", "") if str(python) == sys.executable else ""
     return os.pathsep.join(part for part in (SOURCES, own) if part)
 
@@ -192,7 +192,7 @@ class Server:
         self.tree = [self.process, *self.process.children(recursive=True)]
 
     def cpu_seconds(self) -> float:
-        """Give the processor time of all processes of the server, in seconds."""
+        """Return the processor time of all processes of the server, in seconds."""
         times = [process.cpu_times() for process in self.tree]
         return sum(time.user + time.system for time in times)
 

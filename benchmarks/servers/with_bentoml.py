@@ -36,7 +36,7 @@ class OneByOne(Network):
     """The network for one file at a time."""
 
     def one(self, file: bytes) -> int:
-        """Give the number of the class."""
+        """Return the number of the class."""
         return self.classes([tensor_of(file)])[0]
 
 

@@ -28,7 +28,7 @@ class Classify(litserve.LitAPI):
         self.network = Network()
 
     def decode_request(self, request: File) -> Any:
-        """Give ``float32 [1, 3, 224, 224]``."""
+        """Return ``float32 [1, 3, 224, 224]``."""
         return tensor_of(request)
 
     def batch(self, inputs: list[Any]) -> list[Any]:
@@ -36,7 +36,7 @@ class Classify(litserve.LitAPI):
         return inputs
 
     def predict(self, x: Any) -> Any:
-        """Give a class, or the classes of a batch."""
+        """Return a class, or the classes of a batch."""
         return self.network.classes(x) if isinstance(x, list) else self.network.classes([x])[0]
 
     def unbatch(self, output: list[int]) -> list[int]:
@@ -44,7 +44,7 @@ class Classify(litserve.LitAPI):
         return output
 
     def encode_response(self, output: int) -> dict[str, int]:
-        """Give what is sent as JSON."""
+        """Return what is sent as JSON."""
         return {"class": output}
 
 

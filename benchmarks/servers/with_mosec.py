@@ -40,7 +40,7 @@ class Decode(Raw, mosec.Worker):
     """The first of two stages; tensors go on pickled, as mosec does by itself."""
 
     def forward(self, data: bytes) -> Any:
-        """Give ``float32 [1, 3, 224, 224]``."""
+        """Return ``float32 [1, 3, 224, 224]``."""
         return tensor_of(data)
 
 

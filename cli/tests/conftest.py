@@ -81,7 +81,7 @@ def fake_site(folder):
 
 @pytest.fixture
 def site(tmp_path):
-    """Give a folder for fake installed distributions."""
+    """Return a folder for fake installed distributions."""
     with fake_site(tmp_path / "site") as made:
         yield made
 

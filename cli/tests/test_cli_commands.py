@@ -71,7 +71,7 @@ def site(tmp_path, monkeypatch):
 
 
 def entry_points_below(folder):
-    """Give an ``entry_points`` that sees nothing but the distributions in a folder."""
+    """Return an ``entry_points`` that sees nothing but the distributions in a folder."""
     import importlib.metadata
 
     def entry_points():

@@ -39,7 +39,7 @@ def shortcut(request, monkeypatch):
 
 
 def queued_engine(blueprint):
-    """Give an engine in which a caller never skips the queue of an idle node."""
+    """Return an engine in which a caller never skips the queue of an idle node."""
 
     def queued(node):
         return replace(node, limits=replace(node.limits, shortcut=False))
@@ -154,7 +154,7 @@ class Client(threading.Thread):
 
 @pytest.fixture
 def client():
-    """Give the class `Client`."""
+    """Return the class `Client`."""
     return Client
 
 
@@ -177,7 +177,7 @@ def threads_named():
 
 @pytest.fixture
 def until(monkeypatch):
-    """Give a function that waits until a condition on what schedulers show holds.
+    """Return a function that waits until a condition on what schedulers show holds.
 
     It looks again whenever some scheduler has changed something. What changes besides, outside the
     locks of the schedulers, it sees a moment later.
@@ -205,7 +205,7 @@ def until(monkeypatch):
 
 @pytest.fixture
 def expire():
-    """Give a function that lets the time of the open requests with such data be over.
+    """Return a function that lets the time of the open requests with such data be over.
 
     So a test waits for no clock. It gives their deadlines.
     """
@@ -229,13 +229,13 @@ def nothing_registered(monkeypatch):
 
 @pytest.fixture
 def known_elsewhere(monkeypatch):
-    """Give a function that says which distribution, which is not installed here, has a backend."""
+    """Return a function that says which distribution, which is not installed here, has a backend."""
     return lambda name, distribution: monkeypatch.setitem(KNOWN_ELSEWHERE, name, distribution)
 
 
 @pytest.fixture
 def waiting(until):
-    """Give a function that waits until so many requests wait at a node."""
+    """Return a function that waits until so many requests wait at a node."""
 
     def wait(pipe, count, node="main"):
         until(lambda: pipe.stats()["nodes"][node]["waiting"] == count)
@@ -278,7 +278,7 @@ class Site:
 
 @pytest.fixture
 def site(tmp_path, monkeypatch, nothing_registered):
-    """Give a folder for fake installed distributions; nothing is registered before or after."""
+    """Return a folder for fake installed distributions; nothing is registered before or after."""
     folder = tmp_path / "site"
     folder.mkdir()
     monkeypatch.syspath_prepend(str(folder))

@@ -17,7 +17,7 @@ _read = {}
 
 
 def _instructions(code):
-    """Give the bytecode and the table of handlers of a function: Python makes both anew each time."""
+    """Return the bytecode and the table of handlers of a function: Python makes both anew each time."""
     found = _read.get(id(code))
     if found is None:
         # The function is kept as well: another one would else be made where it was.
@@ -26,7 +26,7 @@ def _instructions(code):
 
 
 def _handlers(table, offset):
-    """Give the handlers that an exception raised at an instruction comes to."""
+    """Return the handlers that an exception raised at an instruction comes to."""
     return [(one.target, one.depth) for one in table if one.start <= offset < one.end]
 
 
@@ -35,7 +35,7 @@ class Interrupts:
 
     Args:
         action: What a signal handler would do, such as to raise KeyboardInterrupt.
-        points: At which points, counted from 1.
+        points: BuildSite which points, counted from 1.
     """
 
     def __init__(self, action, *points):
@@ -46,7 +46,7 @@ class Interrupts:
         self._paused = False
 
     def run(self, function):
-        """Give what the function gives, or the exception that it raises.
+        """Return what the function gives, or the exception that it raises.
 
         The garbage collector does not run meanwhile: when it does is chance, and with threads that are
         traced it may crash CPython 3.11 (python/cpython#101975).
@@ -79,7 +79,7 @@ class Interrupts:
         return self._inside(frame.f_code)
 
     def _inside(self, code):
-        """Give what follows the instructions of one call of a function."""
+        """Return what follows the instructions of one call of a function."""
         instructions, table = _instructions(code)
         before = None
 

@@ -28,18 +28,18 @@ def python(*args, path=None, **how):
 
 
 def refused(call, *args, **more):
-    """Give the ConfigError that a call raises."""
+    """Return the ConfigError that a call raises."""
     with pytest.raises(headrace.errors.ConfigError) as caught:
         call(*args, **more)
     return caught.value
 
 
 def problems(source, **arguments):
-    """Give the problems of a configuration that is refused."""
+    """Return the problems of a configuration that is refused."""
     return refused(headrace.PipelineConfig.load, source, **arguments).problems
 
 
 def problem(source, **arguments):
-    """Give the only problem of a configuration that is refused."""
+    """Return the only problem of a configuration that is refused."""
     (only,) = problems(source, **arguments)
     return only

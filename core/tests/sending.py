@@ -61,7 +61,7 @@ class Sender:
 
     @property
     def counts(self):
-        """Give of each node how many requests came, how many were answered, and how many failed of what."""
+        """Return of each node how many requests came, how many were answered, and how many failed of what."""
         return {
             name: (node["submitted"], node["ok"], node["failed"])
             for name, node in self.stats.items()

@@ -117,7 +117,7 @@ def test_ctrl_c_at_any_point_and_a_second_one_lose_nothing():
             config = headrace.PipelineConfig.load(config)
             points = once(name, config, ()).count
             hit = [bool(once(name, config, (point,)).where) for point in range(1, points + 1)]
-            assert sum(hit) > points / 2  # there are fewer where no errand was needed
+            assert sum(hit) > points / 2  # there are fewer where no run_on_helper was needed
             seed = random.Random(7)
             twice = 0
             for _ in range(30):
@@ -280,7 +280,7 @@ def test_the_handler_that_everybody_writes_closes_in_the_midst_of_calls():
 
 @pytest.fixture
 def inside(gate):
-    """Give a function that has another called once, in the midst of the scheduler: by a destructor there."""
+    """Return a function that has another called once, in the midst of the scheduler: by a destructor there."""
     waiting = []
 
     class Dies:

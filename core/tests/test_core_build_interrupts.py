@@ -74,7 +74,7 @@ for one in (Polite, Deaf, Own, Fails):
     headrace.register(one)
 
 def threads():
-    # Those of the process, which run errands for any pipeline, end later.
+    # Those of the process, which run helpers for any pipeline, end later.
     mine = [t for t in threading.enumerate() if t.name.startswith("headrace-")]
     return [t for t in mine if t.name not in ("headrace-helper", "headrace-timer")]
 

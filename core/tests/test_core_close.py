@@ -14,7 +14,7 @@ import weakref
 from functools import partial
 
 import pytest
-from internals.engines import Closing, Parts
+from internals.engines import CloseStack, Closing
 
 import headrace
 from headrace.errors import ClosedError
@@ -567,7 +567,7 @@ def test_two_threads_that_close_the_same_parts_lose_none_of_them(client):
             goes_on.set()
             first.outcome()
 
-    parts = Parts()
+    parts = CloseStack()
     for close in (lambda: closed.append("oldest"), middle, newest):
         parts.add(types.SimpleNamespace(close=close))
     first = client(parts.close)

@@ -832,7 +832,7 @@ def test_a_file_with_a_byte_order_mark_and_windows_lines_is_read(tmp_path):
 
 
 def read_again(source, monkeypatch, folder, base):
-    """Give a configuration as plain data and as pickled, both read in another folder."""
+    """Return a configuration as plain data and as pickled, both read in another folder."""
     config = load(source)
     pickled = pickle.dumps(config)
     monkeypatch.chdir(folder)

@@ -49,7 +49,7 @@ class All:
         return free[0]
 
 class Backend:
-    _presence = None
+    _liveness = None
     def __init__(self, function):
         self.function, self.closed = function, False
     def __call__(self, batch):

@@ -17,12 +17,12 @@ UNSEEN = ("data", "result", "node_name")
 
 
 def chance(*seed):
-    """Give a number that only depends on ``seed``."""
+    """Return a number that only depends on ``seed``."""
     return zlib.crc32(repr(seed).encode())
 
 
 def computed(name, request):
-    """Give what a node writes into a request; raises what it fails with.
+    """Return what a node writes into a request; raises what it fails with.
 
     Nodes with an ``f`` in their name sometimes fail, with an ``x`` sometimes give no result, with
     an ``l`` give lists; all write a key of their own and ``items``, which sometimes is no list.
@@ -230,7 +230,7 @@ def input_of(name, nodes, before, pairs, ends, *, shared):
 
 
 def outcome_of(graph, entry, request):
-    """Give the dict that the caller gets; raises PathError with all that may have gone wrong."""
+    """Return the dict that the caller gets; raises PathError with all that may have gone wrong."""
     nodes, before, maps = graph
     data, taking_part = request["data"], {entry}
     for name in before:  # each stands after its predecessors

@@ -517,7 +517,7 @@ def test_taking_back_who_waits_elsewhere_makes_room_at_the_entry(gate, until):
 
 
 def own_error(error):
-    """Give the error of the coroutine: before 3.11, who awaits its task gets another one around it."""
+    """Return the error of the coroutine: before 3.11, who awaits its task gets another one around it."""
     return error if sys.version_info >= (3, 11) else error.__context__
 
 

@@ -21,7 +21,7 @@ from headrace.errors import ContractError
 
 
 def chance(*seed):
-    """Give a number that only depends on ``seed``."""
+    """Return a number that only depends on ``seed``."""
     return zlib.crc32(repr(seed).encode())
 
 
@@ -265,7 +265,7 @@ def test_a_repost_trades_the_sinks_behind_it_for_those_of_its_target():
 class Scheduled:
     """A scheduler as far as a graph links it."""
 
-    def needs_result(self, value):
+    def result_required(self, value):
         self.value = value
 
 

@@ -138,7 +138,7 @@ def test_ctrl_c_leaves_a_batch_that_a_helper_runs_to_its_end(name, until):
 
 @pytest.fixture
 def gate():
-    """Give a backend that waits with the request ``first``, and notes its batches."""
+    """Return a backend that waits with the request ``first``, and notes its batches."""
 
     class Gate:
         inside, go, ran = threading.Event(), threading.Event(), queue.SimpleQueue()

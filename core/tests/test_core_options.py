@@ -18,7 +18,7 @@ NAN = float("nan")
 
 
 def wrong(options, **keys):
-    """Give what is wrong with keys for a backend of such options."""
+    """Return what is wrong with keys for a backend of such options."""
     cls = type("Takes", (headrace.Backend,), {"Options": options, "forward": lambda *_: None})
     headrace.register("Takes", cls, replace=True)
     return problem({"backend": "Takes", **keys})

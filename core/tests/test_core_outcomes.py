@@ -436,16 +436,16 @@ def test_a_coroutine_cancelled_between_two_nodes_has_its_dict_back(gate, monkeyp
     between, cancelled = threading.Event(), threading.Event()
     with headrace.pipe(GRAPH) as pipe:
         second = scheduler_of(pipe, "b")
-        let_in = second.let_in
+        enqueue = second.enqueue
 
         def late(*args, **kwargs):
             between.set()
             assert cancelled.wait(LATE_S)
-            let_in(*args, **kwargs)
+            enqueue(*args, **kwargs)
             done.set()
 
         done = threading.Event()
-        monkeypatch.setattr(second, "let_in", late)
+        monkeypatch.setattr(second, "enqueue", late)
 
         async def main():
             request = {"data": "mine"}
@@ -659,7 +659,7 @@ STEPS = st.tuples(
 def test_a_queue_and_the_quota_of_its_guests_count_what_waits_in_which_order(steps):
     """Beside plain lists that are searched each time; a guest belongs to one of three requests."""
     outside, afterwards, arrival = [], deque(), 0.0
-    home = NodeQuota(outside, let_in := object(), sheds=True)
+    home = NodeQuota(outside, enqueue := object(), sheds=True)
     line = RequestQueue(evict := object(), afterwards)
     requests = [RequestQuota(home, entered=False) for _ in range(3)]
     assert not any(one.entered for one in requests)
@@ -683,8 +683,8 @@ def test_a_queue_and_the_quota_of_its_guests_count_what_waits_in_which_order(ste
             entry = model.pop(place % len(model))
             line.remove([entry, entry])
             assert entry not in line
-            lets_in = entry.quota is not None and outside
-            assert list(afterwards) == ([let_in] if lets_in else [])
+            try_enqueue = entry.quota is not None and outside
+            assert list(afterwards) == ([enqueue] if try_enqueue else [])
             for one in counted:
                 if entry in one[2]:
                     one[2].remove(entry)
@@ -705,7 +705,7 @@ def test_a_queue_and_the_quota_of_its_guests_count_what_waits_in_which_order(ste
         assert line.head(2) == ordered[:2]
         assert not model or line.head(1) == ordered[:1]
         assert line.count == len(model)
-        assert line.guests == len(model) - len(own)
+        assert line.counted_elsewhere == len(model) - len(own)
         assert line.weight == sum(entry.weight for entry in model)
         assert len(line._levels) <= max(1, len({entry.priority for entry in model}))
         assert sum(len(level) for level in line._levels.values()) == len(model)

@@ -21,9 +21,9 @@ def instances_of(pipe):
 
 
 def set_away(instance, away):
-    change = instance.presence.away.add if away else instance.presence.away.discard
+    change = instance.liveness.restarting.add if away else instance.liveness.restarting.discard
     change("a part of it")
-    instance.presence.changed()
+    instance.liveness.changed()
 
 
 def batches(pipe):
@@ -58,8 +58,8 @@ def test_an_instance_lost_while_it_is_away_fails_what_only_it_could_serve(pipe):
         set_away(instance, True)
     future = pipe.submit({"data": 1})
     for instance in instances_of(pipe):
-        instance.presence.gone = True
-        instance.presence.changed()
+        instance.liveness.lost = True
+        instance.liveness.changed()
     with pytest.raises(InstanceLostError):
         future.result()
     assert not pipe.ready

@@ -149,7 +149,7 @@ def test_errors_stand_beside_their_requests(probes):
 
 
 def paths(tree):
-    """Give the path of every backend in a tree of `describe`, by a walk of its own."""
+    """Return the path of every backend in a tree of `describe`, by a walk of its own."""
     found = [tree["name"]]
     for place, child in enumerate(tree["children"]):
         found += [f"{tree['name']}/{place}:{below}" for below in paths(child)]
@@ -226,7 +226,7 @@ def elsewhere(tmp_path):
 
 
 def tree_of(expression):
-    """Give the names of an expression as `describe` has them."""
+    """Return the names of an expression as `describe` has them."""
     children = [tree_of(child) for phase in expression.phases for child in phase]
     return {"name": expression.name, "children": children}
 

@@ -166,7 +166,7 @@ def piped(config, *names):
 
 
 def heard(probe, node="main"):
-    """Give how often each outcome was heard of: "ok" or the code of the error."""
+    """Return how often each outcome was heard of: "ok" or the code of the error."""
     found = {}
     for name, _, error in probe.requests:
         if name == node:

@@ -28,7 +28,7 @@ import headrace
 from headrace import _process
 from headrace._build import channel as known
 from headrace._build.channel import Channel, apply, changes, pack, unpack
-from headrace._checked import Presence
+from headrace._checked import Liveness
 from headrace._engine import engine
 from headrace.errors import (
     BackendError,
@@ -556,7 +556,7 @@ def sibling(siblings, *, lives=False, over=False):
     child = types.SimpleNamespace(close=lambda: None)
     supervisor = types.SimpleNamespace(lives=lives, over=over, kill=print)
     one = types.SimpleNamespace(supervisor=supervisor, exchanging=threading.Lock(), _child=child)
-    one._siblings, one._borrower, one._presence = siblings, None, Presence()
+    one._siblings, one._borrower, one._liveness = siblings, None, Liveness()
     supervisor.close = lambda: vars(supervisor).update(lives=False, over=True)
     siblings.members.append(one)
     return one
@@ -689,7 +689,7 @@ def test_a_dict_that_cannot_be_answered_costs_its_neighbours_nothing(file):
 
 
 def there_and_back(requests):
-    """Give requests as another process would make them again."""
+    """Return requests as another process would make them again."""
     channel = Channel(-1, -1, _process.memory_file())
     packed, bad = pack(requests, channel)
     assert bad == {}
@@ -1020,7 +1020,7 @@ def test_a_start_that_fails_says_how(starts, capfd, how, message):
 
 
 def test_a_start_that_is_given_up_says_so_and_ends_its_process():
-    supervisor = Supervisor("given-up", {}, Restarts(0), Presence(), bool)
+    supervisor = Supervisor("given-up", {}, Restarts(0), Liveness(), bool)
     with pytest.raises(SetupError, match="the build was given up"):
         supervisor.start(lambda: True)
     assert supervisor.over
@@ -1030,7 +1030,7 @@ def test_a_start_that_is_given_up_says_so_and_ends_its_process():
 
 
 def test_a_process_that_dies_as_it_is_closed_keeps_its_descriptors_until_it_was_told():
-    supervisor = Supervisor("told", {}, Restarts(0), Presence(), bool)
+    supervisor = Supervisor("told", {}, Restarts(0), Liveness(), bool)
     found = []
 
     def end():
@@ -1102,7 +1102,7 @@ def test_a_process_that_cannot_be_started_keeps_no_descriptors(monkeypatch, fail
 
 
 def _open_files():
-    """Give the descriptors of this process, each with what it is of."""
+    """Return the descriptors of this process, each with what it is of."""
     found = set()
     for one in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # such as that of the folder itself

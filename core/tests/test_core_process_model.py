@@ -137,7 +137,7 @@ class Model(RuleBasedStateMachine):
         scheduling.workers_by_hand(self.scheduler, self._post)
 
     def _post(self, instance, run):
-        assert not instance.presence.away, "a batch for one that is away"
+        assert not instance.liveness.restarting, "a batch for one that is away"
         self.hands[instance.index].put(run)
 
     def let_pass(self, seconds):
@@ -335,10 +335,10 @@ class Model(RuleBasedStateMachine):
     @invariant()
     def who_has_no_process_is_away_until_it_has_one(self):
         for process in getattr(self, "processes", ()):
-            supervisor, presence = process.supervisor, process._presence
+            supervisor, liveness = process.supervisor, process._liveness
             if not supervisor._closing:
-                assert (supervisor in presence.away) is (not supervisor.lives)
-                assert presence.gone is (supervisor._failure is not None)
+                assert (supervisor in liveness.restarting) is (not supervisor.lives)
+                assert liveness.lost is (supervisor._failure is not None)
 
     @invariant()
     def who_is_free_and_there_leaves_nobody_waiting(self):
@@ -347,7 +347,7 @@ class Model(RuleBasedStateMachine):
         there = [
             one
             for one in self.scheduler.instances
-            if one.holder is None and one.living and not one.presence.away
+            if one.holder is None and one.living and not one.liveness.restarting
         ]
         assert not there or not self._count(QUEUED)
 
@@ -356,7 +356,7 @@ class Model(RuleBasedStateMachine):
         if not hasattr(self, "scheduler"):
             return
         # What was cut before the loss and has not begun finds it out.
-        if all(i.presence.gone and i.holder is None for i in self.scheduler.instances):
+        if all(i.liveness.lost and i.holder is None for i in self.scheduler.instances):
             assert not self._count(QUEUED)
 
     def teardown(self):

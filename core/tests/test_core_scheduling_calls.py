@@ -491,7 +491,7 @@ def test_coroutines_share_batches_and_never_block_the_loop(gate):
 
 
 async def abandoned_when_cancelled(pipe, requests):
-    """Give ``abandoned`` of the cancellation: where the call stands, not where its task is awaited."""
+    """Return ``abandoned`` of the cancellation: where the call stands, not where its task is awaited."""
     try:
         await pipe.call_async(requests)
     except asyncio.CancelledError as error:

@@ -25,11 +25,11 @@ from hypothesis.stateful import (
 from internals import scheduling
 from internals.scheduling import (
     DONE,
+    INLINE_BELOW_S,
     NOBODY,
     OUTSIDE,
     QUEUED,
     RUNNING,
-    SWIFT_S,
     WAITING,
     Entry,
     Hand,
@@ -90,7 +90,7 @@ class Told(Backend):
             raise InstanceLostError("told to")
 
     def forward(self, batch):
-        assert not self._presence.gone
+        assert not self._liveness.lost
         self.seen.append(list(batch))
         plan = self.plan
         during, self.during = self.during, None
@@ -475,7 +475,7 @@ class Model(RuleBasedStateMachine):
 
     @invariant()
     def nobody_waits_once_all_are_lost(self):
-        if hasattr(self, "scheduler") and all(i.presence.gone for i in self.scheduler.instances):
+        if hasattr(self, "scheduler") and all(i.liveness.lost for i in self.scheduler.instances):
             assert not self._count(QUEUED)
             assert not self._count(OUTSIDE)
             assert all(instance.holder is None for instance in self.scheduler.instances)
@@ -859,7 +859,7 @@ def test_the_oldest_runs_what_waits_once_it_is_woken_to_look_for_a_free_instance
     """A caller whose time for batches of others is over leaves a swift instance free for it."""
     scheduler, _, _ = several_by_hand((1, 1))
     (instance,) = scheduler.instances
-    instance.thread, instance.mean_s = None, SWIFT_S / 2
+    instance.thread, instance.mean_s = None, INLINE_BELOW_S / 2
     node = scheduler.node
     leader, oldest = Waiter(1, node), Waiter(2, node)
     oldest.pending, oldest.parked = 1, True

@@ -24,6 +24,6 @@ class Digits(nn.Module):  # type: ignore[misc]  # not looked into
         self.classes = nn.Sequential(nn.Flatten(), nn.Dropout(0.3), nn.Linear(64 * 16, 10))
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Give a score per class, not yet probabilities."""
+        """Return a score per class, not yet probabilities."""
         scores: torch.Tensor = self.classes(self.features(images))
         return scores

@@ -38,7 +38,7 @@ ENLARGED = 8
 
 
 def load_pictures() -> list[Any]:
-    """Give the pictures, ``uint8 [N, 8, 8]``, and their digits: those to train on, those held out.
+    """Return the pictures, ``uint8 [N, 8, 8]``, and their digits: those to train on, those held out.
 
     Returns:
         Pictures to train on, pictures held out (a quarter, of each digit as large a part), the
@@ -53,7 +53,7 @@ def load_pictures() -> list[Any]:
 
 
 def as_input(images: Any) -> torch.Tensor:
-    """Give ``uint8 [N, 8, 8]`` as the network sees it: ``float32 [N, 1, 8, 8]``, 0 to 1."""
+    """Return ``uint8 [N, 8, 8]`` as the network sees it: ``float32 [N, 1, 8, 8]``, 0 to 1."""
     return torch.from_numpy(images).unsqueeze(1) / 255
 
 

@@ -7,7 +7,7 @@ import headrace
 
 @headrace.register("PictureBoxes")
 class PictureBoxes(headrace.Backend):
-    """Give boxes in pixels of the picture, as numbers that JSON has.
+    """Return boxes in pixels of the picture, as numbers that JSON has.
 
     Reads: ``data``: a list of ``float32 [4, 2]``, corners in pixels of the fitted page; ``fit``: how
         the page was fitted, as FitPage writes it.

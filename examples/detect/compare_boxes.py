@@ -25,7 +25,7 @@ LEAST = 0.99
 
 
 def iou(a: Sequence[Sequence[float]], b: Sequence[Sequence[float]]) -> float:
-    """Give the intersection over the union of two convex quadrangles, corners ``[x, y]``."""
+    """Return the intersection over the union of two convex quadrangles, corners ``[x, y]``."""
     first, second = (np.asarray(quad, np.float32) for quad in (a, b))
     shared = cv2.intersectConvexConvex(first, second)[0]
     union = cv2.contourArea(first) + cv2.contourArea(second) - shared
@@ -48,7 +48,7 @@ def overlaps(ours: Sequence[Any], theirs: Sequence[Any]) -> list[float]:
 
 
 def boxes_of(config: Path, pages: Sequence[bytes], clients: int) -> list[list[Any]]:
-    """Give the boxes of each page, read from so many threads at once."""
+    """Return the boxes of each page, read from so many threads at once."""
     with headrace.pipe(str(config)) as pipe, ThreadPoolExecutor(clients) as threads:
         answers = list(threads.map(pipe, [{"data": page} for page in pages]))
     return [answer["result"]["boxes"] for answer in answers]

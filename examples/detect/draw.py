@@ -19,7 +19,7 @@ RED = (220, 50, 47)
 
 
 def draw_boxes(page: Image.Image, boxes: list[list[list[float]]]) -> Image.Image:
-    """Give a copy of the page with the outline of each box, corners in pixels."""
+    """Return a copy of the page with the outline of each box, corners in pixels."""
     drawn = page.convert("RGB")
     pen = ImageDraw.Draw(drawn)
     for box in boxes:

@@ -51,7 +51,7 @@ class Run(NamedTuple):
 
 
 def rapidocr_reader(**options: int) -> Reader:
-    """Give rapidocr as a function from a file to its text, with some options other than installed."""
+    """Return rapidocr as a function from a file to its text, with some options other than installed."""
     params: dict[str, Any] = {"Global.log_level": "error"}
     params.update({OPTIONS[name]: value for name, value in options.items()})
     engine = RapidOCR(params=params)

@@ -40,7 +40,7 @@ def to_stride(side: float) -> int:
 
 
 def picture_of(request: headrace.keys.Request) -> NDArray[np.uint8]:
-    """Give the colour picture in ``data``.
+    """Return the colour picture in ``data``.
 
     Raises:
         InputError: There is none.
@@ -69,7 +69,7 @@ class PageFit:
     top: int
 
     def to_picture(self, quad: NDArray[np.float32]) -> list[list[float]]:
-        """Give the corners of a box in pixels of the picture."""
+        """Return the corners of a box in pixels of the picture."""
         corners = (quad.astype(float) - [0, self.top]) * self.scale
         rows: list[list[float]] = np.clip(corners, 0, [self.width, self.height]).round(1).tolist()
         return rows
@@ -223,7 +223,7 @@ class DbBoxes(headrace.Backend):
             request["result"] = in_reading_order([quad for quad in quads if quad is not None])
 
     def _grown(self, text: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
-        """Give the grown boxes in a map, in its own pixels."""
+        """Return the grown boxes in a map, in its own pixels."""
         mask = cv2.dilate((text > self.options.threshold).view(np.uint8), np.ones((2, 2), np.uint8))
         contours, _ = cv2.findContours(mask, cv2.RETR_LIST, cv2.CHAIN_APPROX_SIMPLE)
         for contour in contours[: self.options.max_boxes]:
@@ -250,7 +250,7 @@ class DbBoxes(headrace.Backend):
 
 
 def smallest_box(points: NDArray[Any]) -> tuple[NDArray[np.float32], float]:
-    """Give the smallest box around points, turned as it needs, and its shorter side."""
+    """Return the smallest box around points, turned as it needs, and its shorter side."""
     box = cv2.minAreaRect(points)
     return clockwise(np.asarray(cv2.boxPoints(box), np.float32)), min(box[1])
 
@@ -263,7 +263,7 @@ def clockwise(quad: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def mean_inside(text: NDArray[np.float32], quad: NDArray[np.float32]) -> float:
-    """Give the mean of a map inside a box."""
+    """Return the mean of a map inside a box."""
     limit = np.array(text.shape[::-1]) - 1
     left, top = np.clip(np.floor(quad.min(0)), 0, limit).astype(int)
     right, bottom = np.clip(np.ceil(quad.max(0)), 0, limit).astype(int)

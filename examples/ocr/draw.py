@@ -26,7 +26,7 @@ BOX, SURE, UNSURE = (220, 50, 47), (20, 20, 20), (190, 110, 0)
 
 
 def answers(inputs: list[str]) -> Iterator[dict[str, Any]]:
-    """Give path and result of each page, from pictures or from lines of JSON."""
+    """Return path and result of each page, from pictures or from lines of JSON."""
     pictures = [name for name in inputs if not name.endswith((".json", ".jsonl")) and name != "-"]
     for name in inputs or ["-"]:
         if name not in pictures:
@@ -61,7 +61,7 @@ def draw_answer(
 
 
 def find_font() -> Path | None:
-    """Give a font that has most characters: a Chinese one, else DejaVu; None: that of Pillow."""
+    """Return a font that has most characters: a Chinese one, else DejaVu; None: that of Pillow."""
     fonts = find_fonts()
     names = (name.lower() for name in (*CJK_FONTS, "DejaVuSans"))
     return next((fonts[name] for name in names if name in fonts), None)

@@ -187,7 +187,7 @@ def copy_models(folder: Path) -> None:
 
 
 def package_folder(name: str) -> Path:
-    """Give the folder of an installed package without importing it."""
+    """Return the folder of an installed package without importing it."""
     spec = importlib.util.find_spec(name)
     if spec is None or spec.origin is None:
         raise SystemExit(f"{name} is not installed: pip install -r {HERE / 'requirements.txt'}")
@@ -228,7 +228,7 @@ def draw(line: Line, font: AnyFont, seed: int) -> Image.Image:
 
 
 def drawn_lines() -> Iterator[tuple[str, str, Image.Image]]:
-    """Give name, text and picture of all lines that the fonts of this machine can draw."""
+    """Return name, text and picture of all lines that the fonts of this machine can draw."""
     fonts = find_fonts()
     chinese = "".join(line.text for line in CJK_LINES)
     latin = [name for name in LATIN_FONTS if name.lower() in fonts]
@@ -250,7 +250,7 @@ def drawn_lines() -> Iterator[tuple[str, str, Image.Image]]:
 
 
 def page_lines() -> Iterator[tuple[str, str, Image.Image]]:
-    """Give name, text and picture of the lines on the scanned page inside scikit-image."""
+    """Return name, text and picture of the lines on the scanned page inside scikit-image."""
     page = Image.open(package_folder("skimage") / "data" / "page.png")
     if page.size != PAGE_SIZE:
         print("scikit-image's page.png is another one than expected: no lines from it")
@@ -287,7 +287,7 @@ def make_broken(folder: Path) -> None:
 
 
 def page_font(name: str, letters: int, fonts: dict[str, Path]) -> AnyFont | None:
-    """Give a font, the one inside Pillow in place of a Latin one; None when it must be Chinese."""
+    """Return a font, the one inside Pillow in place of a Latin one; None when it must be Chinese."""
     if name == "cjk":
         chinese = WORDS["chinese"].replace("\n", "")
         names = [n.lower() for n in CJK_FONTS if n.lower() in fonts]

@@ -11,5 +11,5 @@ MODEL = LogisticRegression(max_iter=1000).fit(IRIS.data, IRIS.target)
 
 @headrace.register("Iris", batched=True)
 def species(flowers: list[list[float]]) -> list[str]:
-    """Give the species of each flower, from lengths and widths of its sepal and petal in centimetres."""
+    """Return the species of each flower, from lengths and widths of its sepal and petal in centimetres."""
     return IRIS.target_names[MODEL.predict(flowers)].tolist()

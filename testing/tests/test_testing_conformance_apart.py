@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def kit(name, forward, **attributes):
-    """Give the conformance class of a backend that has nothing but a ``forward``."""
+    """Return the conformance class of a backend that has nothing but a ``forward``."""
     headrace.register(name, type(name, (headrace.Backend,), {"forward": forward}), replace=True)
     items = {"make_item": lambda self, k: {"data": k}}
     return type(f"Kit{name}", (BackendConformance,), {"expression": name, **items, **attributes})

@@ -267,7 +267,7 @@ def test_sections_of_other_styles_are_read(doc):
 
 
 class NamesItsKeysInSentences(headrace.Backend):
-    """Give what came.
+    """Return what came.
 
     Reads: ``data``, which may be anything.
     Writes: the same object as ``result``.
@@ -310,7 +310,7 @@ def test_a_factory_that_gives_no_request_for_a_later_number_is_told_by_that_numb
 
 
 class TakesArrays(headrace.Backend):
-    """Give the array that comes.
+    """Return the array that comes.
 
     Reads:
         data: An array of any shape and dtype.
@@ -353,7 +353,7 @@ def test_a_key_may_take_arrays_of_any_shape_and_dtype(cls, outcome):
 
 
 class Constant(headrace.Backend):
-    """Give the same number to all.
+    """Return the same number to all.
 
     Reads:
         Nothing.

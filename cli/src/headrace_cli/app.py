@@ -29,12 +29,12 @@ class AllCommands(Commands):
     """The commands of this package, which always win, and those of plugins."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Give the names of the commands; for completion in a shell also those of plugins."""
+        """Return the names of the commands; for completion in a shell also those of plugins."""
         typed = [shown for shown, _ in _of_plugins()] if ctx.resilient_parsing else []
         return [*COMMANDS, *typed]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Give a command by name; plugins are asked only for names that this package does not have."""
+        """Return a command by name; plugins are asked only for names that this package does not have."""
         if cmd_name in COMMANDS:
             found = getattr(importlib.import_module(f"headrace_cli.{cmd_name}"), cmd_name)
             return made_command(found, cls=Command, epilog=EXITS)
@@ -80,7 +80,7 @@ class AllCommands(Commands):
 
 
 def _of_plugins() -> list[tuple[str, Plugin]]:
-    """Give every command of plugins by the name that calls it, with its plugin."""
+    """Return every command of plugins by the name that calls it, with its plugin."""
     found = commands_of_plugins()
     names = [*COMMANDS, *(name for name, _ in found)]
     shown = [

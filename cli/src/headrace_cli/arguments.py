@@ -62,7 +62,7 @@ def group(summary: str, cls: type[Group] = Group) -> typer.Typer:
 
 
 def names_beginning(incomplete: str) -> list[str]:
-    """Give the names of backends and plugins that begin with a text, for completion in a shell."""
+    """Return the names of backends and plugins that begin with a text, for completion in a shell."""
     from headrace_cli.names import all_names
 
     return sorted(name for name in set(all_names()) if name.startswith(incomplete))

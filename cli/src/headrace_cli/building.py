@@ -58,7 +58,7 @@ def printing_warnings() -> Iterator[None]:
 
 @contextlib.contextmanager
 def showing_progress(wanted: bool = True) -> Iterator[ProgressFactory]:
-    """Give the ``progress`` for `headrace.pipe`: bars on stderr if that is a terminal, else silence."""
+    """Return the ``progress`` for `headrace.pipe`: bars on stderr if that is a terminal, else silence."""
     if not wanted or not sys.stderr.isatty():
         yield lambda _total, _unit: contextlib.nullcontext(_nothing)
         return

@@ -85,7 +85,7 @@ def check(
 
 
 def all_warnings(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """Give the warnings of ``explain``, those about libraries that are not installed, and about misspelt functions."""
+    """Return the warnings of ``explain``, those about libraries that are not installed, and about misspelt functions."""
     asked = {one["distribution"] for one in found["asks_for"]}
     lacking = [
         Problem(
@@ -114,7 +114,7 @@ class _Kept(logging.Handler):
 
 @contextlib.contextmanager
 def _logged_by_backends() -> Iterator[list[Problem]]:
-    """Give a list that has, at the end of the block, what backends have warned of in it."""
+    """Return a list that has, at the end of the block, what backends have warned of in it."""
     found: list[Problem] = []
     kept, logger = _Kept(), logging.getLogger("headrace.backend")
     logger.addHandler(kept)

@@ -153,7 +153,7 @@ def _check_writable(certificate: str) -> None:
 
 
 def _kit() -> ModuleType:
-    """Give the conformance kit, which is a distribution of its own."""
+    """Return the conformance kit, which is a distribution of its own."""
     if importlib.util.find_spec("headrace_testing") is None:
         raise MissingDependencyError(
             "the conformance kit is a distribution of its own, which is not installed",
@@ -189,7 +189,7 @@ def _refuse_what_hooks_give(name: str) -> None:
 
 
 def _conformance_classes() -> dict[tuple[str, str], str]:
-    """Give the import path of each conformance class, by the distribution and name of its backend."""
+    """Return the import path of each conformance class, by the distribution and name of its backend."""
     from importlib.metadata import entry_points
 
     points = entry_points(group="headrace.conformance")
@@ -202,7 +202,7 @@ def _conformance_classes() -> dict[tuple[str, str], str]:
 def _job(
     kit: ModuleType, name: str, plugin: Plugin, path: str | None
 ) -> tuple[type[BackendConformance], type[headrace.Backend]] | str:
-    """Give the conformance class of a backend and the class promised, or the reason why it cannot be judged."""
+    """Return the conformance class of a backend and the class promised, or the reason why it cannot be judged."""
     if not plugin.usable:
         return f"{plugin.distribution} cannot be used: {plugin.reason}"
     if path is None:

@@ -106,12 +106,12 @@ def print_message(text: str) -> None:
 
 
 def error_text(error: BaseException) -> str:
-    """Give type and text of an error."""
+    """Return type and text of an error."""
     return f"{type(error).__name__}: {error}"
 
 
 def counted(number: int, thing: str) -> str:
-    """Give ``1 node`` or ``2 nodes``."""
+    """Return ``1 node`` or ``2 nodes``."""
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 

@@ -116,7 +116,7 @@ class _Owners:
         self._by_package: Mapping[str, list[str]] | None = None
 
     def rivals(self, requires: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
-        """Give each package that a required distribution and another one both install, with their names."""
+        """Return each package that a required distribution and another one both install, with their names."""
         if self._by_package is None:
             from importlib.metadata import packages_distributions
 

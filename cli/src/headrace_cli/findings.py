@@ -57,12 +57,12 @@ class Finding:
     others: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the finding as plain data for JSON, as ``headrace plugins doctor --json`` prints it."""
+        """Return the finding as plain data for JSON, as ``headrace plugins doctor --json`` prints it."""
         return asdict(self)
 
 
 def findings() -> list[Finding]:
-    """Give all findings about installed plugins that can be made without importing a backend."""
+    """Return all findings about installed plugins that can be made without importing a backend."""
     plugins = installed()
     return [
         *(finding for plugin in plugins for finding in _about(plugin)),
@@ -72,7 +72,7 @@ def findings() -> list[Finding]:
 
 
 def with_states(plugins: Iterable[Plugin], found: Sequence[Finding]) -> list[Plugin]:
-    """Give plugins with new states: the first finding about each usable plugin is its state."""
+    """Return plugins with new states: the first finding about each usable plugin is its state."""
     return [_with_state(plugin, found) for plugin in plugins]
 
 
@@ -191,7 +191,7 @@ _FOLDER = re.compile(r"[^-]+-([^-]+)\.dist-info")
 def missing_requirements(
     requires: Iterable[str], extras: Iterable[str] = (), library: str | None = None
 ) -> Iterator[tuple[str, str]]:
-    """Give reason and remedy for each requirement that is not met here, without importing anything.
+    """Return reason and remedy for each requirement that is not met here, without importing anything.
 
     The version of a library is read from the name of its ``.dist-info`` folder where that has one,
     so that its metadata need not be opened.
@@ -219,7 +219,7 @@ def missing_requirements(
 
 
 def required(requires: Iterable[str], extras: Iterable[str] = ()) -> Iterator[Requirement]:
-    """Give the requirements that apply to this Python, this system and these extras; invalid ones name no library."""
+    """Return the requirements that apply to this Python, this system and these extras; invalid ones name no library."""
     for text in requires:
         try:
             wanted = Requirement(text)

@@ -32,7 +32,7 @@ _DYNAMIC = {
 
 
 def misspelt(found: dict[str, Any]) -> Iterator[Problem]:
-    """Give a problem for each function of a `Call` that its module certainly does not have.
+    """Return a problem for each function of a `Call` that its module certainly does not have.
 
     Args:
         found: What `headrace.explain` says of a configuration.
@@ -50,7 +50,7 @@ def misspelt(found: dict[str, Any]) -> Iterator[Problem]:
 
 
 def _functions(tree: Any) -> Iterator[str]:
-    """Give the functions that the elements of a tree call; nothing where ``tree`` is none."""
+    """Return the functions that the elements of a tree call; nothing where ``tree`` is none."""
     if isinstance(tree, dict) and "children" in tree:
         option = tree["options"].get("function")
         if (tree["name"], tree["distribution"]) == ("Call", "headrace") and option is not None:
@@ -60,7 +60,7 @@ def _functions(tree: Any) -> Iterator[str]:
 
 
 def _names(module: str) -> set[str] | None:
-    """Give the names that a module has; None where only its import would tell."""
+    """Return the names that a module has; None where only its import would tell."""
     if module in sys.builtin_module_names:
         return set(dir(__import__(module)))
     spec = _spec(module)
@@ -94,7 +94,7 @@ def _spec(module: str) -> ModuleSpec | None:
 
 
 def _bound(node: ast.AST) -> Iterator[str]:
-    """Give the names that a statement of a module binds, wherever it stands."""
+    """Return the names that a statement of a module binds, wherever it stands."""
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         yield node.name
     elif isinstance(node, ast.alias):

@@ -22,7 +22,7 @@ class Edge(NamedTuple):
 
 
 def _nodes(found: dict[str, Any]) -> dict[str, str]:
-    """Give the label of each node: a line with its name and special keys, and one with its expression."""
+    """Return the label of each node: a line with its name and special keys, and one with its expression."""
     labels = {}
     for name, node in found["nodes"].items():
         links = node["links"]
@@ -41,7 +41,7 @@ def _short(node: dict[str, Any]) -> str:
 
 
 def _edges(found: dict[str, Any]) -> list[Edge]:
-    """Give the edges of ``next``, of a ``map`` that reaches further back, of `Repost` and of `Forward`."""
+    """Return the edges of ``next``, of a ``map`` that reaches further back, of `Repost` and of `Forward`."""
     nodes = found["nodes"]
     edges: list[Edge] = []
     for name, node in nodes.items():
@@ -57,7 +57,7 @@ def _edges(found: dict[str, Any]) -> list[Edge]:
 
 
 def _called(trees: list[dict[str, Any]]) -> Iterator[str]:
-    """Give the nodes that elements of expressions call, in the order of writing."""
+    """Return the nodes that elements of expressions call, in the order of writing."""
     for tree in trees:
         if tree.get("instance", "").startswith("node."):
             yield tree["instance"].removeprefix("node.")
@@ -65,7 +65,7 @@ def _called(trees: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _label(node: dict[str, Any], source: str) -> str:
-    """Give the keys that a ``map`` takes from a node, as ``result:data,color:color``."""
+    """Return the keys that a ``map`` takes from a node, as ``result:data,color:color``."""
     pairs = node["links"].get("map", {}).get(source, {})
     targets = {key: to if isinstance(to, list) else [to] for key, to in pairs.items()}
     return ", ".join(f"{key}:{target}" for key, to in targets.items() for target in to)

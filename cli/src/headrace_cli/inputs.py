@@ -41,7 +41,7 @@ class Input:
         return inside if self.root else os.path.basename(inside)  # noqa: PTH119 - any text
 
     def read(self) -> bytes:
-        """Give the content.
+        """Return the content.
 
         Raises:
             InputError: The input cannot be read.
@@ -122,7 +122,7 @@ def _expanded(argument: str) -> Iterator[Input]:
 
 
 def _fixed_part(pattern: str) -> str:
-    """Give the innermost folder in which every match of a pattern lies."""
+    """Return the innermost folder in which every match of a pattern lies."""
     while glob.has_magic(pattern):
         pattern = os.path.dirname(pattern)  # noqa: PTH120 - any text
     return pattern or os.curdir

@@ -25,12 +25,12 @@ COMMANDS = {
 
 
 def all_plugins() -> list[Plugin]:
-    """Give the installed plugins, and core as if it were one."""
+    """Return the installed plugins, and core as if it were one."""
     return [plugins.core(), *plugins.installed()]
 
 
 def all_names() -> list[str]:
-    """Give the names of all backends that can be used, and of all plugins and distributions."""
+    """Return the names of all backends that can be used, and of all plugins and distributions."""
     found = all_plugins()
     return [
         *(name for plugin in found if plugin.usable for name in plugin.backends),
@@ -39,7 +39,7 @@ def all_names() -> list[str]:
 
 
 def backends_named(name: str) -> list[tuple[str, Plugin]]:
-    """Give each backend that ``name``, perhaps ``plugin:Name``, may mean, with its plugin."""
+    """Return each backend that ``name``, perhaps ``plugin:Name``, may mean, with its plugin."""
     qualifier, _, part = name.rpartition(":")
     found = [plugin for plugin in all_plugins() if plugin.usable and part in plugin.backends]
     if qualifier:
@@ -50,7 +50,7 @@ def backends_named(name: str) -> list[tuple[str, Plugin]]:
 
 
 def plugins_named(name: str) -> list[Plugin]:
-    """Give the plugins of this name; if it names neither plugin nor backend, of the normalised name."""
+    """Return the plugins of this name; if it names neither plugin nor backend, of the normalised name."""
     found = all_plugins()
     exact = [plugin for plugin in found if name in (plugin.distribution, plugin.plugin)]
     if exact or backends_named(name):

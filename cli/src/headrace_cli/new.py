@@ -95,7 +95,7 @@ def backend(
 
 
 def _names(text: str) -> dict[str, str]:
-    """Give the names of backend, distribution and package, derived from what the user wrote."""
+    """Return the names of backend, distribution and package, derived from what the user wrote."""
     bare = re.sub(r"^headrace[-_]", "", text, flags=re.IGNORECASE)
     backend = bare
     if not _CLASS.fullmatch(bare) and _WORDS.fullmatch(bare):
@@ -118,7 +118,7 @@ def _names(text: str) -> dict[str, str]:
 
 
 def _nearby(text: str) -> str | None:
-    """Give ``text`` without accents and the characters that no name may hold."""
+    """Return ``text`` without accents and the characters that no name may hold."""
     plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
     parts = re.findall(r"[A-Za-z0-9]+", plain)
     made = "".join(part[0].upper() + part[1:] for part in parts)
@@ -148,7 +148,7 @@ def _check_free(names: dict[str, str]) -> None:
 
 
 def _template() -> Iterator[tuple[str, str]]:
-    """Give each file of the template: its path below the root, with ``/``, and its text."""
+    """Return each file of the template: its path below the root, with ``/``, and its text."""
     root = resources.files("headrace_cli") / "_templates" / "backend" / _ROOT
     if not root.is_dir():
         raise _refusal(

@@ -101,7 +101,7 @@ class Output:
         return path
 
     def _free(self, name: PurePath, suffix: str) -> Path:
-        """Give ``a.png`` for ``a.jpg``, else ``a.jpg.png``, else ``a.jpg.2.png``."""
+        """Return ``a.png`` for ``a.jpg``, else ``a.jpg.png``, else ``a.jpg.2.png``."""
         number = 1
         path = self.folder / name.with_suffix(suffix)
         while path.resolve() in self._taken:
@@ -113,7 +113,7 @@ class Output:
 
 
 def _content(result: Any) -> tuple[bytes, str]:
-    """Give the content of a file with a result, and the suffix of the file."""
+    """Return the content of a file with a result, and the suffix of the file."""
     if isinstance(result, (bytes, bytearray, memoryview)):
         content = bytes(result)
         return content, suffix_of(content)
@@ -128,7 +128,7 @@ def _content(result: Any) -> tuple[bytes, str]:
 
 
 def suffix_of(content: bytes) -> str:
-    """Give the suffix of the format of some bytes; ``.bin`` when the format is unknown."""
+    """Return the suffix of the format of some bytes; ``.bin`` when the format is unknown."""
     for beginning, suffix in _BEGINNINGS:
         if content.startswith(beginning):
             return suffix

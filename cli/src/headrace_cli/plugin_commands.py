@@ -35,7 +35,7 @@ KNOWN_COMMANDS = {
 
 
 def commands_of_plugins() -> list[tuple[str, Plugin]]:
-    """Give the name of every command of plugins, with its plugin."""
+    """Return the name of every command of plugins, with its plugin."""
     return [(name, one) for one in headrace.plugins.installed() for name in one.hooks["commands"]]
 
 

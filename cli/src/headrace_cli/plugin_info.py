@@ -62,7 +62,7 @@ def show_info(name: str, *, json: bool) -> None:
 
 
 def _offered() -> dict[str, list[Plugin]]:
-    """Give the plugins that offer each name of a definition, policy, probe or command."""
+    """Return the plugins that offer each name of a definition, policy, probe or command."""
     found: dict[str, list[Plugin]] = {}
     for plugin in all_plugins():
         tables = [table for table in plugin.hooks.values() if isinstance(table, dict)]
@@ -102,7 +102,7 @@ def _backend(name: str, plugin: Plugin) -> dict[str, Any]:
 
 
 def _doc(cls: type[Backend]) -> str:
-    """Give the docstring of a class or of a base of it, not that of `Backend`; empty where there is none."""
+    """Return the docstring of a class or of a base of it, not that of `Backend`; empty where there is none."""
     bases = cls.__mro__[: cls.__mro__.index(headrace.Backend)]
     return next((inspect.cleandoc(base.__doc__) for base in bases if base.__doc__), "")
 
@@ -135,7 +135,7 @@ def _limits(field: FieldInfo) -> str:
 
 
 def _type_text(annotation: Any) -> str:
-    """Give the name of a type in the words of configurations: "text", "list", ..."""
+    """Return the name of a type in the words of configurations: "text", "list", ..."""
     origin, parts = typing.get_origin(annotation), typing.get_args(annotation)
     if annotation is None or annotation is type(None):
         return "none"

@@ -29,14 +29,14 @@ def escaped(text: str) -> str:
 
 
 def as_line(path: str, result: Any) -> str:
-    """Give ``path<TAB>result`` as one line; a dict gives its values, separated by tabs."""
+    """Return ``path<TAB>result`` as one line; a dict gives its values, separated by tabs."""
     result = _opened(result)
     values = list(result.values()) if isinstance(result, dict) else [result]
     return escaped(path) + "\t" + "\t".join(escaped(shown(value)) for value in values)
 
 
 def shown(value: Any) -> str:
-    """Give a short text: arrays and bytes by type and size, everything else in full."""
+    """Return a short text: arrays and bytes by type and size, everything else in full."""
     value = _opened(value)
     if isinstance(value, str):
         return value
@@ -72,7 +72,7 @@ def _readable(value: Any, above: tuple[int, ...] = ()) -> Any:
 
 
 def _opened(value: Any) -> Any:
-    """Give the content of a dataclass, a model, a mapping or a member of an enumeration; else the value."""
+    """Return the content of a dataclass, a model, a mapping or a member of an enumeration; else the value."""
     if isinstance(value, (type, dict)):
         return value
     if isinstance(value, Mapping):

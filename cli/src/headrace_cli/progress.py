@@ -46,7 +46,7 @@ def progress_bar(total: int) -> Iterator[tuple[Callable[[], None], Callable[[str
 
 @contextlib.contextmanager
 def setup_bars(console: Console) -> Iterator[ProgressFactory]:
-    """Give the ``progress`` that shows a bar for each piece of long work in ``init``, several at a time."""
+    """Return the ``progress`` that shows a bar for each piece of long work in ``init``, several at a time."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=console, transient=True, redirect_stdout=False) as bars:
 

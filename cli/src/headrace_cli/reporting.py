@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def error_as_dict(error: Any) -> dict[str, Any]:
-    """Give an error that ends a command as plain data, as ``--json`` prints it."""
+    """Return an error that ends a command as plain data, as ``--json`` prints it."""
     from headrace.errors import ConfigError, Problem
 
     if isinstance(error, ConfigError):
@@ -45,7 +45,7 @@ def error_as_dict(error: Any) -> dict[str, Any]:
 
 
 def _with_default(option: Any) -> Any:
-    """Give a flag of typer a default: without one, some versions of typer import pydantic."""
+    """Return a flag of typer a default: without one, some versions of typer import pydantic."""
     if option is not None and option.default is None and getattr(option, "is_flag", False):
         option.default = False
     return option
@@ -79,7 +79,7 @@ class Command(TyperCommand):
     """One command."""
 
     def get_help_option(self, ctx: Any) -> Any:
-        """Give the option ``--help``."""
+        """Return the option ``--help``."""
         return _with_default(super().get_help_option(ctx))
 
 
@@ -87,7 +87,7 @@ class Group(TyperGroup):
     """A group of commands."""
 
     def get_help_option(self, ctx: Any) -> Any:
-        """Give the option ``--help``."""
+        """Return the option ``--help``."""
         return _with_default(super().get_help_option(ctx))
 
 
@@ -100,7 +100,7 @@ class Commands(Group):
     _given: Sequence[str] = ()
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Give the options, including those for completion."""
+        """Return the options, including those for completion."""
         return [_with_default(option) for option in super().get_params(ctx)]
 
     def make_context(self, info_name: Any, args: list[str], *rest: Any, **extra: Any) -> Any:
@@ -165,7 +165,7 @@ def _reported(traceback: bool, args: Sequence[str]) -> Iterator[None]:
 
 
 def _file_message(error: OSError, args: Sequence[str]) -> str:
-    """Give the message of a failed read or write; with ``--json`` also print that of a file as JSON."""
+    """Return the message of a failed read or write; with ``--json`` also print that of a file as JSON."""
     about = "" if error.filename is None else f": {error.filename}"
     text = f"reading or writing failed: {error.strerror or error}{about}"
     if about and "--json" in args:  # without a file name the disk of stdout itself may be full
@@ -176,7 +176,7 @@ def _file_message(error: OSError, args: Sequence[str]) -> str:
 
 
 def _thread_message(error: RuntimeError, args: Sequence[str]) -> str:
-    """Give the message of a thread that could not be started, also as JSON; raise any other error again."""
+    """Return the message of a thread that could not be started, also as JSON; raise any other error again."""
     if str(error) != "can't start new thread":  # CPython has no type for it
         raise error
     text = f"{error}: the user or the container has no room for more (ulimit -u, the limit of pids)"

@@ -253,7 +253,7 @@ class _Run:
             yield
 
     def summary(self, arguments: Sequence[str]) -> str:
-        """Give the number of requests, their rate, and the sizes of their batches."""
+        """Return the number of requests, their rate, and the sizes of their batches."""
         answered = self.ok + self.failed
         rate = answered / self.seconds if self.seconds > 0 else 0.0
         text = f"{counted(answered, 'request')}: {self.ok} ok, {self.failed} failed"
@@ -280,7 +280,7 @@ def _done(outcome: Future[Any] | InputError) -> bool:
 
 
 def _window(pipeline: headrace.Pipeline) -> int:
-    """Give how many requests to keep open: full batches for all instances, and the next ones waiting.
+    """Return how many requests to keep open: full batches for all instances, and the next ones waiting.
 
     It is never more than a queue takes, so that no queue refuses a request.
     """

@@ -57,7 +57,7 @@ def schema(
 
 
 def json_schema() -> dict[str, Any]:
-    """Give a JSON Schema (draft 2020-12) of the configuration.
+    """Return a JSON Schema (draft 2020-12) of the configuration.
 
     Options of all backends, policies and probes that can be imported here are listed as keys of nodes.
     Which of them a node may have depends on its expressions, and only `check` knows that. Other keys are
@@ -181,7 +181,7 @@ def _add_closed(definitions: dict[str, Any], whole: Iterable[str]) -> None:
 
 
 def _somewhere(schema: dict[str, Any]) -> dict[str, Any]:
-    """Give the schema of a table in which some value fits ``schema``."""
+    """Return the schema of a table in which some value fits ``schema``."""
     return {"type": "object", "not": {"additionalProperties": {"not": schema}}}
 
 
@@ -190,7 +190,7 @@ def _elsewhere(where: str) -> dict[str, Any]:
 
 
 def _unless_table(key: str) -> dict[str, Any]:
-    """Give the schema of a key at the top beside tables: a table under this key is a node."""
+    """Return the schema of a key at the top beside tables: a table under this key is a node."""
     return {"if": {"not": {"type": "object"}}, "then": {"$ref": f"#/$defs/global/properties/{key}"}}
 
 
@@ -202,14 +202,14 @@ def _or_placeholder(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _keys_of(model: type[BaseModel], definitions: dict[str, Any]) -> dict[str, Any]:
-    """Give the schemas of the fields of a model, each of which also allows a text with a placeholder."""
+    """Return the schemas of the fields of a model, each of which also allows a text with a placeholder."""
     schema = model.model_json_schema(ref_template="#/$defs/{model}")
     definitions.update(schema.get("$defs", {}))
     return {key: _or_placeholder(value) for key, value in schema.get("properties", {}).items()}
 
 
 def _option_keys(definitions: dict[str, Any]) -> tuple[dict[str, Any], bool]:
-    """Give the options of all backends, policies and probes by key, and whether these are all.
+    """Return the options of all backends, policies and probes by key, and whether these are all.
 
     Where several have the same key, a value may fit any of them.
     """

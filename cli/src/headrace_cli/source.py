@@ -34,7 +34,7 @@ def is_file(what: str) -> bool:
 
 
 def source_of(what: str, settings: Sequence[str] = ()) -> str | dict[str, Any]:
-    """Give the source for `headrace.pipe`: a path, or a dict that includes the settings.
+    """Return the source for `headrace.pipe`: a path, or a dict that includes the settings.
 
     Args:
         what: A file or an expression.
@@ -88,7 +88,7 @@ def _nodes(top: dict[str, Any]) -> list[str]:
 
 
 def _top_level(path: Path, seen: set[Path]) -> dict[str, Any]:
-    """Give the keys of a file and of the files that it extends, at the top and in tables, as far as these can be read."""
+    """Return the keys of a file and of the files that it extends, at the top and in tables, as far as these can be read."""
     try:
         path = path.resolve()  # what it extends is relative to the file, not to a link to it
         if path in seen or not path.is_file():  # reading a pipe might never end
@@ -121,13 +121,13 @@ def _in_home(path: str) -> Path:
 
 
 def _variable(placeholder: re.Match[str]) -> str:
-    """Give the value of a placeholder; that one has none is reported when the configuration is loaded."""
+    """Return the value of a placeholder; that one has none is reported when the configuration is loaded."""
     name, default = placeholder.groups(default="")
     return os.environ.get(name) or default if name else "$"
 
 
 def _of_node(parts: list[str], top: dict[str, Any]) -> list[str]:
-    """Give the path of a key in a configuration with these keys at the top.
+    """Return the path of a key in a configuration with these keys at the top.
 
     A key of the only node is at the top if ``backend`` is there (the node is then called ``main``); otherwise it is
     in the one table that is a node. A key of the whole pipeline is where the configuration has it.

@@ -39,25 +39,25 @@ def filler(item: Request) -> Filler:
     return Filler({key: value for key, value in item.items() if key != "result"})
 
 
-class Presence:
-    """Whether an instance can serve: it may be gone for ever, or away for a while.
+class Liveness:
+    """Whether an instance can serve: it may be lost for ever, or restarting.
 
     Attributes:
-        gone: Whether the instance is lost for ever.
-        away: The parts of it that are being started again. Until that is done, waiting requests go to other
+        lost: Whether the instance is lost for ever.
+        restarting: The parts of it that are being started again. Until that is done, waiting requests go to other
             instances, or wait on.
         changed: Called, without a lock, when another thread than the one that runs the batch has changed
-            ``gone`` or ``away``.
-        ends: Functions that end what runs in the instance; called when its batch is left behind.
+            ``lost`` or ``restarting``.
+        killers: Functions that end what runs in the instance; called when its batch is left behind.
         entries: Gives the entries of the batch that it runs; none for a request that its caller runs.
     """
 
     def __init__(self) -> None:
-        self.gone = False
-        self.away: set[object] = set()
+        self.lost = False
+        self.restarting: set[object] = set()
         # Until a node sets these two, `bool()` and `tuple()` do nothing.
         self.changed: Callable[[], object] = bool
-        self.ends: list[Callable[[], object]] = []
+        self.killers: list[Callable[[], object]] = []
         self.entries: Callable[[], Sequence[Any]] = tuple
 
 
@@ -74,7 +74,7 @@ class Checked:
     _node: str | None = None
     _index: int | None = None
     _pad: bool = False
-    _presence: Presence | None = None  # of the instance to which this backend belongs
+    _liveness: Liveness | None = None  # of the instance to which this backend belongs
     _whole: Any = None  # the instance of a scheduler whose root this backend is
     _dependency: Checked | None = None
     _bounded: bool = True  # batches must be compared with the range
@@ -219,8 +219,8 @@ class Checked:
 
     def _lose(self, error: InstanceLostError) -> None:
         """Mark the instance as lost, unless the error has a node: then another instance was lost."""
-        if error.node is None and self._presence is not None:
-            self._presence.gone = True
+        if error.node is None and self._liveness is not None:
+            self._liveness.lost = True
 
     def _last_label(self, request: Request) -> str:
         """Name the backend that should have written ``result``: in a sequence the last element."""
@@ -322,7 +322,7 @@ def _forget_earlier(error: BaseException) -> None:
 
 
 def weight_of(batch: Sequence[Request]) -> int:
-    """Give the weight of a batch: the sum of ``request_size``, 1 where an item has none."""
+    """Return the weight of a batch: the sum of ``request_size``, 1 where an item has none."""
     total = 0
     for request in batch:
         total += request.get("request_size", 1)
@@ -360,7 +360,7 @@ def range_problem(least: Any, most: Any) -> str | None:
 
 
 def largest_size(sizes: Sequence[int], most: int | None) -> int | None:
-    """Give the largest of ``sizes``, which ascend, that is within ``most``; ``most`` when there is none."""
+    """Return the largest of ``sizes``, which ascend, that is within ``most``; ``most`` when there is none."""
     return next((size for size in reversed(sizes) if most is None or size <= most), most)
 
 
@@ -370,7 +370,7 @@ def is_count(value: Any, least: int = 1) -> bool:
 
 
 def as_int(value: Any) -> int | None:
-    """Give the int for which a value stands, also one of numpy; None for a bool and for any other value."""
+    """Return the int for which a value stands, also one of numpy; None for a bool and for any other value."""
     try:
         return None if isinstance(value, bool) else index(value)
     except Exception:  # noqa: BLE001 - the value's __index__ may raise anything

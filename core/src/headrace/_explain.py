@@ -140,7 +140,7 @@ def _node(plan: PipelinePlan, node: NodePlan) -> dict[str, Any]:
 
 
 def _links(links: Links) -> dict[str, Any]:
-    """Give the links of a node that are set, in the form of a configuration."""
+    """Return the links of a node that are set, in the form of a configuration."""
     each = links.each
     found: dict[str, Any] = {
         "next": list(links.next),
@@ -178,7 +178,7 @@ def _processes(node: NodePlan) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Give a value in a form that JSON can hold, also for numbers of libraries, enumerations and models."""
+    """Return a value in a form that JSON can hold, also for numbers of libraries, enumerations and models."""
     if isinstance(value, (Enum, BaseModel)):
         return plain(value.value if isinstance(value, Enum) else value.model_dump())
     if value is None or isinstance(value, (bool, int, str)):
@@ -195,7 +195,7 @@ def plain(value: Any) -> Any:
 
 
 def trees_of(node: NodePlan, built: dict[Element, Any] | None = None) -> dict[str, Any]:
-    """Give the tree of a node, and those of what is written around its backend; see `describe_element`."""
+    """Return the tree of a node, and those of what is written around its backend; see `describe_element`."""
     trees = {"tree": node.backend or node.entrypoint, "init": node.init}
     if node.keys.node_entrypoint is not None and node.entrypoint is not trees["tree"]:
         trees["node_entrypoint"] = node.entrypoint
@@ -203,7 +203,7 @@ def trees_of(node: NodePlan, built: dict[Element, Any] | None = None) -> dict[st
 
 
 def describe_element(element: Element, built: dict[Element, Any] | None = None) -> dict[str, Any]:
-    """Give one element and all below it.
+    """Return one element and all below it.
 
     Args:
         element: The element.
@@ -243,7 +243,7 @@ def describe_element(element: Element, built: dict[Element, Any] | None = None) 
 
 
 def _built(backend: Backend) -> Any:
-    """Give what a backend says of itself, or the error that it raises."""
+    """Return what a backend says of itself, or the error that it raises."""
     try:
         return plain(backend.describe())
     except Exception as error:  # noqa: BLE001 - the other backends must be described as well

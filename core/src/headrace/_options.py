@@ -52,7 +52,7 @@ class TextWithBase(str):
 
 
 def keys_of(model: type[BaseModel]) -> dict[str, str]:
-    """Give the name of each field of a model, by the key under which the field is written."""
+    """Return the name of each field of a model, by the key under which the field is written."""
     return {field.alias or name: name for name, field in model.model_fields.items()}
 
 
@@ -66,7 +66,7 @@ def mapped(value: Any, leaf: Callable[[Any], Any]) -> Any:
 
 
 def without_base(value: Any) -> Any:
-    """Give a value in which each text with a folder is replaced by a plain text."""
+    """Return a value in which each text with a folder is replaced by a plain text."""
     if isinstance(value, TextWithBase):
         return str(value)
     if type(value) in (list, tuple):
@@ -81,12 +81,12 @@ def _with_own_base(value: Any) -> Any:
 
 
 def path_as_text(value: Any) -> Any:
-    """Give the text of a path object of any kind, and every other value as it is."""
+    """Return the text of a path object of any kind, and every other value as it is."""
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
 def in_home(path: str | os.PathLike[str]) -> Path:
-    """Give a path whose leading ``~`` is the home folder; where that is unknown, the path as it is written."""
+    """Return a path whose leading ``~`` is the home folder; where that is unknown, the path as it is written."""
     return Path(os.path.expanduser(path))  # noqa: PTH111 - the method of Path raises where it is unknown
 
 
@@ -212,7 +212,7 @@ _WORDS = {
 
 
 def wrong_values(error: ValidationError, options: type[BaseModel]) -> Iterator[ErrorDetails]:
-    """Give the problems of options in the words of a configuration, once per value.
+    """Return the problems of options in the words of a configuration, once per value.
 
     For an option that may have several types, pydantic gives the problem of each type. If it can be known
     which type the value was meant to have, only the problem of that type is given; otherwise all of them in

@@ -210,7 +210,7 @@ class Pipeline:
         return self._entrance.admitted(items, timeout, priority)
 
     def stats(self) -> dict[str, Any]:
-        """Give counts and times since the start, per node, as a dict that can be written as JSON."""
+        """Return counts and times since the start, per node, as a dict that can be written as JSON."""
         return self._engine.statistics()
 
     def describe(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from headrace._config.document import Document, Table, read_document
 from headrace._config.problems import Problems, key_place, with_room
-from headrace._config.shape import FIXED_KEYS, NODE_KEYS, Shape, key_schemas, read_shape
+from headrace._config.sections import FIXED_KEYS, NODE_KEYS, Sections, key_schemas, read_sections
 from headrace._options import keys_of, mapped, path_as_text, without_base
 from headrace._plan.element import PipelinePlan, elements_of
 from headrace._plan.planner import Planner
@@ -30,7 +30,7 @@ class PipelineConfig:
     """
 
     _document: Document
-    _shape: Shape
+    _shape: Sections
     _plan: PipelinePlan
     _allow_import: bool
 
@@ -73,7 +73,7 @@ class PipelineConfig:
         why = refused(allow_import=allow_import)
         files = _run_imports(document, why, problems)
         all_names = not len(problems)
-        shape = read_shape(document, problems)
+        shape = read_sections(document, problems)
         plan = Planner(shape, files, problems, all_names, why).pipeline()
         lacks = any(one.code.startswith(_LACKS) for one in problems)
         if lacks and registry.look_again():  # pip has been run since, in a notebook say
@@ -86,7 +86,7 @@ class PipelineConfig:
 
     @staticmethod
     def key_schemas() -> dict[str, dict[str, Any]]:
-        """Give the JSON Schema of every key that is no option of a backend, for editors and forms.
+        """Return the JSON Schema of every key that is no option of a backend, for editors and forms.
 
         Returns:
             ``"node"``: keys of a node that may also stand in ``[global]`` as the default of all nodes;
@@ -95,7 +95,7 @@ class PipelineConfig:
         return key_schemas()
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the configuration as plain data, merged from all its files.
+        """Return the configuration as plain data, merged from all its files.
 
         Relative paths stay as written, each relative to its own file: give their folder as ``base`` when the
         dict is loaded again. (A pickled configuration keeps the folders.)
@@ -107,7 +107,7 @@ class PipelineConfig:
         return plain | {key: _plain(written.value) for key, written in document.top.items()}
 
     def _changed(self, node: str, changes: Mapping[str, Any]) -> PipelineConfig:
-        """Give this configuration with changes of one node; it is read and checked as a whole.
+        """Return this configuration with changes of one node; it is read and checked as a whole.
 
         Args:
             node: The node.
@@ -169,7 +169,7 @@ class PipelineConfig:
         return hash(frozenset(self.nodes))
 
     def _checked(self) -> list[Any]:
-        """Give all checked options, in which paths are absolute, and the imported files."""
+        """Return all checked options, in which paths are absolute, and the imported files."""
         files = [path for path, _ in self._plan.files]
         probes = [probe.options for probe in self._plan.probes]
         return [*files, *(element.options for element in elements_of(self._plan.roots)), *probes]

@@ -55,11 +55,11 @@ class Problem:
         object.__setattr__(self, "hint", self.hint and shortened(self.hint))
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the problem as plain data for JSON."""
+        """Return the problem as plain data for JSON."""
         return {**asdict(self), "span": self.span and [*self.span]}
 
     def render(self) -> str:
-        """Give the text for people: place, message, the expression with a caret, suggestion."""
+        """Return the text for people: place, message, the expression with a caret, suggestion."""
         file = self.file if self.line is None else f"{self.file}:{self.line}:{self.column}"
         place = shortened(": ".join(part for part in (file, self.path) if part))
         lines = [f"{place}: {self.message}" if place else self.message]
@@ -103,7 +103,7 @@ def _caret(text: str, start: int, end: int) -> list[str]:
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Give the known name that is most like ``name``, or None when none is like it."""
+    """Return the known name that is most like ``name``, or None when none is like it."""
     by_lower: dict[str, str] = {}
     for one in known:
         by_lower.setdefault(one.lower(), one)
@@ -140,15 +140,15 @@ def no_file(path: Path) -> str | None:
 
 
 def error_text(error: BaseException) -> str:
-    """Give type and text of an error, even when its ``__str__`` raises."""
+    """Return type and text of an error, even when its ``__str__`` raises."""
     try:
         return f"{type(error).__name__}: {error}".removesuffix(": ")
     except Exception as broken:  # noqa: BLE001 - the __str__ is a user's
         return f"{type(error).__name__} (its __str__ raised {type(broken).__name__})"
 
 
-def unless_all_well(outcomes: list[Error | None]) -> list[Error | None] | None:
-    """Give the outcomes of a batch, None where no item has failed; a user's error may count as false."""
+def none_if_all_ok(outcomes: list[Error | None]) -> list[Error | None] | None:
+    """Return the outcomes of a batch, None where no item has failed; a user's error may count as false."""
     for outcome in outcomes:
         if outcome is not None:
             return outcomes
@@ -224,7 +224,7 @@ def twin_of(error: BaseException) -> Any:
 
 
 def portable(value: Any) -> Any:
-    """Give ``value`` itself if it can be pickled and unpickled, else a stand-in with its text.
+    """Return ``value`` itself if it can be pickled and unpickled, else a stand-in with its text.
 
     An exception whose ``__init__`` takes more than its text is pickled well and raises when it is unpickled.
     """
@@ -240,7 +240,7 @@ def portable(value: Any) -> Any:
 
 
 def shown(value: object) -> str:
-    """Give the repr of any value, cut to 200 characters, even when its ``__repr__`` raises."""
+    """Return the repr of any value, cut to 200 characters, even when its ``__repr__`` raises."""
     try:
         text = repr(value)
     except Exception:  # noqa: BLE001 - a user's __repr__, or an int of too many digits

@@ -52,7 +52,7 @@ _open: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
 def usable_cpus() -> int:
-    """Give the number of CPUs that this process may use, like ``os.process_cpu_count`` of Python 3.13.
+    """Return the number of CPUs that this process may use, like ``os.process_cpu_count`` of Python 3.13.
 
     It is at least 1. The environment variable ``PYTHON_CPU_COUNT`` wins: a container, or one of several
     processes that share a machine, can be told its share by it.

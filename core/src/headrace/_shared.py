@@ -31,7 +31,7 @@ class Shared:
         self._closed = False
 
     def get(self, key: object, default: Any = None) -> Any:
-        """Give the object under ``key`` in this store or an outer one; else ``default``.
+        """Return the object under ``key`` in this store or an outer one; else ``default``.
 
         It does not wait for an object that another thread is making.
         """
@@ -43,7 +43,7 @@ class Shared:
         return default
 
     def get_or_create(self, key: object, factory: Callable[[], T]) -> T:
-        """Give the object under ``key`` in this store; the first caller makes it with ``factory``.
+        """Return the object under ``key`` in this store; the first caller makes it with ``factory``.
 
         Other callers wait until it is made. An error of the factory is raised, and nothing is stored. Once the
         store is closed nothing more is made: ClosedError. Unlike `get` this does not look into outer stores.

@@ -48,7 +48,7 @@ class KVStorage:
         self._find(request_id)[key] = [value]
 
     def get(self, request_id: Any, key: str, default: Any = None) -> Any:
-        """Give the value of a key, or ``default``.
+        """Return the value of a key, or ``default``.
 
         Raises:
             RequestNotFoundError: The request is unknown.
@@ -62,7 +62,7 @@ class KVStorage:
         return values is not None and (key is None or key in values)
 
     def items(self, request_id: Any) -> dict[str, Any]:
-        """Give a copy of all keys and values of a request.
+        """Return a copy of all keys and values of a request.
 
         Raises:
             RequestNotFoundError: The request is unknown.

@@ -211,7 +211,7 @@ class RequestError(_PlacedError):
     abandoned: bool = False
 
     def copy(self) -> RequestError:
-        """Give a new error of the same class and content, so that no two requests share one."""
+        """Return a new error of the same class and content, so that no two requests share one."""
         twin: RequestError = twin_of(self)
         return twin
 
@@ -384,7 +384,7 @@ class ClosedError(HeadraceError, RuntimeError):
 
 
 def code_of(error: BaseException) -> str:
-    """Give the stable code of any error, as ``stats()`` counts it; it never raises."""
+    """Return the stable code of any error, as ``stats()`` counts it; it never raises."""
     if isinstance(error, HeadraceError):
         try:
             return str(error.code)

@@ -60,7 +60,7 @@ hookimpl: pluggy.HookimplMarker = pluggy.HookimplMarker("headrace")
 
 @hookspec
 def headrace_definitions() -> dict[str, str]:
-    """Give definitions: names that stand for expressions, as ``[define]`` gives them.
+    """Return definitions: names that stand for expressions, as ``[define]`` gives them.
 
     A definition is checked when a configuration uses it, so it should name only backends that the
     distribution brings or requires. Args inside it are defaults; what the user writes wins. A
@@ -83,7 +83,7 @@ def headrace_definitions() -> dict[str, str]:
 
 @hookspec
 def headrace_batch_policies() -> dict[str, str]:
-    """Give batch policies: classes that decide when a batch is cut.
+    """Return batch policies: classes that decide when a batch is cut.
 
     Returns:
         Name to the import path of a subclass of `headrace.policies.BatchPolicy`, often of
@@ -105,7 +105,7 @@ def headrace_batch_policies() -> dict[str, str]:
 
 @hookspec
 def headrace_dispatch_policies() -> dict[str, str]:
-    """Give dispatch policies: classes that decide which free instance takes the next batch.
+    """Return dispatch policies: classes that decide which free instance takes the next batch.
 
     Returns:
         Name to the import path of a subclass of `headrace.policies.DispatchPolicy`. Since 0.1.
@@ -123,7 +123,7 @@ def headrace_dispatch_policies() -> dict[str, str]:
 
 @hookspec
 def headrace_probes() -> dict[str, str]:
-    r"""Give probes: classes that hear of every batch and every request of a pipeline.
+    r"""Return probes: classes that hear of every batch and every request of a pipeline.
 
     A probe is a plain class with any of these methods, each called with positional arguments; return
     values are ignored:
@@ -254,7 +254,7 @@ def attached(pipeline: headrace.Pipeline, probe: object) -> Iterator[None]:
 
 @hookspec
 def headrace_commands() -> dict[str, str]:
-    """Give commands of ``headrace``: ``headrace NAME ...``.
+    """Return commands of ``headrace``: ``headrace NAME ...``.
 
     Returns:
         Name to the import path of a ``typer.Typer``, a ``click`` command or group, or a function,
@@ -282,7 +282,7 @@ def headrace_commands() -> dict[str, str]:
 
 @hookspec
 def headrace_node_entrypoint() -> str | None:
-    """Give the expression of nodes that configure none, in place of the default.
+    """Return the expression of nodes that configure none, in place of the default.
 
     It holds for all nodes of all pipelines in the process that set neither ``node_entrypoint`` nor
     ``init``. Two plugins that set one are an error of every configuration.

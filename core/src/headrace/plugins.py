@@ -74,7 +74,7 @@ def refresh() -> None:
 
 
 def core() -> Plugin:
-    """Give Headrace itself as if it were a plugin: its backends and policies."""
+    """Return Headrace itself as if it were a plugin: its backends and policies."""
     return CORE
 
 
@@ -111,7 +111,7 @@ class Element:
     children: tuple[Element, ...]
 
     def walk(self) -> list[Element]:
-        """Give this element and all below it, parents first."""
+        """Return this element and all below it, parents first."""
         return [self, *(below for child in self.children for below in child.walk())]
 
 
@@ -145,7 +145,7 @@ class BuiltExpression:
         return [None] * len(batch) if outcomes is None else list(outcomes)
 
     def describe(self) -> dict[str, Any]:
-        """Give the tree of the instances, as in ``Pipeline.describe()``; empty without an expression."""
+        """Return the tree of the instances, as in ``Pipeline.describe()``; empty without an expression."""
         from headrace._explain import describe_element
 
         if self._element is None:

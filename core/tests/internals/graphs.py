@@ -19,7 +19,7 @@ __all__ = [
 
 
 def graph_request(pipe, request):
-    """Give a request that is about to enter the graph of a pipeline, and that graph."""
+    """Return a request that is about to enter the graph of a pipeline, and that graph."""
     graph = pipe._engine.graph
     return GraphRequest(graph, graph.route_of(request), Entry(request), NOBODY), graph
 

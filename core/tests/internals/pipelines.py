@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from headrace._scheduling.threads import errand
+from headrace._scheduling.threads import run_on_helper
 
 
 def schedulers(pipe):
-    """Give the schedulers of a pipeline, in the order of its nodes; a front comes first."""
+    """Return the schedulers of a pipeline, in the order of its nodes; a front comes first."""
     return pipe._engine._schedulers
 
 
@@ -16,12 +16,12 @@ def scheduler_of(pipe, name="main"):
 
 
 def instances_of(pipe, name="main"):
-    """Give the instances of a node that are in service."""
+    """Return the instances of a node that are in service."""
     return scheduler_of(pipe, name).instances
 
 
 def open_entries(pipe):
-    """Give the entries that run or wait, each with its scheduler."""
+    """Return the entries that run or wait, each with its scheduler."""
 
     def look(scheduler):
         node = scheduler.node
@@ -29,19 +29,19 @@ def open_entries(pipe):
             running = [entry for one in node.every for entry in one.entries or ()]
             return [*running, *node.queue, *node.outside]
 
-    return [(entry, one) for one in schedulers(pipe) for entry in errand(look, one)]
+    return [(entry, one) for one in schedulers(pipe) for entry in run_on_helper(look, one)]
 
 
 def expire(scheduler, entry):
     """Let the deadline of an entry pass, as the timer does."""
-    errand(scheduler.expire, entry)
+    run_on_helper(scheduler.expire, entry)
 
 
 def batch_policy_of(pipe, name="main"):
-    """Give the batch policy of a node."""
+    """Return the batch policy of a node."""
     return scheduler_of(pipe, name).dispatcher.policies[0]
 
 
 def reporter_of(pipe, name="main"):
-    """Give what tells the probes of a node; None where none listens."""
+    """Return what tells the probes of a node; None where none listens."""
     return scheduler_of(pipe, name).node.reporter

@@ -8,7 +8,7 @@ import time
 import types
 
 from headrace._build.channel import unpack
-from headrace._checked import Presence
+from headrace._checked import Liveness
 from headrace.words import _exchange, _supervisor
 from headrace.words._exchange import run
 from headrace.words._supervisor import Restarts, Supervisor
@@ -25,7 +25,7 @@ def clock_of_exchanges(clock):
 
 
 def processes_of(model, count, *about):
-    """Give ``count`` processes that restart one for another."""
+    """Return ``count`` processes that restart one for another."""
     siblings = Siblings()
     siblings._changed = HandCondition(model)
     return [process_of(model, index, *about, siblings) for index in range(count)]
@@ -125,8 +125,8 @@ class HandSupervisor(Supervisor):
         starts: When a process was started again.
     """
 
-    def __init__(self, model, limit, presence, changed):
-        super().__init__("model", {}, Restarts(limit), presence, changed)
+    def __init__(self, model, limit, liveness, changed):
+        super().__init__("model", {}, Restarts(limit), liveness, changed)
         self.model, self.starts = model, []
         self._began(HandChild(model, self))
 
@@ -166,15 +166,15 @@ class HandCondition:
 
 
 def process_of(model, index, limit, rerun, kill_after_ms, siblings):
-    """Give a `Process` as ``init`` leaves it, over the fake transport."""
+    """Return a `Process` as ``init`` leaves it, over the fake transport."""
     process = Process()
     process._name, process._node, process._index = "Process", "model", index
-    process._presence, process._whole, process._state = Presence(), True, "ready"
+    process._liveness, process._whole, process._state = Liveness(), True, "ready"
     process.exchanging, process._siblings = threading.Lock(), siblings
     process._borrower = None
-    process.supervisor = HandSupervisor(model, limit, process._presence, siblings.look)
+    process.supervisor = HandSupervisor(model, limit, process._liveness, siblings.look)
     process._child = process.supervisor.child()
-    process._presence.ends.append(process.supervisor.kill)
+    process._liveness.killers.append(process.supervisor.kill)
     options = Process.Options(kill_after_ms=kill_after_ms)
     process._take(
         {**ABOUT, "rerun": rerun},

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 from headrace._backend import InitContext
 from headrace._build.wrappers import BatchEnd
-from headrace._checked import Presence
+from headrace._checked import Liveness
 from headrace._scheduling import dispatch, threads
 from headrace._scheduling.batch import repeated as repeated
 from headrace._scheduling.dispatch import Worker
@@ -21,7 +21,7 @@ from headrace._scheduling.entry import QUEUED as QUEUED
 from headrace._scheduling.entry import RUNNING as RUNNING
 from headrace._scheduling.entry import WAITING as WAITING
 from headrace._scheduling.entry import Entry as Entry
-from headrace._scheduling.instance import SWIFT_S as SWIFT_S
+from headrace._scheduling.instance import INLINE_BELOW_S as INLINE_BELOW_S
 from headrace._scheduling.instance import Instance as Instance
 from headrace._scheduling.instance import Limits as Limits
 from headrace._scheduling.node import Waiter as Waiter
@@ -118,9 +118,9 @@ def no_main_thread():
 
 
 def started(backend):
-    """Give a backend as ``init`` leaves it, with the end of its batches."""
+    """Return a backend as ``init`` leaves it, with the end of its batches."""
     end = BatchEnd()
-    backend._presence = Presence()
+    backend._liveness = Liveness()
     backend._start(None, InitContext(at_batch_end=partial(end.register, backend)))
     return end.around(backend)
 
@@ -129,7 +129,7 @@ def started(backend):
 
 
 def free(scheduler):
-    """Give the free instances, the one that is claimed next first."""
+    """Return the free instances, the one that is claimed next first."""
     return [*scheduler.node.idle, *scheduler.node.free]
 
 
@@ -162,7 +162,7 @@ def workers_by_hand(scheduler, post):
 
 
 def claims(scheduler):
-    """Give a list to which the entries of every batch are added as it is cut from the queue."""
+    """Return a list to which the entries of every batch are added as it is cut from the queue."""
     found, dispatcher = [], scheduler.dispatcher
     begin = dispatcher._begin
 

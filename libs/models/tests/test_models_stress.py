@@ -91,7 +91,7 @@ def test_two_hundred_loads_and_unloads_leave_nothing(says, tmp_path):
 
 
 def _threads():
-    """Give the number of threads but the helpers of the process, which end a while after their last job."""
+    """Return the number of threads but the helpers of the process, which end a while after their last job."""
     return sum(not one.name.startswith("headrace-helper") for one in threading.enumerate())
 
 

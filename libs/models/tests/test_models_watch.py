@@ -28,7 +28,7 @@ def folder(tmp_path):
 
 
 def watched(folder, **settings):
-    """Give models, and a watcher of them that looks when it is told to."""
+    """Return models, and a watcher of them that looks when it is told to."""
     models = Models(folder, **settings)
     return models, Watching(models, folder)
 

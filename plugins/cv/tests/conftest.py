@@ -33,7 +33,7 @@ def encode(image, kind="png"):
 
 
 def ready(backend_class, **options):
-    """Give a backend of this class after `init`."""
+    """Return a backend of this class after `init`."""
     backend = backend_class()
     backend._start(backend_class.Options(**options), headrace.InitContext())
     return backend

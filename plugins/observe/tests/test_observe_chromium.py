@@ -67,7 +67,7 @@ document.addEventListener("DOMContentLoaded", () => {
 
 
 def opened(trace: Path, folder: Path) -> dict:
-    """Give what Chromium's tracing page reads in a trace."""
+    """Return what Chromium's tracing page reads in a trace."""
     viewer = Path(VIEWER.origin).parent / "static" / "trace_viewer_full.html"
     text = viewer.read_text(encoding="utf-8")
     somewhere = text.index("exportTo")
@@ -110,7 +110,7 @@ class Reporting(headrace.Backend):
 
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory):
-    """Give a trace of two nodes, with a device, and how many slices of each kind are in it."""
+    """Return a trace of two nodes, with a device, and how many slices of each kind are in it."""
     headrace.register("Reporting", Reporting, replace=True)
     path = tmp_path_factory.mktemp("trace") / "trace.json"
     config = {

@@ -32,7 +32,7 @@ LINE = 'backend = "S[DecodeMat,ResizeMat(8,8)]"\nmax = 2\n'
 
 
 def examples(command):
-    """Give the lines after ``Examples:`` in the help of a command."""
+    """Return the lines after ``Examples:`` in the help of a command."""
     shown = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"})
     assert shown.exit_code == 0
     lines = shown.stdout.partition("Examples:\n")[2].partition("\n\n")[0].splitlines()

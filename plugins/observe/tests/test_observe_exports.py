@@ -70,7 +70,7 @@ headrace.register("ExportsPicky", Picky, replace=True)
 
 @pytest.fixture
 def probe(monkeypatch):
-    """Give the probe Prometheus of the pipeline that is built."""
+    """Return the probe Prometheus of the pipeline that is built."""
     made = []
     begun = headrace_observe.Prometheus.pipeline_started
 
@@ -239,7 +239,7 @@ def test_the_process_is_among_the_metrics(probe):
 
 
 def own_code(name):
-    """Give an error of a request, with a code of its own: somebody's mistake."""
+    """Return an error of a request, with a code of its own: somebody's mistake."""
     error = InputError("secret words")
     error.code = f"secret-{name}"
     return error
@@ -281,7 +281,7 @@ def test_codes_that_single_errors_make_up_are_one_label(probe, spans):
 
 
 def free_port():
-    """Give a port that the system gives to nobody who asks for any, as other tests do meanwhile."""
+    """Return a port that the system gives to nobody who asks for any, as other tests do meanwhile."""
     for port in range(20_000 + os.getpid() % 10_000, 32_768):
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
             return port

@@ -417,7 +417,7 @@ def test_a_node_with_or_needs_counts():
 
 
 def counted(**counts):
-    """Give times of 1 ms at a node called a, else 2 ms, whatever the size, with requests as given."""
+    """Return times of 1 ms at a node called a, else 2 ms, whatever the size, with requests as given."""
     return {
         name: ServiceTimes(name, {size: [1 if name == "a" else 2] for size in (1, 4)}, "x", count)
         for name, count in counts.items()

@@ -231,7 +231,7 @@ def test_a_search_ends_when_all_has_been_tried(how):
 
 
 def point(throughput, p99_ms, failed=(), seconds=1.0):
-    """Give a window with so many requests of that latency."""
+    """Return a window with so many requests of that latency."""
     count = round(throughput * seconds)
     window = Window(5.0, 5.0 + seconds, array("d", [p99_ms / 1000] * count), Counter(failed))
     return Point({"kind": "closed", "clients": 1}, "all of it", window)

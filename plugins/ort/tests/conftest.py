@@ -57,7 +57,7 @@ def one_to_one(save):
 
 @pytest.fixture
 def start():
-    """Give ready backends: ``start(model, context={...}, **options)``."""
+    """Return ready backends: ``start(model, context={...}, **options)``."""
     started = []
 
     def make(model, context=None, **options):

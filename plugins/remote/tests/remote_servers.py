@@ -123,7 +123,7 @@ class StandIn:
 
 
 def doubled(request):
-    """Give the usual answer of a `StandIn`."""
+    """Return the usual answer of a `StandIn`."""
     x = np.frombuffer(request.raw_input_contents[0], np.float32).reshape(-1, 3)
     made = service_pb2.ModelInferResponse(model_name=request.model_name)
     made.outputs.add(name="y", datatype="FP32", shape=x.shape)

@@ -80,7 +80,7 @@ def test_the_overload_of_one_item_of_several_sends_nothing_again(stand_in, remot
 
 @pytest.fixture
 def channels(monkeypatch):
-    """Give the channels that are made, by address."""
+    """Return the channels that are made, by address."""
     made = {}
     make = grpc.insecure_channel
 

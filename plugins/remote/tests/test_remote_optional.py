@@ -112,7 +112,7 @@ CONFIG = {
 
 
 def sent(server):
-    """Give the inputs of each call: names, shapes and elements."""
+    """Return the inputs of each call: names, shapes and elements."""
     return sorted(
         [
             (one.name, [*one.shape], np.frombuffer(raw, np.float32).tolist())

@@ -28,7 +28,7 @@ VALUES = {
 
 
 def errors_of(pipe, requests):
-    """Give the error of each request, None where it went well."""
+    """Return the error of each request, None where it went well."""
     try:
         pipe(requests)
     except RequestsFailed as error:

@@ -27,7 +27,7 @@ _usual_context = functools.cache(httpx.create_ssl_context)
 
 
 def context_read_once(verify=True, cert=None, trust_env=True):
-    """Give the context for TLS of a client. The usual one has all authorities: 30 ms, also for who asks without TLS."""
+    """Return the context for TLS of a client. The usual one has all authorities: 30 ms, also for who asks without TLS."""
     if verify is True and cert is None:
         return _usual_context(trust_env=trust_env)
     return httpx.create_ssl_context(verify, cert, trust_env)
@@ -79,7 +79,7 @@ headrace.register("ServePicky", Picky)
 
 @pytest.fixture
 def tools(pytestconfig):
-    """Give the folder of programs of an environment with what pip installs.
+    """Return the folder of programs of an environment with what pip installs.
 
     It lies in pytest's cache, where the next run finds it.
     """

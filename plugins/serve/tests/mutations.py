@@ -26,7 +26,7 @@ KEYS = (
 
 
 def json_requests():
-    """Give bodies that are right: the model, the document, and the binary data behind it."""
+    """Return bodies that are right: the model, the document, and the binary data behind it."""
     row = {"name": "x", "shape": [2, 4], "datatype": "FP32"}
     values = [1.5, 2, 3, 4, 5, 6, 7, 8]
     raw = np.array(values, "<f4").tobytes()
@@ -44,7 +44,7 @@ def json_requests():
 
 
 def places(value, found=()):
-    """Give the paths to all values inside of a document."""
+    """Return the paths to all values inside of a document."""
     pairs = (
         value.items()
         if isinstance(value, dict)
@@ -81,7 +81,7 @@ def changed_document(random, document):
 
 
 def changed_bytes(random, data):
-    """Give bytes of which a few are others, gone, there twice, or new."""
+    """Return bytes of which a few are others, gone, there twice, or new."""
     made = bytearray(data)
     for _ in range(random.randint(1, 4)):
         place = random.randrange(len(made) + 1)
@@ -103,7 +103,7 @@ def changed_bytes(random, data):
 
 
 def rest_body(random):
-    """Give the model, the body and the header of its length (None: without) of one wrong request."""
+    """Return the model, the body and the header of its length (None: without) of one wrong request."""
     model, document, raw = random.choice(json_requests())
     if random.random() < 0.6:
         document = changed_document(random, document)
@@ -120,7 +120,7 @@ def rest_body(random):
 
 
 def grpc_requests(message):
-    """Give messages that are right, as bytes."""
+    """Return messages that are right, as bytes."""
     made = message(model_name="rows", id="i")
     made.inputs.add(name="x", datatype="FP32", shape=[2, 4])
     made.parameters["timeout"].int64_param = 9**8
@@ -137,7 +137,7 @@ def grpc_requests(message):
 
 
 def models():
-    """Give the models that take these requests."""
+    """Return the models that take these requests."""
     row = {"datatype": "FP32", "shape": [-1, 4]}
     return {
         "rows": {

@@ -36,7 +36,7 @@ def whole(value):
 
 
 def fit(tensor):
-    """Give a tensor a small shape, and as many elements."""
+    """Return a tensor a small shape, and as many elements."""
     shape, data = tensor.get("shape"), tensor.get("data")
     if not isinstance(shape, list) or not isinstance(data, list):
         return

@@ -42,7 +42,7 @@ def ports(names, datatype, shape, **more):
 
 
 def models():
-    """Give the models to serve."""
+    """Return the models to serve."""
     found = {
         "simple": {
             "config": {"backend": "ServeAddSub", "max": 8},

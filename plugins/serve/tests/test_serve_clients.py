@@ -240,7 +240,7 @@ class TestCurl:
 
 @pytest.fixture
 def perf_analyzer(tools):
-    """Give a function that runs perf_analyzer, Triton's client in C++: the last one that needs glibc 2.35 alone."""
+    """Return a function that runs perf_analyzer, Triton's client in C++: the last one that needs glibc 2.35 alone."""
     folder = tools("tritonclient==2.41.1", "nvidia-cuda-runtime-cu12")
     if not (folder.parent / "usr").exists():
         subprocess.run(["apt-get", "download", "libb64-0d"], cwd=folder.parent, check=True)

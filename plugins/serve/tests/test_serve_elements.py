@@ -24,7 +24,7 @@ TWO = {
 
 
 class Counting(headrace.Backend):
-    """Give the number of elements of each input."""
+    """Return the number of elements of each input."""
 
     reads = ("first", "second")
 
@@ -34,7 +34,7 @@ class Counting(headrace.Backend):
 
 
 class Many(headrace.Backend):
-    """Give as many texts as the request says."""
+    """Return as many texts as the request says."""
 
     def forward(self, batch):
         for request in batch:

@@ -139,7 +139,7 @@ def dial(server, data=b""):
 
 
 def read_all(connection):
-    """Give what comes until the server closes; a connection that it reset gives what came before."""
+    """Return what comes until the server closes; a connection that it reset gives what came before."""
     found = b""
     try:
         while part := connection.recv(1 << 16):
@@ -296,7 +296,7 @@ def test_the_answer_to_a_body_that_is_too_large_reaches_a_client_that_sends_it_a
 
 
 def bomb(encoding, megabytes):
-    """Give a compressed body of very many zeros, as it is made in no time: one block over and over."""
+    """Return a compressed body of very many zeros, as it is made in no time: one block over and over."""
     engine = zlib.compressobj(9, zlib.DEFLATED, {"gzip": 31, "deflate": 15}[encoding])
     start = engine.compress(bytes(1 << 20)) + engine.flush(zlib.Z_FULL_FLUSH)
     block = engine.compress(bytes(1 << 20)) + engine.flush(zlib.Z_FULL_FLUSH)

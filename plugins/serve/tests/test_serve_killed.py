@@ -111,7 +111,7 @@ class Clients:
 
 @pytest.fixture
 def seconds(request):
-    """Give for how long a process is killed each second; 0: a few times, whenever all are there."""
+    """Return for how long a process is killed each second; 0: a few times, whenever all are there."""
     return 60 if request.config.getoption("--stress", default=False) else 0
 
 

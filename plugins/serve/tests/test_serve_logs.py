@@ -190,7 +190,7 @@ def test_who_operates_the_server_and_not_the_sender_is_told_of_too_little_compan
 
 
 class Whose(headrace.Backend):
-    """Give the id of the request."""
+    """Return the id of the request."""
 
     def forward(self, batch):
         for request in batch:

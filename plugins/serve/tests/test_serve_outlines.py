@@ -156,7 +156,7 @@ def test_what_comes_beside_the_json_is_not_kept(serving):
 
 @pytest.fixture
 def infer(serving):
-    """Give a function that sends a call of gRPC, and gives its response or its status with the text."""
+    """Return a function that sends a call of gRPC, and gives its response or its status with the text."""
     server = serving(SERVED, grpc_port=0)
     with grpc.insecure_channel(f"{server.host}:{server.grpc_port}") as channel:
         response = message("inference.ModelInferResponse")

@@ -52,7 +52,7 @@ def parts_of(line):
 
 @pytest.fixture
 def logged(caplog):
-    """Give the lines that were logged; the logger is on before a server is made."""
+    """Return the lines that were logged; the logger is on before a server is made."""
     caplog.set_level(logging.INFO, "headrace.serve.access")
     return lambda: [
         one.getMessage() for one in caplog.records if one.name == "headrace.serve.access"

@@ -36,7 +36,7 @@ def same(got, wanted):
 
 
 def refused(call, *words):
-    """Give the error of a call that must be refused with these words."""
+    """Return the error of a call that must be refused with these words."""
     try:
         call()
     except InferenceServerException as raised:

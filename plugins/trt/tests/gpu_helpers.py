@@ -14,7 +14,7 @@ QUICK = {"optimization_level": 0, "tf32": False}
 
 
 def expected_of(model, **feeds):
-    """Give the answer of a CPU, without anything of TensorRT."""
+    """Return the answer of a CPU, without anything of TensorRT."""
     try:
         import onnxruntime
     except ImportError:

@@ -199,7 +199,7 @@ def test_a_model_that_no_message_holds(rtx, small_net, tmp_path, monkeypatch):
 
 @pytest.fixture
 def listed():
-    """Give a model in the first version of the format, in which every weight is also an input."""
+    """Return a model in the first version of the format, in which every weight is also an input."""
     shapes = {"x": ["b", 3, 2, 2], "k": [4, 3, 1, 1], "y": ["b", 4, 2, 2]}
     ports = {
         name: helper.make_tensor_value_info(name, T.FLOAT, axes) for name, axes in shapes.items()

@@ -68,7 +68,7 @@ class Machine:
         self.pool = DevicePool(self.cuda, self.stream)
 
     def put(self, values):
-        """Give an array on the device, in a block of its own."""
+        """Return an array on the device, in a block of its own."""
         block = self.pool.take(values.nbytes)
         staged = np.ascontiguousarray(values)
         self.cuda.copy(block.pointer, staged.ctypes.data, staged.nbytes, self.stream)

@@ -38,7 +38,7 @@ class IdentityConformance(BackendConformance):
     expression = "Identity"
 
     def make_item(self, k: int) -> Request:
-        """Give a request whose numbers no other request has."""
+        """Return a request whose numbers no other request has."""
         return {"data": [k, k + 1], "mask": k + 2}
 
 

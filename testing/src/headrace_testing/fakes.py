@@ -21,7 +21,7 @@ class FakeClock:
         self._now = start_s
 
     def __call__(self) -> float:
-        """Give the time in seconds."""
+        """Return the time in seconds."""
         return self._now
 
     def advance(self, seconds: float) -> None:
@@ -129,7 +129,7 @@ class Slow(Backend):
         self.options = options
 
     def forward(self, batch: list[Request]) -> None:
-        """Give ``data`` as ``result`` when the time is over."""
+        """Return ``data`` as ``result`` when the time is over."""
         self.never.wait(self.options.ms / 1000)
         for request in batch:
             request["result"] = request["data"]
@@ -171,7 +171,7 @@ class Failing(Backend):
             return False
 
     def forward(self, batch: list[Request]) -> list[Exception | None] | None:
-        """Give ``data`` as ``result``, or fail."""
+        """Return ``data`` as ``result``, or fail."""
         outcomes: list[Exception | None] = []
         for request in batch:
             failed = self._must_fail(request["data"])

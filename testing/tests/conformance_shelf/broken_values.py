@@ -13,7 +13,7 @@ _FLAT = 1
 
 
 def number_for(strange):
-    """Give a `read` that takes some strange values for 0, as `strange` tells them."""
+    """Return a `read` that takes some strange values for 0, as `strange` tells them."""
 
     def read(self, request):
         if "data" in request and strange(request["data"]):
@@ -24,7 +24,7 @@ def number_for(strange):
 
 
 def crash_for(strange):
-    """Give a `read` that fails in its own way over some strange values."""
+    """Return a `read` that fails in its own way over some strange values."""
 
     def read(self, request):
         if "data" in request and strange(request["data"]):

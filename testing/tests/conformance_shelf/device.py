@@ -37,7 +37,7 @@ class OnHost:
         self.dtype, self.shape = "float64", (len(numbers),)
 
     def tolist(self) -> list[float]:
-        """Give the numbers."""
+        """Return the numbers."""
         return self.numbers
 
 

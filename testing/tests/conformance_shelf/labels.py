@@ -29,7 +29,7 @@ def breaks(rule: str, **attributes: Any):
 
 
 def documented(text: str):
-    """Give a class another docstring."""
+    """Return a class another docstring."""
 
     def decorate(cls: type) -> type:
         cls.__doc__ = text

@@ -304,7 +304,7 @@ class OnADeviceAloneConformance(PerfectConformance):
 
 
 class Passing(headrace.Backend):
-    """Give what came.
+    """Return what came.
 
     Reads:
         data: Anything.

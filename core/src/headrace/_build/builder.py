@@ -11,7 +11,7 @@ from headrace._build.callees import NodeCall, SharedUse
 from headrace._build.elements import Build, ElementBuilder, device_of
 from headrace._build.elsewhere import ChildPlan
 from headrace._build.measuring import element_statistics
-from headrace._build.parts import At, Commons, Parts
+from headrace._build.parts import BuildSite, CloseStack, PipelineState
 from headrace._build.wrappers import BatchEnd, InThread
 from headrace._config.problems import with_room
 from headrace._engine.blueprint import BuiltNode
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from headrace._backend import Backend
-    from headrace._config.shape import NodeKeys
+    from headrace._config.sections import NodeKeys
     from headrace._scheduling.probes import Probes
     from headrace._scheduling.scheduler import Scheduler
 
@@ -68,7 +68,7 @@ class ComposedNode(BuiltNode):
         self.elements.measuring.listen(probes)
 
     def statistics(self) -> dict[str, Any]:
-        """Give what ``Pipeline.stats()`` says of the node."""
+        """Return what ``Pipeline.stats()`` says of the node."""
         found = super().statistics()
         times = self.elements.commons.times
         if times is not None:
@@ -76,7 +76,7 @@ class ComposedNode(BuiltNode):
         return found
 
     def describe(self, following: Sequence[str]) -> dict[str, Any]:
-        """Give what ``Pipeline.describe()`` says of the node."""
+        """Return what ``Pipeline.describe()`` says of the node."""
         plan, described = self.plan, super().describe(following)
         if plan is None:
             return described
@@ -96,14 +96,14 @@ class Builder(Build):
         front: The front of the pipeline, once it is built.
     """
 
-    def __init__(self, plan: PipelinePlan, commons: Commons | None = None) -> None:
-        commons = commons or Commons(times={} if plan.keys.timings else None)
+    def __init__(self, plan: PipelinePlan, commons: PipelineState | None = None) -> None:
+        commons = commons or PipelineState(times={} if plan.keys.timings else None)
         reached = frozenset(one.name for one in registered_in(plan.roots))  # past any queue
         registered, threads = commons.registered, plan.threads_of_one
         super().__init__(plan, ChildPlan, commons, registered, threads, reached)
         self.nodes: dict[str, ComposedNode] = {}
         self.front: ComposedNode | None = None
-        self._all = Parts()
+        self._all = CloseStack()
         self._builds = threading.Lock()
 
     def close(self) -> list[Exception]:
@@ -147,7 +147,7 @@ class Builder(Build):
 
         parts, name = self._all.nested(), f"node.{node.name}"
         builder = ElementBuilder(self, node, parts, put_queue)
-        at = At.begin(parts)
+        at = BuildSite.begin(parts)
         if node.init is not None:
             builder.element(node.init, replace(at, end=BatchEnd()))
         whole = at.end.around(builder.element(node.entrypoint, at), node.entrypoint)
@@ -171,7 +171,7 @@ class Builder(Build):
     def _front(self, root: Element, schedule: Schedule) -> ComposedNode:
         parts = self._all.nested()
         builder = ElementBuilder(self, None, parts)
-        front = builder.element(root, At.begin(parts))
+        front = builder.element(root, BuildSite.begin(parts))
         callee = front.child if isinstance(front, SharedUse) else None
         if isinstance(callee, NodeCall) and callee.timeout_ms is None and not callee.levels:
             scheduler = callee.scheduler  # a front that only calls this node needs no queue

@@ -11,9 +11,9 @@ from headrace._build.wrappers import Around, WithBatchEnd, Wrapper
 from headrace._checked import Answers, Outcomes, filler, weight_of
 from headrace._graph.entries import Elements
 from headrace._plan.word import Word
-from headrace._portable import caused, unless_all_well
+from headrace._portable import caused, none_if_all_ok
 from headrace._scheduling.batch import entry_here, repeated
-from headrace._scheduling.entry import HANDED, Entry
+from headrace._scheduling.entry import UNCOUNTED, Entry
 from headrace.errors import BatchRangeError, ClosedError, ContractError, NoResultError
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class NodeCall(Backend):
         if entries:
             self.scheduler.call_many(entries, internal=True)
         outcomes = [self._outcome(*one) for one in zip(batch, items, strict=True)]
-        if unless_all_well(outcomes) is None:
+        if none_if_all_ok(outcomes) is None:
             return None
         try:
             return [None if e is None else passed_on(e) for e in outcomes]
@@ -73,7 +73,7 @@ class NodeCall(Backend):
             del outcomes  # see `Entry.take_error`
 
     def _item(self, request: Request, outer: Entry, *, enters: bool) -> Elements:
-        quota = self.scheduler.new_quota(entered=False) if enters else HANDED
+        quota = self.scheduler.new_quota(entered=False) if enters else UNCOUNTED
         request.pop("result", None)
         terms: Any = {"deadline": outer.deadline, "priority": outer.priority}
         made = Elements(self, request, quota=quota, **terms)
@@ -169,7 +169,7 @@ def run_some(call: Forward, batch: list[Request], places: Sequence[int], outcome
 def select(
     batch: list[Request], places: Iterable[int], takes: Callable[[Request], Any], outcomes: Answers
 ) -> list[int]:
-    """Give the places of the items that have not failed and to which ``takes`` says yes.
+    """Return the places of the items that have not failed and to which ``takes`` says yes.
 
     An item whose dict raises fails alone: the error becomes its outcome.
     """
@@ -206,7 +206,7 @@ class ChildCall:
             if len(batch) == 1:
                 return child(batch)
             found = [child([request]) for request in batch]
-            return unless_all_well([None if one is None else one[0] for one in found])
+            return none_if_all_ok([None if one is None else one[0] for one in found])
         if weight_of(batch) >= child.min:
             return child(batch)
         filled = filled_up(batch, child) if self.pad else None
@@ -233,5 +233,5 @@ def too_few(batch: Sequence[Request], child: Backend, *, pad: bool) -> BatchRang
 
 
 def child_call(child: Backend, *, pad: bool) -> Backend | ChildCall:
-    """Give what calls ``child``: the child itself where any part of a batch fits its range."""
+    """Return what calls ``child``: the child itself where any part of a batch fits its range."""
     return ChildCall(child, pad=pad) if child.max == 1 or child.min > 1 else child

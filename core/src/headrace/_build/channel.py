@@ -251,7 +251,7 @@ def unpack(packed: Packed, channel: Channel) -> tuple[list[dict[Any, Any]], list
 
 
 def faults(packed: Packed, bad: Mapping[int, Any]) -> list[dict[Any, Any]]:
-    """Give per request the errors of its values, by key."""
+    """Return per request the errors of its values, by key."""
     return [{key: bad[n] for key, n in held.items() if n in bad} for held in packed[1]]
 
 
@@ -295,13 +295,13 @@ _MOST_KEPT = 256
 
 @lru_cache(_MOST_KEPT)
 def _made_by(maker: bytes) -> tuple[Any, Any]:
-    """Give the array class and the dtype for bytes that `_maker` has made."""
+    """Return the array class and the dtype for bytes that `_maker` has made."""
     cls, dtype = pickle.loads(maker)  # noqa: S301 - from the other of our two processes
     return cls, dtype
 
 
 def _maker(array: Any) -> bytes | None:
-    """Give bytes that tell the other process the array's class and dtype; None leaves the array to pickle."""
+    """Return bytes that tell the other process the array's class and dtype; None leaves the array to pickle."""
     if not array.flags.c_contiguous:
         return None
     dtype = array.dtype

@@ -98,7 +98,7 @@ def _node(
 
 
 def _front(plan: PipelinePlan, builder: Builder, *, walks: bool) -> NodeBlueprint | None:
-    """Give the front of the pipeline; None where a graph does the same without a front."""
+    """Return the front of the pipeline; None where a graph does the same without a front."""
     front = plan.entrypoint
     if front is None or walks:
         return None
@@ -124,7 +124,7 @@ class _OneByOne(BatchPolicy):
 
 
 def limits_of(node: NodePlan) -> Limits:
-    """Give the queue keys of a node, over which the args of its batch policy win."""
+    """Return the queue keys of a node, over which the args of its batch policy win."""
     keys, stated = node.keys, node.batch_policy.options
     return Limits(
         queue_size=keys.queue_size,

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from headrace._backend import Backend, InitContext, ProgressFactory, no_progress
 from headrace._build.callees import Bound, NodeCall, NotCallable, SharedUse
 from headrace._build.measuring import Measuring
-from headrace._build.parts import At, Commons, Parts
+from headrace._build.parts import BuildSite, CloseStack, PipelineState
 from headrace._build.wrappers import BatchEnd, Guarded, InThread
-from headrace._config.shape import NodeKeys
+from headrace._config.sections import NodeKeys
 from headrace._engine.blueprint import LOOK_S
 from headrace._plan.declared import Ranged, inside, of_children, states_range
 from headrace._plan.element import (
@@ -43,7 +43,7 @@ _SAME_ASKING = 50
 
 @cache
 def logger_of(backend: str) -> logging.Logger:
-    """Give the logger of a backend, from a cache: an interrupt inside `getLogger` can leave logging locked."""
+    """Return the logger of a backend, from a cache: an interrupt inside `getLogger` can leave logging locked."""
     return logging.getLogger(f"headrace.backend.{backend}")
 
 
@@ -64,8 +64,8 @@ class Build:
     """
 
     plan: PipelinePlan
-    plan_of: Callable[[ElementBuilder, Element, At], Any]
-    commons: Commons = field(default_factory=Commons)
+    plan_of: Callable[[ElementBuilder, Element, BuildSite], Any]
+    commons: PipelineState = field(default_factory=PipelineState)
     registered: dict[str, Backend] = field(default_factory=dict)
     threads: int = 1
     reached: frozenset[str] = frozenset()
@@ -92,9 +92,9 @@ class ElementBuilder:
 
     build: Build
     node: NodePlan | None
-    parts: Parts
+    parts: CloseStack
     put_queue: Callable[[list[Backend]], Scheduler] | None = None
-    instance_parts: list[Parts] = field(default_factory=list)
+    instance_parts: list[CloseStack] = field(default_factory=list)
     by_element: dict[Element, Backend] = field(default_factory=dict)
     followed_by: dict[Element, type[Backend]] = field(default_factory=dict)
     registers: set[str] = field(default_factory=set)
@@ -110,7 +110,7 @@ class ElementBuilder:
         self.shared = Shared()
         self.parts.add(self.shared)
 
-    def element(self, element: Element, at: At) -> Backend:
+    def element(self, element: Element, at: BuildSite) -> Backend:
         """Build one element and all below it."""
         if self.build.cancelled.is_set():
             raise self.failed("the build was given up", element.name, at)
@@ -118,13 +118,13 @@ class ElementBuilder:
             return self.in_thread(element, element, at)
         return self._alone(element, at)
 
-    def _alone(self, element: Element, at: At) -> Backend:
+    def _alone(self, element: Element, at: BuildSite) -> Backend:
         """Build one element in the calling thread, even if it is to own a thread."""
         if element.named is not None and not element.children:
             return self._lookup(element, at)
         return word_of(element.cls)._build(self, element, at)
 
-    def plain(self, element: Element, at: At) -> Backend:
+    def plain(self, element: Element, at: BuildSite) -> Backend:
         """Build an element that is no word, and all below it."""
         if element.named is not None:
             return self._bound(element, at)
@@ -134,7 +134,7 @@ class ElementBuilder:
             self.followed_by |= {a: b.cls for a, b in pairwise(inner)}
         return self.backend(element, tuple([prepared(child, at) for child in inner]), at)
 
-    def child(self, element: Element, at: At) -> Backend:
+    def child(self, element: Element, at: BuildSite) -> Backend:
         """Build an element that another element will call."""
         built = self.element(element, at)
         if self.node is None or not isinstance(built, (NodeCall, Guarded)):
@@ -145,7 +145,7 @@ class ElementBuilder:
 
     # Backends.
 
-    def backend(self, element: Element, children: tuple[Any, ...], at: At) -> Backend:
+    def backend(self, element: Element, children: tuple[Any, ...], at: BuildSite) -> Backend:
         """Make the backend of an element, and run its ``init`` and ``warm_up``."""
         cls = element.cls
         try:
@@ -158,7 +158,7 @@ class ElementBuilder:
             # Many threads are inside a front at a time: there no `BatchEnd` can stand around the whole, so
             # each backend has its own.
             at = replace(at, end=BatchEnd())
-        backend._name, backend._presence = element.name, at.presence
+        backend._name, backend._liveness = element.name, at.liveness
         backend._pad = self.keys.pad
         if takes_dependency(cls) and children:
             backend._dependency = children[0]
@@ -185,7 +185,7 @@ class ElementBuilder:
         return backend
 
     def _take_range(
-        self, backend: Backend, element: Element, children: tuple[Any, ...], at: At
+        self, backend: Backend, element: Element, children: tuple[Any, ...], at: BuildSite
     ) -> None:
         """Set the range of a container from its children, unless its ``init`` has set min or max."""
         if vars(backend).keys() & {"min", "max"}:
@@ -193,7 +193,7 @@ class ElementBuilder:
         ranges = [(child._label(), (child.min, child.max)) for child in children]
         self._set_range(backend, lambda: of_children(type(backend), ranges, element.prefixes), at)
 
-    def _set_range(self, backend: Backend, find: Callable[[], Range | None], at: At) -> None:
+    def _set_range(self, backend: Backend, find: Callable[[], Range | None], at: BuildSite) -> None:
         try:
             found = find()
         except ValueError as error:
@@ -202,12 +202,12 @@ class ElementBuilder:
             backend.min, backend.max = found
             backend._note_range()
 
-    def failed(self, what: str, backend: str, at: At, hint: str | None = None) -> SetupError:
+    def failed(self, what: str, backend: str, at: BuildSite, hint: str | None = None) -> SetupError:
         """Make the error that says where a backend could not be built."""
         return SetupError(what, node=self.name, backend=backend, instance=at.index, hint=hint)
 
     def _context(
-        self, backend: Backend, element: Element, children: tuple[Any, ...], at: At
+        self, backend: Backend, element: Element, children: tuple[Any, ...], at: BuildSite
     ) -> InitContext:
         keys, index = self.keys, at.index or 0
         return InitContext(
@@ -235,7 +235,7 @@ class ElementBuilder:
             entered=partial(entered_here, element.cls),
         )
 
-    def _late(self, asking: Backend, element: Element, at: At, text: str) -> Backend:
+    def _late(self, asking: Backend, element: Element, at: BuildSite, text: str) -> Backend:
         """Build an expression that a backend asks for in its ``init``, or as long as it is not closed."""
         if asking._state in ("failed", "closed"):
             what = f"{element.name} is closed: nothing would close what it asks for now"
@@ -262,7 +262,7 @@ class ElementBuilder:
 
     # Named instances.
 
-    def build_shared(self, element: Element, at: At) -> Backend:
+    def build_shared(self, element: Element, at: BuildSite) -> Backend:
         """Build a backend outside of any instance, which several instances may call."""
         at = replace(at, end=BatchEnd())
         return at.end.around(self.element(element, at), element)
@@ -290,7 +290,7 @@ class ElementBuilder:
             raise SetupError("there is no node here that could have a queue")
         return NodeCall(self.put_queue(backends))
 
-    def _lookup(self, element: Element, at: At) -> Backend:
+    def _lookup(self, element: Element, at: BuildSite) -> Backend:
         named: Any = element.named
         if not named.registered:
             return at.local[named.element]
@@ -307,7 +307,7 @@ class ElementBuilder:
             return SharedUse(built, partial(built.forward, enters=True))
         return built
 
-    def _bound(self, element: Element, at: At) -> Backend:
+    def _bound(self, element: Element, at: BuildSite) -> Backend:
         """Build the bracket of a name that stands for an instance: the instance depends on it."""
         dependency = self.child(element.children[0], at)
         bound = Bound(self._lookup(element, at), dependency)
@@ -320,7 +320,7 @@ class ElementBuilder:
 
     # Backends that own a thread.
 
-    def in_thread(self, element: Element, inner: Element, at: At) -> InThread:
+    def in_thread(self, element: Element, inner: Element, at: BuildSite) -> InThread:
         """Build ``inner``, which is ``element`` or its child, in a thread that will run and close it."""
         build = self._alone if inner is element else self.element
         thread = OwnThread(f"headrace-{self.name}-{at.index or 0}")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from headrace._backend import Backend
 from headrace._build.elements import Build, ElementBuilder
 from headrace._build.measuring import Measuring, Reports
-from headrace._build.parts import At, Commons, Parts
+from headrace._build.parts import BuildSite, CloseStack, PipelineState
 from headrace._build.wrappers import Wrapper
 from headrace._plan.declared import OPTIONAL, keys_named
 from headrace._plan.element import Element, NodePlan, PipelinePlan
@@ -52,7 +52,7 @@ class ChildPlan:
             keys that a request need not have (``request_size``, ``context``, ``request_id``, ...).
     """
 
-    def __init__(self, builder: ElementBuilder, element: Element, at: At) -> None:
+    def __init__(self, builder: ElementBuilder, element: Element, at: BuildSite) -> None:
         """Make the plan of a child for the container in which it stands.
 
         Raises:
@@ -135,11 +135,11 @@ class ChildPlan:
         if keys is not None:
             node = NodePlan(name, keys, {}, element, None, None)  # type: ignore[arg-type]
         plan = PipelinePlan({}, files=files, allow_import=allow_import)
-        parts, reports = Parts(), Reports(element)
-        commons = Commons(probes=reports.probes) if spans else Commons()
+        parts, reports = CloseStack(), Reports(element)
+        commons = PipelineState(probes=reports.probes) if spans else PipelineState()
         builder = ElementBuilder(Build(plan, ChildPlan, commons, threads=threads), node, parts)
         try:
-            at = At.begin(parts, index=self._index)
+            at = BuildSite.begin(parts, index=self._index)
             child = at.end.around(builder.element(element, at), element)
         except BaseException:
             parts.close()
@@ -189,7 +189,7 @@ class BuiltElsewhere(Wrapper):
             self._reports.kept = None
 
     def describe(self) -> dict[str, Any]:
-        """Give the tree of the child, as in ``Pipeline.describe()``."""
+        """Return the tree of the child, as in ``Pipeline.describe()``."""
         # A process that only runs batches does not need it.
         from headrace._explain import describe_element
 
@@ -202,7 +202,7 @@ class BuiltElsewhere(Wrapper):
 
 
 def _keys(element: Element, built: dict[Element, Backend], what: str) -> set[str]:
-    """Give all keys that the backends in an element say they read, or write."""
+    """Return all keys that the backends in an element say they read, or write."""
     found = {"data"} if what == "reads" else {"result"}
     for one in element.walk():
         cls = built.get(one, one.cls)

@@ -7,14 +7,14 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from headrace._plan.element import Element, NodePlan, takes_dependency
-from headrace._scheduling.instance import FAST_S, SAMPLED, Timings
+from headrace._scheduling.instance import SAMPLE_BELOW_S, SAMPLED, Timings
 from headrace._scheduling.probes import GuardedProbe, Probes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from headrace._backend import Backend
-    from headrace._build.parts import Commons, ElementTimes
+    from headrace._build.parts import ElementTimes, PipelineState
 
     Run = Callable[..., Any]
     Report = tuple[str, str, tuple[Any, ...]]
@@ -25,7 +25,7 @@ _REPORTED = ("element_done", "span_done")
 
 
 def paths_of(root: Element) -> dict[Element, str]:
-    """Give the path of every element.
+    """Return the path of every element.
 
     A path is made of the names on the way from the root of ``describe()["nodes"][node]["tree"]`` to the
     element; each but the first stands after its place among ``children``: ``S/1:ResizeMat``.
@@ -47,7 +47,7 @@ class Measuring:
         commons: Says which probes hear of the elements, and keeps the sampled durations.
     """
 
-    def __init__(self, node: NodePlan | None, commons: Commons) -> None:
+    def __init__(self, node: NodePlan | None, commons: PipelineState) -> None:
         self._commons = commons
         self._times = commons.times
         self._probes = Probes()
@@ -57,7 +57,7 @@ class Measuring:
             self._node, self._paths = node.name, paths_of(node.backend or node.entrypoint)
 
     def span(self, element: Element, index: int) -> Callable[[str, float, float, str], None] | None:
-        """Give the ``context.span`` of the backend of an element; None where no probe listens."""
+        """Return the ``context.span`` of the backend of an element; None where no probe listens."""
         path = self._paths.get(element)
         if path is None or not self._commons.probes.hears("span_done"):
             return None
@@ -162,13 +162,13 @@ def _sampled(run: Run, times: Timings) -> Run:
             return run(batch, *dependency)
         finally:
             times.add((time.monotonic() - started) * 1000)
-            mask = SAMPLED if times.total_ms < FAST_S * 1000 * times.count else 0
+            mask = SAMPLED if times.total_ms < SAMPLE_BELOW_S * 1000 * times.count else 0
 
     return measured
 
 
 def element_statistics(times: ElementTimes, node: str) -> dict[str, dict[str, float]]:
-    """Give mean and p99 in milliseconds per element of a node, over all instances together."""
+    """Return mean and p99 in milliseconds per element of a node, over all instances together."""
     merged: dict[str, Timings] = {}
     for (home, _, path), one in times.copy().items():
         if home == node:

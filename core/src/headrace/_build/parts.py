@@ -1,4 +1,4 @@
-"""`At` says where the builder stands; `Parts` closes what was built, in the right order and thread."""
+"""`BuildSite` says where the builder stands; `CloseStack` closes what was built, in the right order and thread."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headrace._backend import Backend
 from headrace._build.wrappers import BatchEnd
-from headrace._checked import Presence
+from headrace._checked import Liveness
 from headrace._scheduling.own_thread import OwnThread
 from headrace._scheduling.probes import Probes
 from headrace._shared import Shared
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     ElementTimes: TypeAlias = dict[tuple[str, int, str], Timings]
     """Durations by node, index of the instance and path of the element."""
 
-    Part: TypeAlias = "Backend | Shared | OwnThread | Parts"
+    Part: TypeAlias = "Backend | Shared | OwnThread | CloseStack"
 
 
 _log = logging.getLogger("headrace.build")
 
 
-class Parts:
+class CloseStack:
     """The parts that were built, in order, each with the thread in which it is closed.
 
     Args:
@@ -47,9 +47,9 @@ class Parts:
         """Add a part that will be closed in ``thread``; with None, in the thread that calls `close`."""
         self._parts.append((part, thread))
 
-    def nested(self, store: Shared | None = None, thread: OwnThread | None = None) -> Parts:
+    def nested(self, store: Shared | None = None, thread: OwnThread | None = None) -> CloseStack:
         """Add and give inner parts, which are closed when their place among these comes."""
-        inner = Parts(store, thread)
+        inner = CloseStack(store, thread)
         self.add(inner)
         return inner
 
@@ -81,7 +81,7 @@ class Parts:
         for place in reversed(range(len(self._parts))):
             # None is left at this place where another thread closed it while this one hung in a part before.
             for part, thread in self._parts[place : place + 1]:
-                if isinstance(part, Parts):
+                if isinstance(part, CloseStack):
                     part._close(closing)
                 elif isinstance(part, OwnThread):
                     closing.threads.append(part)
@@ -96,7 +96,7 @@ class Parts:
 
 
 class _Closing:
-    """One call of `Parts.close`.
+    """One call of `CloseStack.close`.
 
     Attributes:
         threads: The threads to be stopped once all is closed.
@@ -131,7 +131,7 @@ def _nothing() -> None:
 
 
 @dataclass(frozen=True)
-class At:
+class BuildSite:
     """Where the builder stands.
 
     Attributes:
@@ -141,32 +141,32 @@ class At:
         thread: The thread that builds and will run the backends; None where no thread owns them.
         local: The instances of the enclosing ``IoC``s, by element.
         end: The end of the batches of what is being built.
-        presence: Says whether the instance can serve now, later, or no more.
+        liveness: Says whether the instance can serve now, later, or no more.
     """
 
-    parts: Parts
+    parts: CloseStack
     instance: Shared
     scope: Shared
     index: int | None = None
     thread: OwnThread | None = None
     local: dict[Element, Backend] = field(default_factory=dict)
     end: BatchEnd = field(default_factory=BatchEnd)
-    presence: Presence = field(default_factory=Presence)
+    liveness: Liveness = field(default_factory=Liveness)
 
     @classmethod
-    def begin(cls, parts: Parts, **more: Any) -> At:
+    def begin(cls, parts: CloseStack, **more: Any) -> BuildSite:
         """Begin an instance, or what is built outside of any, with a store that is closed last.
 
         Args:
             parts: Takes the parts of the instance.
-            more: Other attributes of `At`.
+            more: Other attributes of `BuildSite`.
         """
         store = Shared()
         return cls(parts.nested(store, more.get("thread")), store, store, **more)
 
 
 @dataclass
-class Commons:
+class PipelineState:
     """What belongs to all nodes of a pipeline.
 
     Attributes:

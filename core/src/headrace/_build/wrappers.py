@@ -37,7 +37,7 @@ class Wrapper(Backend):
         self.child = child
         self.min, self.max, self.rerun = child.min, child.max, child.rerun  # type: ignore[misc]
         self._name, self._node, self._index = child._label(), child._node, child._index
-        self._presence = child._presence
+        self._liveness = child._liveness
         self._bounded, self._takes_one = child._bounded, child._takes_one
         self._state = "ready"
 
@@ -73,7 +73,7 @@ class Guarded(Around):
         """Call a method of the instance while no other thread does."""
         with self._lock:
             # No scheduler checks this for a shared instance.
-            if self._presence is not None and self._presence.gone:
+            if self._liveness is not None and self._liveness.lost:
                 raise InstanceLostError(f"{self._label()} was lost", node=self._node)
             return forward(*args)
 
@@ -143,7 +143,7 @@ class BatchEnd:
             self._exits.append((backend, element))
 
     def around(self, built: Backend, root: Element | None = None) -> Backend:
-        """Give a backend that runs ``built`` and then the functions; ``built`` itself where there are none.
+        """Return a backend that runs ``built`` and then the functions; ``built`` itself where there are none.
 
         Args:
             built: The backend around which the batch end stands.
@@ -222,7 +222,7 @@ def _failure(backend: Backend, error: Exception) -> Exception:
 
 
 def _edge(root: Element, place: int) -> Element:
-    """Give the first (``place`` 0) or last (-1) element that a whole batch passes."""
+    """Return the first (``place`` 0) or last (-1) element that a whole batch passes."""
     element = root
     while element.named is None and (element is root or not element.own_thread):
         inner = word_of(element.cls)._through(element, place)

@@ -220,7 +220,7 @@ class _Reader:
     def _inside(
         self, part: Any, path: str | None, file: str | None
     ) -> Iterator[tuple[str | None, Any]]:
-        """Give what a part of a source holds, each with its path; report what is wrong with the part."""
+        """Return what a part of a source holds, each with its path; report what is wrong with the part."""
         if isinstance(part, Mapping):
             for key, value in part.items():
                 if isinstance(key, str):
@@ -298,5 +298,5 @@ def _laid_over(known: dict[str, Written], new: dict[str, Written]) -> dict[str, 
 
 
 def _with_base(value: Any, base: Path) -> Any:
-    """Give every text of a value the folder in which it was written, unless it carries one already."""
+    """Return every text of a value the folder in which it was written, unless it carries one already."""
     return mapped(value, lambda part: TextWithBase(part, base) if type(part) is str else part)

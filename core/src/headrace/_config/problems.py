@@ -81,7 +81,7 @@ class Problems:
             self._found[same] = problem
 
     def nearest(self, name: str, known: Iterable[str]) -> str | None:
-        """Give the known name most like a wrong one; None once there are many problems.
+        """Return the known name most like a wrong one; None once there are many problems.
 
         Each comparison takes time, and a user with a hundred problems corrects the first ones first.
         """
@@ -102,14 +102,14 @@ class Problems:
 
 
 def _bare(problem: Problem) -> tuple[object, ...]:
-    """Give what tells a problem from others: all but its advice."""
+    """Return what tells a problem from others: all but its advice."""
     return problem.code, problem.message, problem.file, problem.path, problem.span, problem.text
 
 
 def key_place(
     file: str | None, path: str, key: str, value: Any, *, at_key: bool = False
 ) -> dict[str, Any]:
-    """Give the place of a key for a problem: its line as TOML has it, and the wrong part of that line.
+    """Return the place of a key for a problem: its line as TOML has it, and the wrong part of that line.
 
     Args:
         file: The file that holds the key, None for a dict.
@@ -151,7 +151,7 @@ _Pieces = dict[str, tuple[int, int, str]]
 
 
 def with_lines(problems: Iterable[Problem]) -> tuple[Problem, ...]:
-    """Give problems with line and column, where these are found in the file of the problem."""
+    """Return problems with line and column, where these are found in the file of the problem."""
     pieces_of = cache(_pieces_of)  # each file is read once
     return tuple(
         one if one.file is None or one.path is None else _placed(one, one.path, pieces_of(one.file))

@@ -34,7 +34,7 @@ LOOK_S = 0.25
 """How often a thread that waits for building or closing wakes up, so that an interrupt can reach it."""
 
 
-class Parts(Protocol):
+class CloseStack(Protocol):
     """The parts of a node or an instance, which are closed together."""
 
     def close(self) -> object:
@@ -48,7 +48,7 @@ class NamedQueue(Protocol):
         """End all waits."""
 
     def statistics(self) -> dict[str, int]:
-        """Give what ``stats()`` shows of the queue."""
+        """Return what ``stats()`` shows of the queue."""
 
 
 class DagDispatcher(Protocol):
@@ -72,8 +72,8 @@ class BuiltNode:
     """
 
     scheduler: Scheduler
-    parts: Parts = field(default_factory=ExitStack[None])
-    instances: Sequence[Parts] = ()
+    parts: CloseStack = field(default_factory=ExitStack[None])
+    instances: Sequence[CloseStack] = ()
 
     @property
     def enters(self) -> Mapping[type[Backend], Backend]:
@@ -85,11 +85,11 @@ class BuiltNode:
         self.scheduler.listen(probes)
 
     def statistics(self) -> dict[str, Any]:
-        """Give what ``Pipeline.stats()`` says of the node."""
+        """Return what ``Pipeline.stats()`` says of the node."""
         return self.scheduler.statistics()
 
     def describe(self, following: Sequence[str]) -> dict[str, Any]:
-        """Give what ``Pipeline.describe()`` says of the node."""
+        """Return what ``Pipeline.describe()`` says of the node."""
         scheduler = self.scheduler
         return {
             "range": [scheduler.node.min, scheduler.node.max],

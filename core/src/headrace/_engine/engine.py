@@ -20,7 +20,7 @@ from headrace._graph.caller import run_from_front
 from headrace._graph.graph import Graph
 from headrace._process import close_at_exit, say, say_forked
 from headrace._scheduling.probes import Probes
-from headrace._scheduling.threads import Signal, drained, errands, reentrant
+from headrace._scheduling.threads import Signal, drained, helpers, reentrant
 from headrace._scheduling.timer import shared_timer
 from headrace.errors import ClosedError, DeadlineExceededError, SetupError
 
@@ -86,7 +86,7 @@ class Engine:
         weakref.finalize(owner, _dropped, self).atexit = False
 
     def _in_order(self) -> list[Scheduler]:
-        """Give all schedulers, each after the schedulers that it calls."""
+        """Return all schedulers, each after the schedulers that it calls."""
         found = [node.scheduler for node in self._nodes.values()]
         if self._front is not None:
             found.append(self._front.scheduler)
@@ -95,7 +95,7 @@ class Engine:
     # Entry.
 
     def _enters(self) -> dict[type[Backend], Backend]:
-        """Give a backend of each class in the pipeline that has a function ``enter``, nodes in order."""
+        """Return a backend of each class in the pipeline that has a function ``enter``, nodes in order."""
         nodes = [*self._nodes.values(), *([] if self._front is None else [self._front])]
         return {cls: one for node in nodes for cls, one in node.enters.items()}
 
@@ -121,7 +121,7 @@ class Engine:
 
     @reentrant(later=lambda engine: engine._statistics())
     def statistics(self) -> dict[str, Any]:
-        """Give the answer of ``Pipeline.stats()``."""
+        """Return the answer of ``Pipeline.stats()``."""
         return self._statistics()
 
     def _statistics(self) -> dict[str, Any]:
@@ -134,7 +134,7 @@ class Engine:
         return found
 
     def describe(self) -> dict[str, Any]:
-        """Give the answer of ``Pipeline.describe()``."""
+        """Return the answer of ``Pipeline.describe()``."""
         import headrace
 
         nodes = {
@@ -301,7 +301,7 @@ class Engine:
         for scheduler in reversed(self._schedulers):
             scheduler.refuse(closing, drain=drain)
         if self.needs_this_thread():
-            errands.run(self._finish, until)
+            helpers.run(self._finish, until)
         else:
             self._finish(until)
 
@@ -317,7 +317,7 @@ class Engine:
         if not quiet:
             late = ClosedError("the pipeline was closed before the request was done")
             # An instance whose batch ends later is closed then.
-            retire = partial(errands.run, self._teardown.run, self._idle, inf)
+            retire = partial(helpers.run, self._teardown.run, self._idle, inf)
             for scheduler in self._schedulers:
                 scheduler.fail_open(late, retire)
         try:
@@ -329,12 +329,12 @@ class Engine:
 
     def _end_processes(self) -> None:
         """End the processes of instances that are not closed by now."""
-        presences = [one.presence for scheduler in self._schedulers for one in scheduler.instances]
-        for end in [end for presence in presences for end in presence.ends]:
+        presences = [one.liveness for scheduler in self._schedulers for one in scheduler.instances]
+        for end in [end for liveness in presences for end in liveness.killers]:
             end()
 
     def _steps(self, until: float) -> list[Closing]:
-        """Give the steps that close the pipeline: idle instances and nodes, retired instances, the probes."""
+        """Return the steps that close the pipeline: idle instances and nodes, retired instances, the probes."""
         steps = self._idle()
         for one in reversed(self._retirements):
             what = f"old instances of node {one.scheduler.name}"
@@ -344,7 +344,7 @@ class Engine:
         return steps
 
     def _idle(self) -> list[Closing]:
-        """Give the steps that close the idle instances, and the nodes that have no others, in order."""
+        """Return the steps that close the idle instances, and the nodes that have no others, in order."""
         all_idle = True
         found: list[Closing] = []
         if self._front is not None:
@@ -381,6 +381,6 @@ def _dropped(engine: Engine) -> None:
     if engine.state == "closed":
         return
     try:
-        errands.run(partial(engine.close, drain=True, timeout=30.0))
+        helpers.run(partial(engine.close, drain=True, timeout=30.0))
     except RuntimeError:
         return  # the interpreter ends, and the exit handler closes the pipeline

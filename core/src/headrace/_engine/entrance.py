@@ -240,13 +240,13 @@ class Entrance:
 
 
 def _deadline_after(timeout: float) -> float | None:
-    """Give the deadline of a timeout that begins now, on the clock of ``time.monotonic()``; None if it never ends."""
+    """Return the deadline of a timeout that begins now, on the clock of ``time.monotonic()``; None if it never ends."""
     length = seconds(timeout)
     return time.monotonic() + max(0.0, length) if length < TIMEOUT_MAX else None
 
 
 def seconds(timeout: float | None, *, least: float | None = None) -> float:
-    """Give a number of seconds of any type as a float from -1 to the longest wait, which None means as well.
+    """Return a number of seconds of any type as a float from -1 to the longest wait, which None means as well.
 
     Raises:
         TypeError: It is no number, or NaN.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from headrace._scheduling.cycles import cycle_of, noted
 from headrace._scheduling.entry import RUNNING, Entry
 from headrace._scheduling.refusals import endless_wait
-from headrace._scheduling.threads import errands, reentrant, took_token
+from headrace._scheduling.threads import helpers, reentrant, took_token
 
 if TYPE_CHECKING:
     import asyncio
@@ -37,7 +37,7 @@ class NodeRequest:
         self._scheduler, self._entry = scheduler, entry
 
     def begin(self, *, internal: bool = False) -> tuple[Scheduler, Sequence[Entry]]:
-        """Give the scheduler at which the request enters, and its entries."""
+        """Return the scheduler at which the request enters, and its entries."""
         return self._scheduler, (self._entry,)
 
     def held_here(self) -> bool:
@@ -50,7 +50,7 @@ class NodeRequest:
         return self._entry.state
 
     def places(self) -> Sequence[tuple[Node, object]]:
-        """Give the node at which the request is."""
+        """Return the node at which the request is."""
         return ((self._scheduler.node, self._entry),)
 
     def cancel(self) -> bool:
@@ -113,7 +113,7 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
                 self.set_running_or_notify_cancel()
         return self.cancelled()
 
-    @reentrant(later=lambda future: errands.run(future.cancel))
+    @reentrant(later=lambda future: helpers.run(future.cancel))
     def _take_back(self) -> bool:
         return self.pending is not None and self.pending.cancel()
 
@@ -145,7 +145,7 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
             raise endless_wait(node)
 
     def places(self) -> Sequence[tuple[Node, object]]:
-        """Give the nodes that the request needs; see `headrace._scheduling.cycles`."""
+        """Return the nodes that the request needs; see `headrace._scheduling.cycles`."""
         return () if self.done() or self.pending is None else self.pending.places()
 
     def finished(self, entry: Entry) -> None:
@@ -153,7 +153,7 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
         entry.give_back()
         error, entry.error = entry.error, None  # see `Entry.take_error`
         if not self._condition.acquire(blocking=False):
-            errands.run(self._finish, entry.request, error)
+            helpers.run(self._finish, entry.request, error)
             return
         try:
             self._finish(entry.request, error)
@@ -173,7 +173,7 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
             self._call_all()
         elif self._done_callbacks:
             # They may take any time, and the answering thread has other requests to serve.
-            errands.run(self._call_all)
+            helpers.run(self._call_all)
 
     def _call_all(self) -> None:
         for callback in self._done_callbacks:

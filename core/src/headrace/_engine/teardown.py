@@ -10,7 +10,7 @@ from contextlib import suppress
 from itertools import zip_longest
 from typing import TYPE_CHECKING, TypeAlias
 
-from headrace._scheduling.threads import Signal, Watchers, drained, errands, took_token
+from headrace._scheduling.threads import Signal, Watchers, drained, helpers, took_token
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -71,7 +71,7 @@ class _Pass:
             "closing %s has not ended in time; it is left behind, the rest is closed without it",
             self._current or "the pipeline",
         )
-        errands.run(self.run)
+        helpers.run(self.run)
 
 
 class Teardown:
@@ -107,8 +107,8 @@ class Teardown:
                     own = self._pass = wanted
             if own is not None:
                 with suppress(RuntimeError):
-                    errands.run(own.run)
-                if not errands.ready:  # the system has no more threads, or the interpreter ends
+                    helpers.run(own.run)
+                if not helpers.ready:  # the system has no more threads, or the interpreter ends
                     own.run()
             current = own or before
             if not current.wait(until):

@@ -135,7 +135,7 @@ class Scanner:
         return self.joined(pieces, start)
 
     def name_of(self, word: str, start: int) -> str:
-        """Give the name that a word is, with its placeholders replaced or kept."""
+        """Return the name that a word is, with its placeholders replaced or kept."""
         pieces = self.pieces_of(word, start)
         if not (PLAIN_NAME.fullmatch(word) or (not self.literal and NAME.fullmatch(word))):
             hint = (

@@ -202,7 +202,7 @@ _IN_TEXT = re.compile(rf"\$\$|{_VARIABLE}|\$\{{")
 
 
 def whole_placeholder(text: str) -> Placeholder | None:
-    """Give the placeholder of an environment variable when it is the whole text, else None."""
+    """Return the placeholder of an environment variable when it is the whole text, else None."""
     match = _WHOLE.fullmatch(text)
     return None if match is None else Placeholder(match["name"], match["default"])
 

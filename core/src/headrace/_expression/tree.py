@@ -66,7 +66,7 @@ class Args(_Node):
         return (*self.positional, *(value for _, value in self.named))
 
     def span_of(self, which: int | str) -> Span | None:
-        """Give the place of an argument by index, positional ones first, or of a named one by key."""
+        """Return the place of an argument by index, positional ones first, or of a named one by key."""
         if isinstance(which, str):
             which = len(self.positional) + [key for key, _ in self.named].index(which)
         return self.spans[which] if self.spans else None
@@ -126,7 +126,7 @@ class Call(_Node):
         return tuple(child for phase in self.phases for child in phase)
 
     def replace(self, **changes: Any) -> Call:
-        """Give a copy with some attributes changed."""
+        """Return a copy with some attributes changed."""
         return dataclasses.replace(self, **changes)
 
     def __repr__(self) -> str:
@@ -158,7 +158,7 @@ def _written(root: Any) -> str:
 
 
 def _pieces(item: Any) -> list[Any]:
-    """Give the pieces of an item in order: texts, and lists, args and calls that have pieces in turn."""
+    """Return the pieces of an item in order: texts, and lists, args and calls that have pieces in turn."""
     if isinstance(item, tuple):
         return ["[", *_joined(",", map(_value_pieces, item)), "]"]
     if isinstance(item, Args):
@@ -228,7 +228,7 @@ class NumberError(ValueError):
 
 
 def read_word(word: str) -> int | float | bool | str | None:
-    """Give the value of a bare word.
+    """Return the value of a bare word.
 
     Raises:
         NumberError: The number has too many digits or is not finite.
@@ -249,7 +249,7 @@ def read_word(word: str) -> int | float | bool | str | None:
 
 
 def first_hidden(text: str, start: int, end: int) -> int:
-    """Give the offset of the first control or invisible character in a part of ``text``, or -1."""
+    """Return the offset of the first control or invisible character in a part of ``text``, or -1."""
     odd = _ODD.finditer(text, start, end)
     return next((match.start() for match in odd if is_hidden(match[0])), -1)
 

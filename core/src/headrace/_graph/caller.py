@@ -89,7 +89,7 @@ class _Waiter:
         self.requests: list[GraphRequest] = []
 
     def places(self) -> list[tuple[Node, object]]:
-        """Give the nodes at which the requests are, and those that they have yet to visit."""
+        """Return the nodes at which the requests are, and those that they have yet to visit."""
         return [place for request in self.requests for place in request.places()]
 
     def finished(self, entry: Entry) -> None:

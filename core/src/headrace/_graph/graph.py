@@ -57,12 +57,12 @@ class Graph:
         }
         self._lenient = {name for name in links if id(self._schedulers[name]) in lenient}
         for scheduler in self._schedulers.values():
-            scheduler.needs_result(id(scheduler) not in lenient)
+            scheduler.result_required(id(scheduler) not in lenient)
         self._routes: dict[str, Route] = {}
         self.only = self.route_from(self.roots[0]) if len(self.roots) == 1 else None
 
     def route_of(self, request: Request) -> Route:
-        """Give the route of a request.
+        """Return the route of a request.
 
         Raises:
             InputError: The request names no node where there are several roots, or an unknown node.
@@ -82,7 +82,7 @@ class Graph:
         return self.route_from(name)
 
     def route_from(self, name: str) -> Route:
-        """Give the route of a request that enters at a node."""
+        """Return the route of a request that enters at a node."""
         # `link` replaces the links first and then the table of routes; this looks up the table first and then the
         # links. So what is put into the new table is a route of the new links, in whichever order the two run.
         routes = self._routes

@@ -78,7 +78,7 @@ class GraphRequest:
     # From node to node.
 
     def begin(self, *, internal: bool = False) -> tuple[Scheduler, list[Entry]]:
-        """Give the scheduler at which the request enters, and the entries that are to run there."""
+        """Return the scheduler at which the request enters, and the entries that are to run there."""
         self._graph.in_flight[self] = 0
         self._internal = internal
         visit = self._traversal.begin()
@@ -156,7 +156,7 @@ class GraphRequest:
                 entries, following = self._entries(visit)
                 left += following
                 if entries:
-                    visit.step.scheduler.let_in(*entries, internal=True)
+                    visit.step.scheduler.enqueue(*entries, internal=True)
             except BaseException as raised:  # noqa: BLE001 - the request must get an outcome
                 self.end(unable(visit.step, raised))
 
@@ -295,7 +295,7 @@ class GraphRequest:
         return any(step.scheduler.held_by_this_thread() for step in unvisited)
 
     def places(self) -> list[tuple[Node, object]]:
-        """Give the nodes at which the request is, and those that it has yet to visit."""
+        """Return the nodes at which the request is, and those that it has yet to visit."""
         if self._over:
             return []
         found: list[tuple[Node, object]] = [
@@ -355,7 +355,7 @@ def start(
             scheduler, entries = one.begin(internal=internal)
             together.setdefault(scheduler, []).extend(entries)
         for scheduler, entries in together.items():
-            scheduler.let_in(*entries, waits_for_room=stuck, internal=internal, waits=waits)
+            scheduler.enqueue(*entries, waits_for_room=stuck, internal=internal, waits=waits)
     except BaseException:
         for one in requests:
             one.give_up()

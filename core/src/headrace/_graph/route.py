@@ -198,7 +198,7 @@ def _input_of(
     *,
     copies: bool,
 ) -> Callable[[Ends], Request]:
-    """Give the function that makes the dict on which a node runs.
+    """Return the function that makes the dict on which a node runs.
 
     Args:
         links: How the node is linked.
@@ -237,7 +237,7 @@ def _input_of(
 def _map_of(
     pairs: Sequence[tuple[str, str, str]], links: Links, may_lack: Sequence[str]
 ) -> Callable[[Ends], Request]:
-    """Give the function that makes the dict of a map; see `_input_of`."""
+    """Return the function that makes the dict of a map; see `_input_of`."""
 
     def mapped(ends: Ends) -> Request:
         if may_lack:
@@ -273,7 +273,7 @@ def _check_results(names: Sequence[str], links: Links, ends: Ends) -> None:
 
 
 def _parallel(links: Mapping[str, Links], entry: str) -> list[str]:
-    """Give all nodes on the way from ``entry`` that may run at the same time as another one."""
+    """Return all nodes on the way from ``entry`` that may run at the same time as another one."""
     all_reached = reached(links, entry, reposts=True)
     found: set[str] = set()
     for name in all_reached:
@@ -285,7 +285,7 @@ def _parallel(links: Mapping[str, Links], entry: str) -> list[str]:
 
 
 def roots(links: Mapping[str, Links]) -> tuple[str, ...]:
-    """Give the nodes to which no other node leads: a request without ``node_name`` may begin there.
+    """Return the nodes to which no other node leads: a request without ``node_name`` may begin there.
 
     A node leads to another one by ``next``, by a `Repost`, or by an expression that calls the other; a
     second door leads to the node behind it if the door has ``each`` or ``next`` and that node has no
@@ -306,7 +306,7 @@ def roots(links: Mapping[str, Links]) -> tuple[str, ...]:
 def reached(
     links: Mapping[str, Links], *starts: str, reposts: bool = False, calls: bool = False
 ) -> set[str]:
-    """Give the nodes ``starts``, and those to which they lead."""
+    """Return the nodes ``starts``, and those to which they lead."""
 
     def ways(name: str) -> list[str]:
         one = links[name]
@@ -319,7 +319,7 @@ def reached(
 
 
 def closure(starts: Iterable[str], ways: Callable[[str], Iterable[str]]) -> set[str]:
-    """Give ``starts`` and all to which they lead, where ``ways(name)`` gives what follows a name."""
+    """Return ``starts`` and all to which they lead, where ``ways(name)`` gives what follows a name."""
     found, todo = {*starts}, [*starts]
     while todo:
         new = set(ways(todo.pop())) - found

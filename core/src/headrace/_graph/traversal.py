@@ -95,7 +95,7 @@ class Traversal:
         self._sinks: list[tuple[Step, Request]] = []
 
     def begin(self) -> Visit:
-        """Give the first visit."""
+        """Return the first visit."""
         self.request.pop("result", None)
         (leg,) = self.legs
         return _visit(leg, leg.route.start, self.request)
@@ -155,7 +155,7 @@ class Traversal:
         return [_visit(leg, leg.route.start, request)]
 
     def unvisited(self) -> list[Step]:
-        """Give the nodes that have not ended; another thread may call `advance` meanwhile."""
+        """Return the nodes that have not ended; another thread may call `advance` meanwhile."""
         legs = list(self.legs)
         return [step for leg in legs for step in leg.route.steps if step.name not in leg.ends]
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from headrace._backend import Backend
-    from headrace._config.shape import NodeKeys
+    from headrace._config.sections import NodeKeys
     from headrace._plan.element import Element, Prefix, Range
 
 
@@ -29,7 +29,7 @@ def static_range(element: Element) -> Range:
 def of_children(
     cls: type[Backend], children: Sequence[tuple[str, Range]], prefixes: Sequence[Prefix]
 ) -> Range | None:
-    """Give the range that children make for a container; None where the class states its own.
+    """Return the range that children make for a container; None where the class states its own.
 
     Raises:
         ValueError: The range is empty, or a branch asks for more than one item.
@@ -49,7 +49,7 @@ def states_range(cls: type[Backend]) -> bool:
 
 
 def narrowed(found: Range, keys: NodeKeys) -> tuple[int, int]:
-    """Give the range of a node: its keys narrow the range of its backend. Without any max the max is 1."""
+    """Return the range of a node: its keys narrow the range of its backend. Without any max the max is 1."""
     low, high = found
     least, most, sizes = keys.min, keys.max, keys.batch_sizes
     if sizes:
@@ -106,7 +106,7 @@ def sequence(ranges: Sequence[Ranged]) -> Range:
 
 
 def branches(ranges: Sequence[Ranged]) -> Range:
-    """Give the range of branches that divide a batch: 1 to the smallest max.
+    """Return the range of branches that divide a batch: 1 to the smallest max.
 
     A branch with a max of 1 is run item by item and does not count.
 
@@ -143,7 +143,7 @@ def inside(ranges: Sequence[Ranged]) -> Range:
 
 
 def range_of(place: int) -> Any:
-    """Give the ``combine_ranges`` of a container that has the range of its child at one place."""
+    """Return the ``combine_ranges`` of a container that has the range of its child at one place."""
     return staticmethod(lambda ranges: ranges[place].range)
 
 
@@ -159,7 +159,7 @@ Needs = dict[str, str]
 def keys_named(
     backend: type[Backend] | Backend, options: Any, what: str, *, optional: bool = False
 ) -> Iterable[str]:
-    """Give the keys that a backend names in ``reads`` or ``writes``.
+    """Return the keys that a backend names in ``reads`` or ``writes``.
 
     Args:
         backend: The class; or an instance, whose `init` may have named other keys.
@@ -186,7 +186,7 @@ def keys_named(
 
 
 def _typed_keys(named: type, *, optional: bool) -> list[str]:
-    """Give the keys of a TypedDict, with ``optional`` also those that may be missing."""
+    """Return the keys of a TypedDict, with ``optional`` also those that may be missing."""
     required: Iterable[str] = getattr(named, "__required_keys__", ())
     every = list(getattr(named, "__annotations__", {}))
     if optional:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace._backend import Backend, no_build
-from headrace._config.shape import GlobalKeys, NodeKeys
+from headrace._config.sections import GlobalKeys, NodeKeys
 from headrace._process import usable_cpus
 
 if TYPE_CHECKING:
@@ -70,12 +70,12 @@ class Source:
 
     @classmethod
     def of(cls, written: Written, path: str) -> Source:
-        """Give the source of a text of the configuration."""
+        """Return the source of a text of the configuration."""
         return cls(path, written.file, written.base)
 
 
 def place_of(call: Call, argument: int | str | None = None) -> Place:
-    """Give the place of a name, or of one of its args, for a problem."""
+    """Return the place of a name, or of one of its args, for a problem."""
     span = call.name_span or call.span
     if argument is not None:
         span = call.args.span_of(argument) or span
@@ -139,7 +139,7 @@ class Element:
         return [element for phase in self.phases for element in phase]
 
     def walk(self, into: Callable[[Element], bool] | None = None) -> Iterator[Element]:
-        """Give this element and all below it, parents first.
+        """Return this element and all below it, parents first.
 
         Args:
             into: Tells whether the children of an element are given as well; None for always.
@@ -324,7 +324,7 @@ class PipelinePlan:
 
 
 def doors(nodes: Mapping[str, NodePlan], name: str) -> list[str]:
-    """Give a node and, as long as the last one found is a second door, the node behind it."""
+    """Return a node and, as long as the last one found is a second door, the node behind it."""
     found = [name]
     while (behind := nodes[found[-1]].alias_of) is not None and behind in nodes:
         found.append(behind)
@@ -332,23 +332,23 @@ def doors(nodes: Mapping[str, NodePlan], name: str) -> list[str]:
 
 
 def elements_of(roots: Iterable[Element]) -> Iterator[Element]:
-    """Give the elements of several expressions, one expression after the other."""
+    """Return the elements of several expressions, one expression after the other."""
     return (element for root in roots for element in root.walk())
 
 
 def registered_in(roots: Iterable[Element]) -> Iterator[Named]:
-    """Give the registered instances that expressions name, by ``Forward[node.x]`` or otherwise."""
+    """Return the registered instances that expressions name, by ``Forward[node.x]`` or otherwise."""
     named = (element.named for element in elements_of(roots))
     return (one for one in named if one is not None and one.registered)
 
 
 def nodes_named(roots: Iterable[Element]) -> list[str]:
-    """Give the nodes of which expressions name an instance."""
+    """Return the nodes of which expressions name an instance."""
     return list(dict.fromkeys(str(one.node) for one in registered_in(roots)))
 
 
 def elements_run(nodes: Mapping[str, NodePlan], roots: Iterable[Element]) -> list[Element]:
-    """Give all elements that a call of ``roots`` may run, also those of the instances and nodes they name.
+    """Return all elements that a call of ``roots`` may run, also those of the instances and nodes they name.
 
     All elements of such a node count, also those that only its ``init`` builds.
     """

@@ -15,7 +15,7 @@ from functools import partial
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any
 
-from headrace._config.shape import LINK_KEYS, LinkKeys, Shape
+from headrace._config.sections import LINK_KEYS, LinkKeys, Sections
 from headrace._graph.route import KEPT, Each, Links, Pairs, closure, reached
 from headrace._plan.declared import OPTIONAL, Needs
 from headrace._plan.element import Element, NodePlan, doors, elements_run, nodes_named, place_of
@@ -36,7 +36,7 @@ _WRITES_IT = "it is taken out before a node runs, which writes it"
 
 
 def plan_links(
-    shape: Shape, nodes: Mapping[str, NodePlan], front: Element | None, problems: Problems
+    shape: Sections, nodes: Mapping[str, NodePlan], front: Element | None, problems: Problems
 ) -> dict[str, Links]:
     """Read how all nodes are linked, and check that every request finds its way through them.
 
@@ -70,7 +70,7 @@ class _Graph:
         before: By node, those that name it in their ``next``, in file order; set by `check`.
     """
 
-    def __init__(self, shape: Shape, nodes: Mapping[str, NodePlan], problems: Problems) -> None:
+    def __init__(self, shape: Sections, nodes: Mapping[str, NodePlan], problems: Problems) -> None:
         self.shape, self.nodes, self.problems = shape, nodes, problems
         self.places: dict[str, dict[str, dict[str, Any]]] = {}
         self.reposts: dict[str, dict[str, Call]] = {}
@@ -85,7 +85,7 @@ class _Graph:
 
     # Reading the keys of one node.
 
-    def _read(self, name: str, shape: Shape) -> Links:
+    def _read(self, name: str, shape: Sections) -> Links:
         before, table = len(self.problems), shape.nodes[name]
         keys, _ = check_keys(LinkKeys, name, shape, self.problems)
         self.complete &= len(self.problems) == before

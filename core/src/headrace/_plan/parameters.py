@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import ValidationError
 
 from headrace._config.problems import Problems, key_place, shown_value
-from headrace._config.shape import (
+from headrace._config.sections import (
     EXPRESSION_KEYS,
     GLOBAL_KEYS,
     KEYS_ELSEWHERE,
@@ -21,7 +21,7 @@ from headrace._config.shape import (
     RESERVED_TABLES,
     TOP_KEYS,
     NodeKeys,
-    Shape,
+    Sections,
 )
 from headrace._expression.templates import substitute_text
 from headrace._options import Options, TextWithBase, keys_of, mapped, wrong_values
@@ -66,7 +66,7 @@ class Found:
     call: Call | None = None
 
     def place(self, *, at_key: bool = False) -> dict[str, Any]:
-        """Give the place of the value, for a problem."""
+        """Return the place of the value, for a problem."""
         if self.call is not None:
             return place_of(self.call, self.key)
         source = self.source
@@ -109,8 +109,8 @@ def key_of(owner: str, key: str, written: Written, origin: str) -> Found:
     return Found(origin, written.value, Source.of(written, f"{owner}.{key}"), key)
 
 
-def written_key(key: str, node: str, shape: Shape) -> Found | None:
-    """Give the value under a key in the table of a node, else in ``[global]``.
+def written_key(key: str, node: str, shape: Sections) -> Found | None:
+    """Return the value under a key in the table of a node, else in ``[global]``.
 
     A key that is None in the node counts as missing, also where ``[global]`` has it.
     """
@@ -118,7 +118,7 @@ def written_key(key: str, node: str, shape: Shape) -> Found | None:
     return None if found is None or found.value is None else found
 
 
-def _written(key: str, node: str, shape: Shape) -> Iterator[Found]:
+def _written(key: str, node: str, shape: Sections) -> Iterator[Found]:
     table, shared = shape.nodes.get(node, {}), shape.globals
     if key in table:
         yield key_of(node, key, table[key], "node")
@@ -149,7 +149,7 @@ class Parameters:
     """
 
     node: str
-    shape: Shape
+    shape: Sections
     keys: NodeKeys | None = None
     origins: Mapping[str, str] = field(default_factory=dict)
     asked: set[str] = field(default_factory=set)
@@ -161,13 +161,13 @@ class Parameters:
     idle: bool = False
 
     def key(self, key: str) -> Found | None:
-        """Give a key of the node itself; see `written_key`."""
+        """Return a key of the node itself; see `written_key`."""
         return written_key(key, self.node, self.shape)
 
     def find(
         self, names: Sequence[str], key: str, source: Source, own: Found | None = None
     ) -> Found | None:
-        """Give the value of an option of an element: this is the rule which of several values wins.
+        """Return the value of an option of an element: this is the rule which of several values wins.
 
         The first of these that is written wins; None leaves the option its default:
 
@@ -198,7 +198,7 @@ class Parameters:
         return ranked[0] if ranked else None
 
     def _keys(self, names: Sequence[str], key: str) -> list[Found]:
-        """Give the keys of the node, then those of ``[global]``, that set an option."""
+        """Return the keys of the node, then those of ``[global]``, that set an option."""
         plain = [key] if names and key not in OWN_KEYS else []
         spelt = [*(f"{name}::{key}" for name in names), *plain]
         self.asked.update(spelt)
@@ -211,14 +211,14 @@ class Parameters:
         return self.effective | self.overruled.keys()
 
     def unused(self) -> list[str]:
-        """Give the keys of the node that set no option, as far as planning has come."""
+        """Return the keys of the node that set no option, as far as planning has come."""
         node, used = self.node, self.used
         others = (key for key in self.shape.nodes.get(node, {}) if key not in OWN_KEYS)
         return [key for key in others if f"{node}.{key}" not in used]
 
 
 def _args_of_definitions(source: Source, key: str) -> Iterator[Found]:
-    """Give the args for an option in the uses of definitions around an element, outermost first."""
+    """Return the args for an option in the uses of definitions around an element, outermost first."""
     for use in source.uses:
         use.asked.add(key)
         if key in use.values:
@@ -226,7 +226,7 @@ def _args_of_definitions(source: Source, key: str) -> Iterator[Found]:
             yield argument(use.call, key, use.values[key])
 
 
-def report_keys(nodes: Sequence[Parameters], shape: Shape, problems: Problems) -> Problems:
+def report_keys(nodes: Sequence[Parameters], shape: Sections, problems: Problems) -> Problems:
     """Report keys that belong elsewhere, and keys that no backend has; give warnings about overruled keys."""
     for one in nodes:
         _report_unknown(one.node, shape.nodes.get(one.node, {}), [one], problems)
@@ -288,7 +288,7 @@ def _report_unknown(
 
 
 def _meant(found: Found, known: Iterable[str], problems: Problems, incomplete: bool) -> str | None:
-    """Give the known key that was probably meant by a key that no backend has, or None.
+    """Return the known key that was probably meant by a key that no backend has, or None.
 
     For ``Name::max`` that is ``max``, since node keys have no scope, and for ``batch_size`` as well. Where
     the key may be an option of a backend that is not known, only a nearly equal key of nodes is given.
@@ -312,7 +312,7 @@ def _meant(found: Found, known: Iterable[str], problems: Problems, incomplete: b
 
 
 def check_keys(
-    model: type[K], name: str, shape: Shape, problems: Problems
+    model: type[K], name: str, shape: Sections, problems: Problems
 ) -> tuple[K, dict[str, str]]:
     """Read the keys of ``model`` from the table of a node, else from ``[global]``.
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headrace._config.problems import Problems
-from headrace._config.shape import NODE_KEYS, GlobalKeys, NodeKeys, Shape
+from headrace._config.sections import NODE_KEYS, GlobalKeys, NodeKeys, Sections
 from headrace._expression.parser import read_expression
 from headrace._plan.declared import narrowed, no_batch
 from headrace._plan.element import Named, NodePlan, PipelinePlan, Source, elements_of
 from headrace._plan.links import plan_links
-from headrace._plan.named import plan_policies, plan_probes
+from headrace._plan.options_reader import plan_policies, plan_probes
 from headrace._plan.parameters import (
     Parameters,
     check_keys,
@@ -77,7 +77,7 @@ class Planner(Resolver):
         """Plan the front and the probes, and read the other keys of the whole pipeline."""
         keys, _ = check_keys(GlobalKeys, "global", self.shape, self.problems)
         for key, written in self.shape.globals.items():  # also what every node has of its own
-            check_keys(NodeKeys, "global", Shape(globals={key: written}), self.problems)
+            check_keys(NodeKeys, "global", Sections(globals={key: written}), self.problems)
         parameters = self.all_parameters["global"] = Parameters("global", self.shape)
         with self.within(parameters):
             if (element := self._key("entrypoint", may_register=False)) is not None:
@@ -143,7 +143,7 @@ class Planner(Resolver):
                 one_of_all = key_of("global", key, shared[key], "global")
                 texts.append((one_of_all.value, one_of_all.source))
         for text, source in texts:
-            with self.within(Parameters(next(iter(nodes), "main"), Shape(), NodeKeys())):
+            with self.within(Parameters(next(iter(nodes), "main"), Sections(), NodeKeys())):
                 self.by_itself(text, source)
         found, self.problems = self.problems, outer
         outer.extend(one for one in found if one not in self.excused)
@@ -319,7 +319,7 @@ def _parsed_quietly(text: Any, node: str) -> list[Call]:
 
 def plan_expression(text: str, problems: Problems) -> Element | None:
     """Plan one expression outside of any configuration, as ``explain`` does: options may be missing."""
-    planner = Planner(Shape(), (), problems)
+    planner = Planner(Sections(), (), problems)
     with planner.within(Parameters("main", planner.shape, NodeKeys())):
         element = planner.by_itself(text, Source("expression"))
     if element is not None:

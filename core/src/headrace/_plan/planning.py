@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from headrace._backend import Backend
     from headrace._config.document import Written
-    from headrace._config.shape import Shape
+    from headrace._config.sections import Sections
     from headrace._plan.parameters import Parameters
 
 
@@ -78,7 +78,7 @@ class Definition(Offer):
 def known_definitions(
     own: Mapping[str, Written], files: Files, problems: Problems
 ) -> dict[str, list[Definition]]:
-    """Give the definitions that each name may mean: the configuration's own, else those of plugins."""
+    """Return the definitions that each name may mean: the configuration's own, else those of plugins."""
     known: dict[str, list[Definition]] = {}
     for one in registry.offers("definitions"):
         if one.name not in CORE_BACKENDS:  # a plugin cannot redefine a word of core
@@ -130,7 +130,7 @@ class Planning(ABC):
             ``x.1``, ...
     """
 
-    shape: Shape
+    shape: Sections
     files: Files
     problems: Problems
     all_names: bool = True
@@ -257,7 +257,7 @@ class Planning(ABC):
     # Registered instances.
 
     def named(self, name: str, scope: Scope) -> Named | None:
-        """Give the instance for which ``name`` stands: of an ``IoC``, or registered by a node, which is planned first.
+        """Return the instance for which ``name`` stands: of an ``IoC``, or registered by a node, which is planned first.
 
         What an unfinished node has registered is known to that node only: another one would need it in a cycle.
         """
@@ -274,7 +274,7 @@ class Planning(ABC):
         return named if known else None
 
     def _home(self, name: str) -> str | None:
-        """Give the node that registers ``name``, None when none does."""
+        """Return the node that registers ``name``, None when none does."""
         return self._homes.get(name) or self._homes.get(re.sub(r"\.[0-9]+$", ".", name))
 
     def registers(self, name: str) -> bool:
@@ -300,14 +300,14 @@ class Planning(ABC):
 
 
 def open_slot(tree: Call) -> Call:
-    """Give the innermost last name of an expression."""
+    """Return the innermost last name of an expression."""
     while tree.phases:
         tree = tree.phases[-1][-1]
     return tree
 
 
 def with_bracket(tree: Call, phases: Phases) -> Call:
-    """Give an expression with ``phases`` in the bracket of its open slot."""
+    """Return an expression with ``phases`` in the bracket of its open slot."""
     outer = []
     while tree.phases:
         outer.append(tree)
@@ -323,7 +323,7 @@ def with_bracket(tree: Call, phases: Phases) -> Call:
 
 
 def too_deep(tree: Call, joins: Callable[[Call], bool]) -> Call | None:
-    """Give a name that is nested too deep, counting lists and expressions in args; None when there is none."""
+    """Return a name that is nested too deep, counting lists and expressions in args; None when there is none."""
     todo: list[tuple[Any, int, Call]] = [(tree, 0, tree)]
     while todo:
         item, depth, place = todo.pop()
@@ -358,7 +358,7 @@ def joined(phases: Phases, joins: Callable[[Call], bool]) -> Phases:
 
 
 def prefix_values(prefix: Args | None) -> Prefix:
-    """Give a prefix in the form that containers read."""
+    """Return a prefix in the form that containers read."""
     if prefix is None:
         return (), {}
     positional = tuple(plain_value(value) for value in prefix.positional)
@@ -366,5 +366,5 @@ def prefix_values(prefix: Args | None) -> Prefix:
 
 
 def plain_value(value: Any) -> Any:
-    """Give a value of an expression in the form that options read: an expression becomes its text."""
+    """Return a value of an expression in the form that options read: an expression becomes its text."""
     return mapped(value, lambda part: str(part) if isinstance(part, Call) else part)

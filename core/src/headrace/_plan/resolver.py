@@ -12,7 +12,7 @@ from headrace._expression.parser import read_expression
 from headrace._expression.tree import EMPTY, Args, Call
 from headrace._plan.declared import states_range, static_range
 from headrace._plan.element import DefinitionUse, Element, Named, Source, place_of, takes_dependency
-from headrace._plan.named import OptionsReader, hint_for
+from headrace._plan.options_reader import OptionsReader, hint_for
 from headrace._plan.planning import (
     MAX_ELEMENTS,
     Definition,
@@ -280,7 +280,7 @@ class Resolver(Planning):
                 self.parameters.find((call.name, str(near)), key, call.source)
 
     def _nearest(self, call: Call, scope: Scope) -> str | None:
-        """Give the known name that is most like an unknown one."""
+        """Return the known name that is most like an unknown one."""
         if len(self.problems) >= SUGGESTED:
             return None  # after so many problems the names are not even listed, which takes time
         local = [name for frame in scope.frames for name in frame]

@@ -18,7 +18,7 @@ from headrace.keys import DATA, RESULT
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace._config.shape import Shape
+    from headrace._config.sections import Sections
     from headrace.errors import Problem
 
 
@@ -29,8 +29,8 @@ _Warning = tuple[str, str, str, str]
 """The code of a warning, the key that it is about, its message, and its hint."""
 
 
-def warnings_about(plan: PipelinePlan, shape: Shape) -> list[Problem]:
-    """Give the warnings about a configuration without problems, nodes in file order."""
+def warnings_about(plan: PipelinePlan, shape: Sections) -> list[Problem]:
+    """Return the warnings about a configuration without problems, nodes in file order."""
     warnings = Problems()
     warnings.extend(plan.warnings)
     for name in plan.order:
@@ -43,8 +43,8 @@ def warnings_about(plan: PipelinePlan, shape: Shape) -> list[Problem]:
     return list(with_lines(warnings))
 
 
-def _place(name: str, key: str, shape: Shape) -> dict[str, Any]:
-    """Give the place of a key of a node, or of the node where the key is not written."""
+def _place(name: str, key: str, shape: Sections) -> dict[str, Any]:
+    """Return the place of a key of a node, or of the node where the key is not written."""
     found = written_key(key, name, shape)
     of_node = {"file": shape.file_of(name), "path": name}
     return of_node if found is None else found.place(at_key=True)
@@ -168,7 +168,7 @@ def _of_map(plan: PipelinePlan, name: str) -> Iterator[_Warning]:
 
 
 def _keys_at_end(plan: PipelinePlan, name: str) -> set[str] | None:
-    """Give the keys with which a node ends, without the caller's; None when a class does not state them."""
+    """Return the keys with which a node ends, without the caller's; None when a class does not state them."""
     way = [name]
     while plan.links[way[-1]].map is None:  # without a map a node has the dict of its predecessor
         before = [one.name for one in plan.links.values() if way[-1] in one.next]

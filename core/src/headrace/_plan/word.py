@@ -62,7 +62,7 @@ class Word(Backend):
 
     @classmethod
     def _alias_of(cls, call: Call) -> str | None:
-        """Give the node behind a second door: a node whose whole backend is this call. None for others."""
+        """Return the node behind a second door: a node whose whole backend is this call. None for others."""
         return None
 
     # Questions of the planner.
@@ -96,7 +96,7 @@ class Word(Backend):
 
     @classmethod
     def _through(cls, element: Element, place: int) -> Element | None:
-        """Give the child that a whole batch passes first (``place`` 0) or last (-1).
+        """Return the child that a whole batch passes first (``place`` 0) or last (-1).
 
         None for a word that runs something of its own before or after its children.
         """
@@ -104,7 +104,7 @@ class Word(Backend):
 
     @classmethod
     def _needs(cls, element: Element, built: Mapping[Element, Backend]) -> Needs:
-        """Give the keys that every request needs when it comes here, as far as they are known.
+        """Return the keys that every request needs when it comes here, as far as they are known.
 
         The default is what the class, or the built backend, says that it reads. A container has to say
         so in ``init`` (``self.reads = ()`` for just the keys that its only child needs).
@@ -132,7 +132,7 @@ class Word(Backend):
         Args:
             building: The `headrace._build.elements.ElementBuilder`.
             element: The word, or a name with a bracket that stands for an instance of it.
-            at: The `headrace._build.parts.At`, where the builder stands.
+            at: The `headrace._build.parts.BuildSite`, where the builder stands.
         """
         built: Backend = building.plain(element, at)
         return built
@@ -148,12 +148,12 @@ class Word(Backend):
 
 
 def word_of(cls: type[Backend]) -> type[Word]:
-    """Give the class that answers for a backend class: itself, or `Word` for a plain one."""
+    """Return the class that answers for a backend class: itself, or `Word` for a plain one."""
     return cls if issubclass(cls, Word) else Word
 
 
 def core_word(name: str) -> type[Word]:
-    """Give the word of core called ``name``; `Word` itself when there is none."""
+    """Return the word of core called ``name``; `Word` itself when there is none."""
     plugin, _, part = name.rpartition(":")
     path = CORE_BACKENDS.get(part) if plugin in ("", "headrace") else None
     return Word if path is None else _loaded(path)
@@ -165,7 +165,7 @@ def _loaded(path: str) -> type[Word]:
 
 
 def needed_keys(root: Element, built: Mapping[Element, Backend]) -> tuple[str, ...]:
-    """Give the keys without which a request is refused on entry.
+    """Return the keys without which a request is refused on entry.
 
     That is ``data`` wherever a backend may read it. Otherwise it is what the first backend reads: a model
     with several inputs reads the keys that have the names of the inputs.
@@ -179,7 +179,7 @@ def needed_keys(root: Element, built: Mapping[Element, Backend]) -> tuple[str, .
 
 
 def needs_of(element: Element, built: Mapping[Element, Backend]) -> Needs:
-    """Give the keys that every request needs at an element, as far as they are known."""
+    """Return the keys that every request needs at an element, as far as they are known."""
     if element.named is not None:
         known = not element.named.registered and not element.children
         inner = element.named.element if known else None
@@ -284,7 +284,7 @@ def called(element: Element) -> Element:
 
 
 def way_to_called(element: Element) -> list[Element]:
-    """Give an element, the names and wiring words that are followed from it, and the element called in the end."""
+    """Return an element, the names and wiring words that are followed from it, and the element called in the end."""
     way = [element]
     while True:
         element = way[-1]

@@ -11,7 +11,7 @@ from weakref import WeakSet
 from headrace._backend import Backend, authored
 from headrace._checked import Outcomes, is_count, range_problem
 from headrace._options import Options
-from headrace._portable import error_text, shown, unless_all_well
+from headrace._portable import error_text, none_if_all_ok, shown
 from headrace.errors import ContractError, InputError, PluginError
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _right: WeakSet[type[Any]] = WeakSet()
 
 
 def as_backend(cls: Any) -> type[Backend]:
-    """Give ``cls`` if it is a Backend, else a Backend made of a plain class with ``forward``."""
+    """Return ``cls`` if it is a Backend, else a Backend made of a plain class with ``forward``."""
     if inspect.isroutine(cls):  # an entry point may name a function
         return _made.get(cls) or _made.setdefault(cls, of_function(cls, batched=False))
     if not isinstance(cls, type):
@@ -57,7 +57,7 @@ def as_backend(cls: Any) -> type[Backend]:
 
 
 def source_of(cls: type[Backend]) -> Any:
-    """Give the function or the plain class of which a backend was made; else the backend itself."""
+    """Return the function or the plain class of which a backend was made; else the backend itself."""
     return vars(cls).get("_made_of", cls)
 
 
@@ -191,14 +191,14 @@ class FunctionBackend(Backend):
         outcomes: list[Exception | None] = [None if "data" in one else no_data() for one in batch]
         if self.batched:
             self._call_once([request for request in batch if "data" in request])
-            return unless_all_well(outcomes)
+            return none_if_all_ok(outcomes)
         for place, request in enumerate(batch):
             if outcomes[place] is None:
                 try:
                     request["result"] = self.function(request["data"])
                 except Exception as error:  # noqa: BLE001 - any error is the outcome of its item
                     outcomes[place] = error
-        return unless_all_well(outcomes)
+        return none_if_all_ok(outcomes)
 
     def _call_once(self, batch: list[Request]) -> None:
         if not batch:
@@ -211,7 +211,7 @@ class FunctionBackend(Backend):
 
 
 def _listed(results: Any) -> list[Any]:
-    """Give a list, or the rows of an array, as a list."""
+    """Return a list, or the rows of an array, as a list."""
     if not isinstance(results, (str, bytes, bytearray, Mapping)):
         with contextlib.suppress(TypeError, LookupError):
             return [results[index] for index in range(len(results))]

@@ -99,7 +99,7 @@ class Plugin:
         return load(path, self.distribution)
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the plugin as plain data for JSON, as ``headrace plugins list --json`` prints it."""
+        """Return the plugin as plain data for JSON, as ``headrace plugins list --json`` prints it."""
         return asdict(self)
 
     def _refused(self, state: str, reason: str, remedy: str = "") -> Plugin:
@@ -114,7 +114,7 @@ def _normal(name: str) -> str:
 
 
 def qualifier(distribution: str) -> str:
-    """Give the qualifier of a distribution: for ``Headrace_CV`` it is the ``cv`` of ``cv:ResizeMat``."""
+    """Return the qualifier of a distribution: for ``Headrace_CV`` it is the ``cv`` of ``cv:ResizeMat``."""
     name = _normal(distribution)
     return name.removeprefix("headrace-") if name != "headrace" else name
 
@@ -141,7 +141,7 @@ def discover() -> list[Plugin]:
 
 
 def _one_by_one(broken: list[Plugin]) -> Iterator[EntryPoint]:
-    """Give our entry points of every distribution; add plugins that cannot be read to ``broken``."""
+    """Return our entry points of every distribution; add plugins that cannot be read to ``broken``."""
     from importlib.metadata import distributions
 
     seen = {""}

@@ -104,18 +104,18 @@ def _import_module(name: str) -> None:
 
 
 def _module_name(path: Path) -> str:
-    """Give the name in ``sys.modules`` of a file: two files of one name are two modules."""
+    """Return the name in ``sys.modules`` of a file: two files of one name are two modules."""
     return f"{path.stem}_{hashlib.sha256(os.fsencode(path)).hexdigest()[:12]}"
 
 
 def module_of(stem: str, files: Files) -> str | None:
-    """Give the name in ``sys.modules`` of the imported file ``stem.py``; None where there is none."""
+    """Return the name in ``sys.modules`` of the imported file ``stem.py``; None where there is none."""
     found = (Path(path) for path, _ in files)
     return next((_module_name(path) for path in found if path.stem == stem), None)
 
 
 def _run_file(path: Path, item: str) -> dict[str, type[Any]]:
-    """Give the classes that a file registers, and run it unless its present version was run already."""
+    """Return the classes that a file registers, and run it unless its present version was run already."""
     if (kind := no_file(path)) is not None:
         raise PluginLoadError(f"{str(path)!r} is {kind}, not a Python file")
     if not path.is_file():

@@ -62,7 +62,7 @@ class Offer:
         return self.cls is not None or self.path.partition(":")[0] in sys.modules
 
     def load(self, noun: str = "backend") -> type[Any]:
-        """Give the class, and import it if need be; it raises as `headrace.plugins.Plugin.backend` does.
+        """Return the class, and import it if need be; it raises as `headrace.plugins.Plugin.backend` does.
 
         Args:
             noun: What the class is to be, for errors; only a backend is also checked here.
@@ -116,7 +116,7 @@ def _is_again(known: type[Any], cls: type[Any]) -> bool:
 
 
 def _folder_times() -> list[int]:
-    """Give when each folder of ``sys.path`` has changed, in nanoseconds."""
+    """Return when each folder of ``sys.path`` has changed, in nanoseconds."""
     times = []
     for folder in sys.path:
         with suppress(OSError):
@@ -138,7 +138,7 @@ class Registry:
         self._recording: dict[int, list[tuple[str, dict[str, type[Any]]]]] = {}
 
     def plugins(self) -> list[Plugin]:
-        """Give all installed plugins; the first call reads their metadata and calls their hooks.
+        """Return all installed plugins; the first call reads their metadata and calls their hooks.
 
         So does the first call after a change of ``sys.path``, where plugins are installed, or of
         ``HEADRACE_PLUGINS``, which allows them.
@@ -187,7 +187,7 @@ class Registry:
         table[name] = cls
 
     def _table(self) -> dict[str, type[Any]]:
-        """Give the table of the file that this thread is importing, else that of the process.
+        """Return the table of the file that this thread is importing, else that of the process.
 
         A module that the file imports registers for the process, since Python runs the module only once,
         and another configuration may import it as well.
@@ -212,7 +212,7 @@ class Registry:
             stack.pop()
 
     def find(self, name: str, files: Files = (), table: str = "backends") -> list[Offer]:
-        """Give everything that ``name``, perhaps ``plugin:Name``, may mean here.
+        """Return everything that ``name``, perhaps ``plugin:Name``, may mean here.
 
         Args:
             name: The name as written in an expression.
@@ -226,7 +226,7 @@ class Registry:
         return next((offers for offers in nearest_first if offers), [])
 
     def _candidates(self, name: str, files: Files, table: str) -> list[list[Offer]]:
-        """Give what core, imported files, the process and plugins have under a name, in this order."""
+        """Return what core, imported files, the process and plugins have under a name, in this order."""
         # A policy of core for the other key is found as well: the error says that it is none for this one.
         tables = _POLICIES if table in _POLICIES else (table,)
         core = [one for its in tables for one in _brought([CORE], name, its)]
@@ -239,7 +239,7 @@ class Registry:
         return [core, imported, local, _brought(self.plugins(), name, table)]
 
     def names(self, files: Files = ()) -> list[str]:
-        """Give every name that may stand in an expression."""
+        """Return every name that may stand in an expression."""
         names = set(CORE_BACKENDS)
         for table in (self.local, *(table for _, table in files)):
             names.update(name for name, cls in table.items() if not is_policy(cls))
@@ -271,7 +271,7 @@ class Registry:
     # What plugins offer through their hooks.
 
     def offers(self, table: str) -> list[Offer]:
-        """Give every entry of core and of plugins in a table of the hooks: ``definitions``, ``probes``, ..."""
+        """Return every entry of core and of plugins in a table of the hooks: ``definitions``, ``probes``, ..."""
         return [
             Offer(name, one.plugin, one.distribution, one.version, path)
             for one in (CORE, *self.plugins())
@@ -279,7 +279,7 @@ class Registry:
         ]
 
     def node_entrypoint(self) -> tuple[str, str] | None:
-        """Give the expression of nodes that a plugin sets, with its distribution.
+        """Return the expression of nodes that a plugin sets, with its distribution.
 
         Raises:
             PluginError: Two plugins set such an expression.

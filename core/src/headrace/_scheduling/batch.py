@@ -53,7 +53,7 @@ def takes(instance: Instance, weight: int) -> bool:
 
 
 def refusal(node: str, weights: Sequence[int], instance: Instance) -> BatchRangeError | None:
-    """Give the error of a batch outside the range or the sizes of an instance, with copies too; else None."""
+    """Return the error of a batch outside the range or the sizes of an instance, with copies too; else None."""
     weight, sizes, pad = sum(weights), instance.limits.batch_sizes, instance.limits.pad
     hint = None
     if instance.max is not None and weight > instance.max:
@@ -73,7 +73,7 @@ def refusal(node: str, weights: Sequence[int], instance: Instance) -> BatchRange
 def repeated(
     weights: Sequence[int], taker: Any, sizes: Sequence[int] | None = None
 ) -> list[int] | None:
-    """Give the indices of the items to repeat so that a batch has an allowed weight, None where no copies do.
+    """Return the indices of the items to repeat so that a batch has an allowed weight, None where no copies do.
 
     The last item is repeated as often as it fits; earlier items fill what is left. Where that gives no allowed
     weight, the same is tried without the last item, and so on.
@@ -149,7 +149,7 @@ def run(work: Work, node: Place) -> Outcome:
 def _per_entry(
     work: Work, node: Place, outcomes: Sequence[BaseException | None]
 ) -> list[BaseException | None]:
-    """Give one error or None per entry, and set the code of each failure; outcomes of fillers are left out."""
+    """Return one error or None per entry, and set the code of each failure; outcomes of fillers are left out."""
     instance, entries = work
     errors = [_for_owner(error) for error in outcomes[: len(entries)]]
     for index, entry in enumerate(entries):
@@ -198,7 +198,7 @@ def judged(
 
 
 def _for_owner(error: BaseException | None) -> BaseException | None:
-    """Give an outcome to the owner: a `ClosedError` as a copy that outer backends wrap like other errors."""
+    """Return an outcome to the owner: a `ClosedError` as a copy that outer backends wrap like other errors."""
     return own_error(error) if isinstance(error, ClosedError) else error
 
 
@@ -221,7 +221,7 @@ _WITHOUT_LIMITS = Entry({})
 
 
 def entered_here(cls: type, request: Request) -> Any:
-    """Give what ``cls.enter`` returned for a request in a batch that runs here (see `entry_here`); else None."""
+    """Return what ``cls.enter`` returned for a request in a batch that runs here (see `entry_here`); else None."""
     for ident in served_by(get_ident()):
         for batch in batches_run.get(ident, ()):
             for entry in batch:
@@ -231,7 +231,7 @@ def entered_here(cls: type, request: Request) -> Any:
 
 
 def entry_here() -> Callable[[Request], Entry]:
-    """Give a function that finds the entry of a request in a batch that runs here, for its deadline and priority.
+    """Return a function that finds the entry of a request in a batch that runs here, for its deadline and priority.
 
     Here means in the calling thread, or in one that waits for its call. An item that a container has made
     gets an entry of its own: it has the greatest priority of the entries of these batches, and their latest

@@ -19,7 +19,7 @@ class Waits(Protocol):
     """What a thread waits for."""
 
     def places(self) -> Sequence[tuple[Any, object]]:
-        """Give the schedulers, each with the entry or owner that waits or runs there; none while it is awake."""
+        """Return the schedulers, each with the entry or owner that waits or runs there; none while it is awake."""
 
 
 batches_run: dict[int, tuple[Sequence[Entry], ...]] = {}
@@ -30,7 +30,7 @@ waiting: dict[int, Waits] = {}
 
 
 def served_here(ident: int) -> set[int]:
-    """Give thread ``ident`` and all threads that wait for a batch or a call that it runs now."""
+    """Return thread ``ident`` and all threads that wait for a batch or a call that it runs now."""
     found: set[int] = set()
     left = [ident]
     while left:
@@ -64,7 +64,7 @@ def noted(waiter: Waits) -> Iterator[None]:
 
 
 def cycle_of(waiter: Waits, ident: int | None = None) -> str | None:
-    """Give the name of the node at which a thread (None: the calling one) would wait for ever, None for none."""
+    """Return the name of the node at which a thread (None: the calling one) would wait for ever, None for none."""
     me = ident or get_ident()
     idents = [one.ident for node, _ in waiter.places() for one in node.every]
     if not calls_run and me not in idents and waiting.keys().isdisjoint(idents):

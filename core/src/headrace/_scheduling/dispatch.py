@@ -3,7 +3,7 @@
 **Who ends a batch cuts the next one**, in the section that settles the old one (`Dispatcher.drive`), and gives it
 
 1. to itself: a worker always, an own thread unless other jobs wait for it, a caller while requests of its own
-   wait, or while the backend is fast and the caller's `FAST_S` for the batches of others are not over;
+   wait, or while the backend is fast and the caller's `SAMPLE_BELOW_S` for the batches of others are not over;
 2. else to a caller of that batch, who sleeps;
 3. else to a worker, a daemon thread of the node, of which there is at most one per instance.
 
@@ -27,7 +27,7 @@ from headrace._portable import caused, error_text
 from headrace._scheduling import batch as batches
 from headrace._scheduling.batch import Work
 from headrace._scheduling.entry import QUEUED, RUNNING, own_error
-from headrace._scheduling.instance import BARGE_S, FAST_S, SWIFT_S
+from headrace._scheduling.instance import INLINE_BELOW_S, OVERTAKE_MAX_S, SAMPLE_BELOW_S
 from headrace._scheduling.node import Waiter
 from headrace._scheduling.own_thread import OwnThread
 from headrace._scheduling.refusals import deadline_error
@@ -291,7 +291,7 @@ class Dispatcher:
     def _taken(
         self, instance: Instance, now: float, ahead: Sequence[Entry] = ()
     ) -> tuple[int, float]:
-        """Give how many entries of the queue an instance takes after those ahead, and when to ask again."""
+        """Return how many entries of the queue an instance takes after those ahead, and when to ask again."""
         node = self.node
         queue, most = node.queue, instance.max
         if queue.weight == queue.count and self._takes_what_is_full:
@@ -411,9 +411,9 @@ class Dispatcher:
         """Leave the instance of a swift backend free after ``me`` has helped others long enough, and wake the first caller.
 
         Until that caller is awake a newcomer may claim the instance: given away at once, it would be idle for a
-        switch of threads each time. Once the caller has waited for `BARGE_S` it is given the instance.
+        switch of threads each time. Once the caller has waited for `OVERTAKE_MAX_S` it is given the instance.
         """
-        if me.pending or me.foreign_until is None or instance.mean_s >= SWIFT_S:
+        if me.pending or me.foreign_until is None or instance.mean_s >= INLINE_BELOW_S:
             return False
         if time.perf_counter() < me.foreign_until:
             return False
@@ -421,7 +421,7 @@ class Dispatcher:
         owner: Any = oldest.owner
         if type(owner) is not Waiter or not owner.parked or not owner.runs:
             return False
-        if self.node.clock() - oldest.arrival >= BARGE_S:
+        if self.node.clock() - oldest.arrival >= OVERTAKE_MAX_S:
             return False
         owner.nudged = True
         owner.wake()
@@ -436,11 +436,11 @@ class Dispatcher:
             return False
         if me.pending and any(entry.owner is me for entry in work.entries):
             return True
-        if instance.mean_s >= FAST_S:
+        if instance.mean_s >= SAMPLE_BELOW_S:
             return False
         now = time.perf_counter()
         if me.foreign_until is None:
-            me.foreign_until = now + FAST_S
+            me.foreign_until = now + SAMPLE_BELOW_S
         return now < me.foreign_until
 
     def _give(self, work: Work) -> None:
@@ -450,7 +450,7 @@ class Dispatcher:
         if thread is not None:
             thread.post(partial(self._drive_owned, thread, work))
             return
-        if instance.mean_s < FAST_S or self.pressure <= SUSTAINED:
+        if instance.mean_s < SAMPLE_BELOW_S or self.pressure <= SUSTAINED:
             for entry in work.entries:
                 owner: Any = entry.owner
                 if type(owner) is Waiter and owner.parked and owner.runs:
@@ -559,7 +559,7 @@ class Dispatcher:
         return self.dispatch(me)
 
     def _following(self, instance: Instance) -> Work | None:
-        """Give the batch with which a worker goes on at once, where the usual policies have nothing to decide: it keeps its instance."""
+        """Return the batch with which a worker goes on at once, where the usual policies have nothing to decide: it keeps its instance."""
         node = self.node
         queue, most = node.queue, instance.max
         take = queue.count if most is None else min(most, queue.count)

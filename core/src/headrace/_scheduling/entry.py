@@ -47,7 +47,7 @@ class Owner(Protocol):
         """Take note of the outcome, without any lock held; a second time changes nothing.
 
         An owner that hands the request on calls `Entry.give_back` first. This must be short: what is a user's, as the
-        callbacks of a future, helper threads run (`headrace._scheduling.threads.errands`).
+        callbacks of a future, helper threads run (`headrace._scheduling.threads.helpers`).
         """
 
 
@@ -79,7 +79,7 @@ class Quota:
         return None
 
 
-HANDED = Quota()
+UNCOUNTED = Quota()
 """The quota of entries that a backend hands to another node: the request runs, so no bound counts them."""
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from headrace._checked import Presence
+from headrace._checked import Liveness
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,7 +52,7 @@ class Timings:
         self.total_ms += other.total_ms
 
     def percentile(self, share: float) -> float:
-        """Give the duration in ms that a ``share`` of all durations do not exceed, 0.0 when there is none."""
+        """Return the duration in ms that a ``share`` of all durations do not exceed, 0.0 when there is none."""
         wanted = share * self.count
         seen = 0
         for index, count in enumerate(self._counts):
@@ -63,7 +63,7 @@ class Timings:
         return 0.0
 
     def summary(self) -> dict[str, float]:
-        """Give mean, p50, p90 and p99 in milliseconds, rounded to 0.1 µs."""
+        """Return mean, p50, p90 and p99 in milliseconds, rounded to 0.1 µs."""
         mean = self.total_ms / max(self.count, 1)
         shares = {f"p{per_cent}": self.percentile(per_cent / 100) for per_cent in (50, 90, 99)}
         return {key: round(value, 4) for key, value in {"mean": mean, **shares}.items()}
@@ -109,7 +109,7 @@ def add_counts(total: dict[Any, int], counts: dict[Any, int]) -> None:
 
 
 def summary(total: Counts, *, submitted: int, waiting: int, running: int) -> dict[str, Any]:
-    """Give what ``stats()`` shows of a node, except its instances.
+    """Return what ``stats()`` shows of a node, except its instances.
 
     Keys of the histogram are texts, so that the dict is the same after it was written to JSON and read.
 
@@ -140,16 +140,16 @@ def summary(total: Counts, *, submitted: int, waiting: int, running: int) -> dic
     }
 
 
-FAST_S = 100e-6
+SAMPLE_BELOW_S = 100e-6
 """A backend whose mean forward takes less is fast: only a sample of its batches is timed. Also the time in
 all that a caller may run batches of others: a hand-over to another thread costs about as much."""
 
-SWIFT_S = 20e-6
+INLINE_BELOW_S = 20e-6
 """A backend whose mean forward takes less is swift: it is done sooner than a thread wakes up. So a newcomer
 may run its request on a free instance while others wake up. A free instance of a slower backend goes to the
 oldest request at once, and the requests that come meanwhile make fuller batches."""
 
-BARGE_S = 0.005
+OVERTAKE_MAX_S = 0.005
 """While requests wait, a newcomer may take the free instance of a swift backend only until the oldest
 request has waited this long; then the instance goes to that request.
 
@@ -204,7 +204,7 @@ class Instance(Counts):
         since: When the instance was made, on the clock of `time.perf_counter`.
         limit: The backend whose own range sets ``max``, and that max; None where the node's keys set it.
         limits: The keys under which its batches are cut and filled up; set by its node.
-        presence: Tells whether the backend is lost, or away until it is started again.
+        liveness: Tells whether the backend is lost, or away until it is started again.
         away: Whether the node keeps the instance from the free ones, since its backend is away.
         retired: Wakes the thread that closes the instance after its last batch; None while in service.
     """
@@ -234,13 +234,13 @@ class Instance(Counts):
         self.queued = 0
         self.mask = 0
         self.sampling = SAMPLED
-        self.mean_s = FAST_S
+        self.mean_s = SAMPLE_BELOW_S
         self.busy_s = 0.0
         self.since = time.perf_counter()
         self.limit: tuple[str, int] | None = None
         self.limits: Limits
-        self.presence = backend._presence or Presence()
-        self.presence.entries = lambda: self.entries or ()
+        self.liveness = backend._liveness or Liveness()
+        self.liveness.entries = lambda: self.entries or ()
         self.away = False
         self.retired: Signal | None = None
         self.over = False
@@ -268,12 +268,12 @@ class Instance(Counts):
     @property
     def living(self) -> bool:
         """Whether the instance can run batches: its backend is not lost, and its own thread, if any, lives."""
-        return not self.presence.gone and (self.thread is None or self.thread.alive)
+        return not self.liveness.lost and (self.thread is None or self.thread.alive)
 
     @property
     def serves(self) -> bool:
         """Whether the backend is neither lost nor away."""
-        return not (self.presence.gone or self.presence.away)
+        return not (self.liveness.lost or self.liveness.restarting)
 
     def timed(self, duration_s: float) -> None:
         """Take note of the duration of one batch."""
@@ -285,14 +285,14 @@ class Instance(Counts):
             mean_s = 0.75 * before + 0.25 * min(duration_s, 4 * before)
         self.busy_s += duration_s * (self.mask + 1)
         self.mean_s = mean_s
-        self.mask = self.sampling if mean_s < FAST_S else 0
+        self.mask = self.sampling if mean_s < SAMPLE_BELOW_S else 0
 
     def utilisation(self, now: float) -> float:
         """Give the share of the time since the instance was made that its batches have taken."""
         return round(min(1.0, self.busy_s / max(now - self.since, 1e-9)), 4)
 
     def statistics(self) -> dict[str, Any]:
-        """Give what ``stats()`` shows of this instance."""
+        """Return what ``stats()`` shows of this instance."""
         return {
             "index": self.index,
             "device": self.device,

@@ -89,7 +89,7 @@ class Waiter:
         self.signal = Signal()
 
     def places(self) -> Sequence[tuple[Node, object]]:
-        """Give the node at which the thread sleeps; see `headrace._scheduling.cycles`."""
+        """Return the node at which the thread sleeps; see `headrace._scheduling.cycles`."""
         return ((self.node, self),) if self.parked and self.work is None else ()
 
     def took(self) -> None:
@@ -222,13 +222,16 @@ class Node:
     @property
     def bounded(self) -> int:
         """How many requests wait, at this node or another, that entered at this node."""
-        return self.queue.count - self.queue.guests + len(self.quota.waiting)
+        return self.queue.count - self.queue.counted_elsewhere + len(self.quota.waiting)
 
     @property
     def full(self) -> bool:
         """Whether `bounded` has reached ``queue_size``."""
         queue = self.queue  # as `bounded`, without its call
-        return queue.count - queue.guests + len(self.quota.waiting) >= self.limits.queue_size
+        return (
+            queue.count - queue.counted_elsewhere + len(self.quota.waiting)
+            >= self.limits.queue_size
+        )
 
     def enter(
         self, entries: Iterable[Entry], refused: BaseException | None, *, internal: bool
@@ -407,8 +410,8 @@ class Node:
         instance.running_weight = instance.ident = 0
         instance.holder = None
         if instance.retired is None:
-            instance.away = bool(instance.presence.away)
-            if instance.presence.gone:
+            instance.away = bool(instance.liveness.restarting)
+            if instance.liveness.lost:
                 self.lose(instance)
                 return
             if not instance.away:
@@ -451,11 +454,11 @@ class Node:
     def watch(self) -> None:
         """Hear of the instances in service whose backend is away, or lost."""
         for instance in self.instances:
-            instance.presence.changed = partial(self._look_at, instance)
+            instance.liveness.changed = partial(self._look_at, instance)
             instance.away = False
 
     def _look_at(self, instance: Instance) -> None:
-        """Take an instance out of service, or back into it, after its `Presence` has changed. Takes the section."""
+        """Take an instance out of service, or back into it, after its `Liveness` has changed. Takes the section."""
         with self.section:
             self.special = True
             self.collect()

@@ -156,7 +156,7 @@ class Probes:
         self.notifier(what)(*args)
 
     def notifier(self, what: str, *about: Any) -> Callable[..., None]:
-        """Give a function that calls the method ``what`` of each probe that has it, with ``about`` first."""
+        """Return a function that calls the method ``what`` of each probe that has it, with ``about`` first."""
         heard = self._heard[what]
         calls = [one.guarding(partial(call, *about) if about else call) for one, call in heard]
         if len(calls) == 1:
@@ -177,7 +177,7 @@ class Probes:
         self.notify("instance_changed", node, instance, state)
 
     def statistics(self) -> dict[str, Any]:
-        """Give what ``stats()`` shows of the probes: how often each has failed, and how last."""
+        """Return what ``stats()`` shows of the probes: how often each has failed, and how last."""
         return {one.name: {"errors": one.errors, "last": one.last} for one in self.all}
 
     def close(self) -> None:

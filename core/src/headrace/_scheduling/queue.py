@@ -43,7 +43,7 @@ class RequestQueue:
 
     Attributes:
         count: How many entries wait.
-        guests: How many of the entries count elsewhere, by their `quota`, and not in this queue.
+        counted_elsewhere: How many of the entries count elsewhere, by their `quota`, and not in this queue.
         weight: Sum of the weights of the entries.
     """
 
@@ -54,7 +54,7 @@ class RequestQueue:
         self._levels: dict[int, Level] = {}
         self._priorities: list[int] = []  # ascending
         self._arrived: Level | None = None  # all priorities; None while there is one
-        self.count = self.guests = self.weight = 0
+        self.count = self.counted_elsewhere = self.weight = 0
 
     def push(self, entry: Entry) -> None:
         """Put ``entry`` behind all entries of its priority."""
@@ -68,7 +68,7 @@ class RequestQueue:
         self.count += 1
         self.weight += entry.weight
         if entry.quota is not None:
-            self.guests += 1
+            self.counted_elsewhere += 1
             entry.quota.began(entry, self._evict)
 
     def _new_level(self, priority: int) -> Level:
@@ -96,10 +96,10 @@ class RequestQueue:
             if self._arrived is not None:
                 self._leave_levels(entry, level, self._arrived)
             if entry.quota is not None:
-                self.guests -= 1
-                let_in = entry.quota.ended(entry)
-                if let_in is not None:
-                    self._afterwards.append(let_in)
+                self.counted_elsewhere -= 1
+                enqueue = entry.quota.ended(entry)
+                if enqueue is not None:
+                    self._afterwards.append(enqueue)
 
     def _leave_levels(self, entry: Entry, level: Level, arrived: Level) -> None:
         """Remove an entry from the level of all priorities, and its priority if no entry has that any more."""
@@ -117,21 +117,21 @@ class RequestQueue:
         return chain.from_iterable(self._levels[p] for p in reversed(self._priorities))
 
     def head(self, count: int) -> list[Entry]:
-        """Give the first ``count`` entries, which stay in the queue."""
+        """Return the first ``count`` entries, which stay in the queue."""
         if count == 1 and len(self._levels) == 1:
             (level,) = self._levels.values()
             return [next(iter(level))]
         return list(islice(self, count))
 
     def oldest_of_lowest(self) -> Entry | None:
-        """Give the oldest entry of the lowest priority, of the requests that entered here; None for none."""
-        if self.guests == self.count:
+        """Return the oldest entry of the lowest priority, of the requests that entered here; None for none."""
+        if self.counted_elsewhere == self.count:
             return None
         levels = (self._levels[priority] for priority in self._priorities)
         return next(entry for entry in chain.from_iterable(levels) if entry.quota is None)
 
     def oldest(self) -> float:
-        """Give the arrival of the entry that has been in the queue longest, whatever its priority."""
+        """Return the arrival of the entry that has been in the queue longest, whatever its priority."""
         return next(iter(self) if self._arrived is None else iter(self._arrived)).arrival
 
 
@@ -143,7 +143,7 @@ class NodeQuota(Quota):
 
     Args:
         outside: The entries that wait for room at the node.
-        let_in: Lets entries of ``outside`` in where there is room; called without any lock.
+        enqueue: Lets entries of ``outside`` in where there is room; called without any lock.
         sheds: Whether the node asks for the oldest request of the lowest priority.
 
     Attributes:
@@ -152,10 +152,10 @@ class NodeQuota(Quota):
     """
 
     def __init__(
-        self, outside: Collection[Entry], let_in: Callable[[], object], *, sheds: bool
+        self, outside: Collection[Entry], enqueue: Callable[[], object], *, sheds: bool
     ) -> None:
         self.outside = outside
-        self.let_in = let_in
+        self.enqueue = enqueue
         self.waiting: dict[RequestQuota | Entry, None] = {}  # in the order in which they came
         self.lock = threading.Lock()
         self._sheds = sheds
@@ -171,7 +171,7 @@ class NodeQuota(Quota):
     def ended(self, entry: Entry) -> Callable[[], object] | None:
         """Take note that the one entry of a request waits no more; see `RequestQuota.ended`."""
         del self.waiting[entry]
-        return self.let_in if self.outside else None
+        return self.enqueue if self.outside else None
 
     def shed(self, priority: int) -> tuple[Entry, Evict] | None:
         """Stop counting the oldest request of the lowest priority, if that is ``priority`` or lower.
@@ -217,7 +217,7 @@ class RequestQuota(Quota):
         with home.lock:
             if entries.pop(entry, None) is not None and not entries:
                 del home.waiting[self]
-        return home.let_in if home.outside else None
+        return home.enqueue if home.outside else None
 
     def leave(self) -> tuple[Entry, Evict]:
         """Stop counting all entries; give one, and the function that fails it. Under the quota's lock."""

@@ -1,7 +1,7 @@
 """The scheduler of one node: what callers, graphs and the engine ask of it.
 
 A caller that finds the node idle takes the short cut (`headrace._scheduling.shortcut`). Every other request goes through the
-queue: its caller waits (`call_many`), and may run batches meanwhile; or its owner is notified (`let_in`).
+queue: its caller waits (`call_many`), and may run batches meanwhile; or its owner is notified (`enqueue`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from headrace._scheduling.shortcut import ShortCut
 from headrace._scheduling.threads import (
     Signal,
     calls_run,
-    errands,
+    helpers,
     reentrant,
     refuse_inside,
     reset,
@@ -109,7 +109,7 @@ class Scheduler:
         self.needs = DATA_ALONE if keys == DATA_ALONE else keys
         self._short_cut.checks_all = self.needs is not DATA_ALONE and bool(self.needs)
 
-    def needs_result(self, value: bool) -> None:
+    def result_required(self, value: bool) -> None:
         """Set whether a request that ends without ``result`` has failed; it has not before an ``or``."""
         self.node.must_have_result = value
 
@@ -124,7 +124,7 @@ class Scheduler:
             raise
 
     def checked_again(self, request: Any) -> int:
-        """Give the weight of a request that was checked where it entered, and goes on here."""
+        """Return the weight of a request that was checked where it entered, and goes on here."""
         if "request_size" in request or "data" not in request or self.needs is not DATA_ALONE:
             return self.checked(request)
         return 1
@@ -150,7 +150,7 @@ class Scheduler:
         self.node.failures.note(error, {})
 
     def new_quota(self, *, entered: bool = True, is_one: bool = False) -> Quota:
-        """Give the quota that counts all waits of a request which enters here, at any node, as one wait.
+        """Return the quota that counts all waits of a request which enters here, at any node, as one wait.
 
         Args:
             entered: Whether the entry of the request here is counted by the queue itself.
@@ -227,7 +227,7 @@ class Scheduler:
             return work
 
     def _look(self, waiter: Waiter, entries: Sequence[Entry]) -> Work | None:
-        """Give the batch that a caller who is awake is to run next, None for none."""
+        """Return the batch that a caller who is awake is to run next, None for none."""
         node, dispatcher = self.node, self.dispatcher
         with node.section:
             work, waiter.work, waiter.parked = waiter.work, None, False
@@ -263,7 +263,7 @@ class Scheduler:
 
     # Owners that do not wait in the calling thread: futures, coroutines, graphs.
 
-    def let_in(
+    def enqueue(
         self,
         *entries: Entry,
         waits_for_room: Callable[[], object] | None = None,
@@ -305,7 +305,7 @@ class Scheduler:
         for entry in outside:
             entry.room.sleep()  # type: ignore[union-attr]
 
-    submit = reentrant()(let_in)
+    submit = reentrant()(enqueue)
 
     def expire(self, entry: Entry) -> None:
         """Fail an entry whose deadline has passed, unless it is done."""
@@ -313,7 +313,7 @@ class Scheduler:
             self.dispatcher.expire(entry)
             self.dispatcher.dispatch()
 
-    @reentrant(later=lambda scheduler, entry: errands.run(scheduler.cancel, entry))
+    @reentrant(later=lambda scheduler, entry: helpers.run(scheduler.cancel, entry))
     def cancel(self, entry: Entry) -> bool:
         """Withdraw an entry that waits, or has not come yet; False when it runs or is done."""
         return cancel_all([(entry, self)])
@@ -385,7 +385,7 @@ class Scheduler:
             return old
 
     def take_retired(self, among: Sequence[Instance]) -> list[Instance]:
-        """Give the old instances whose last batch has ended, each once; the node keeps their counts."""
+        """Return the old instances whose last batch has ended, each once; the node keeps their counts."""
         node = self.node
         with node.section:
             ended = [one for one in node.retiring if one in among and (one.over or not one.living)]
@@ -413,7 +413,7 @@ class Scheduler:
             self.dispatcher.dispatch()
 
     def refusal(self, request: Request) -> ClosedError | None:
-        """Give the error of a request that nothing lets in, as ``each`` over an empty list; None while open."""
+        """Return the error of a request that nothing lets in, as ``each`` over an empty list; None while open."""
         if self.node.refusing is None:
             return None
         error = self.node.refusing._passing(passes=False)
@@ -441,7 +441,7 @@ class Scheduler:
                 for entry in instance.entries or ():
                     node.fail(entry, partial(left_open, error.args[0]))
                 if instance.holder is not None:
-                    node.afterwards.extend(instance.presence.ends)
+                    node.afterwards.extend(instance.liveness.killers)
 
     @reentrant()
     def stop_workers(self) -> None:
@@ -484,7 +484,7 @@ class Scheduler:
 
     @reentrant(later=lambda scheduler: scheduler._statistics())
     def statistics(self) -> dict[str, Any]:
-        """Give what ``stats()`` shows of the node: the counts are exact, the times sampled."""
+        """Return what ``stats()`` shows of the node: the counts are exact, the times sampled."""
         with self.node.section:
             return self._statistics()
 
@@ -505,7 +505,7 @@ class Scheduler:
 
 
 def _next_deadline(entries: Sequence[Entry]) -> float:
-    """Give the next deadline of entries that are not done; another thread may settle them meanwhile."""
+    """Return the next deadline of entries that are not done; another thread may settle them meanwhile."""
     times = [one.deadline for one in entries if one.deadline is not None and one.state != DONE]
     return min(times, default=inf)
 

@@ -23,15 +23,15 @@ from headrace._scheduling.entry import (
     refuses_change,
     restore,
 )
-from headrace._scheduling.instance import BARGE_S, SWIFT_S
+from headrace._scheduling.instance import INLINE_BELOW_S, OVERTAKE_MAX_S
 from headrace._scheduling.node import Waiter
 from headrace._scheduling.threads import (
-    errand,
-    errands,
     handed_over,
+    helpers,
     in_section,
     main_thread,
     refuse_inside,
+    run_on_helper,
     sections,
 )
 from headrace.errors import code_of
@@ -134,7 +134,7 @@ class ShortCut:
             self._end_alone(instance, request, error)
         except BaseException as raised:
             if instance is not None:
-                errands.put((self._end_here, (instance, request, raised, False)))
+                helpers.put((self._end_here, (instance, request, raised, False)))
                 raise self._recovered(instance, request, data, raised) from None
             if not isinstance(raised, IndexError):  # the interrupt came first
                 raise
@@ -152,7 +152,7 @@ class ShortCut:
         if me == main_thread.ident:
             data = request.get("data", MISSING)
             try:
-                errand(self._call_slowly, request, internal, home)
+                run_on_helper(self._call_slowly, request, internal, home)
             except BaseException as raised:
                 restore(request, data, raised)
                 raise
@@ -187,7 +187,7 @@ class ShortCut:
     def _recovered(
         self, instance: Instance, request: Request, data: Any, raised: BaseException
     ) -> BaseException:
-        """Give the instance back after an interrupt, or an error of the user's dict; give what the caller raises."""
+        """Return the instance back after an interrupt, or an error of the user's dict; give what the caller raises."""
         # This waits, so that the next call finds the instance.
         self._end_alone(instance, request, raised)
         restore(request, data, raised)
@@ -214,10 +214,10 @@ class ShortCut:
 
     def _may_barge(self, instance: Instance) -> bool:
         """Tell whether a newcomer may take a free instance while others, who are waking up, wait."""
-        if instance.mean_s >= SWIFT_S:
+        if instance.mean_s >= INLINE_BELOW_S:
             return False
         (oldest,) = self._node.queue.head(1)
-        return bool(self._node.clock() - oldest.arrival < BARGE_S)
+        return bool(self._node.clock() - oldest.arrival < OVERTAKE_MAX_S)
 
     def _run_alone(self, instance: Instance, request: Request) -> BaseException | None:
         reporter = self._node.reporter
@@ -236,9 +236,9 @@ class ShortCut:
         self._dispatcher.drive(work, leader)
 
     def _end_alone(self, instance: Instance, request: Request, error: BaseException | None) -> None:
-        """Give an instance back after a caller's own request, where there is more to do than usual."""
+        """Return an instance back after a caller's own request, where there is more to do than usual."""
         if get_ident() == main_thread.ident:
-            errand(self._end_here, instance, request, error, False)
+            run_on_helper(self._end_here, instance, request, error, False)
         else:
             self._end_here(instance, request, error)
 

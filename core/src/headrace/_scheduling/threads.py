@@ -2,7 +2,7 @@
 
 **The main thread takes no lock of a scheduler.** Python runs signal handlers, and raises Ctrl-C, in the main thread,
 between any two instructions. So what the main thread asks for a helper thread does, while the main thread waits on a raw
-lock (`errand`). Its own work is limited to steps that nothing tears: popping an idle instance, and putting a job
+lock (`run_on_helper`). Its own work is limited to steps that nothing tears: popping an idle instance, and putting a job
 into a `SimpleQueue`, each one call into C.
 
 **What a destructor may do.** Python runs destructors, and the callbacks of weak references, in any thread, at any
@@ -63,7 +63,7 @@ def took_token(items: list[None]) -> bool:
 
 
 def drained(pop: Callable[[], T]) -> Iterator[T]:
-    """Give what ``pop()`` takes out of a list or deque, until it is empty; threads may share that out."""
+    """Return what ``pop()`` takes out of a list or deque, until it is empty; threads may share that out."""
     while True:
         try:
             item = pop()
@@ -139,7 +139,7 @@ class Helpers:
         self._idle: set[int] = set()
         self._starting = 0.0  # when the first helper was asked for, 0.0 once it is there
         self.put = self._jobs.put
-        """Give a job ``(function, args)`` where a helper is known to be there: one call into C."""
+        """Return a job ``(function, args)`` where a helper is known to be there: one call into C."""
 
     def run(self, function: Callable[..., object], *args: Any) -> None:
         """Let a helper call ``function(*args)``, which must not raise; RuntimeError where no thread can be started."""
@@ -198,7 +198,7 @@ def start_thread(name: str, function: Callable[[], None]) -> None:
     _thread.start_new_thread(begin, ())
 
 
-errands = Helpers()
+helpers = Helpers()
 """The helpers of the process."""
 
 
@@ -209,7 +209,7 @@ calls_run: dict[int, Call] = {}
 
 
 def served_by(ident: int) -> set[int]:
-    """Give thread ``ident`` and all threads that wait for the call that it runs, directly or through others."""
+    """Return thread ``ident`` and all threads that wait for the call that it runs, directly or through others."""
     found = {ident}
     call = calls_run.get(ident)
     while call is not None and call.caller not in found:
@@ -219,7 +219,7 @@ def served_by(ident: int) -> set[int]:
 
 
 def call_of_main(ident: int) -> Call | None:
-    """Give the call that the main thread waits for, where thread ``ident`` serves it."""
+    """Return the call that the main thread waits for, where thread ``ident`` serves it."""
     call = calls_run.get(ident)
     while call is not None and call.caller != main_thread.ident:
         call = calls_run.get(call.caller)
@@ -292,20 +292,20 @@ class Call:
         return self._result
 
     def _give_up(self) -> bool:
-        """Give the call up; True when a backend goes on without the thread that waited."""
+        """Return the call up; True when a backend goes on without the thread that waited."""
         self.given_up = True
         if took_token(self._unbegun):
             return False
         if self._over:
             return is_abandoned(self._error)
-        return self.withdraw is None or errand(self.withdraw) is True
+        return self.withdraw is None or run_on_helper(self.withdraw) is True
 
 
 def _nothing() -> None:
     """Stand in for a function that was called."""
 
 
-def errand(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def run_on_helper(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Have a helper call a function, after all that was handed over, and wait for its end."""
     if sys.is_finalizing():
         raise ClosedError("the interpreter ends")
@@ -317,7 +317,7 @@ def errand(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 def _by_helper(job: Callable[[], None]) -> None:
     """Have a helper do a job of the main thread; where no thread can be started, do it here."""
     try:
-        errands.run(job)
+        helpers.run(job)
     except RuntimeError:
         job()
 
@@ -364,12 +364,12 @@ def reentrant(later: Callable[..., Any] | None = None) -> Callable[[Function], F
             if me not in sections:
                 return function(*args, **kwargs)
             if me == main_thread.ident:
-                return errand(function, *args, **kwargs)
+                return run_on_helper(function, *args, **kwargs)
             if not in_section(me):
                 return function(*args, **kwargs)
             if later is not None:
                 return later(*args, **kwargs)
-            errands.run(partial(function, *args, **kwargs))
+            helpers.run(partial(function, *args, **kwargs))
             return None
 
         return called  # type: ignore[return-value]
@@ -407,5 +407,5 @@ def after_fork() -> None:
     sections.clear()
     sections[main_thread.ident] = main_thread
     calls_run.clear()
-    errands.__init__()  # type: ignore[misc]
+    helpers.__init__()  # type: ignore[misc]
     handed_over.__init__()  # type: ignore[misc]

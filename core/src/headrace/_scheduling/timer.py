@@ -14,7 +14,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from headrace._scheduling.threads import errands, start_thread
+from headrace._scheduling.threads import helpers, start_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +39,7 @@ class Timer:
             heapq.heappush(self._heap, (at, next(self._order), alarm))
             if not self._runs:
                 self._runs = True
-                errands.run(start_thread, "headrace-timer", self._run)
+                helpers.run(start_thread, "headrace-timer", self._run)
             elif self._heap[0][2] is alarm:
                 self._changed.notify()
         return alarm
@@ -90,7 +90,7 @@ _timer = Timer()
 
 
 def shared_timer() -> Timer:
-    """Give the timer of the process."""
+    """Return the timer of the process."""
     return _timer
 
 

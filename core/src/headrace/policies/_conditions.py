@@ -247,7 +247,7 @@ class ConditionPolicy(Sized):
         self._condition = made
 
     def make_condition(self, options: Any) -> Condition | None:
-        """Give the condition; called once, when the policy is made. The default: `condition`."""
+        """Return the condition; called once, when the policy is made. The default: `condition`."""
         return self.condition
 
     @takes_what_is_full

@@ -204,7 +204,7 @@ class DispatchPolicy(_Policy):
 
 
 def oldest_of(queue: Queue) -> float:
-    """Give when the oldest request arrived; for a queue that does not say so, that of ``queue[0]``."""
+    """Return when the oldest request arrived; for a queue that does not say so, that of ``queue[0]``."""
     found = getattr(queue, "oldest", None)
     return queue[0].arrival if found is None else found
 
@@ -241,11 +241,11 @@ class Sized(BatchPolicy):
         self._pad: bool = self.options.pad
 
     def _most(self, instance: InstanceView) -> int | None:
-        """Give the greatest weight of a batch on an instance."""
+        """Return the greatest weight of a batch on an instance."""
         return largest_size(self._sizes, instance.max) if self._sizes else instance.max
 
     def _fits(self, queue: Queue, most: int | None) -> tuple[int, int, bool]:
-        """Give count and weight of the longest head within ``most``, and whether that batch is full."""
+        """Return count and weight of the longest head within ``most``, and whether that batch is full."""
         count, total = len(queue), queue.weight
         if most is None or total <= most:
             return count, total, total == most

@@ -130,7 +130,7 @@ class Exchange:
 
 
 def last_deadline(entries: Collection[Entry]) -> float | None:
-    """Give the last deadline of a batch; None where one of its requests has none."""
+    """Return the last deadline of a batch; None where one of its requests has none."""
     known = [entry.deadline for entry in entries if entry.deadline is not None]
     return max(known) if known and len(known) == len(entries) else None
 
@@ -158,7 +158,7 @@ def taken_back(entries: Entries, request: Request) -> bool:
 
 
 def _wrong(packed: Packed, lost: dict[int, str], unknown: list[dict[Any, Exception]]) -> Answers:
-    """Give per request the error of a value that could not be sent back, or whose class is unknown here."""
+    """Return per request the error of a value that could not be sent back, or whose class is unknown here."""
     found: Answers = []
     unknown = unknown or [{} for _ in packed[1]]
     for unsent, unmade in zip(faults(packed, lost), unknown, strict=True):
@@ -283,7 +283,7 @@ def run(backend: BuiltElsewhere, packed: Packed, measures: bool, channel: Channe
     except BaseException as error:  # noqa: BLE001 - SystemExit, for one, must not end this process
         what = f"{backend._label()} raised {type(error).__name__}"
         outcomes = [caused(BackendError(what, backend=backend._label()), error) for _ in batch]
-    if backend._presence is not None and backend._presence.gone:
+    if backend._liveness is not None and backend._liveness.lost:
         # Without a node, `Checked` takes these errors there for those of its instance, and marks it as lost.
         for lost_here in (one for one in outcomes or () if isinstance(one, InstanceLostError)):
             lost_here.node = None
@@ -300,7 +300,7 @@ def run(backend: BuiltElsewhere, packed: Packed, measures: bool, channel: Channe
 
 
 def _noted(error: Exception) -> Any:
-    """Give an error ready to be sent, with a note of where its cause was raised: a traceback cannot be pickled."""
+    """Return an error ready to be sent, with a note of where its cause was raised: a traceback cannot be pickled."""
     cause = error.__cause__
     with suppress(Exception):  # the cause is of a user's class, and Python 3.10 has no notes
         if cause is not None and cause.__traceback__ is not None:

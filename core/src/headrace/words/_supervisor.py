@@ -20,13 +20,13 @@ from headrace._build.channel import END, Channel
 from headrace._engine.blueprint import LOOK_S
 from headrace._portable import error_text
 from headrace._process import memory_file, spawn
-from headrace._scheduling.threads import errand
+from headrace._scheduling.threads import run_on_helper
 from headrace.errors import InstanceLostError, SetupError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace._checked import Presence
+    from headrace._checked import Liveness
 
 _log = logging.getLogger("headrace.process")
 
@@ -200,7 +200,7 @@ class Supervisor:
         name: The name of the thread.
         first: The first message to each new process.
         restarts: Says whether, and after which pause, a process that has died is started again.
-        presence: Shows the scheduler whether the instance has a process now, later, or no more.
+        liveness: Shows the scheduler whether the instance has a process now, later, or no more.
         notify: Called when X is built in a new process, and when a process has ended.
 
     Attributes:
@@ -210,7 +210,7 @@ class Supervisor:
     name: str
     first: dict[str, Any]
     restarts: Restarts
-    presence: Presence
+    liveness: Liveness
     notify: Callable[[], object]
     current: Child | None = None
     _starting: Child | None = None
@@ -235,7 +235,7 @@ class Supervisor:
 
     def begin(self) -> None:
         """Start the first process."""
-        errand(self._thread.start)
+        run_on_helper(self._thread.start)
 
     def start(self, cancelled: Callable[[], bool]) -> Child:
         """Start the first process unless `begin` has, and wait until X is built there.
@@ -346,8 +346,8 @@ class Supervisor:
             self._built = True
             self._starting, self.current = None, child
             self._changed.notify_all()
-        self.presence.away.discard(self)
-        self.presence.changed()
+        self.liveness.restarting.discard(self)
+        self.liveness.changed()
         self.notify()
 
     def _left(self, child: Child | None, why: Exception) -> float | None:
@@ -362,10 +362,10 @@ class Supervisor:
         if noted:
             # This comes before `child.end` below, which ends the batch that ran in the process: otherwise
             # the scheduler could give the instance another batch in between.
-            self.presence.away.add(self)
+            self.liveness.restarting.add(self)
             if pause_s is None:
-                self.presence.gone = True
-            self.presence.changed()
+                self.liveness.lost = True
+            self.liveness.changed()
             self.notify()
             then = "it is lost" if pause_s is None else f"another is started after {pause_s:g} s"
             _log.warning("%s: %s; %s", self.name, error_text(why), then)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
     from headrace._build.elements import ElementBuilder
-    from headrace._build.parts import At
+    from headrace._build.parts import BuildSite
     from headrace._checked import Located
     from headrace._plan.element import Element
     from headrace._registry.registry import Files
@@ -126,7 +126,7 @@ class Call(FunctionBackend, Word):
             )
             use.add("missing_dependency", message, hint=fix)
 
-    def _prepare(self, building: ElementBuilder, element: Element, at: At) -> None:
+    def _prepare(self, building: ElementBuilder, element: Element, at: BuildSite) -> None:
         self._files = building.build.plan.files
 
     def init(self, options: Any, context: InitContext) -> None:
@@ -163,7 +163,7 @@ class Call(FunctionBackend, Word):
 
 
 def _missing_module(module: str) -> str | None:
-    """Give the first part of a dotted name that is no module; None when all are."""
+    """Return the first part of a dotted name that is no module; None when all are."""
     path: Any = None
     for name in accumulate(module.split("."), "{}.{}".format):
         if name in sys.modules:
@@ -186,7 +186,7 @@ def _spec(name: str, path: Any) -> ModuleSpec | None:
 
 
 class Identity(Backend):
-    """Give ``data`` as ``result``, the same object.
+    """Return ``data`` as ``result``, the same object.
 
     Reads:
         data: Anything.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from headrace._backend import Backend, InitContext
     from headrace._build.elements import ElementBuilder
-    from headrace._build.parts import At
+    from headrace._build.parts import BuildSite
     from headrace._checked import Outcomes
     from headrace._expression.tree import Call
     from headrace._plan.declared import Needs, Ranged
@@ -141,7 +141,7 @@ class Fallback(_Chosen):
 
     @classmethod
     def combine_ranges(cls, children: list[Ranged]) -> Range:
-        """Give the range that any child may have: before building nobody knows which child is chosen."""
+        """Return the range that any child may have: before building nobody knows which child is chosen."""
         least, most = zip(*(child.range for child in children), strict=True)
         return min(least), None if None in most else max(most)
 
@@ -158,7 +158,7 @@ class Fallback(_Chosen):
 
     @classmethod
     def _needs(cls, element: Element, built: Mapping[Element, Backend]) -> Needs:
-        """Give the keys that the chosen child needs; before one is chosen, those that every child needs."""
+        """Return the keys that the chosen child needs; before one is chosen, those that every child needs."""
         labels = [_label_of(child.call, element.call.children) for child in element.children]
         made: Any = built.get(element)
         if made is not None:
@@ -167,7 +167,7 @@ class Fallback(_Chosen):
         return {key: reader for key, reader in first.items() if all(key in one for one in rest)}
 
     @classmethod
-    def _build(cls, building: ElementBuilder, element: Element, at: At) -> Backend:
+    def _build(cls, building: ElementBuilder, element: Element, at: BuildSite) -> Backend:
         """Build the children in order, until one can be built."""
         reasons, known = dict(element.unavailable), dict(building.by_element)
         for child in element.children:
@@ -191,7 +191,7 @@ class Fallback(_Chosen):
         raise building.failed(_nothing("Fallback", reasons), element.name, at)
 
     def describe(self) -> dict[str, Any]:
-        """Give the child that was chosen, and why not the others; also of instances that have chosen otherwise."""
+        """Return the child that was chosen, and why not the others; also of instances that have chosen otherwise."""
         others = {index: one for index, one in self.choices.items() if one != self.choice}
         return {**self.choice, **({"instances": others} if others else {})}
 
@@ -201,7 +201,7 @@ def _nothing(name: str, reasons: Mapping[str, str]) -> str:
 
 
 def _label_of(child: Call, children: Collection[Call]) -> str:
-    """Give the name of a branch as it was written; its whole text where others have the same name."""
+    """Return the name of a branch as it was written; its whole text where others have the same name."""
     uses = child.source.uses if child.source else ()  # inside Process a branch comes without
     child = next((use.call for use in uses if use.call in children), child)
     return str(child) if [one.name for one in children].count(child.name) > 1 else child.name
@@ -227,7 +227,7 @@ def _plan_apart(use: Use, child: Call, *, idle: bool = False) -> Element | None:
 
 
 def _by_suffix(use: Use, model: object) -> Call | None:
-    """Give the first branch with a suffix that ends the model's name; report branches without any."""
+    """Return the first branch with a suffix that ends the model's name; report branches without any."""
     name = use.element.name
     rows = [(one, [*map(str, one.prefix.positional)] if one.prefix else []) for one in use.children]
     bare = [child for child, suffixes in rows if not all(suffixes or [""])]

@@ -9,7 +9,7 @@ from headrace._build.callees import NotCallable, child_call, no_result, run_some
 from headrace._plan.declared import Needs, keys_named, range_of, sequence
 from headrace._plan.element import Element, Named
 from headrace._plan.word import Use, Word, check_used, needs_of, way_to_called, word_of
-from headrace._portable import unless_all_well
+from headrace._portable import none_if_all_ok
 from headrace._shared import Shared
 from headrace.keys import DATA, REPOST, RESULT, Request
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from headrace._backend import Backend, InitContext
     from headrace._build.elements import ElementBuilder
-    from headrace._build.parts import At
+    from headrace._build.parts import BuildSite
     from headrace._checked import Answers, Outcomes
 
 __all__ = ["DI", "Aspect", "BackgroundThread", "IoC", "S", "Sequential", "With"]
@@ -86,12 +86,12 @@ class Sequential(Word):
 
     @classmethod
     def _through(cls, element: Element, place: int) -> Element | None:
-        """Give the first element or the last one."""
+        """Return the first element or the last one."""
         return element.children[place]
 
     @classmethod
     def _needs(cls, element: Element, built: Mapping[Element, Backend]) -> Needs:
-        """Give the keys that the first element needs, unless an item may pass it by."""
+        """Return the keys that the first element needs, unless an item may pass it by."""
         first, *rest = element.children
         if any(element.prefixes[0]):
             return {DATA: element.name}  # an item that passes by ends with its data as result
@@ -114,7 +114,7 @@ class Sequential(Word):
     def forward(self, batch: list[Request]) -> Outcomes:
         """Run the elements one after the other."""
         if not self._plain:
-            return unless_all_well(self._run(0, batch, [None] * len(batch)))
+            return none_if_all_ok(self._run(0, batch, [None] * len(batch)))
         for index, call in self._plain:
             if index:
                 moving = iter(batch)
@@ -150,7 +150,7 @@ class Sequential(Word):
     def _taken(
         self, index: int, batch: list[Request], outcomes: Answers, ready: list[bool]
     ) -> list[int]:
-        """Give the places of the items that an element takes, and move their results to ``data``.
+        """Return the places of the items that an element takes, and move their results to ``data``.
 
         An item that should be taken and is not ready fails.
         """
@@ -197,7 +197,7 @@ class _Step(NamedTuple):
 
 
 def _without_data(element: Element) -> Iterator[tuple[Element, Element]]:
-    """Give each element that writes no ``result``, with the one after it that takes the items which need one."""
+    """Return each element that writes no ``result``, with the one after it that takes the items which need one."""
     called = [way_to_called(child)[-1] for child in element.children]
     row = [*zip(called, element.prefixes, strict=True)]
     for place, (silent, _) in enumerate(row):
@@ -226,7 +226,7 @@ class Wiring(Word):
     _needs_of = -1
 
     @classmethod
-    def _build(cls, building: ElementBuilder, element: Element, at: At) -> Backend:
+    def _build(cls, building: ElementBuilder, element: Element, at: BuildSite) -> Backend:
         """Build the children in order; the last one is called in place of the word."""
         built = [building.element(child, at) for child in element.children]
         return NotCallable(element.name) if cls._why_not_callable else built[-1]
@@ -284,7 +284,7 @@ class IoC(Wiring):
         return planned if use.may_call(front) else None
 
     @classmethod
-    def _build(cls, building: ElementBuilder, element: Element, at: At) -> Backend:
+    def _build(cls, building: ElementBuilder, element: Element, at: BuildSite) -> Backend:
         """Build the first phase, then the front, which is called in place of the word."""
         scope = Shared(at.scope)
         parts = at.parts.nested(scope, at.thread)
@@ -395,6 +395,6 @@ class BackgroundThread(Word):
     _needs_of = 0
 
     @classmethod
-    def _build(cls, building: ElementBuilder, element: Element, at: At) -> Backend:
+    def _build(cls, building: ElementBuilder, element: Element, at: BuildSite) -> Backend:
         """Build X in the thread that will run and close it."""
         return building.in_thread(element, element.children[0], at)

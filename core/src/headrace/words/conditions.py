@@ -14,7 +14,7 @@ from headrace._options import Options as _Options
 from headrace._plan.declared import Needs, Ranged, branches, inside
 from headrace._plan.element import Element, Range, elements_run
 from headrace._plan.word import Use, Word, needs_of
-from headrace._portable import unless_all_well
+from headrace._portable import none_if_all_ok
 from headrace.errors import InstanceLostError
 from headrace.keys import DATA, Request
 
@@ -36,7 +36,7 @@ class Branches(Word, ABC):
 
     @classmethod
     def _needs(cls, element: Element, built: Mapping[Element, Backend]) -> Needs:
-        """Give the keys that both branches need; without a second branch items pass with their ``data``."""
+        """Return the keys that both branches need; without a second branch items pass with their ``data``."""
         found = [needs_of(child, built) for child in element.children]
         some = found if len(found) == 2 else [{DATA: element.name}, {}]
         both = {key: reader for key, reader in some[0].items() if key in some[1]}
@@ -65,7 +65,7 @@ class Branches(Word, ABC):
             chosen = others
         if len(self._branches) == 1:
             select(batch, others, self._pass_by, outcomes)
-        return unless_all_well(outcomes)
+        return none_if_all_ok(outcomes)
 
     def _pass_by(self, request: Request) -> None:
         request["result"] = request["data"]
@@ -182,7 +182,7 @@ class Random(Branches):
 
 
 def _of_gathered(ranges: Sequence[Ranged]) -> Range:
-    """Give the range of infer within those of cat and split."""
+    """Return the range of infer within those of cat and split."""
     cat, infer, split = ranges
     return inside([infer, *(one for one in (cat, split) if one.range[1] != 1)])
 

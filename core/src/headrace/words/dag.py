@@ -10,7 +10,7 @@ from pydantic import Field
 from headrace._build.callees import child_call, no_result, run_some, select
 from headrace._options import Options as _Options
 from headrace._plan.word import Use, Word
-from headrace._portable import unless_all_well
+from headrace._portable import none_if_all_ok
 from headrace.errors import ContractError, InputError, LimitError
 from headrace.keys import NODE_NAME, REPOST, RESTART, Request
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from headrace._backend import Backend, InitContext
     from headrace._build.elements import ElementBuilder
-    from headrace._build.parts import At
+    from headrace._build.parts import BuildSite
     from headrace._checked import Answers, Outcomes
     from headrace._plan.declared import Needs
     from headrace._plan.element import Element
@@ -77,7 +77,7 @@ class DagDispatcher(Word):
         """Give nothing: the node at which a request enters says what it needs."""
         return {}
 
-    def _prepare(self, building: ElementBuilder, element: Element, at: At) -> None:
+    def _prepare(self, building: ElementBuilder, element: Element, at: BuildSite) -> None:
         """Ask to be given the graph once all nodes are built."""
         building.commons.dispatchers.append(self)
 
@@ -87,7 +87,7 @@ class DagDispatcher(Word):
             raise ContractError("DagDispatcher was called before the graph was built")
         outcomes: Answers = [None] * len(batch)
         select(batch, range(len(batch)), self.pass_on, outcomes)
-        return unless_all_well(outcomes)
+        return none_if_all_ok(outcomes)
 
 
 class Repost(Word):
@@ -150,7 +150,7 @@ class Repost(Word):
         use.element.target = name
         return use.element
 
-    def _prepare(self, building: ElementBuilder, element: Element, at: At) -> None:
+    def _prepare(self, building: ElementBuilder, element: Element, at: BuildSite) -> None:
         """Take over the target from the plan."""
         self.target = element.target or ""
 
@@ -191,7 +191,7 @@ class Again(Word, ABC):
             what = f"{self._label()} ran {self.options.limit} times and is not done"
             hint = "Raise its option limit, or see why the item is never done."
             outcomes[i] = LimitError(what, limit=self.options.limit, hint=hint)
-        return unless_all_well(outcomes)
+        return none_if_all_ok(outcomes)
 
     def _runs_again(self, request: Request) -> bool:
         if (self._reposts and REPOST in request) or self.is_done(request):
@@ -231,7 +231,7 @@ class Loop(Again):
     class Options(_Options):
         """Options of Loop."""
 
-        until: str = Field(description="The key whose presence ends the loop.")
+        until: str = Field(description="The key whose liveness ends the loop.")
         limit: int = Field(100, ge=1, description="How many times X may run for one item.")
 
     reads = ("{until}", "data")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace._config.shape import NODE_KEYS
+from headrace._config.sections import NODE_KEYS
 from headrace._plan.word import Use, Word
 from headrace._portable import nearest
 from headrace.words.composing import Wiring
@@ -88,7 +88,7 @@ class Forward(Proxy):
 
     @classmethod
     def _alias_of(cls, call: Call) -> str | None:
-        """Give the node that ``Forward[node.x]`` calls."""
+        """Return the node that ``Forward[node.x]`` calls."""
         children = call.children
         if len(children) != 1 or len(call.args) or children[0].phases:
             return None

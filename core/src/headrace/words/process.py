@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, field_validator
 
-from headrace._checked import Outcomes, Presence, batch_alone
+from headrace._checked import Liveness, Outcomes, batch_alone
 from headrace._options import Options as _Options
 from headrace._plan.declared import Needs, keys_named
 from headrace._plan.word import Word, needs_of
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from headrace._backend import Backend, InitContext
     from headrace._build.elements import ElementBuilder
-    from headrace._build.parts import At
+    from headrace._build.parts import BuildSite
     from headrace._plan.element import Element
     from headrace.keys import Request
     from headrace.words._exchange import Entries
@@ -105,17 +105,17 @@ class Process(Word):
 
     takes = 1
     builds_elsewhere = True
-    _presence: Presence  # the builder has set it before `init`
+    _liveness: Liveness  # the builder has set it before `init`
 
     @classmethod
     def _needs(cls, element: Element, built: Mapping[Element, Backend]) -> Needs:
-        """Give the keys that X needs: once it is built, those that its process has reported."""
+        """Return the keys that X needs: once it is built, those that its process has reported."""
         made = built.get(element)
         if made is None:
             return needs_of(element.children[0], built)
         return dict.fromkeys(keys_named(made, None, "reads"), element.name)
 
-    def _prepare(self, building: ElementBuilder, element: Element, at: At) -> None:
+    def _prepare(self, building: ElementBuilder, element: Element, at: BuildSite) -> None:
         """Keep the element: the instances of one ``Process`` find each other by it."""
         self._word = element
         # An instance that is built later has the same element, unless `init` of another backend asks for it.
@@ -138,12 +138,12 @@ class Process(Word):
             name = f"headrace-{context.node_name}-{index}-process"
             message = {**first, "plan": plan._of_instance(index)}
             restarts = Restarts(options.restart_limit)
-            return Supervisor(name, message, restarts, Presence(), self._siblings.look)
+            return Supervisor(name, message, restarts, Liveness(), self._siblings.look)
 
         self.supervisor = self._siblings.supervisor(context.instance_index, self._alike, supervise)
-        self.supervisor.presence = self._presence
+        self.supervisor.liveness = self._liveness
         self._child = self.supervisor.start(context.cancelled)
-        self._presence.ends.append(self.supervisor.kill)
+        self._liveness.killers.append(self.supervisor.kill)
         self._take(self._child.about, options, plan)
         self._siblings.members.append(self)
 
@@ -165,7 +165,7 @@ class Process(Word):
             what = "a signal handler called the pipeline in a thread that waits for this process"
             hint = "Let the handler use Pipeline.submit, or a thread of its own."
             raise ContractError(what, hint=hint)
-        ran_here = self._presence.entries()
+        ran_here = self._liveness.entries()
         last = last_deadline(ran_here)
         # In a larger expression what stands around goes on with the requests: no owner may leave with one.
         entries = {id(entry.request): entry for entry in ran_here} if self._whole else {}
@@ -196,8 +196,8 @@ class Process(Word):
         if entry is not None and entry.lent == []:
             return None  # the owner has left with the request
         one = self._siblings.borrow(self)
-        ends, kill = self._presence.ends, one.supervisor.kill
-        ends.append(kill)
+        killers, kill = self._liveness.killers, one.supervisor.kill
+        killers.append(kill)
         one._borrower = threading.get_ident()
         try:
             outcomes = one.run(alone, entries, last)
@@ -207,7 +207,7 @@ class Process(Word):
         except InstanceLostError as error:
             return error
         finally:
-            ends.remove(kill)
+            killers.remove(kill)
             one._borrower = None
             one.exchanging.release()
             self._siblings.look()
@@ -217,7 +217,7 @@ class Process(Word):
         return outcome
 
     def describe(self) -> dict[str, Any]:
-        """Give the process id, and as the child the tree of what was built in the process."""
+        """Return the process id, and as the child the tree of what was built in the process."""
         about = (self.supervisor.current or self._child).about
         return {"process": about["process"], "children": [about["tree"]]}
 
@@ -257,7 +257,7 @@ class Process(Word):
             raise
 
     def _living(self) -> Child:
-        """Give the process that lives, once there is one, and close the descriptors of the one before."""
+        """Return the process that lives, once there is one, and close the descriptors of the one before."""
         try:
             child = self.supervisor.child()
             if child.channel.awaits:  # a second interrupt came before `run` could kill the process

@@ -16,7 +16,7 @@ from headrace._checked import Answers, Filler, Outcomes
 from headrace._options import Options as _Options
 from headrace._plan.element import Element, elements_of
 from headrace._plan.word import Use, Word
-from headrace._portable import unless_all_well
+from headrace._portable import none_if_all_ok
 from headrace._scheduling.batch import entry_here
 from headrace._scheduling.entry import DONE, Entry
 from headrace.errors import ClosedError, DeadlineExceededError, SetupError
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from headrace._backend import InitContext
     from headrace._build.elements import ElementBuilder
-    from headrace._build.parts import At
+    from headrace._build.parts import BuildSite
     from headrace.keys import Request
 
 __all__ = ["Observer", "Queue", "Recv", "Send"]
@@ -107,7 +107,7 @@ class NamedQueue:
             self._changed.wait(min(left, threading.TIMEOUT_MAX))
 
     def statistics(self) -> dict[str, int]:
-        """Give how many requests wait, how many may wait, and how many were dropped."""
+        """Return how many requests wait, how many may wait, and how many were dropped."""
         with self._changed:
             return {"waiting": len(self._items), "max": self.max, "dropped": self.dropped}
 
@@ -138,7 +138,7 @@ class QueueUser(Word):
         queue, why = getattr(element.options, "queue", None), cls.waits_while
         return f"holds its instance while queue {queue!r} is {why}" if why and queue else None
 
-    def _prepare(self, building: ElementBuilder, element: Element, at: At) -> None:
+    def _prepare(self, building: ElementBuilder, element: Element, at: BuildSite) -> None:
         """Find the queue; the first word that asks for it makes it, in the size that a node declares."""
         queues: dict[str, Any] = building.commons.queues
         name = element.options.queue  # type: ignore[union-attr]
@@ -151,7 +151,7 @@ class QueueUser(Word):
         self._queue = queues[name]
 
     def describe(self) -> dict[str, Any]:
-        """Give the queue, whether this word waits for it, and how many requests it has dropped."""
+        """Return the queue, whether this word waits for it, and how many requests it has dropped."""
         queue, waits = self._queue, self.waits_while is not None
         return {
             "queue": queue.name,
@@ -238,13 +238,13 @@ class _Mover(QueueUser, ABC):
         for filler in fillers:
             if "result" in batch[items[-1]]:
                 filler["result"] = batch[items[-1]]["result"]
-        return unless_all_well(outcomes)
+        return none_if_all_ok(outcomes)
 
 
 class _Sender(_Mover):
     """Base of the words that put copies of requests into a queue while their batch runs, and let them pass."""
 
-    def _prepare(self, building: ElementBuilder, element: Element, at: At) -> None:
+    def _prepare(self, building: ElementBuilder, element: Element, at: BuildSite) -> None:
         """Find the queue, and register as an exit of the batch."""
         super()._prepare(building, element, at)
         at.end.exit(self, element)

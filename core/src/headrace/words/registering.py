@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from headrace._build.callees import NotCallable
-from headrace._build.parts import At
+from headrace._build.parts import BuildSite
 from headrace._options import Options as _Options
 from headrace._plan.element import Element, Named, Range
 from headrace._plan.word import Use, Word
@@ -82,7 +82,7 @@ class Register(_Registering):
         return use.holding([child]) if allowed else None
 
     @classmethod
-    def _build(cls, building: ElementBuilder, element: Element, at: At) -> Backend:
+    def _build(cls, building: ElementBuilder, element: Element, at: BuildSite) -> Backend:
         """Build the instance and register it."""
         built = building.build_shared(element.children[0], at)
         return building.register(_name_of(element, building.name), built)
@@ -126,12 +126,12 @@ class InstancesRegister(_Building):
         return planned if child is not None and use.may_call(child) else None
 
     @classmethod
-    def _build(cls, building: ElementBuilder, element: Element, at: At) -> Backend:
+    def _build(cls, building: ElementBuilder, element: Element, at: BuildSite) -> Backend:
         """Build the instances, each with stores of its own, and register them."""
         (child,) = element.children
         for index in range(building.keys.instance_num):
             parts = at.parts.nested()
-            inner = At.begin(parts, index=index, thread=at.thread, local=at.local)
+            inner = BuildSite.begin(parts, index=index, thread=at.thread, local=at.local)
             built = inner.end.around(building.element(child, inner), child)
             building.register(f"{building.name}.{index}", built)
             building.instance_parts.append(parts)
@@ -163,7 +163,7 @@ class List(_Building):
 
     @classmethod
     def combine_ranges(cls, children: list[Ranged]) -> Range:
-        """Give any range: it is never called."""
+        """Return any range: it is never called."""
         return 1, None
 
     @classmethod
@@ -173,7 +173,7 @@ class List(_Building):
 
 
 def _name_of(element: Element, node: str) -> str:
-    """Give the name under which a ``Register`` registers."""
+    """Return the name under which a ``Register`` registers."""
     wanted = getattr(element.options, "name", None)
     return f"node.{node}" if wanted is None else str(wanted)
 
@@ -240,7 +240,7 @@ class Batching(_Scheduling):
                 use.add("scheduling", message, child.call)
 
     @classmethod
-    def _build(cls, building: ElementBuilder, element: Element, at: At) -> Backend:
+    def _build(cls, building: ElementBuilder, element: Element, at: BuildSite) -> Backend:
         """Put the queue of the node before its instances, or before the one instance in the bracket."""
         if not element.children:
             return NotCallable(element.name)
@@ -287,6 +287,6 @@ class InstanceDispatcher(_Scheduling):
             use.add("scheduling", "InstanceDispatcher stands in Batching[InstanceDispatcher] only")
 
     @classmethod
-    def _build(cls, building: ElementBuilder, element: Element, at: At) -> Backend:
+    def _build(cls, building: ElementBuilder, element: Element, at: BuildSite) -> Backend:
         """Build nothing: the word only says for which instances the queue is."""
         return NotCallable(element.name)

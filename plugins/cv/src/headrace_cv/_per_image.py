@@ -23,7 +23,7 @@ IMAGE = "an image: uint8 or float32 [H, W, C] or [H, W]"
 
 
 def read_key(request: Request, key: str, expected: str) -> Any:
-    """Give the value that ``request`` holds under ``key``.
+    """Return the value that ``request`` holds under ``key``.
 
     Raises:
         InputError: The request has no such key; the error quotes ``expected``, the words for the

@@ -31,7 +31,7 @@ __all__ = ["array_of", "check_numbers", "describe", "numbers_of"]
 
 
 def array_of(data: Any) -> NDArray[Any] | None:
-    """Give ``data`` as a numpy array, through DLPack, a similar protocol or its buffer; None if it is no array."""
+    """Return ``data`` as a numpy array, through DLPack, a similar protocol or its buffer; None if it is no array."""
     if type(data) is np.ndarray:
         return data
     try:
@@ -49,7 +49,7 @@ def array_of(data: Any) -> NDArray[Any] | None:
 
 
 def numbers_of(data: Any) -> NDArray[Any] | None:
-    """Give an array, a list of numbers or a list of rows of numbers as an array.
+    """Return an array, a list of numbers or a list of rows of numbers as an array.
 
     Returns:
         An array of integers or floats; None when ``data`` is anything else.
@@ -76,7 +76,7 @@ def check_numbers(count: int) -> None:
 
 
 def _rows_of(data: Any) -> NDArray[Any] | None:
-    """Give a list of numbers, or of lists of numbers, as an array; None when it is something else.
+    """Return a list of numbers, or of lists of numbers, as an array; None when it is something else.
 
     A list may hold the same row a million times: the list takes little memory, the array would take
     a million rows. So the numbers are counted before numpy copies them.

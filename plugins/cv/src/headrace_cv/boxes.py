@@ -25,7 +25,7 @@ MAX_CANDIDATES = 100_000
 
 
 def as_rows(data: Any, columns: int, names: str = "x1, y1, x2, y2") -> NDArray[np.float32]:
-    """Give ``data`` as ``float32 [N, C]`` with C of at least ``columns``; N may be 0.
+    """Return ``data`` as ``float32 [N, C]`` with C of at least ``columns``; N may be 0.
 
     Args:
         data: An array of integers or floats, or a list of rows; an empty list has no rows.
@@ -55,7 +55,7 @@ def as_rows(data: Any, columns: int, names: str = "x1, y1, x2, y2") -> NDArray[n
 
 
 def corners_of(xyxy: Any) -> NDArray[np.float64]:
-    """Give the first four columns of ``xyxy`` as ``float64 [N, 4]``, in which areas are exact enough.
+    """Return the first four columns of ``xyxy`` as ``float64 [N, 4]``, in which areas are exact enough.
 
     Raises:
         InputError: ``xyxy`` are no finite numbers ``[N, C]`` with C of at least 4.
@@ -65,7 +65,7 @@ def corners_of(xyxy: Any) -> NDArray[np.float64]:
 
 
 def iou_matrix(boxes: Any, others: Any) -> NDArray[np.float64]:
-    """Give the overlap of each box with each other one: intersection over union, in [0, 1].
+    """Return the overlap of each box with each other one: intersection over union, in [0, 1].
 
     A box without area (``x2 <= x1`` or ``y2 <= y1``) overlaps nothing, not even itself.
 
@@ -135,7 +135,7 @@ def nms(
 
 
 def _best(corners: NDArray[np.float64], iou_threshold: float) -> list[int]:
-    """Give the indices of the boxes that no better box suppresses; ``corners`` has the best first."""
+    """Return the indices of the boxes that no better box suppresses; ``corners`` has the best first."""
     x1, y1, x2, y2 = np.ascontiguousarray(corners.T)
     area = np.maximum(x2 - x1, 0) * np.maximum(y2 - y1, 0)
     dropped = np.zeros(len(corners), bool)

@@ -95,7 +95,7 @@ def letterbox_image(
 
 
 def padding_of(image: NDArray[Any], value: float | Sequence[float]) -> list[float]:
-    """Give the value of the padding as OpenCV wants it: four numbers.
+    """Return the value of the padding as OpenCV wants it: four numbers.
 
     Raises:
         InputError: ``value`` is a list whose length is not the number of channels of ``image``.

@@ -22,7 +22,7 @@ _EXPECTED = " or ".join(map(repr, _COLORS))
 
 
 def read_color(request: Request) -> str:
-    """Give the colour that ``request`` names under ``color``.
+    """Return the colour that ``request`` names under ``color``.
 
     Raises:
         InputError: There is no ``color``, or it is an unknown word.

@@ -34,7 +34,7 @@ __all__ = [
 
 
 def picture(k: int) -> NDArray[np.uint8]:
-    """Give picture number ``k``: ``uint8 [H, W, 3]``, noise; each ``k`` has another size."""
+    """Return picture number ``k``: ``uint8 [H, W, 3]``, noise; each ``k`` has another size."""
     shape = (20 + k, 30 + 2 * k, 3)
     return np.random.default_rng(k).integers(0, 256, shape, np.uint8)
 
@@ -43,7 +43,7 @@ class _OnPictures(BackendConformance):
     """Requests with a picture."""
 
     def make_item(self, k: int) -> Request:
-        """Give a picture."""
+        """Return a picture."""
         return {"data": picture(k)}
 
 
@@ -53,7 +53,7 @@ class DecodeMatConformance(BackendConformance):
     expression = "DecodeMat"
 
     def make_item(self, k: int) -> Request:
-        """Give a file in memory."""
+        """Return a file in memory."""
         return {"data": encode_image(picture(k), "bgr", ("jpeg", "png", "webp")[k % 3])}
 
 
@@ -91,7 +91,7 @@ class UnletterBoxConformance(BackendConformance):
     expression = "UnletterBox"
 
     def make_item(self, k: int) -> Request:
-        """Give boxes, and how the picture lies in the canvas."""
+        """Return boxes, and how the picture lies in the canvas."""
         height = 20 + k
         transform = LetterBoxTransform(
             image_h=height,
@@ -113,7 +113,7 @@ class CropMatConformance(_OnPictures):
     expression = "CropMat"
 
     def make_item(self, k: int) -> Request:
-        """Give a picture and a box."""
+        """Return a picture and a box."""
         return {"data": picture(k), "box": [1 + k, 2, 20, 12 + k]}
 
 
@@ -123,7 +123,7 @@ class PerspectiveCropMatConformance(_OnPictures):
     expression = "PerspectiveCropMat"
 
     def make_item(self, k: int) -> Request:
-        """Give a picture and the corners of a quadrilateral."""
+        """Return a picture and the corners of a quadrilateral."""
         step = k % 5
         return {"data": picture(k), "quad": [[1, 1 + step], [24, 3], [22 + step, 15], [2, 13]]}
 
@@ -151,7 +151,7 @@ class Tensor2MatConformance(BackendConformance):
     options: Mapping[str, Any] = {"scale": 0.00392, "mean": 0.5}
 
     def make_item(self, k: int) -> Request:
-        """Give a planar tensor."""
+        """Return a planar tensor."""
         shape = (3, 10 + k, 12)
         return {"data": np.random.default_rng(k).standard_normal(shape).astype(np.float32)}
 
@@ -162,7 +162,7 @@ class NMSConformance(BackendConformance):
     expression = "NMS(0.5,0.1)"
 
     def make_item(self, k: int) -> Request:
-        """Give the rows of a detector."""
+        """Return the rows of a detector."""
         random = np.random.default_rng(k)
         corner, size = random.uniform(0, 20, (12, 2)), random.uniform(5, 20, (12, 2))
         score, kind = random.uniform(0, 1, (12, 1)), random.integers(0, 2, (12, 1))

@@ -107,7 +107,7 @@ class CropMat(_Crop):
     expected_place = "4 finite numbers: x1, y1, x2, y2 in pixels"
 
     def cutter(self, options: Any) -> Callable[[Any, Any], Any]:
-        """Give `headrace_cv.crop_image` with the options filled in."""
+        """Return `headrace_cv.crop_image` with the options filled in."""
         from headrace_cv.crops import crop_image
 
         return functools.partial(
@@ -181,7 +181,7 @@ class PerspectiveCropMat(_Crop):
     expected_place = "finite numbers [4, 2]: x, y in pixels of 4 corners, clockwise"
 
     def cutter(self, options: Any) -> Callable[[Any, Any], Any]:
-        """Give `headrace_cv.crop_quad` with the options filled in."""
+        """Return `headrace_cv.crop_quad` with the options filled in."""
         from headrace_cv.crops import crop_quad
 
         return functools.partial(

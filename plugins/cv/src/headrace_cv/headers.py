@@ -54,7 +54,7 @@ class ImageHeader(NamedTuple):
 
 
 def _exposed(data: Any) -> Any:
-    """Give an object with the buffer of ``data``; numpy gives the buffers of other libraries' arrays."""
+    """Return an object with the buffer of ``data``; numpy gives the buffers of other libraries' arrays."""
     if isinstance(data, bytes):
         return bytes(data)  # the buffer of `numpy.bytes_` is one element, not a row of bytes
     if hasattr(data, "__array__"):
@@ -74,7 +74,7 @@ _OF_A_PATH = "Send what the file holds: pathlib.Path(...).read_bytes()."
 
 
 def view_of_bytes(data: Any) -> memoryview:
-    """Give ``data`` as a contiguous row of bytes; it is copied only if it has gaps or another format than ``B``.
+    """Return ``data`` as a contiguous row of bytes; it is copied only if it has gaps or another format than ``B``.
 
     Args:
         data: bytes, bytearray, a memoryview or a 1-D ``uint8`` array, also of another library (``__array__``,
@@ -323,7 +323,7 @@ def _walk_webp(view: memoryview) -> ImageHeader:
 
 
 def _webp_size(kind: bytes, start: bytes) -> tuple[int, int]:
-    """Give width and height from the first 10 bytes of a WebP file's first chunk."""
+    """Return width and height from the first 10 bytes of a WebP file's first chunk."""
     if kind == b"VP8X" and len(start) == 10:
         return 1 + int.from_bytes(start[4:7], "little"), 1 + int.from_bytes(start[7:10], "little")
     if kind == b"VP8L" and len(start) >= 5 and start[0] == 0x2F:

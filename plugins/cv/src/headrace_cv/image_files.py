@@ -79,7 +79,7 @@ def decode_image(
 def image_decoder(
     *, max_pixels: int, max_bytes: int | None, exif_orientation: bool, formats: Collection[str]
 ) -> Callable[[Any], NDArray[np.uint8]]:
-    """Give `decode_image` with its options, for many files.
+    """Return `decode_image` with its options, for many files.
 
     Before the usual kind of JPEG is decoded, only its header is read (`plain_jpeg_size`); every
     other file is checked part by part (`check_image_file`). Files of ``formats`` are left to Pillow.

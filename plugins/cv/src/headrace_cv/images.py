@@ -61,7 +61,7 @@ _CHANNELS = (1, 2, 3, 4)
 
 
 def as_image(data: Any, max_pixels: int = MAX_PIXELS) -> NDArray[Any]:
-    """Give ``data`` as a numpy image; arrays of other libraries are read by DLPack or a similar protocol.
+    """Return ``data`` as a numpy image; arrays of other libraries are read by DLPack or a similar protocol.
 
     Args:
         data: An array.
@@ -90,7 +90,7 @@ def as_image(data: Any, max_pixels: int = MAX_PIXELS) -> NDArray[Any]:
 
 
 def dense(image: NDArray[Any]) -> NDArray[Any]:
-    """Give an image as OpenCV reads it: pixel by pixel without gaps, rows in ascending order.
+    """Return an image as OpenCV reads it: pixel by pixel without gaps, rows in ascending order.
 
     OpenCV itself would copy an image of another layout, and end the process when memory for the
     copy is missing; numpy raises `MemoryError` instead, which fails one request.
@@ -140,7 +140,7 @@ def resize_image(
 def image_resizer(
     height: int | None, width: int | None, *, interpolation: str, max_pixels: int
 ) -> Callable[[Any], NDArray[Any]]:
-    """Give `resize_image` with its options, for many images.
+    """Return `resize_image` with its options, for many images.
 
     Raises:
         ValueError: A side is below 1, or ``interpolation`` is another word.
@@ -178,7 +178,7 @@ def image_resizer(
 def _free_side(
     old_height: int, old_width: int, height: int | None, width: int | None
 ) -> tuple[int, int]:
-    """Give height and width of the result; the side that is None follows from the aspect ratio."""
+    """Return height and width of the result; the side that is None follows from the aspect ratio."""
     if height is not None:
         return height, max(1, (2 * old_width * height + old_height) // (2 * old_height))
     if width is None:
@@ -200,7 +200,7 @@ def _check_resized(old_hw: tuple[int, int], new_hw: tuple[int, int], max_pixels:
 
 
 def _nearest(source: NDArray[Any], height: int, width: int) -> NDArray[Any]:
-    """Give each pixel of the result the value of the source pixel that holds its centre.
+    """Return each pixel of the result the value of the source pixel that holds its centre.
 
     The function does not use OpenCV: its versions differ in which pixel is nearest, and some fail
     beyond 32767 pixels.

@@ -75,7 +75,7 @@ def check_choice(what: str, value: object, known: Collection[str]) -> None:
 
 
 def check_sides(height: int | None, width: int | None) -> tuple[int | None, int | None]:
-    """Give both sides as `check_side` does; None is a side that follows from the other side."""
+    """Return both sides as `check_side` does; None is a side that follows from the other side."""
     return (
         None if height is None else check_side("height", height),
         None if width is None else check_side("width", width),
@@ -83,7 +83,7 @@ def check_sides(height: int | None, width: int | None) -> tuple[int | None, int 
 
 
 def check_side(name: str, side: Any) -> int:
-    """Give a side as Python's integer: a product of numpy's, such as ``uint8``, may overflow.
+    """Return a side as Python's integer: a product of numpy's, such as ``uint8``, may overflow.
 
     Raises:
         ValueError: The side is no whole number of at least 1, which no image can have.

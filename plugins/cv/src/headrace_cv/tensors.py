@@ -77,7 +77,7 @@ class Normalization:
         self._largest = (1e38 - min(offset, 1e38)) / max(factor, 1.0) - _FAR
 
     def inverse(self) -> Normalization:
-        """Give the normalization that undoes this one.
+        """Return the normalization that undoes this one.
 
         Raises:
             ValueError: ``scale`` is 0, or the inverse is too large for float32.
@@ -137,7 +137,7 @@ def image_to_tensor(
 def tensor_maker(
     normalization: Normalization, max_pixels: int
 ) -> Callable[[Any], NDArray[np.float32]]:
-    """Give `image_to_tensor` with its options, for many images."""
+    """Return `image_to_tensor` with its options, for many images."""
     wanted, changes = normalization.channels, normalization.changes
     empty, split, float32 = np.empty, cv2.split, np.dtype(np.float32)
 

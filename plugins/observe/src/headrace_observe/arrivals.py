@@ -17,7 +17,7 @@ __all__ = ["poisson", "read_arrivals"]
 
 
 def poisson(rate: float, seed: int = 0) -> Iterator[float]:
-    """Give the times of a Poisson process without end, in seconds from its start.
+    """Return the times of a Poisson process without end, in seconds from its start.
 
     Args:
         rate: Mean arrivals per second, above 0.

@@ -48,7 +48,7 @@ _TURN_S = 1e-3
 
 
 def quantiles(values: Sequence[float], count: int) -> list[float]:
-    """Give ``count`` of the values with the same spread: the middle one of each of ``count`` equal parts.
+    """Return ``count`` of the values with the same spread: the middle one of each of ``count`` equal parts.
 
     Args:
         values: In ascending order, at least one.
@@ -220,7 +220,7 @@ class BatchTimes:
                 self._wakes.setdefault(record.node, _Sample()).add(1000 * woken)
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the content of the file as plain data."""
+        """Return the content of the file as plain data."""
         nodes: dict[str, dict[str, Any]] = {}
         with self._lock:
             for (node, size), noted in sorted(self._noted.items()):

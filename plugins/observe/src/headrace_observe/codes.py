@@ -13,7 +13,7 @@ _codes = {"ok", "cancelled", "interrupt"}
 
 
 def text_of(error: BaseException) -> str:
-    """Give the text of an error, or the name of its type if it has none."""
+    """Return the text of an error, or the name of its type if it has none."""
     try:
         return str(error) or type(error).__name__
     except Exception:  # noqa: BLE001 - the `__str__` is a user's
@@ -21,7 +21,7 @@ def text_of(error: BaseException) -> str:
 
 
 def bounded(code: str) -> str:
-    """Give a code that a class of errors has; `OTHER` for one that a single error made up."""
+    """Return a code that a class of errors has; `OTHER` for one that a single error made up."""
     if code in _codes:
         return code
     classes: list[type[HeadraceError]] = [HeadraceError]

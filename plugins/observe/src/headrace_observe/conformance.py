@@ -28,5 +28,5 @@ class BenchmarkConformance(BackendConformance):
     }
 
     def make_item(self, k: int) -> Request:
-        """Give a number."""
+        """Return a number."""
         return {"data": k}

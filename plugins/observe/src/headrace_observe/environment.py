@@ -13,7 +13,7 @@ __all__ = ["environment"]
 
 
 def environment() -> dict[str, Any]:
-    """Give the versions of Headrace, its plugins, heavy libraries and Python, the system, and the number of CPUs."""
+    """Return the versions of Headrace, its plugins, heavy libraries and Python, the system, and the number of CPUs."""
     versions = {"headrace": headrace.__version__}
     for plugin in headrace.plugins.installed():
         versions[plugin.distribution] = plugin.version

@@ -14,7 +14,7 @@ _BINS_PER_DECADE = 10
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """Give the smallest value such that at least ``percent`` % of the values are not greater (the nearest rank).
+    """Return the smallest value such that at least ``percent`` % of the values are not greater (the nearest rank).
 
     Args:
         ordered: Values in ascending order, at least one.
@@ -28,7 +28,7 @@ def percentile(ordered: Sequence[float], percent: float) -> float:
 
 
 def latency_ms(seconds: Iterable[float]) -> dict[str, float | None]:
-    """Give ``mean``, ``p50``, ``p90``, ``p99`` and ``max`` in milliseconds; None each for no latency."""
+    """Return ``mean``, ``p50``, ``p90``, ``p99`` and ``max`` in milliseconds; None each for no latency."""
     ordered = sorted(seconds)
     names = ("mean", "p50", "p90", "p99", "max")
     if not ordered:
@@ -60,7 +60,7 @@ def latency_histogram(seconds: Iterable[float]) -> dict[str, list[float]]:
 
 
 def batch_sizes(histogram: Mapping[int, int]) -> dict[str, Any]:
-    """Give ``mean`` and ``histogram`` of counts by batch size, as ``stats()`` writes them."""
+    """Return ``mean`` and ``histogram`` of counts by batch size, as ``stats()`` writes them."""
     batches = sum(histogram.values())
     total = sum(size * count for size, count in histogram.items())
     return {

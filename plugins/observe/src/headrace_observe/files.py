@@ -43,7 +43,7 @@ def write_whole(path: str | os.PathLike[str], write: Callable[[Path], object]) -
 
 @contextlib.contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Give an error the name of the file that a user knows; a full disk names none."""
+    """Return an error the name of the file that a user knows; a full disk names none."""
     try:
         yield
     except OSError as error:
@@ -65,7 +65,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
 
 
 def _file_of(path: Path) -> Path:
-    """Give the file that a link names; any other path as it is."""
+    """Return the file that a link names; any other path as it is."""
     return path.resolve() if path.is_symlink() else path
 
 

@@ -55,7 +55,7 @@ class Limit:
         return "=" in self.text
 
     def excess(self, figures: dict[str, float | None]) -> float:
-        """Give by how much a result misses the limit, as a share of ``value``; 0 if it keeps the limit."""
+        """Return by how much a result misses the limit, as a share of ``value``; 0 if it keeps the limit."""
         found = figures[self.figure]
         if found is None:
             return 1e9
@@ -82,11 +82,11 @@ class Goal:
     limits: tuple[Limit, ...] = ()
 
     def excess(self, figures: dict[str, float | None]) -> float:
-        """Give by how much a result misses the limits, summed over all limits; 0 if it keeps all."""
+        """Return by how much a result misses the limits, summed over all limits; 0 if it keeps all."""
         return sum(limit.excess(figures) for limit in self.limits)
 
     def rank(self, figures: dict[str, float | None] | None) -> float:
-        """Give a number that is greater for a better result.
+        """Return a number that is greater for a better result.
 
         A result that misses a limit, or answered no request, ranks below all that keep the limits, and the lower
         the more it misses. A trial that failed (None) ranks last.
@@ -100,7 +100,7 @@ class Goal:
 
 
 def figures_of(point: dict[str, Any]) -> dict[str, float | None]:
-    """Give the figures of a point, as `headrace_observe.measurement.Point.to_dict` gives that."""
+    """Return the figures of a point, as `headrace_observe.measurement.Point.to_dict` gives that."""
     failed = sum(point["failed"].values())
     answered = failed + point["ok"]
     return {

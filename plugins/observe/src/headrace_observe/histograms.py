@@ -82,7 +82,7 @@ class Histograms:
             self._sums_s[family, node] += max(0.0, seconds)
 
     def families(self, metric: Any) -> Iterator[Any]:
-        """Give both histograms as families of prometheus-client.
+        """Return both histograms as families of prometheus-client.
 
         Args:
             metric: ``prometheus_client.Metric``.

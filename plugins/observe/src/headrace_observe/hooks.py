@@ -29,11 +29,11 @@ PROBES: dict[str, str] = {
 
 @hookimpl
 def headrace_probes() -> dict[str, str]:
-    """Give the probes."""
+    """Return the probes."""
     return PROBES
 
 
 @hookimpl
 def headrace_commands() -> dict[str, str]:
-    """Give the commands."""
+    """Return the commands."""
     return COMMANDS

@@ -116,7 +116,7 @@ def _request(item: Any) -> dict[str, Any]:
 
 
 def _node(source: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the description of the configuration's only node, from ``headrace.explain``."""
+    """Return the description of the configuration's only node, from ``headrace.explain``."""
     nodes = headrace.explain(headrace.PipelineConfig.load(source))["nodes"]
     if len(nodes) != 1:
         raise ValueError(f"one node was expected, the configuration has {', '.join(nodes)}")
@@ -126,7 +126,7 @@ def _node(source: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tried(sizes: Sequence[int] | None, low: int, high: int | None) -> list[int]:
-    """Give the batch sizes to run: those that are asked for, or powers of two.
+    """Return the batch sizes to run: those that are asked for, or powers of two.
 
     Raises:
         ValueError: A size is outside of the range, or there is none.
@@ -192,7 +192,7 @@ def _written(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, s
 
 
 def _described(value: Any, depth: int = 3) -> str:
-    """Give the dtype and shape of an array, and what dicts and lists hold, down to a depth."""
+    """Return the dtype and shape of an array, and what dicts and lists hold, down to a depth."""
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
     if shape is not None and dtype is not None:
         device = getattr(value, "device", None)

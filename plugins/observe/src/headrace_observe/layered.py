@@ -13,7 +13,7 @@ __all__ = ["layered"]
 def layered(
     source: str | os.PathLike[str] | Mapping[str, Any], *layers: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Give a configuration in which later tables win over earlier ones, key by key.
+    """Return a configuration in which later tables win over earlier ones, key by key.
 
     Args:
         source: The path of a TOML file, or a dict of the same shape.

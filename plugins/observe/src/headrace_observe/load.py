@@ -237,7 +237,7 @@ class OpenLoop:
 
 
 def _copies(samples: Sequence[dict[str, Any]], first: int) -> Iterator[dict[str, Any]]:
-    """Give copies of the samples in turn, without end, from number ``first`` on."""
+    """Return copies of the samples in turn, without end, from number ``first`` on."""
     start = first % len(samples)
     for sample in itertools.cycle([*samples[start:], *samples[:start]]):
         yield dict(sample)

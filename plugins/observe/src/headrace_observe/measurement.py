@@ -153,7 +153,7 @@ class Point:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the figures as plain data for JSON."""
+        """Return the figures as plain data for JSON."""
         return {
             "load": self.load,
             "clock": self.clock,
@@ -266,7 +266,7 @@ class _Watch:
             self._wait(min(left, 0.2))
 
     def point(self) -> Point:
-        """Give the figures of the windows that agree; if none agree, of all the time since the warm-up."""
+        """Return the figures of the windows that agree; if none agree, of all the time since the warm-up."""
         end = self._clock()
         start, before, used = self._starts[min(self._first, len(self._starts) - 1)]
         if self.ended:  # with the last answer, which was some time before the watch looked
@@ -284,7 +284,7 @@ class _Watch:
 
 
 def _batches(stats: Mapping[str, Any]) -> dict[str, Counter[int]]:
-    """Give the counts by batch size of each node from ``stats()``."""
+    """Return the counts by batch size of each node from ``stats()``."""
     return {
         name: Counter({int(size): n for size, n in node["batch_size"]["histogram"].items()})
         for name, node in stats.get("nodes", {}).items()

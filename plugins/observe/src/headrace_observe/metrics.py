@@ -25,7 +25,7 @@ Table = tuple[str, str, str, list[Sample]]
 
 
 def tables(stats: Mapping[str, Any], *, ready: bool) -> Iterator[Table]:
-    """Give every metric except the histogram of batch sizes.
+    """Return every metric except the histogram of batch sizes.
 
     Args:
         stats: The result of ``Pipeline.stats()``.

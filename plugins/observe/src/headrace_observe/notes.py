@@ -59,7 +59,7 @@ class Notes:
             return max((ends[-1] for ends in (self._ended, self._failed_at) if ends), default=-inf)
 
     def between(self, start: float, end: float) -> tuple[array[float], Counter[str]]:
-        """Give the latencies, and the number of failures by code, of requests that ended in [``start``, ``end``)."""
+        """Return the latencies, and the number of failures by code, of requests that ended in [``start``, ``end``)."""
         with self._lock:
             first, last = bisect_left(self._ended, start), bisect_left(self._ended, end)
             a, b = bisect_left(self._failed_at, start), bisect_left(self._failed_at, end)
@@ -105,7 +105,7 @@ class Window:
 
 
 def gathered(notes: list[Notes], start: float, end: float) -> Window:
-    """Give the window of a span of time, from the notes of several threads."""
+    """Return the window of a span of time, from the notes of several threads."""
     window = Window(start, end)
     for one in notes:
         latencies, failed = one.between(start, end)

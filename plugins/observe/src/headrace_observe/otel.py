@@ -268,7 +268,7 @@ class OpenTelemetry:
         span.end(end_time=self._epoch_ns(heard.ended))
 
     def _link(self, batch: int | None) -> Any:
-        """Give the span context of a batch, and drop it after the batch's last request."""
+        """Return the span context of a batch, and drop it after the batch's last request."""
         found = self._links.get(batch) if batch is not None else None
         if found is None:
             return None
@@ -278,7 +278,7 @@ class OpenTelemetry:
         return found[0]
 
     def _parent(self, carried: dict[str, str] | None) -> tuple[Any, bool]:
-        """Give the context for a request's trace headers, and whether its parent is known and not sampled."""
+        """Return the context for a request's trace headers, and whether its parent is known and not sampled."""
         context = self._extract(carrier=carried or {}, context={})
         parent = self._api.get_current_span(context).get_span_context()
         return context, parent.is_valid and not parent.trace_flags.sampled

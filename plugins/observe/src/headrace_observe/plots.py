@@ -118,7 +118,7 @@ def plot(
 
 
 def load_panels(rows: Iterable[tuple[str, dict[str, Any]]]) -> list[Panel]:
-    """Give panels of throughput and latency over the load, for closed loops and for open loops.
+    """Return panels of throughput and latency over the load, for closed loops and for open loops.
 
     Args:
         rows: Points, as `Point.to_dict` gives them, each after the name of its configuration.
@@ -142,7 +142,7 @@ def load_panels(rows: Iterable[tuple[str, dict[str, Any]]]) -> list[Panel]:
 
 
 def _place(point: dict[str, Any]) -> float:
-    """Give the load of a point as a number: clients, or arrivals per second.
+    """Return the load of a point as a number: clients, or arrivals per second.
 
     A file of arrivals has no rate, so the rate of its answers is used.
     """
@@ -154,7 +154,7 @@ def _place(point: dict[str, Any]) -> float:
 
 
 def frontier_panel(document: dict[str, Any]) -> Panel:
-    """Give a panel with throughput over p99 of every trial, and the frontier as a line.
+    """Return a panel with throughput over p99 of every trial, and the frontier as a line.
 
     Args:
         document: The document that ``headrace tune --json`` prints.

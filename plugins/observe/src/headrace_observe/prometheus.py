@@ -120,7 +120,7 @@ class Prometheus:
 
     @staticmethod
     def families(pipeline: headrace.Pipeline) -> Iterator[Any]:
-        """Give the metrics of a pipeline as families of prometheus-client, for a registry other than the probe's.
+        """Return the metrics of a pipeline as families of prometheus-client, for a registry other than the probe's.
 
         Raises:
             MissingDependencyError: prometheus-client is not installed.
@@ -244,7 +244,7 @@ class _Collector:
         self._histograms = histograms
 
     def collect(self) -> Iterator[Any]:
-        """Give the metrics."""
+        """Return the metrics."""
         pipeline = self._look()
         if pipeline is not None:
             yield from _families(self._client, pipeline)
@@ -269,7 +269,7 @@ def _families(client: Any, pipeline: headrace.Pipeline) -> Iterator[Any]:
 
 
 def _batch_sizes(metric: Any, nodes: Mapping[str, Any]) -> Any:
-    """Give the exact sizes of batches as a histogram with powers of two as bounds."""
+    """Return the exact sizes of batches as a histogram with powers of two as bounds."""
     family = metric("headrace_batch_size_requests", "Requests in a batch.", "histogram")
     for node, found in nodes.items():
         sizes = {int(size): n for size, n in found["batch_size"]["histogram"].items()}

@@ -24,7 +24,7 @@ _STYLE = (
 
 
 def as_page(documents: Iterable[tuple[str, Any]], draw: Callable[[dict[str, Any]], str]) -> str:
-    """Give the text of the page.
+    """Return the text of the page.
 
     Args:
         documents: The name of each file and the document in it.

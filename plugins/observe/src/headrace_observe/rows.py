@@ -22,7 +22,7 @@ HEADINGS = (
 
 
 def load_name(load: dict[str, Any]) -> str:
-    """Give a short name of a load: ``10 clients``, ``200/s``, ``arrivals.txt``."""
+    """Return a short name of a load: ``10 clients``, ``200/s``, ``arrivals.txt``."""
     if load["kind"] == "closed":
         return "1 client" if load["clients"] == 1 else f"{load['clients']} clients"
     return f"{load['rate']:g}/s" if load["kind"] == "open" else str(load["file"])
@@ -52,7 +52,7 @@ def row(point: dict[str, Any]) -> list[str]:
 
 
 def result(trial: dict[str, Any]) -> str:
-    """Give the last cell of a trial of ``headrace tune``: its remark."""
+    """Return the last cell of a trial of ``headrace tune``: its remark."""
     point = trial["point"]
     if point is None:
         return str(trial["error"])

@@ -90,7 +90,7 @@ class _Climb:
         self._draw: Any = random.Random(seed)  # noqa: S311 - no secret
 
     def ask(self, places: Values) -> float | None:
-        """Give the number of a combination, evaluated if it is new; None if no trial is left for that."""
+        """Return the number of a combination, evaluated if it is new; None if no trial is left for that."""
         if places not in self.known:
             if not self._left:
                 return None
@@ -196,7 +196,7 @@ class _Climb:
                     yield there
 
     def _moved(self, here: Values, *steps: tuple[int, int]) -> Values | None:
-        """Give the combination after ``steps`` (dimension, step); None if one leaves the bounds of its dimension."""
+        """Return the combination after ``steps`` (dimension, step); None if one leaves the bounds of its dimension."""
         there = list(here)
         for place, step in steps:
             there[place] += step
@@ -231,7 +231,7 @@ def _by_optuna(optuna: Any, climb: _Climb, seed: int) -> None:
 
 
 def _landmarks(space: Sequence[Dimension]) -> list[Values]:
-    """Give the configuration's values, and these with most instances, with the largest batches, and with both.
+    """Return the configuration's values, and these with most instances, with the largest batches, and with both.
 
     If there are few trials they are best spent there: throughput rises with both keys until something else limits it.
     """

@@ -75,7 +75,7 @@ class ServiceTimes:
         self.extrapolated: set[int] = set()
 
     def seconds(self, size: int, part: float, beside: int = 0) -> float:
-        """Give the time of a batch, in seconds.
+        """Return the time of a batch, in seconds.
 
         Args:
             size: The number of requests in the batch.
@@ -117,7 +117,7 @@ class ServiceTimes:
 
 
 def _spread(times: Sequence[float]) -> list[float]:
-    """Give a table of `_PARTS` quantiles in seconds, from times in milliseconds."""
+    """Return a table of `_PARTS` quantiles in seconds, from times in milliseconds."""
     ordered = sorted(times)
     return [ordered[int((k + 0.5) * len(ordered) / _PARTS)] / 1000 for k in range(_PARTS)]
 

@@ -126,7 +126,7 @@ def _by_counts(
     before.update(_before_by_repost(nodes, before))
 
     def came(name: str) -> float:
-        """Give the number of requests that came to a node during the measurement."""
+        """Return the number of requests that came to a node during the measurement."""
         if not {"or", "each"} & nodes[name]["links"].keys():
             found: float = _count(times, name)
         elif name not in before:
@@ -180,7 +180,7 @@ def _before_by_repost(
 
 
 def _count(times: Mapping[str, ServiceTimes], name: str) -> int:
-    """Give the number of requests (with ``each``: of elements) that a node ran during the measurement."""
+    """Return the number of requests (with ``each``: of elements) that a node ran during the measurement."""
     found = times[name].requests
     if found is None:
         raise InputError(

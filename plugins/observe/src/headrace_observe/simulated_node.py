@@ -178,7 +178,7 @@ class NodeRules:
     reposts: tuple[tuple[str, float], ...] = ()
 
     def size_run(self, size: int) -> int | None:
-        """Give the size at which a batch of ``size`` runs, filled up with copies; None: it is refused."""
+        """Return the size at which a batch of ``size`` runs, filled up with copies; None: it is refused."""
         low, high = self.range
         if high is not None and size > high:
             return None

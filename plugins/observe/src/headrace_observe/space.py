@@ -47,7 +47,7 @@ class Dimension:
 def space_of(
     nodes: Mapping[str, Mapping[str, Any]], ranges: Sequence[str], threads: int
 ) -> list[Dimension]:
-    """Give the dimensions of the search.
+    """Return the dimensions of the search.
 
     Without ``ranges`` these are ``instance_num`` of every node, up to the number of CPUs, and ``max`` and
     ``batching_timeout`` of every node that takes batches; ``max`` within the range of its classes, up to 64 where that has
@@ -159,7 +159,7 @@ def _dimension(
 
 
 def _near(node: str | None, key: str, values: Iterable[int], has: int) -> Dimension:
-    """Give a dimension that starts at the value nearest to what the configuration ``has``."""
+    """Return a dimension that starts at the value nearest to what the configuration ``has``."""
     known = tuple(sorted(set(values)))
     if key != "batching_timeout" and known[0] < 1:
         raise InputError(f"--range: {key} is at least 1, got {known[0]}")
@@ -169,7 +169,7 @@ def _near(node: str | None, key: str, values: Iterable[int], has: int) -> Dimens
 def as_layer(
     space: Sequence[Dimension], values: Sequence[int], *, one_node: bool
 ) -> dict[str, Any]:
-    """Give values as a table to lay over a configuration.
+    """Return values as a table to lay over a configuration.
 
     Args:
         space: The dimensions.

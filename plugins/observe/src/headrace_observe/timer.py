@@ -162,7 +162,7 @@ class Timer:
 
 
 def _waiting_for(device: str | None) -> Callable[[], object] | None:
-    """Give a function that waits for all work of a device; None for no device."""
+    """Return a function that waits for all work of a device; None for no device."""
     if device is None:
         return None
     kind, _, number = device.partition(":")

@@ -87,7 +87,7 @@ class _Lanes:
         self._free_from: list[tuple[int, int]] = []
 
     def take(self, start: int, end: int) -> int:
-        """Give the track that has been free longest; a new track if none is free from ``start`` on."""
+        """Return the track that has been free longest; a new track if none is free from ``start`` on."""
         if self._free_from and self._free_from[0][0] <= start:
             _, lane = self._free_from[0]
             heapq.heapreplace(self._free_from, (end, lane))
@@ -115,7 +115,7 @@ class EventMaker:
         self._arrows = 0
 
     def batch(self, heard: BatchHeard) -> list[Event]:
-        """Give the events of a batch, and of the elements and spans inside it."""
+        """Return the events of a batch, and of the elements and spans inside it."""
         start, end = self._ns(heard.started), self._ns(heard.ended)
         if start < 0:
             return []
@@ -173,7 +173,7 @@ class EventMaker:
         return [Event(start, 0, start, tail), Event(begun, 1, start, head)]
 
     def head(self, about: dict[str, object]) -> list[str]:
-        """Give the first lines of the file: the data ``about`` the trace, and the names of all tracks."""
+        """Return the first lines of the file: the data ``about`` the trace, and the names of all tracks."""
         text = json.dumps({**about, "pid": os.getpid()})
         opening = f'{{"displayTimeUnit":"ms","otherData":{text},"traceEvents":[\n'
         lines = [opening + _named("process", _THREADS, 0, "threads")]
@@ -228,7 +228,7 @@ _known: dict[str, str] = {}
 
 
 def _text(text: str) -> str:
-    """Give a text as JSON; results are cached, because names of nodes, elements and tracks recur."""
+    """Return a text as JSON; results are cached, because names of nodes, elements and tracks recur."""
     found = _known.get(text)
     if found is None:
         if len(_known) > 10_000:

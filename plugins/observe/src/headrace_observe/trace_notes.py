@@ -61,7 +61,7 @@ class NoteStore:
             self._bytes -= size
 
     def take(self) -> Iterator[tuple[Any, ...]]:
-        """Give all notes, the oldest first; each file is deleted once it has been read."""
+        """Return all notes, the oldest first; each file is deleted once it has been read."""
         for path, size in self._files:
             with path.open("rb") as file:
                 while file.tell() < size:

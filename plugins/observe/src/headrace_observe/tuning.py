@@ -105,7 +105,7 @@ class Trials:
             trial.point = Point.of_all(trial.runs).to_dict()
 
     def _by_rank(self) -> list[Trial]:
-        """Give the trials that could be measured, the best first."""
+        """Return the trials that could be measured, the best first."""
         ranked = [(self.goal.rank(figures), t) for t in self.done if (figures := t.figures)]
         return [trial for _, trial in sorted(ranked, key=lambda pair: -pair[0])]
 
@@ -120,7 +120,7 @@ class Trials:
         return figures is not None and self.goal.rank(figures) > -1e9
 
     def frontier(self) -> list[Trial]:
-        """Give the trials that no other trial beats in both throughput and p99, in ascending order of throughput."""
+        """Return the trials that no other trial beats in both throughput and p99, in ascending order of throughput."""
         found: list[Trial] = []
         lowest = float("inf")
         rows = [(t, t.figures) for t in self.done]
@@ -133,7 +133,7 @@ class Trials:
         return found[::-1]
 
     def how_close(self) -> str:
-        """Give a message that says by how much the best trial misses the limits."""
+        """Return a message that says by how much the best trial misses the limits."""
         best = self.best
         if best is None or best.figures is None:
             return "no configuration could be measured"
@@ -155,12 +155,12 @@ class Trials:
         )
 
     def named(self, trial: Trial) -> str:
-        """Give the values of a trial by name."""
+        """Return the values of a trial by name."""
         pairs = zip(self.space, trial.values, strict=True)
         return ", ".join(f"{one.name}={value}" for one, value in pairs)
 
     def to_dict(self, *, how: str, interrupted: bool) -> dict[str, Any]:
-        """Give everything as plain data for JSON."""
+        """Return everything as plain data for JSON."""
         best, frontier = self.best, {id(trial) for trial in self.frontier()}
         return {
             "kind": "tune",

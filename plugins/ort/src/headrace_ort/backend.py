@@ -365,7 +365,7 @@ class OnnxTensor(headrace.Backend):
         return self._run_feeds(made)
 
     def describe(self) -> dict[str, Any]:
-        """Give providers, threads, batch size, and the inputs and outputs; apart from them inputs that may be missing."""
+        """Return providers, threads, batch size, and the inputs and outputs; apart from them inputs that may be missing."""
         signature = self._signature
         inputs: dict[str, Any] = {}
         optional: dict[str, Any] = {}

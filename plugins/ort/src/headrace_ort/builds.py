@@ -37,7 +37,7 @@ TO_GPU: Final = f"pip uninstall -y onnxruntime && {INSTALL_GPU}"
 
 
 def installed_builds() -> dict[str, str]:
-    """Give the folder of each installed build, by its name and version."""
+    """Return the folder of each installed build, by its name and version."""
     found = {}
     for name in BUILDS:
         try:

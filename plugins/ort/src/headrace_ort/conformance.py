@@ -27,5 +27,5 @@ class OnnxTensorConformance(BackendConformance):
     options: Mapping[str, Any] = {"model": str(MODEL)}
 
     def make_item(self, k: int) -> Request:
-        """Give one sample."""
+        """Return one sample."""
         return {"data": np.array([k, 1.5, -k], np.float32)}

@@ -44,7 +44,7 @@ _NON_BLOCKING = 1
 
 @functools.cache
 def runtime() -> Any:
-    """Give ``cuda.bindings.runtime``.
+    """Return ``cuda.bindings.runtime``.
 
     Raises:
         MissingDependencyError: cuda-bindings is not installed.
@@ -157,7 +157,7 @@ class PinnedBuffer:
             wait_for(stream, self._event)
 
     def view(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-        """Give an array on the first bytes of the buffer, which grows as needed.
+        """Return an array on the first bytes of the buffer, which grows as needed.
 
         It first waits until earlier copies from and to the buffer are done.
         """

@@ -112,7 +112,7 @@ def read_value(value: Any, port: Port, key: str = "data") -> Any:
 
 
 def view_of(value: Any, ordinal: int, stream: int, key: str = "data") -> DeviceView:
-    """Give a view of another library's array on the device; ``stream`` is ordered behind the work that makes it.
+    """Return a view of another library's array on the device; ``stream`` is ordered behind the work that makes it.
 
     Args:
         value: An array that `view_of_torch` does not take, with ``__cuda_array_interface__`` or ``__dlpack__``;
@@ -184,7 +184,7 @@ def view_of_torch(value: Any, ordinal: int, stream: int) -> DeviceView | None:
 
 @functools.cache
 def _torch_stream(torch: Any) -> Callable[[int], int]:
-    """Give a function for the handle of torch's current stream; it avoids torch's Stream object if torch allows."""
+    """Return a function for the handle of torch's current stream; it avoids torch's Stream object if torch allows."""
     raw: Callable[[int], int] | None = getattr(
         getattr(torch, "_C", None), "_cuda_getCurrentRawStream", None
     )
@@ -193,7 +193,7 @@ def _torch_stream(torch: Any) -> Callable[[int], int]:
 
 @functools.cache
 def _torch_dtype(dtype: Any) -> np.dtype[Any] | None:
-    """Give numpy's dtype for a dtype of torch; None if numpy has none."""
+    """Return numpy's dtype for a dtype of torch; None if numpy has none."""
     try:
         return np.dtype(str(dtype).removeprefix("torch."))
     except TypeError:
@@ -267,7 +267,7 @@ class DeviceArray:
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        """Give a capsule; the reader's ``stream`` (None: the default one) waits for the values."""
+        """Return a capsule; the reader's ``stream`` (None: the default one) waits for the values."""
         if copy or (dl_device is not None and tuple(dl_device) != self.__dlpack_device__()):
             raise BufferError("a DeviceArray is exported where it is, without a copy")
         if not self.finished and stream != -1:

@@ -44,13 +44,13 @@ class DeviceMemory:
         self._staged: dict[str, tuple[tuple[int, ...], Any]] = {}
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-        """Give new memory as an ``OrtValue``."""
+        """Return new memory as an ``OrtValue``."""
         return ort.OrtValue.ortvalue_from_shape_and_type(
             list(shape), dtype, self._kind, self._ordinal
         )
 
     def staged(self, port: Port, shape: tuple[int, ...]) -> Any:
-        """Give memory for an input: that of the previous batch, if it has the same shape, else new memory."""
+        """Return memory for an input: that of the previous batch, if it has the same shape, else new memory."""
         found = self._staged.get(port.name)
         if found is None or found[0] != shape:
             if found is not None:
@@ -92,14 +92,14 @@ class DeviceMemory:
             buffer.passed()
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Return the memory back."""
         self._staged.clear()
         for buffer in self.pinned.values():
             buffer.close()
 
 
 def in_place(arrays: Sequence[Any], rows: int) -> DeviceView | None:
-    """Give one view of arrays that are consecutive on the device and have ``rows`` rows; else None."""
+    """Return one view of arrays that are consecutive on the device and have ``rows`` rows; else None."""
     first = arrays[0]
     if type(first) is DeviceView and len(arrays) == 1:
         return first if len(first) == rows else None

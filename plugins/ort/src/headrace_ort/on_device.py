@@ -93,7 +93,7 @@ class Place:
         return cuda.Current(self.ordinal)
 
     def look(self, value: Any, key: str) -> Any:
-        """Give a view of an array on the device; return any other value unchanged."""
+        """Return a view of an array on the device; return any other value unchanged."""
         found = view_of_torch(value, self.ordinal, self.stream)
         if found is not None:
             return found  # tried first, because most arrays on a device are torch tensors
@@ -107,7 +107,7 @@ def place_of(
     shared: bool,
     cuda_graph: bool,
 ) -> Place | None:
-    """Give the place of a session on these providers; None if the first is none of `ON_CUDA`.
+    """Return the place of a session on these providers; None if the first is none of `ON_CUDA`.
 
     Raises:
         MissingDependencyError: cuda-bindings is not installed.
@@ -137,7 +137,7 @@ def place_of(
 
 
 def stream_options(provider: str, handle: int) -> dict[str, str]:
-    """Give the options with which a CUDA or TensorRT provider computes on the stream ``handle``."""
+    """Return the options with which a CUDA or TensorRT provider computes on the stream ``handle``."""
     options = {"user_compute_stream": str(handle)}
     if provider == "TensorrtExecutionProvider":
         options["has_user_compute_stream"] = "1"
@@ -145,7 +145,7 @@ def stream_options(provider: str, handle: int) -> dict[str, str]:
 
 
 def sizes_to_capture(batch_sizes: Sequence[int] | None, most: int | None) -> list[int]:
-    """Give the batch sizes to capture: the node's ``batch_sizes``, else 1, 2, 4, ... and ``most``."""
+    """Return the batch sizes to capture: the node's ``batch_sizes``, else 1, 2, 4, ... and ``most``."""
     if batch_sizes:
         return sorted(set(batch_sizes))
     sizes, size = {most or 1}, 1

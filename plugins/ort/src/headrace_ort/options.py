@@ -115,5 +115,5 @@ class OnnxOptions(BatchAxisOptions):
 
 
 def _short(provider: str) -> str:
-    """Give the form of a provider's name that is compared: without its ending, in lower case."""
+    """Return the form of a provider's name that is compared: without its ending, in lower case."""
     return provider.strip().lower().removesuffix("executionprovider")

@@ -20,7 +20,7 @@ __all__ = ["runner_of_samples"]
 def runner_of_samples(
     signature: Signature, keys: Mapping[str, str], run: Callable[..., Any], run_options: Any
 ) -> Callable[[list[Request]], bool] | None:
-    """Give a fast function for batches of plain samples; None if the model is not suited to it.
+    """Return a fast function for batches of plain samples; None if the model is not suited to it.
 
     The model must have one input and one output, with the batch axis first in both, and fix the shape of samples.
 

@@ -34,7 +34,7 @@ def choose_providers(
     *,
     libraries: Collection[str] = (),
 ) -> list[tuple[str, dict[str, str]]]:
-    """Give the providers in order, by their full names, each with its options.
+    """Return the providers in order, by their full names, each with its options.
 
     Args:
         names: Names with or without the ending "ExecutionProvider", in any case; None: the provider of
@@ -108,7 +108,7 @@ def _cuda_index(device: str | None) -> int | None:
 
 
 def _full_name(name: str, libraries: Collection[str] = ()) -> str:
-    """Give the full name of a provider that ONNX Runtime knows, even if the installed build does not have it."""
+    """Return the full name of a provider that ONNX Runtime knows, even if the installed build does not have it."""
     if name in libraries:
         return name
     known = [*ort.get_all_providers(), *ort.get_available_providers()]

@@ -155,7 +155,7 @@ def run_options(log_level: str = "fatal") -> Any:
 
 
 def bare_run(session: Any) -> Callable[..., list[Any]]:
-    """Give the inner function that a session's ``run`` calls after it has checked its arguments.
+    """Return the inner function that a session's ``run`` calls after it has checked its arguments.
 
     The caller gives every input and the names of the outputs, so there is nothing to check. For a light model the
     check takes as long as all other Python code of a run.
@@ -168,7 +168,7 @@ _ERRNO = re.compile(r"system error number (\d{1,4})\b")
 
 
 def _reason(error: Exception) -> str:
-    """Give the text of ONNX Runtime's error without its prefix, and what a number of the system means."""
+    """Return the text of ONNX Runtime's error without its prefix, and what a number of the system means."""
     text = str(error).strip()
     text = _ERRNO.sub(lambda found: f"{found[0]} ({os.strerror(int(found[1]))})", text)
     return text.removeprefix("[ONNXRuntimeError] : ") or type(error).__name__

@@ -94,7 +94,7 @@ class RemoteConformance(BackendConformance):
     options: Mapping[str, Any] = _Options()
 
     def make_item(self, k: int) -> Request:
-        """Give one sample."""
+        """Return one sample."""
         trace = f"00-{k + 1:032x}-{k + 1:016x}-01"
         return {
             "data": np.array([k, 1.5, -2 * k], np.float32),

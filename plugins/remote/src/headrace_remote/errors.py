@@ -114,7 +114,7 @@ def is_refusal(status: str, code: str, details: str, *, again: bool = False) -> 
 
 
 def error_of(url: str, status: str, code: str, details: str) -> RequestError:
-    """Give the error that an answer stands for.
+    """Return the error that an answer stands for.
 
     Args:
         url: The server that has answered.

@@ -118,7 +118,7 @@ class Sender:
         return answer
 
     def _after(self, server: Server, error: Any, rows: int) -> RequestError:
-        """Give the error of a call that may be sent to another server.
+        """Return the error of a call that may be sent to another server.
 
         Raises:
             RequestError: The call is over.

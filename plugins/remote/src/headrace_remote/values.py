@@ -145,7 +145,7 @@ def _said(array: NDArray[Any]) -> str:
 
 
 def _array(value: Any, port: Port) -> NDArray[Any]:
-    """Give a value as an array of the port's dtype; the dtype of an array is never converted."""
+    """Return a value as an array of the port's dtype; the dtype of an array is never converted."""
     wanted = DTYPES[port.datatype]
     if type(value) is np.ndarray and value.dtype == wanted and wanted.kind != "O":
         return value
@@ -176,7 +176,7 @@ def _array(value: Any, port: Port) -> NDArray[Any]:
 
 
 def _texts(value: Any, port: Port) -> NDArray[Any]:
-    """Give bytes and texts as an array of bytes; one without axes is one element."""
+    """Return bytes and texts as an array of bytes; one without axes is one element."""
     if isinstance(value, (str, bytes, bytearray, memoryview)):
         array: NDArray[Any] = np.empty((), object)
         array[()] = value

@@ -26,7 +26,7 @@ _REQUEST_ID = re.compile(r"[!-~]{1,128}")
 
 
 def request_id_of(text: str) -> str:
-    """Give the id in ``X-Request-Id``: up to 128 visible characters of ASCII; ``""`` for every other text."""
+    """Return the id in ``X-Request-Id``: up to 128 visible characters of ASCII; ``""`` for every other text."""
     return text if _REQUEST_ID.fullmatch(text) else ""
 
 
@@ -94,7 +94,7 @@ class AccessLine:
         return "" if found is None else found[1]
 
     def timed(self) -> RunTimes:
-        """Give the object that records when the request waits and runs in the pipeline."""
+        """Return the object that records when the request waits and runs in the pipeline."""
         self.times = self.times or RunTimes()
         return self.times
 

@@ -48,7 +48,7 @@ class Admin:
         self._listening: asyncio.AbstractServer | None = None
 
     def url(self, beside: str) -> str:
-        """Give the address, from that of the port for clients."""
+        """Return the address, from that of the port for clients."""
         return f"{beside.rpartition(':')[0]}:{self.port}"
 
     async def listen(self, context: ssl.SSLContext | None) -> None:

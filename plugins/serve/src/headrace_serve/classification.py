@@ -69,7 +69,7 @@ def classified(model: Model, tensor: Tensor, most: int) -> Tensor:
 
 
 def _greatest(row: Any, count: int) -> Any:
-    """Give the indexes of the greatest values, NaN last."""
+    """Return the indexes of the greatest values, NaN last."""
     values = row.astype(np.float64)
     order = np.argsort(-np.where(np.isnan(values), -np.inf, values), kind="stable")
     return order[:count]

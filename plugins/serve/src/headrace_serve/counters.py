@@ -80,7 +80,7 @@ class Counters:
         line.log()
 
     def copy(self) -> Counters:
-        """Give a copy of the counters, which another thread may read while the event loop goes on counting."""
+        """Return a copy of the counters, which another thread may read while the event loop goes on counting."""
         return Counters(
             dict(self.requests),
             dict(self.received_bytes),
@@ -150,7 +150,7 @@ class Counts:
         self._late.append((self.last_ns, self._requests))
 
     def rate_s(self) -> float | None:
-        """Give the recent rate of successful requests of the pipeline, per second.
+        """Return the recent rate of successful requests of the pipeline, per second.
 
         It is None if too few requests have succeeded in the last 30 seconds to measure it.
         """

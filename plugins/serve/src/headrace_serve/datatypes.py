@@ -62,14 +62,14 @@ _LENGTH: Final = struct.Struct("<I")
 
 
 def of_dtype_name(name: str) -> str | None:
-    """Give the datatype for the name of a dtype (``float32``, ``bfloat16``, ``str``), or None."""
+    """Return the datatype for the name of a dtype (``float32``, ``bfloat16``, ``str``), or None."""
     if name in ("str", "bytes", "object"):
         return "BYTES"
     return "BF16" if name == "bfloat16" else _NAMES.get(name)
 
 
 def datatype_of(array: NDArray[Any]) -> str | None:
-    """Give the datatype of an array; None if the protocol has none for it."""
+    """Return the datatype of an array; None if the protocol has none for it."""
     found = _BY_DTYPE.get(
         array.dtype
     )  # first, because numpy builds `dtype.name` again at each access
@@ -81,7 +81,7 @@ def datatype_of(array: NDArray[Any]) -> str | None:
 
 
 def from_bytes(name: str, datatype: str, shape: tuple[int, ...], data: Any) -> NDArray[Any]:
-    """Give an array over the bytes of a tensor, without a copy except of BYTES and BF16.
+    """Return an array over the bytes of a tensor, without a copy except of BYTES and BF16.
 
     Args:
         name: The name of the input, for errors.
@@ -153,7 +153,7 @@ def _elements(name: str, elements: int, data: Any) -> NDArray[Any]:
 
 
 def from_json(name: str, datatype: str, shape: tuple[int, ...], data: Any) -> NDArray[Any]:
-    """Give the array for the ``data`` of a tensor in JSON: a flat list, or lists nested as the shape says.
+    """Return the array for the ``data`` of a tensor in JSON: a flat list, or lists nested as the shape says.
 
     Raises:
         InputError: ``data`` is no list, has another number of elements, or elements of another kind.
@@ -168,7 +168,7 @@ def from_json(name: str, datatype: str, shape: tuple[int, ...], data: Any) -> ND
 
 
 def from_numbers(datatype: str, value: Any) -> NDArray[Any]:
-    """Give the array for a Python number, or for lists and tuples of them; NaN and infinity stay.
+    """Return the array for a Python number, or for lists and tuples of them; NaN and infinity stay.
 
     Raises:
         InputError, ValueError, OverflowError: They are no such numbers, or the lists differ in length.
@@ -179,7 +179,7 @@ def from_numbers(datatype: str, value: Any) -> NDArray[Any]:
 
 
 def _flat(name: str, shape: tuple[int, ...], data: list[Any]) -> list[Any]:
-    """Give the elements in ``data``, once their number is that of the shape.
+    """Return the elements in ``data``, once their number is that of the shape.
 
     Lists are compared with the shape before numpy reads them, because numpy takes many seconds for millions of lists.
     """
@@ -228,7 +228,7 @@ def _numbers(name: str, datatype: str, flat: list[Any]) -> NDArray[Any]:
 
 
 def joined_elements(array: NDArray[Any]) -> bytes:
-    """Give the bytes of a BYTES tensor, in which each element follows its length."""
+    """Return the bytes of a BYTES tensor, in which each element follows its length."""
     parts: list[bytes] = []
     for value in array.flat:
         raw = _raw(value)
@@ -241,7 +241,7 @@ def _raw(value: Any) -> bytes:
 
 
 def as_json_values(name: str, datatype: str, array: NDArray[Any]) -> Sequence[Any] | NDArray[Any]:
-    """Give the elements of a tensor as a flat sequence that JSON can hold.
+    """Return the elements of a tensor as a flat sequence that JSON can hold.
 
     Raises:
         InputError: JSON cannot hold the elements; the client has to ask for binary data.

@@ -27,7 +27,7 @@ _UNBOUNDED = (1 << 31) - 1
 
 
 def server_metadata(service: Service) -> dict[str, Any]:
-    """Give name and version of the server, and its extensions, including those turned on by ``--allow``."""
+    """Return name and version of the server, and its extensions, including those turned on by ``--allow``."""
     return {
         "name": service.server_name,
         "version": version("headrace-serve"),
@@ -36,7 +36,7 @@ def server_metadata(service: Service) -> dict[str, Any]:
 
 
 def model_metadata(models: Catalogue, model: Model) -> dict[str, Any]:
-    """Give name, versions, inputs and outputs of a model; an optional input has the parameter ``optional``."""
+    """Return name, versions, inputs and outputs of a model; an optional input has the parameter ``optional``."""
     signature = model.signature
     return {
         "name": model.name,
@@ -53,7 +53,7 @@ def _tensor(port: Port) -> dict[str, Any]:
 
 
 def config(model: Model) -> dict[str, Any]:
-    """Give the configuration of a model in Triton's shape.
+    """Return the configuration of a model in Triton's shape.
 
     If the first axis of every tensor is the batch, ``max_batch_size`` is the greatest batch of the entry
     node, and ``dims`` leave that axis out. Otherwise ``max_batch_size`` is 0, and ``dims`` are the whole shape.
@@ -74,7 +74,7 @@ def config(model: Model) -> dict[str, Any]:
 
 
 def _scheduling(model: Model) -> dict[str, Any]:
-    """Give the instances of the entry node, and how it batches, if it makes batches of several requests."""
+    """Return the instances of the entry node, and how it batches, if it makes batches of several requests."""
     keys = model.entry_keys
     if not keys:
         return {}
@@ -100,7 +100,7 @@ def _config_port(port: Port, *, batched: bool) -> dict[str, Any]:
 
 
 def statistics(models: Iterable[Model]) -> dict[str, Any]:
-    """Give the statistics of models in Triton's shape; `Catalogue.named` gives all versions of a model.
+    """Return the statistics of models in Triton's shape; `Catalogue.named` gives all versions of a model.
 
     Requests are counted as the protocol's, batches as the entry node's. The times in the queue and in
     the backends are sums over all nodes, from the times that ``pipe.stats()`` samples.
@@ -145,7 +145,7 @@ def _statistics(model: Model) -> dict[str, Any]:
 
 
 def index(models: Catalogue, *, only_ready: bool = False) -> list[dict[str, str]]:
-    """Give every version of every model with its state."""
+    """Return every version of every model with its state."""
     rows = []
     if not only_ready:
         loading = {"state": "LOADING", "reason": ""}

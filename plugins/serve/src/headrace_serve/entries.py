@@ -189,7 +189,7 @@ class ModelEntry(_Entry):
         return self
 
     def key_of(self, name: str) -> str:
-        """Give the key under which the request of the pipeline holds an input."""
+        """Return the key under which the request of the pipeline holds an input."""
         inputs = self.inputs or {}
         return inputs[name].key or (keys.DATA if len(inputs) == 1 else name)
 
@@ -322,7 +322,7 @@ def _wrong_in(name: str, table: dict[str, Any], path: Path) -> list[Problem]:
 
 
 def _pairs(models: Any) -> list[tuple[str, str | None, Any]]:
-    """Give name, version (None: not given) and model of each entry."""
+    """Return name, version (None: not given) and model of each entry."""
     if isinstance(models, (str, Path)):
         models = [models]
     if hasattr(models, "items"):
@@ -337,7 +337,7 @@ def _pairs(models: Any) -> list[tuple[str, str | None, Any]]:
 
 
 def _managed(manager: ModelManager, only: str | None) -> list[tuple[str, str | None, Any]]:
-    """Give name, version and pipeline of each model of a manager.
+    """Return name, version and pipeline of each model of a manager.
 
     Raises:
         SetupError: The manager has raised an error, or gives no versions by name.

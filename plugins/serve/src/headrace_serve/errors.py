@@ -82,7 +82,7 @@ def _nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def among(name: str, known: Iterable[str]) -> str:
-    """Give the hint for a client's name that is not among the known names."""
+    """Return the hint for a client's name that is not among the known names."""
     names = list(known)
     near = _nearest(name, names)
     asked = "" if near is None else f"Did you mean {near!r}? "
@@ -274,7 +274,7 @@ def lacks_company(error: BaseException) -> bool:
 
 
 def refusal(error: BaseException, *, debug: bool = False) -> Refusal:
-    """Give the answer that a client gets for an error.
+    """Return the answer that a client gets for an error.
 
     Args:
         error: The error that was raised.
@@ -318,7 +318,7 @@ def refusal(error: BaseException, *, debug: bool = False) -> Refusal:
 
 
 def unknown_parameter(name: str, where: str, known: Iterable[str]) -> InputError:
-    """Give the error for a parameter that the server does not know."""
+    """Return the error for a parameter that the server does not know."""
     return InputError(
         f"{where} has a parameter {name!r}, which this server does not have",
         hint=among(name, sorted(known)),

@@ -41,7 +41,7 @@ class Changed(Protocol):
     changes: Changes
 
     def allowed_repository(self) -> Any:
-        """Give the `Repository`, which loads and unloads models."""
+        """Return the `Repository`, which loads and unloads models."""
 
 
 async def make(service: Changed, change: Message) -> None:

@@ -73,19 +73,19 @@ class Reply:
     def of_inference(
         cls, parts: Sequence[bytes | memoryview], content_type: str, **headers: str
     ) -> Reply:
-        """Give the answer of an inference."""
+        """Return the answer of an inference."""
         made = cls(200, parts, content_type, headers)
         made.compressible = not content_type.startswith("image/")
         return made
 
     @classmethod
     def json(cls, value: Any, status: int = 200) -> Reply:
-        """Give an answer of JSON."""
+        """Return an answer of JSON."""
         return cls(status, [orjson.dumps(value)])
 
     @classmethod
     def refused(cls, refusal: Refusal, identifier: str, retry_after_s: int) -> Reply:
-        """Give the answer for an error; tritonclient reads ``error``."""
+        """Return the answer for an error; tritonclient reads ``error``."""
         body = {"error": refusal.text, "code": refusal.code, "node": refusal.node, "id": identifier}
         headers = {"retry-after": str(retry_after_s)} if refusal.retry else {}
         if refusal.status == 401:
@@ -136,7 +136,7 @@ class Exchange:
         return found
 
     def header(self, name: bytes) -> str:
-        """Give the value of a header, by its name in lower case: of several the last, ``""`` where there is none."""
+        """Return the value of a header, by its name in lower case: of several the last, ``""`` where there is none."""
         return self._headers.get(name, b"").decode("latin-1")
 
     @property
@@ -250,7 +250,7 @@ class Exchange:
         return found
 
     def while_connected(self, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
-        """Give a coroutine that runs ``work``, and cancels it at once if the client goes away.
+        """Return a coroutine that runs ``work``, and cancels it at once if the client goes away.
 
         Raises:
             DisconnectedError: The client went away; raised when the coroutine is awaited.
@@ -332,7 +332,7 @@ class Exchange:
 
 
 def _encoding(accepted: str) -> str:
-    """Give the first encoding of ``Accept-Encoding`` that this server has, ``""`` if there is none."""
+    """Return the first encoding of ``Accept-Encoding`` that this server has, ``""`` if there is none."""
     for part in accepted.lower().split(","):
         name, _, quality = part.partition(";")
         wanted = "".join(quality.split()).rstrip("0") not in ("q=", "q=0.")  # as of q=0.000

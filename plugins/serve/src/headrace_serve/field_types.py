@@ -13,7 +13,7 @@ _TYPES: Final[dict[str, Any]] = {
 
 
 def type_of(text: str) -> Any:
-    """Give the type that a text names: ``str``, ``int``, ``float``, ``bool``, ``any``, ``list[T]``, ``dict[str, T]``, ``T | None``.
+    """Return the type that a text names: ``str``, ``int``, ``float``, ``bool``, ``any``, ``list[T]``, ``dict[str, T]``, ``T | None``.
 
     Raises:
         ValueError: The text names no such type.

@@ -77,7 +77,7 @@ class Fields:
         self._model: Any = pydantic.create_model("Request", __config__=config, **made)
 
     def read(self, body: bytes) -> dict[str, Any]:
-        """Give the keys of the request that a body has.
+        """Return the keys of the request that a body has.
 
         Raises:
             InputError: The body is no JSON.
@@ -95,7 +95,7 @@ class Fields:
         return {**self._defaults, **given}
 
     def schema(self, prefix: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Give the schema of a body, and the schemas to which it refers by their names.
+        """Return the schema of a body, and the schemas to which it refers by their names.
 
         Args:
             prefix: Begins the names of those schemas.
@@ -131,7 +131,7 @@ class Fields:
 
 
 def read_fields(entry: ModelEntry, config: headrace.PipelineConfig, node: str) -> Fields | None:
-    """Give the fields of a model's bodies of JSON; None if neither its entry nor its pipeline declares any.
+    """Return the fields of a model's bodies of JSON; None if neither its entry nor its pipeline declares any.
 
     Args:
         entry: The entry of the model.
@@ -179,7 +179,7 @@ def check_keys(
 
 
 def _needed(element: headrace.plugins.Element) -> list[str]:
-    """Give the keys that a backend needs in every request."""
+    """Return the keys that a backend needs in every request."""
     reads: Any = element.cls.reads
     if isinstance(reads, type):
         return sorted(getattr(reads, "__required_keys__", ()))
@@ -214,7 +214,7 @@ def _fields_of(reads: type) -> list[Field]:
 
 
 def _first(config: headrace.PipelineConfig, node: str) -> headrace.plugins.Element | None:
-    """Give the first backend of a node, as its configuration says; None if that cannot be told."""
+    """Return the first backend of a node, as its configuration says; None if that cannot be told."""
     alone: Any = config
     if len(config.nodes) > 1:
         written = config.to_dict()
@@ -233,7 +233,7 @@ def _first(config: headrace.PipelineConfig, node: str) -> headrace.plugins.Eleme
 
 
 def _reads(config: headrace.PipelineConfig, node: str) -> type | None:
-    """Give the TypedDict that the first backend of a node names in ``reads``; None if it names none."""
+    """Return the TypedDict that the first backend of a node names in ``reads``; None if it names none."""
     element = _first(config, node)
     reads = None if element is None else element.cls.reads
     return reads if isinstance(reads, type) and hasattr(reads, "__required_keys__") else None

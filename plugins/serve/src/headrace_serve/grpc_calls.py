@@ -146,7 +146,7 @@ class Calls:
         return grpc.stream_unary_rpc_method_handler(respond)
 
     def line(self, name: str, context: Any) -> AccessLine:
-        """Give the line of the access log for a call; an id in the metadata goes back behind the answer."""
+        """Return the line of the access log for a call; an id in the metadata goes back behind the answer."""
         line = AccessLine(name, self._service.counters.begin("grpc"))
         line.peer = context.peer
         for key, value in context.invocation_metadata() or ():
@@ -169,7 +169,7 @@ class Calls:
         task.add_done_callback(taken)  # type: ignore[union-attr]
 
     async def _received(self, context: Any) -> bytes:
-        """Give the one message of a call.
+        """Return the one message of a call.
 
         The message is read from the context, not from the iterator of requests. That is an asynchronous generator,
         and asyncio would start a task to close it, because it is left before its end.
@@ -253,7 +253,7 @@ class Calls:
         await self.abort(context, error, None, self.line(name, context))
 
     def refusal_of(self, error: Exception, line: AccessLine) -> Refusal:
-        """Give the answer for an error, and note its status and code in the line of the access log."""
+        """Return the answer for an error, and note its status and code in the line of the access log."""
         refused = refusal(error, debug=self._service.debug_errors)
         if refused.code == "backend" and refused.node is None:
             logger.error("a call failed in the server", exc_info=error)
@@ -293,7 +293,7 @@ def parsed(read: Callable[[bytes], Any], data: bytes) -> Any:
 
 
 def traceparent_of(context: Any) -> str:
-    """Give the traceparent in the metadata of a call, ``""`` if there is none."""
+    """Return the traceparent in the metadata of a call, ``""`` if there is none."""
     for key, value in context.invocation_metadata() or ():
         if key == "traceparent":
             return str(value)
@@ -305,7 +305,7 @@ def _headers(context: Any) -> dict[str, str]:
 
 
 def _model_of(request: Any) -> str:
-    """Give the name of the model that a request is for, ``""`` if it names none."""
+    """Return the name of the model that a request is for, ``""`` if it names none."""
     for one in (
         "model_name",
         "name",
@@ -318,7 +318,7 @@ def _model_of(request: Any) -> str:
 
 
 def _retry_details(code: int, text: str, seconds: int) -> bytes:
-    """Give ``google.rpc.Status`` with a ``RetryInfo``."""
+    """Return ``google.rpc.Status`` with a ``RetryInfo``."""
     info = message("google.rpc.RetryInfo")(retry_delay={"seconds": seconds})
     detail = {
         "type_url": "type.googleapis.com/google.rpc.RetryInfo",

@@ -22,7 +22,7 @@ _OPEN: Final = ("ServerLive", "ServerReady", "ModelReady")
 
 
 def describing_methods(service: Service, calls: Calls) -> dict[str, Any]:
-    """Give the handlers by the names of the calls."""
+    """Return the handlers by the names of the calls."""
     return {name: _method(name, service, calls, answer) for name, answer in _ANSWERS.items()}
 
 

@@ -17,7 +17,7 @@ __all__ = ["extension_methods"]
 
 
 def extension_methods(service: Service, calls: Calls) -> dict[str, Any]:
-    """Give the handlers by the names of the calls."""
+    """Return the handlers by the names of the calls."""
     return {
         name: _method(name, service, calls, answer, right)
         for name, (answer, right) in _ANSWERS.items()

@@ -26,7 +26,7 @@ _RESPONSE: Final = message("grpc.health.v1.HealthCheckResponse")
 
 
 def health_methods(service: Service, calls: Calls) -> dict[str, Any]:
-    """Give the handlers: of the server for ``""`` and the protocol's name, else of the model of that name."""
+    """Return the handlers: of the server for ``""`` and the protocol's name, else of the model of that name."""
 
     async def check(request: Any, context: Any, line: AccessLine) -> bytes:
         status = _status_of(service, request.service)

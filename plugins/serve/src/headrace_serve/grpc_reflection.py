@@ -27,14 +27,14 @@ _BY_SYMBOL: Final = {
 
 
 def _file_with(symbol: str) -> bytes | None:
-    """Give the file that defines a symbol: a message, an enum, a service, or a member of one."""
+    """Return the file that defines a symbol: a message, an enum, a service, or a member of one."""
     while symbol and symbol not in _BY_SYMBOL:
         symbol = symbol.rpartition(".")[0]
     return _BY_NAME[_BY_SYMBOL[symbol]] if symbol else None
 
 
 def reflection(package: str, calls: Calls) -> Any:
-    """Give the handler for a stream of questions.
+    """Return the handler for a stream of questions.
 
     Args:
         package: The package of one version of the reflection service.

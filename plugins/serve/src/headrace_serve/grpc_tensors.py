@@ -211,7 +211,7 @@ def _is_placed(one: Any) -> bool:
 
 
 def _placed(one: Any, access: Access) -> Encoded:
-    """Give an input that is in shared memory."""
+    """Return an input that is in shared memory."""
     given = {name: _value(name, value) for name, value in one.parameters.items()}
     place: Any = access.place(f"input {one.name!r}", given)
     if one.HasField("contents"):
@@ -240,7 +240,7 @@ def _value(name: str, parameter: Any) -> Any:
 
 
 def _input_parameters(name: str, parameters: Any, raw: Any) -> dict[str, Any]:
-    """Give the parameters of an input for the pipeline: all but ``binary_data_size``, which kserve's client sends, too."""
+    """Return the parameters of an input for the pipeline: all but ``binary_data_size``, which kserve's client sends, too."""
     found = {key: _value(key, one) for key, one in parameters.items()}
     size = found.pop(_SIZE, None)
     if size is not None and (raw is None or size != len(raw)):

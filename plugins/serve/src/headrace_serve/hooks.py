@@ -9,7 +9,7 @@ __all__ = ["headrace_commands", "headrace_probes"]
 
 @hookimpl
 def headrace_commands() -> dict[str, str]:
-    """Give the command."""
+    """Return the command."""
     return {"serve": "headrace_serve.cli:serve"}
 
 

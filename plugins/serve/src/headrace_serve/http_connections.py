@@ -27,7 +27,7 @@ def connections_to(
     *,
     admin: bool = False,
 ) -> Callable[[], asyncio.Protocol]:
-    """Give the function that makes the protocol of each new connection.
+    """Return the function that makes the protocol of each new connection.
 
     Args:
         service: The service that answers the requests.

@@ -35,7 +35,7 @@ def _nothing() -> None:
 
 
 def refusal_bytes(status: int, text: str, code: str, *, retry: bool) -> tuple[bytes, bytes]:
-    """Give head and body of an answer that ends its connection: of an error that no application has seen."""
+    """Return head and body of an answer that ends its connection: of an error that no application has seen."""
     body = orjson.dumps({"error": text, "code": code, "node": None, "id": ""})
     lines = (
         f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n"
@@ -205,7 +205,7 @@ class Cycle(RequestResponseCycle):
         return self._take(), self.more_body
 
     def receive_rest(self) -> list[bytes]:
-        """Give the rest of a body that has come whole, without waiting.
+        """Return the rest of a body that has come whole, without waiting.
 
         Raises:
             DisconnectedError: The client went away.

@@ -34,7 +34,7 @@ _ASGI = {"version": "3.0", "spec_version": "2.3"}
 
 
 def protocol_class(limits: Limits, counters: Counters) -> type[HttpToolsProtocol]:
-    """Give the class of connections with these limits; they count the requests that they refuse themselves."""
+    """Return the class of connections with these limits; they count the requests that they refuse themselves."""
 
     class Protocol(_LimitedProtocol):
         _limits = limits

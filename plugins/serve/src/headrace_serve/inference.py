@@ -182,7 +182,7 @@ def _written(
     *,
     partial: bool,
 ) -> list[Tensor]:
-    """Give the outputs of items; with ``partial``, results that cannot be written count as failed.
+    """Return the outputs of items; with ``partial``, results that cannot be written count as failed.
 
     The loop ends, because each turn removes results. The next turn may also fail, at another output.
     """
@@ -200,7 +200,7 @@ def _written(
 
 
 def _errors_text(failed: dict[int, BaseException], *, debug: bool) -> str:
-    """Give the errors of items as JSON text, because a parameter cannot hold a list."""
+    """Return the errors of items as JSON text, because a parameter cannot hold a list."""
     rows = []
     for index, error in sorted(failed.items()):
         refused = refusal(error, debug=debug)
@@ -233,7 +233,7 @@ def _check_written(model: Model, outputs: Sequence[Tensor], limits: Limits) -> N
 
 
 async def _classified(model: Model, outputs: list[Tensor], asked: Asked) -> list[Tensor]:
-    """Give the outputs, with classes instead of the values of those for which the client has asked so."""
+    """Return the outputs, with classes instead of the values of those for which the client has asked so."""
     if not asked.classes:
         return outputs
     elements = sum(one.array.size for one in outputs if one.name in asked.classes)
@@ -293,7 +293,7 @@ def _check_outputs(model: Model, wanted: list[str] | None) -> None:
 
 
 def _count(model: Model, values: Mapping[str, NDArray[Any]]) -> int:
-    """Give the number of items, which must be the same in all inputs of items."""
+    """Return the number of items, which must be the same in all inputs of items."""
     lengths = {name: len(values[name]) for name, p in model.signature.inputs.items() if p.each}
     if len(set(lengths.values())) > 1:
         counts = ", ".join(f"{name!r} {length}" for name, length in lengths.items())
@@ -327,7 +327,7 @@ def _rows(name: str, rows: int) -> int:
 
 
 def _as_said(port: Port | None, array: NDArray[Any]) -> NDArray[Any]:
-    """Give the elements of an input as the model takes them: bytes as text where it takes text."""
+    """Return the elements of an input as the model takes them: bytes as text where it takes text."""
     if port is None:
         return array
     if port.each:

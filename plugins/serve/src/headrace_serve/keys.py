@@ -84,7 +84,7 @@ class Keys:
 
     @classmethod
     def of(cls, keys: Keys | str | Path | None) -> Keys | None:
-        """Give the keys for an argument ``keys``: `Keys`, the path of a file that has them, or None.
+        """Return the keys for an argument ``keys``: `Keys`, the path of a file that has them, or None.
 
         Raises:
             ConfigError: The file cannot be read, or has another shape.

@@ -66,7 +66,7 @@ class Limits:
     max_timeout_ms: float | None = None
 
     def narrowed(self, own: Mapping[str, float]) -> Limits:
-        """Give these limits, replaced by those of one model where the model's are smaller.
+        """Return these limits, replaced by those of one model where the model's are smaller.
 
         Args:
             own: Limits of the model, by the names of the attributes.
@@ -79,7 +79,7 @@ class Limits:
 
     @classmethod
     def of(cls, limits: Limits | None) -> Limits:
-        """Give the limits for an argument ``limits``: these, or the default ones for None.
+        """Return the limits for an argument ``limits``: these, or the default ones for None.
 
         Raises:
             TypeError: The argument is neither.

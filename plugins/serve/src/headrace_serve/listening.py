@@ -133,7 +133,7 @@ def _ms(seconds: float) -> int:
 
 
 def _received_bytes(most: int) -> int:
-    """Give the most bytes of a message that gRPC receives, if `Calls` accepts messages of ``most`` bytes.
+    """Return the most bytes of a message that gRPC receives, if `Calls` accepts messages of ``most`` bytes.
 
     gRPC itself refuses a larger message with a status, but without an error code of Headrace, because no handler is
     called. So messages of up to twice ``most`` bytes are received, and `Calls` refuses them with a code.
@@ -142,7 +142,7 @@ def _received_bytes(most: int) -> int:
 
 
 def not_listening(host: str, port: int, error: OSError) -> SetupError:
-    """Give the error for an address on which `listen` or `bound` has failed."""
+    """Return the error for an address on which `listen` or `bound` has failed."""
     hint = "Another program may use the port; choose another with --port or --grpc-port."
     if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
         hint = "--host takes an address or a name of this machine; 0.0.0.0 means all of them."
@@ -159,7 +159,7 @@ def reaches_others(host: str) -> bool:
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """Give a new event loop: one of uvloop, except on Windows and interpreters other than CPython."""
+    """Return a new event loop: one of uvloop, except on Windows and interpreters other than CPython."""
     if sys.platform != "win32" and sys.implementation.name == "cpython":
         import uvloop
 
@@ -180,12 +180,12 @@ def run_loop(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def url_of(scheme: str, host: str, port: int) -> str:
-    """Give the URL of an address."""
+    """Return the URL of an address."""
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
-    """Give a listening socket, so that a port in use is reported before the event loop starts.
+    """Return a listening socket, so that a port in use is reported before the event loop starts.
 
     Args:
         host: The address.
@@ -202,7 +202,7 @@ def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
 
 
 def bound(host: str, port: int, *, shared: bool) -> socket.socket:
-    """Give a socket that is bound to the address but does not listen; the arguments are those of `listen`.
+    """Return a socket that is bound to the address but does not listen; the arguments are those of `listen`.
 
     Raises:
         OSError: The socket cannot be bound to the address.

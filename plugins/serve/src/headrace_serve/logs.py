@@ -27,7 +27,7 @@ class _Text(logging.Formatter):
     """Lines for people: those of the access log with their time, warnings with the text of their error."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Give the line of a record; an error has its traceback below."""
+        """Return the line of a record; an error has its traceback below."""
         text = record.getMessage()
         if record.levelno < logging.WARNING:
             timed = record.name == access_logger.name
@@ -50,7 +50,7 @@ class _Json(logging.Formatter):
         self._fixed = {} if worker is None else {"worker": worker}
 
     def format(self, record: logging.LogRecord) -> str:
-        """Give the object of a record: time, level, logger, message or the fields of the access log, exception."""
+        """Return the object of a record: time, level, logger, message or the fields of the access log, exception."""
         when = datetime.fromtimestamp(record.created, timezone.utc)
         found: dict[str, Any] = {
             "time": when.isoformat(timespec="milliseconds").replace("+00:00", "Z"),

@@ -26,7 +26,7 @@ class ModelManager(Protocol):
         """Give the versions of each model by its name; a version is a text of digits."""
 
     def pipeline(self, name: str, version: str) -> headrace.Pipeline:
-        """Give the pipeline of a version of a model."""
+        """Return the pipeline of a version of a model."""
 
 
 def load_manager(path: str, *, allow_import: bool = True) -> ModelManager:

@@ -45,7 +45,7 @@ class Snapshot:
         self.fixed: dict[str, str] = {} if worker is None else {"worker": str(worker)}
 
     def collect(self) -> Iterator[Any]:
-        """Give the families of metrics, as a collector of Prometheus does."""
+        """Return the families of metrics, as a collector of Prometheus does."""
         yield from self._own()
         yield from _of_process(self.fixed)
         yield from _merged(_of_pipelines(self.models, self.fixed))
@@ -86,7 +86,7 @@ class Snapshot:
 
 
 def encoded(snapshot: Snapshot, accept: str) -> tuple[str, bytes]:
-    """Give the type and the text of the metrics, as ``Accept`` asks (OpenMetrics, or Prometheus' text).
+    """Return the type and the text of the metrics, as ``Accept`` asks (OpenMetrics, or Prometheus' text).
 
     Raises:
         UnsupportedError: prometheus-client is not installed.
@@ -105,7 +105,7 @@ def encoded(snapshot: Snapshot, accept: str) -> tuple[str, bytes]:
 
 
 def _of_pipelines(models: Iterable[Model], fixed: Mapping[str, str]) -> Iterator[Any]:
-    """Give the families of each pipeline; ``fixed`` labels are the same for all of them."""
+    """Return the families of each pipeline; ``fixed`` labels are the same for all of them."""
     probe = _probe()
     if probe is None:
         return
@@ -116,7 +116,7 @@ def _of_pipelines(models: Iterable[Model], fixed: Mapping[str, str]) -> Iterator
 
 
 def _of_process(fixed: Mapping[str, str]) -> Iterator[Any]:
-    """Give the families of this process; there are none but on Linux."""
+    """Return the families of this process; there are none but on Linux."""
     from prometheus_client import ProcessCollector
 
     for family in ProcessCollector(registry=None).collect():
@@ -124,7 +124,7 @@ def _of_process(fixed: Mapping[str, str]) -> Iterator[Any]:
 
 
 def _times(probe: Any, model: Model) -> Iterable[Any]:
-    """Give the histograms of the times of requests, which count from the first call for the model on."""
+    """Return the histograms of the times of requests, which count from the first call for the model on."""
     from prometheus_client import Metric
 
     with _ATTACHING:  # two clients may ask at a time
@@ -155,7 +155,7 @@ def _merged(families: Iterable[Any]) -> Iterable[Any]:
 
 
 def _probe() -> Any:
-    """Give the class of the probe; None if it is not installed or cannot be used."""
+    """Return the class of the probe; None if it is not installed or cannot be used."""
     for plugin in headrace.plugins.installed():
         path = plugin.hooks["probes"].get(_PROBE) if plugin.usable else None
         if path is not None:

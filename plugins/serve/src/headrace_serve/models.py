@@ -125,7 +125,7 @@ class Model:
         self.counts = before.counts if before is not None and same else Counts()
 
     def waiting(self) -> int:
-        """Give how many requests wait in the pipeline, or are being received for it.
+        """Return how many requests wait in the pipeline, or are being received for it.
 
         Reading the pipeline's statistics costs more than refusing a request, so they are read at most every 20 ms. In
         between the number is an estimate: each request that this server admits adds one, each answer subtracts one.
@@ -189,7 +189,7 @@ class Catalogue:
             yield from versions.values()
 
     def find(self, name: str, version: str = "") -> Model:
-        """Give a model; without a version, its greatest version.
+        """Return a model; without a version, its greatest version.
 
         Raises:
             UnknownModelError: There is no such model or version.
@@ -205,7 +205,7 @@ class Catalogue:
         return found
 
     def named(self, name: str, version: str = "") -> list[Model]:
-        """Give all versions of a model, or the one that is asked for.
+        """Return all versions of a model, or the one that is asked for.
 
         Raises:
             UnknownModelError: There is no such model or version.
@@ -222,11 +222,11 @@ class Catalogue:
         return any(name == one and version in ("", other) for one, other in self.loading)
 
     def get(self, name: str, version: str) -> Model | None:
-        """Give a version of a model; None if there is no such version."""
+        """Return a version of a model; None if there is no such version."""
         return self._models.get(name, {}).get(version)
 
     def versions(self, name: str) -> list[str]:
-        """Give the versions of a model, the smallest first."""
+        """Return the versions of a model, the smallest first."""
         return sorted(self._models[name], key=int)
 
     def replaced(self, name: str, by: Catalogue) -> Catalogue:
@@ -239,7 +239,7 @@ class Catalogue:
         return Catalogue([one for one in self if one.name != name] + list(by), self.loading)
 
     def extended(self, model: Model) -> Catalogue:
-        """Give a catalogue that also has a model which was loading until now."""
+        """Return a catalogue that also has a model which was loading until now."""
         return Catalogue([*self, model], self.loading - {(model.name, model.version)})
 
     @property

@@ -53,7 +53,7 @@ _KEYS: dict[str, Any] = {
 
 
 def document(models: Catalogue, *, keyed: bool = False, below: str = "") -> dict[str, Any]:
-    """Give the document: every version of every model with its inputs and outputs.
+    """Return the document: every version of every model with its inputs and outputs.
 
     Args:
         models: The models.
@@ -160,7 +160,7 @@ def _infer(model: Model) -> dict[str, Any]:
 
 
 def _of_outputs(model: Model) -> dict[str, Any]:
-    """Give the parameters that every output of a model may have."""
+    """Return the parameters that every output of a model may have."""
     found: dict[str, Any] = {"binary_data": _FLAG}
     if all(port.datatype not in ("BYTES", "BF16") for port in model.signature.outputs.values()):
         found[CLASSIFICATION] = {"type": "integer", "minimum": 1, "maximum": (1 << 31) - 1}
@@ -168,7 +168,7 @@ def _of_outputs(model: Model) -> dict[str, Any]:
 
 
 def _open(properties: dict[str, Any], description: str) -> dict[str, Any]:
-    """Give the schema of an object that may have other properties than these."""
+    """Return the schema of an object that may have other properties than these."""
     return {"type": "object", "description": description, "properties": properties}
 
 
@@ -224,7 +224,7 @@ def _can_run(model: Model) -> bool:
 
 
 def _run(model: Model) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Give the operation of the plain route, and the schemas to which its body refers."""
+    """Return the operation of the plain route, and the schemas to which its body refers."""
     file_name = None if model.takes_json else file_input(model)
     made = _operation(f"Run {model.name}", {"type": "object"})
     file = {"schema": {"type": "string", "format": "binary"}}
@@ -256,7 +256,7 @@ def _run(model: Model) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _of_text(port: Port) -> dict[str, Any]:
-    """Give the schema of an input that is a parameter of the query."""
+    """Return the schema of an input that is a parameter of the query."""
     if port.datatype in ("BOOL", "BYTES"):
         return {"type": "boolean" if port.datatype == "BOOL" else "string"}
     return {"type": "number" if port.datatype.startswith("FP") else "integer"}
@@ -294,7 +294,7 @@ _FORM = """<p><code>POST /run/{name}</code></p>
 
 
 def page(models: Catalogue) -> str:
-    """Give a page of HTML: the inputs and outputs of each model, and a form for each model that takes a file."""
+    """Return a page of HTML: the inputs and outputs of each model, and a form for each model that takes a file."""
     parts = []
     for model in models:
         inputs = model.signature.inputs.values()

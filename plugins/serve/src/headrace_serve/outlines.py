@@ -44,7 +44,7 @@ class Outlines(Generic[T]):
         self._known: dict[bytes, T] = {}
 
     def get(self, written: bytes) -> T | None:
-        """Give the request parsed from these bytes; None if it is not kept."""
+        """Return the request parsed from these bytes; None if it is not kept."""
         return self._known.get(written)
 
     def keep(self, written: bytes, outline: T) -> None:

@@ -38,7 +38,7 @@ _OF_INPUTS = "inputs"
 
 
 def for_pipeline(asked: Asked) -> dict[str, Any]:
-    """Give the parameters that are not the server's: those of the request, and under ``inputs`` those of each input."""
+    """Return the parameters that are not the server's: those of the request, and under ``inputs`` those of each input."""
     if not asked.parameters and asked.outline is not None:
         return {}  # an outline is kept only of requests without parameters of inputs
     found = {k: v for k, v in asked.parameters.items() if k not in _KNOWN}
@@ -72,7 +72,7 @@ def add_context(
 
 
 def flag(name: str, parameters: Mapping[str, Any]) -> bool:
-    """Give a parameter that is true or false; False without it.
+    """Return a parameter that is true or false; False without it.
 
     Raises:
         InputError: It is neither.
@@ -99,7 +99,7 @@ def check_parameters(parameters: Mapping[str, Any]) -> None:
 def call_arguments(
     given: Mapping[str, Any], timeout_s: float | None, limits: Limits, priority_default: int
 ) -> dict[str, Any]:
-    """Give the arguments of ``pipe.call_async``.
+    """Return the arguments of ``pipe.call_async``.
 
     ``timeout`` is the shortest of transport, parameter and limit, in seconds; of ``priority`` the greater goes first.
     """

@@ -54,7 +54,7 @@ _REFUSED = frozenset(keys.RESERVED) - {keys.COLOR, keys.BOX, keys.REQUEST_ID}
 
 
 def file_input(model: Model) -> str | None:
-    """Give the name of the input that the body becomes.
+    """Return the name of the input that the body becomes.
 
     It is the only input whose items are BYTES; of several such inputs, the one with the key ``data``. None if there
     is no such input, or if another input is not a single value: a query can hold only single values.
@@ -135,7 +135,7 @@ def reads_json(model: Model, kind: str) -> bool:
 
 
 def _fields_in(model: Model, body: bytes) -> dict[str, Any]:
-    """Give the keys of the request in a body of JSON.
+    """Return the keys of the request in a body of JSON.
 
     Raises:
         InputError: It is no JSON.
@@ -234,7 +234,7 @@ class Query:
         return request, self._parameters
 
     def _file_key(self, body: bytes) -> dict[str, bytes | str]:
-        """Give the key that holds the file."""
+        """Return the key that holds the file."""
         port: Any = self._file
         if not port.text:
             return {port.key: body}
@@ -245,7 +245,7 @@ class Query:
 
 
 def _given(query: bytes) -> dict[str, str]:
-    """Give the parameters of a query."""
+    """Return the parameters of a query."""
     if query.count(b"&") >= _MOST_PARAMETERS:
         raise InputError("the query", expected=f"at most {_MOST_PARAMETERS} parameters")
     found: dict[str, str] = {}
@@ -257,7 +257,7 @@ def _given(query: bytes) -> dict[str, str]:
 
 
 def _identifier_in(query: bytes) -> str:
-    """Give the id in the query of a request that is refused, for its answer; ``""`` without one."""
+    """Return the id in the query of a request that is refused, for its answer; ``""`` without one."""
     try:
         return _given(query).get(keys.REQUEST_ID, "")
     except InputError:
@@ -290,7 +290,7 @@ def _single(port: Port, text: str) -> Tensor:
 
 
 def _reply(model: Model, result: Any, accepted: str) -> Reply:
-    """Give the answer in the form that ``Accept`` prefers: JSON, or the bytes of the only output.
+    """Return the answer in the form that ``Accept`` prefers: JSON, or the bytes of the only output.
 
     Text is sent as JSON if the client accepts JSON at all. A browser could otherwise take it for HTML, and would run
     a page that another client may have sent. A picture, or other bytes that are no text, cannot be JSON, and are sent
@@ -324,14 +324,14 @@ def _reply(model: Model, result: Any, accepted: str) -> Reply:
 
 
 def _kind_of(content: bytes) -> str | None:
-    """Give the media type of a picture; None for other bytes."""
+    """Return the media type of a picture; None for other bytes."""
     if content.startswith(b"RIFF"):
         return "image/webp" if content[8:12] == b"WEBP" else None
     return next((kind for begins, kind in _PICTURES.items() if content.startswith(begins)), None)
 
 
 def _kinds_for(only: Any) -> list[str]:
-    """Give media types in which a client can have a result; ``only`` is the only output, or None."""
+    """Return media types in which a client can have a result; ``only`` is the only output, or None."""
     if not isinstance(only, bytes):
         return [JSON, "text/plain"] if isinstance(only, str) else [JSON]
     kind = _kind_of(only) or (JSON if _is_text(only) else None)
@@ -347,7 +347,7 @@ def _is_text(content: bytes) -> bool:
 
 
 def _ranges(accepted: str) -> dict[str, float]:
-    """Give the media ranges in a header ``Accept`` with their qualities, from 0 to 1."""
+    """Return the media ranges in a header ``Accept`` with their qualities, from 0 to 1."""
     ranges: dict[str, float] = {}
     for part in accepted.lower().split(","):
         name, *parameters = (one.strip() for one in part.split(";"))
@@ -360,7 +360,7 @@ def _ranges(accepted: str) -> dict[str, float]:
 
 
 def _preferred(ranges: dict[str, float]) -> tuple[str, float]:
-    """Give the media type of the greatest quality that is neither JSON nor a picture, and its quality."""
+    """Return the media type of the greatest quality that is neither JSON nor a picture, and its quality."""
     kind, best = "", 0.0
     for name, quality in ranges.items():
         if name not in _JSON_RANGES and name not in _PICTURE_KINDS and quality > best:
@@ -372,7 +372,7 @@ def _preferred(ranges: dict[str, float]) -> tuple[str, float]:
 
 
 def _document(outputs: Mapping[str, Any]) -> bytes:
-    """Give the outputs as an object of JSON."""
+    """Return the outputs as an object of JSON."""
     parts = [
         orjson.dumps(name) + b":" + _json_value(name, value) for name, value in outputs.items()
     ]

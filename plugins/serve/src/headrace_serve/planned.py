@@ -19,7 +19,7 @@ _LEADING = ("DagDispatcher", "Forward")
 
 
 def described(pipe: Pipeline, plan: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the description of a pipeline, completed from its plan (of `headrace.explain`).
+    """Return the description of a pipeline, completed from its plan (of `headrace.explain`).
 
     Each node says under ``each`` whether it runs once per element. ``front`` says whether the front of the pipeline
     is an expression of the configuration, which may do more than pass requests on to the nodes.
@@ -41,13 +41,13 @@ def described(pipe: Pipeline, plan: Mapping[str, Any]) -> dict[str, Any]:
 def entry_node(
     nodes: Mapping[str, Any], described: Mapping[str, Any]
 ) -> tuple[str, dict[str, Any]]:
-    """Give name and keys of the node at which requests enter; of several the first one's name, and no keys."""
+    """Return name and keys of the node at which requests enter; of several the first one's name, and no keys."""
     first, *others = entries_and_ends(described["nodes"])[0] or nodes
     return first, {} if others else {k: one["value"] for k, one in nodes[first]["keys"].items()}
 
 
 def queue_size(keys: dict[str, Any]) -> int | None:
-    """Give the ``queue_size`` of the entry node; None if there are several, or new requests shed others."""
+    """Return the ``queue_size`` of the entry node; None if there are several, or new requests shed others."""
     if not keys or keys["queue_full"] == "shed_oldest":
         return None
     return int(keys["queue_size"])

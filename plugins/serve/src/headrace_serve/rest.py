@@ -90,7 +90,7 @@ def asgi(models: Any, **settings: Any) -> Starlette:
 
 
 def application(service: Service, lifespan: Any = None, *, admin: bool = False) -> Starlette:
-    """Give the application for a service.
+    """Return the application for a service.
 
     Args:
         service: The service.
@@ -190,7 +190,7 @@ class _Application(Starlette):
         await super().__call__(scope, receive, send)
 
     def _find(self, path: str) -> tuple[ASGIApp, dict[str, str]] | None:
-        """Give the application for a path, and the names in it; None if the path is not that of an inference."""
+        """Return the application for a path, and the names in it; None if the path is not that of an inference."""
         match path.split("/"):
             case ["", "run", model] if model:
                 found = self._infer[2], {"model": model}
@@ -253,7 +253,7 @@ class _Endpoint:
             exchange.end()
 
     def _failed(self, exchange: Exchange, error: BaseException) -> Reply:
-        """Give the answer for an error.
+        """Return the answer for an error.
 
         A cancellation is raised again, except while the server drains: then the server has cancelled the request
         itself, and the client waits for an answer.

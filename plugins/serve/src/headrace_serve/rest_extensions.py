@@ -19,7 +19,7 @@ __all__ = ["MEMORY_ROUTES", "REPOSITORY_ROUTES", "json_object"]
 
 
 async def json_object(exchange: Exchange, *keys: str) -> dict[str, Any]:
-    """Give the body as a JSON object, ``{}`` for an empty body.
+    """Return the body as a JSON object, ``{}`` for an empty body.
 
     Args:
         exchange: The request.

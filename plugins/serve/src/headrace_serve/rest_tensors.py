@@ -137,7 +137,7 @@ def _loads(head: bytes) -> Any:
 
 
 async def identifier_of(body: bytes, header_length: str) -> str:
-    """Give the id of a request that `read_body` refuses, for the answer; ``""`` without an id."""
+    """Return the id of a request that `read_body` refuses, for the answer; ``""`` without an id."""
     try:
         head = body[: int(header_length)] if header_length else body
         found = await apart(len(head) // _ELEMENT_BYTES, _loads, head)
@@ -282,7 +282,7 @@ def _flag(name: str, parameters: dict[str, Any]) -> bool:
 
 
 def _json_values(answer: Answer, tensor: Tensor) -> Any:
-    """Give the elements of an output for JSON; the error of one that JSON cannot hold names its item.
+    """Return the elements of an output for JSON; the error of one that JSON cannot hold names its item.
 
     With ``partial``, the numbers of rows and items differ once an item has failed.
     """

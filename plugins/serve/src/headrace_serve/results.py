@@ -59,7 +59,7 @@ def elements_of(value: Any, depth: int = 0) -> int:
 def tensors_of(
     model: Model, results: Sequence[Any], *, by_item: bool, wanted: list[str] | None
 ) -> list[Tensor]:
-    """Give the outputs of a model.
+    """Return the outputs of a model.
 
     Args:
         model: The model.
@@ -115,7 +115,7 @@ def outputs_of(model: Model, result: Any) -> dict[str, Any]:
 
 
 def _part(model: Model, result: Any, name: str, *, single: bool) -> Any:
-    """Give one output of a result: the whole result if it is the model's only output, else its value of that name."""
+    """Return one output of a result: the whole result if it is the model's only output, else its value of that name."""
     if single and not (isinstance(result, dict) and name in result and name != "result"):
         return _read(result)
     if not isinstance(result, dict) or name not in result:
@@ -127,7 +127,7 @@ def _part(model: Model, result: Any, name: str, *, single: bool) -> Any:
 
 
 def _read(value: Any) -> Any:
-    """Give the owner of a buffer: bytes, or the array that it is a view of; else the value."""
+    """Return the owner of a buffer: bytes, or the array that it is a view of; else the value."""
     if isinstance(value, memoryview) and (value.ndim != 1 or value.format not in "Bc"):
         return np.asarray(value)
     return bytes(value) if isinstance(value, (bytearray, memoryview)) else value
@@ -194,7 +194,7 @@ def _as_declared(port: Port, value: Any, *, item: bool) -> NDArray[Any] | None:
 
 
 def _as_array(value: Any, datatype: str, axes: tuple[int, ...]) -> NDArray[Any] | None:
-    """Give a result as an array with these axes, if it is one, or a list of what lies along the first of them.
+    """Return a result as an array with these axes, if it is one, or a list of what lies along the first of them.
 
     An empty list has no elements that could show the axes inside of it: they are the declared ones, and 0 where any
     length is allowed.
@@ -234,7 +234,7 @@ def _holds_arrays(value: Any) -> bool:
 
 
 def _unequal(port: Port, arrays: Sequence[NDArray[Any]]) -> InputError:
-    """Give the error for items whose results are no tensor together, because an axis of theirs differs in length."""
+    """Return the error for items whose results are no tensor together, because an axis of theirs differs in length."""
     first = arrays[0]
     index, other = next((i, one) for i, one in enumerate(arrays) if one.shape != first.shape)
     return InputError(
@@ -245,7 +245,7 @@ def _unequal(port: Port, arrays: Sequence[NDArray[Any]]) -> InputError:
 
 
 def _as_text(value: Any, *, is_json: bool) -> str | bytes:
-    """Give a result as an element of BYTES; with ``is_json`` a text as JSON too, since clients read all elements as JSON."""
+    """Return a result as an element of BYTES; with ``is_json`` a text as JSON too, since clients read all elements as JSON."""
     return value if isinstance(value, bytes if is_json else (str, bytes)) else as_json_text(value)
 
 
@@ -257,7 +257,7 @@ def _joined(arrays: list[NDArray[Any]]) -> NDArray[Any]:
 
 
 def as_plain_array(value: Any) -> NDArray[Any] | None:
-    """Give a result as an array if it is a tensor, a text, bytes, or a list of texts and bytes; else None."""
+    """Return a result as an array if it is a tensor, a text, bytes, or a list of texts and bytes; else None."""
     if isinstance(value, np.ma.MaskedArray):
         return None  # a tensor has no place for what is masked; JSON has null
     if isinstance(value, np.ndarray):
@@ -285,7 +285,7 @@ def _objects(values: Sequence[Any]) -> NDArray[Any]:
 
 
 def _from_dlpack(value: Any) -> NDArray[Any]:
-    """Give the array of a tensor on the CPU; torch's BF16, which numpy does not have, as the float32 of the same values."""
+    """Return the array of a tensor on the CPU; torch's BF16, which numpy does not have, as the float32 of the same values."""
     if str(getattr(value, "dtype", None)) == "torch.bfloat16":
         value = value.float()
     try:
@@ -298,7 +298,7 @@ def _from_dlpack(value: Any) -> NDArray[Any]:
 
 
 def as_json_text(value: Any) -> str:
-    """Give a result that is no tensor as JSON text.
+    """Return a result that is no tensor as JSON text.
 
     Arrays inside of it become lists, dataclasses and models of pydantic objects, and members of
     enumerations their values.

@@ -37,7 +37,7 @@ class RunTimes:
         self._arrived = min(self._arrived, arrived)
 
     def queue_and_run_s(self) -> tuple[float, float] | None:
-        """Give the seconds in which the request only waited, and the seconds in which some part of it ran.
+        """Return the seconds in which the request only waited, and the seconds in which some part of it ran.
 
         None if no part of the request ever ran.
         """

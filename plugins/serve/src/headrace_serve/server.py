@@ -184,7 +184,7 @@ class Server:
         return None if self.grpc_port is None else url_of("grpc", self.host, self.grpc_port)
 
     def threads(self) -> dict[str, int]:
-        """Give how many threads the instances of each model and their libraries may run, by ``name:version``."""
+        """Return how many threads the instances of each model and their libraries may run, by ``name:version``."""
         return {f"{one.name}:{one.version}": one.threads for one in self._service.models}
 
     def start(self) -> None:

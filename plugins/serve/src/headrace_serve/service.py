@@ -133,7 +133,7 @@ class Service:
         self.changes.notify()
 
     def allowed_repository(self) -> Repository:
-        """Give the repository, which loads and unloads models.
+        """Return the repository, which loads and unloads models.
 
         Raises:
             NotAllowedError: Requests may not load and unload models.
@@ -184,7 +184,7 @@ class Service:
         return model.ready and not (self.draining or self.leaving)
 
     def find(self, name: str, version: str = "") -> Model:
-        """Give a model that takes requests.
+        """Return a model that takes requests.
 
         Raises:
             UnknownModelError: There is no such model or version.
@@ -360,7 +360,7 @@ class Service:
 
     @staticmethod
     def retry_after_s(model: Model | None) -> int:
-        """Give the seconds after which the queue should have room: the waiting requests, divided by the recent rate.
+        """Return the seconds after which the queue should have room: the waiting requests, divided by the recent rate.
 
         The result lies between 1 and 30; it is 1 if too few requests were answered recently to measure the rate.
         """

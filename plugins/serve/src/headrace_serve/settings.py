@@ -88,14 +88,14 @@ class Settings:
 
     @classmethod
     def from_json(cls, text: str) -> Settings:
-        """Give the settings that `to_json` has written."""
+        """Return the settings that `to_json` has written."""
         found = json.loads(text)
         for name in ("models", "allow", "cors_origins"):
             found[name] = tuple(found[name])
         return cls(**{**found, "limits": Limits(**found["limits"])})
 
     def shared(self, port: int, grpc_port: int | None, admin_port: int | None = None) -> Settings:
-        """Give the settings for a worker process that shares these ports with others."""
+        """Return the settings for a worker process that shares these ports with others."""
         limits = self.limits
         if limits.max_connection_age_s is None:
             limits = replace(limits, max_connection_age_s=_AGE_S)

@@ -127,7 +127,7 @@ class Regions:
                 os.close(region.file)
 
     def status(self, name: str = "") -> list[dict[str, Any]]:
-        """Give name, key, offset and byte_size of a region, or of all regions for ``""``.
+        """Return name, key, offset and byte_size of a region, or of all regions for ``""``.
 
         Raises:
             InputError: There is no region of this name.
@@ -149,7 +149,7 @@ class Regions:
             )
 
     def read(self, place: Place) -> bytes:
-        """Give the bytes at a place that `check` has accepted.
+        """Return the bytes at a place that `check` has accepted.
 
         Raises:
             InputError: A client has shortened the shared memory, or the region is gone.
@@ -245,7 +245,7 @@ class Access:
         return allowed(self._regions)
 
     def read(self, place: Place) -> bytes:
-        """Give the bytes of an input.
+        """Return the bytes of an input.
 
         Raises:
             BodyTooLargeError: The inputs of the request in shared memory have too many bytes.
@@ -263,7 +263,7 @@ class Access:
 
 
 def allowed(regions: Regions | None) -> Regions:
-    """Give the regions.
+    """Return the regions.
 
     Raises:
         UnsupportedError: Shared memory is not allowed.
@@ -277,7 +277,7 @@ def allowed(regions: Regions | None) -> Regions:
 
 
 def no_cuda_region(name: str) -> InputError:
-    """Give the error for a region of CUDA's shared memory, of which there are none."""
+    """Return the error for a region of CUDA's shared memory, of which there are none."""
     return InputError(f"Unable to find cuda shared memory region: {name!r}")
 
 

@@ -97,7 +97,7 @@ class Signature:
 
 
 def read_signature(described: Mapping[str, Any], entry: ModelEntry | None = None) -> Signature:
-    """Give the signature of a pipeline.
+    """Return the signature of a pipeline.
 
     If the first backend of the entry node describes its inputs (those of ONNX Runtime, torch and TensorRT
     do), these are the inputs, and behind them those of ``optional_inputs``. Otherwise there is one input, ``data``, BYTES ``[-1]``, each element of
@@ -152,7 +152,7 @@ def _check_outputs(said: Mapping[str, Any], built: Mapping[str, Port]) -> None:
 
 
 def entries_and_ends(nodes: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Give the nodes at which requests may enter, and those at which a request that enters there may end.
+    """Return the nodes at which requests may enter, and those at which a request that enters there may end.
 
     Nodes that the expressions of others call are neither.
 
@@ -176,7 +176,7 @@ def entries_and_ends(nodes: Mapping[str, Any]) -> tuple[list[str], list[str]]:
 
 
 def _called(tree: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
-    """Give the nodes that an expression names, each with whether the request goes on there (`Repost`)."""
+    """Return the nodes that an expression names, each with whether the request goes on there (`Repost`)."""
     first, _, rest = str(tree.get("instance", "")).partition(".")
     if rest:  # node.NAME, or NAME.0, one of its instances
         yield rest if first == "node" else first, False
@@ -197,7 +197,7 @@ def _said_input(name: str, one: InputEntry, entry: ModelEntry) -> Port:
 
 
 def _of_items(given: dict[str, Port]) -> dict[str, Port]:
-    """Give the outputs of a model that is called per item, with the items as their first axis, as declared ones have them."""
+    """Return the outputs of a model that is called per item, with the items as their first axis, as declared ones have them."""
     made = {}
     for name, port in given.items():
         axis = port.batch_axis
@@ -208,7 +208,7 @@ def _of_items(given: dict[str, Port]) -> dict[str, Port]:
 
 
 def _read(nodes: list[Any], side: str, *, first: bool) -> dict[str, Port]:
-    """Give the ports that the first, or last, backend of a node describes; ``{}`` for several nodes, or one with ``each``."""
+    """Return the ports that the first, or last, backend of a node describes; ``{}`` for several nodes, or one with ``each``."""
     if len(nodes) != 1 or nodes[0].get("each"):
         return {}
     named: dict[str, Any] = {}
@@ -227,7 +227,7 @@ def _read(nodes: list[Any], side: str, *, first: bool) -> dict[str, Port]:
 
 
 def _ports(about_all: Any) -> dict[str, Port]:
-    """Give the ports that a backend describes; ``{}`` where it means something else."""
+    """Return the ports that a backend describes; ``{}`` where it means something else."""
     found: dict[str, Port] = {}
     try:
         described = _DESCRIBED.validate_python(about_all or {})
@@ -259,7 +259,7 @@ _DESCRIBED = pydantic.TypeAdapter(dict[str, _Described])
 
 
 def _elements(tree: Mapping[str, Any], named: dict[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Give the backends of a tree in the order in which they are called.
+    """Return the backends of a tree in the order in which they are called.
 
     A word with branches is returned itself, so that the backends of one branch are not taken for the whole word.
     """
@@ -275,7 +275,7 @@ def _elements(tree: Mapping[str, Any], named: dict[str, Any]) -> Iterator[Mappin
 
 
 def _inner(tree: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Give the elements that a word calls in sequence; nothing if the word counts as one backend."""
+    """Return the elements that a word calls in sequence; nothing if the word counts as one backend."""
     name, children = tree["name"], list(tree["children"])
     if name in THROUGH:
         return children

@@ -91,7 +91,7 @@ def check_number(what: str, number: int, ports: Mapping[str, Port]) -> None:
 def placed_input(
     name: str, datatype: str, shape: tuple[int, ...], place: Place, access: Access
 ) -> Encoded:
-    """Give an input that is in shared memory.
+    """Return an input that is in shared memory.
 
     Raises:
         InputError: The size of the place does not fit datatype and shape, or a client has shortened the memory.
@@ -102,7 +102,7 @@ def placed_input(
 
 
 def tensor_view(tensor: Tensor) -> bytes | memoryview:
-    """Give a tensor's elements in row-major order, little-endian; a large array in that form is not copied."""
+    """Return a tensor's elements in row-major order, little-endian; a large array in that form is not copied."""
     if tensor.datatype == "BYTES":
         return joined_elements(tensor.array)
     array = tensor.array
@@ -114,7 +114,7 @@ def tensor_view(tensor: Tensor) -> bytes | memoryview:
 
 
 def elements_in(tensors: Iterable[Tensor]) -> int:
-    """Give the number of elements of BYTES, which Python writes one by one."""
+    """Return the number of elements of BYTES, which Python writes one by one."""
     return sum(one.array.size for one in tensors if one.datatype == "BYTES")
 
 

@@ -31,7 +31,7 @@ class Tls:
 
     @classmethod
     def of(cls, tls: Tls | None) -> Tls | None:
-        """Give the argument ``tls``, once it is checked.
+        """Return the argument ``tls``, once it is checked.
 
         Raises:
             TypeError: It is neither of this class nor None.
@@ -82,7 +82,7 @@ class Certificates:
 
 
 def grpc_credentials(latest: Callable[[], Certificates]) -> Any:
-    """Give gRPC credentials that call ``latest`` at each new connection, for the newest certificates."""
+    """Return gRPC credentials that call ``latest`` at each new connection, for the newest certificates."""
     import grpc
 
     used = latest()

@@ -167,7 +167,7 @@ class PerTensor(TensorBackend):
 
     @abstractmethod
     def compute(self, whole: torch.Tensor, how: Any) -> torch.Tensor:
-        """Give the results of all rows of ``whole``, ``[N, ...]``: a new tensor, or ``whole`` itself."""
+        """Return the results of all rows of ``whole``, ``[N, ...]``: a new tensor, or ``whole`` itself."""
 
     def check(self, rows: torch.Tensor) -> None:
         """Refuse rows whose shape or dtype `compute` cannot take. The default takes any.
@@ -318,7 +318,7 @@ class PerTensor(TensorBackend):
         self._place.give(batch, result, hands_on=hands_on)
 
     def rows_of(self, result: Any, start: int, stop: int, *, sample: bool) -> Any:
-        """Give the rows from ``start`` to before ``stop``; for a sample its row, without the batch axis."""
+        """Return the rows from ``start`` to before ``stop``; for a sample its row, without the batch axis."""
         return result[start] if sample else result[start:stop]
 
     def _group(

@@ -61,7 +61,7 @@ _dtypes: dict[Any, torch.dtype | None] = {}
 
 
 def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype | None:
-    """Give torch's dtype for a dtype of numpy; None if torch has none, or the byte order is not native."""
+    """Return torch's dtype for a dtype of numpy; None if torch has none, or the byte order is not native."""
     if dtype not in _dtypes:
         try:
             _dtypes[dtype] = torch.from_numpy(np.empty(0, dtype)).dtype

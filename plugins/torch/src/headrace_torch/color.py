@@ -83,7 +83,7 @@ class CvtColorTensor(PerImage):
         self._target, self._images = options.color, images
 
     def how(self, request: Request, rows: torch.Tensor) -> Hashable:
-        """Give the colour that the request names."""
+        """Return the colour that the request names."""
         color = read_key(request, "color", _EXPECTED)
         if not isinstance(color, str) or color not in _COLORS:
             got = repr(color) if isinstance(color, str) else type(color).__name__

@@ -46,13 +46,13 @@ DEVICE = os.environ.get("HEADRACE_TORCH_DEVICE", "cpu")
 
 
 def numbers(k: int, *shape: int) -> torch.Tensor:
-    """Give tensor number ``k``: ``float32``, standard normal, on the device."""
+    """Return tensor number ``k``: ``float32``, standard normal, on the device."""
     values = np.random.default_rng(k).standard_normal(shape).astype(np.float32)
     return torch.from_numpy(values).to(DEVICE)
 
 
 def picture(k: int) -> torch.Tensor:
-    """Give picture number ``k``: ``uint8 [3, H, W]``, noise, of two sizes in turn."""
+    """Return picture number ``k``: ``uint8 [3, H, W]``, noise, of two sizes in turn."""
     shape = (3, 20 + k % 2, 30)
     pixels = np.random.default_rng(k).integers(0, 256, shape, np.uint8)
     return torch.from_numpy(pixels).to(DEVICE)
@@ -77,7 +77,7 @@ class _OnPictures(_OnDevice):
     """Requests with a picture."""
 
     def make_item(self, k: int) -> Request:
-        """Give a picture."""
+        """Return a picture."""
         return {"data": picture(k)}
 
 
@@ -85,7 +85,7 @@ class _OnScores(_OnDevice):
     """Requests with a row of numbers."""
 
     def make_item(self, k: int) -> Request:
-        """Give a sample, or two rows of them."""
+        """Return a sample, or two rows of them."""
         if k % 3 == 2:
             return {"data": numbers(k, 2, 5), "request_size": 2}
         return {"data": numbers(k, 5)}
@@ -117,12 +117,12 @@ class DecodeTensorConformance(_OnDevice):
     expression = "DecodeTensor"
 
     def make_item(self, k: int) -> Request:
-        """Give a file in memory."""
+        """Return a file in memory."""
         return {"data": jpeg_file(k)}
 
 
 def jpeg_file(k: int) -> bytes:
-    """Give JPEG file number ``k``: a gradient, each of another size."""
+    """Return JPEG file number ``k``: a gradient, each of another size."""
     from PIL import Image
 
     height, width = 16 + 8 * (k % 3), 24
@@ -139,7 +139,7 @@ class GpuTensorConformance(_OnDevice):
     expression = "GpuTensor"
 
     def make_item(self, k: int) -> Request:
-        """Give an image as headrace-cv does."""
+        """Return an image as headrace-cv does."""
         return {"data": picture(k).cpu().permute(1, 2, 0).contiguous().numpy()}
 
 
@@ -155,7 +155,7 @@ class FixTensorConformance(_OnDevice):
     expression = "FixTensor(uint8,3x-1x-1)"
 
     def make_item(self, k: int) -> Request:
-        """Give an image as headrace-cv does."""
+        """Return an image as headrace-cv does."""
         return {"data": picture(k).cpu().permute(1, 2, 0).contiguous().numpy()}
 
 
@@ -182,7 +182,7 @@ class SplitTensorConformance(_OnDevice):
     expression = "SplitTensor"
 
     def make_item(self, k: int) -> Request:
-        """Give a whole tensor, and the place of the request's rows in it."""
+        """Return a whole tensor, and the place of the request's rows in it."""
         return {"data": numbers(k, 6, 3), "cat_rows": (k % 4, k % 4 + 1 + k % 2, k % 2 == 0)}
 
 
@@ -198,7 +198,7 @@ class CropTensorConformance(_OnPictures):
     expression = "CropTensor"
 
     def make_item(self, k: int) -> Request:
-        """Give a picture and a box."""
+        """Return a picture and a box."""
         return {"data": picture(k), "box": [1 + k % 7, 2, 20, 12 + k % 5]}
 
 

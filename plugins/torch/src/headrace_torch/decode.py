@@ -151,7 +151,7 @@ class DecodeTensor(TensorBackend):
         )
 
     def describe(self) -> dict[str, Any]:
-        """Give the device, and the decoder that was chosen."""
+        """Return the device, and the decoder that was chosen."""
         decoder = None if self._decode is None else self._decode.name
         return {"device": str(self._place.device), "decoder": decoder}
 

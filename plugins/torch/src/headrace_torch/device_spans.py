@@ -48,7 +48,7 @@ class DeviceSpans:
     def around(
         self, run: Callable[..., Any], span: Callable[[str, float, float, str], object], name: str
     ) -> Callable[..., Any]:
-        """Give a function that calls ``run`` between two events on the stream.
+        """Return a function that calls ``run`` between two events on the stream.
 
         Args:
             run: A function that queues work on the stream.
@@ -87,7 +87,7 @@ class DeviceSpans:
 
 
 def spans_of(context: InitContext, place: Place) -> DeviceSpans | None:
-    """Give the spans of the instance that is being built; None without a CUDA device or a probe.
+    """Return the spans of the instance that is being built; None without a CUDA device or a probe.
 
     They are reported at the end of the batch, after the place of the instance has waited for the stream.
     """

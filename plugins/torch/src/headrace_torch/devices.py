@@ -14,7 +14,7 @@ _WRITTEN = re.compile(r"(cpu|cuda|mps)(?::(\d{1,3}))?", re.IGNORECASE)
 
 
 def check_device(text: str) -> torch.device:
-    """Give the device that ``text`` names, if this machine has it.
+    """Return the device that ``text`` names, if this machine has it.
 
     Args:
         text: ``"cpu"``, ``"cuda"`` (the first one), ``"cuda:1"`` or ``"mps"``.
@@ -45,7 +45,7 @@ def check_device(text: str) -> torch.device:
 
 
 def listed_devices() -> str:
-    """Give a text with the devices of this machine: ``cpu, cuda:0 (NVIDIA H200)``."""
+    """Return a text with the devices of this machine: ``cpu, cuda:0 (NVIDIA H200)``."""
     found = ["cpu"]
     if torch.cuda.is_available():
         found += [
@@ -58,7 +58,7 @@ def listed_devices() -> str:
 
 
 def device_name(device: torch.device) -> str:
-    """Give the name of a CUDA device, as ``"NVIDIA H200"``; the kind of any other device."""
+    """Return the name of a CUDA device, as ``"NVIDIA H200"``; the kind of any other device."""
     return str(torch.cuda.get_device_name(device) if device.type == "cuda" else device.type)
 
 

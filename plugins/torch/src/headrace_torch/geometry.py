@@ -164,7 +164,7 @@ class ResizeTensor(PerImage):
         self.how_key = options.size_key
 
     def how(self, request: Request, rows: torch.Tensor) -> Hashable:
-        """Give the height and width of the result."""
+        """Return the height and width of the result."""
         options = self._options
         if options.size_key is not None:
             return _size(request, options.size_key)
@@ -258,7 +258,7 @@ class CropTensor(PerImage):
             self.reads = ("data",)
 
     def how(self, request: Request, rows: torch.Tensor) -> Hashable:
-        """Give the edges of the box, in whole pixels."""
+        """Return the edges of the box, in whole pixels."""
         options = self._options
         height, width = rows.shape[2:]
         box: tuple[float, ...]
@@ -346,7 +346,7 @@ class PadTensor(PerImage):
         self.how_key = options.size_key
 
     def how(self, request: Request, rows: torch.Tensor) -> Hashable:
-        """Give the height and width of the result."""
+        """Return the height and width of the result."""
         options = self._options
         height, width = rows.shape[2:]
         if options.multiple is not None:

@@ -69,7 +69,7 @@ def check_image(images: torch.Tensor, key: str = "data") -> torch.Tensor:
 
 
 def resized_hw(hw: tuple[int, int], height: int | None, width: int | None) -> tuple[int, int]:
-    """Give the size of a resized image; a side that is None follows from the other one.
+    """Return the size of a resized image; a side that is None follows from the other one.
 
     The free side is the exact value rounded to the nearest integer, halves up, at least 1 pixel.
 
@@ -192,7 +192,7 @@ def crop_image(
 def box_edges(
     hw: tuple[int, int], box: Sequence[float], *, outside: str = "clip", key: str = "box"
 ) -> tuple[int, int, int, int]:
-    """Give the edges of the crop for a box, in whole pixels: see `crop_image`.
+    """Return the edges of the crop for a box, in whole pixels: see `crop_image`.
 
     Args:
         hw: Height and width of the image, in pixels.

@@ -63,7 +63,7 @@ def without_exif(view: memoryview, header: JpegHeader) -> memoryview:
 
 
 def _exposed(data: Any) -> Any:
-    """Give an object with the buffer of ``data``; numpy gives the buffers of other libraries' arrays."""
+    """Return an object with the buffer of ``data``; numpy gives the buffers of other libraries' arrays."""
     if isinstance(data, bytes):
         return bytes(data)  # the buffer of `numpy.bytes_` is one element, not a row of bytes
     if hasattr(data, "__array__"):
@@ -79,7 +79,7 @@ _OF_A_PATH = "Send what the file holds: pathlib.Path(...).read_bytes()."
 
 
 def view_of_bytes(data: Any) -> memoryview:
-    """Give a memoryview of ``data`` as contiguous bytes; it copies only if ``data`` is not contiguous.
+    """Return a memoryview of ``data`` as contiguous bytes; it copies only if ``data`` is not contiguous.
 
     Raises:
         InputError: ``data`` is no file in memory.
@@ -168,7 +168,7 @@ def _walk(view: memoryview) -> JpegHeader:
 
 
 def _segments(view: memoryview) -> Iterator[tuple[int, int, int]]:
-    """Give each marker with the begin and the end of its segment; the data of scans is skipped."""
+    """Return each marker with the begin and the end of its segment; the data of scans is skipped."""
     at = 2
     for _ in range(_MAX_SEGMENTS):
         found = _MARKER.search(view, at)
@@ -203,14 +203,14 @@ def _segment_end(view: memoryview, at: int, marker: int) -> int:
 
 
 def _frame(view: memoryview, at: int, marker: int) -> tuple[int, int, int, bool]:
-    """Give width, height, components, and whether common decoders can read such a frame."""
+    """Return width, height, components, and whether common decoders can read such a frame."""
     bits, height, width, components = struct.unpack_from(">BHHB", view, at + 2)
     usual = bits == 8 and marker in _HUFFMAN_DCT and components in (1, 3)
     return width, height, components, usual
 
 
 def _orientation(segment: bytes) -> int | None:
-    """Give the orientation that an EXIF segment names, 1 to 8, or None."""
+    """Return the orientation that an EXIF segment names, 1 to 8, or None."""
     if segment[:6] != b"Exif\0\0" or segment[6:8] not in (b"II", b"MM"):
         return None
     order = "<" if segment[6:8] == b"II" else ">"

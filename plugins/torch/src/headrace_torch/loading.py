@@ -163,7 +163,7 @@ def _load_script(path: Path, device: torch.device) -> Model:
 
 
 def _children(spec: Any) -> Any:
-    """Give the parts of a tree of arguments; older versions of torch have them as an attribute."""
+    """Return the parts of a tree of arguments; older versions of torch have them as an attribute."""
     return spec.children() if hasattr(spec, "children") else spec.children_specs
 
 

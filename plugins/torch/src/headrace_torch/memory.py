@@ -118,7 +118,7 @@ def as_backend_error(error: Exception, device: torch.device) -> Exception:
 
 
 def _free(device: torch.device) -> str:
-    """Give a text with the free memory of a CUDA device; ``""`` for other devices."""
+    """Return a text with the free memory of a CUDA device; ``""`` for other devices."""
     if device.type != "cuda":
         return ""
     with contextlib.suppress(RuntimeError):

@@ -139,12 +139,12 @@ class TorchModule(TensorBackend):
         }
 
     def _most(self, context: InitContext) -> int:
-        """Give the largest batch that the node may cut, in rows."""
+        """Return the largest batch that the node may cut, in rows."""
         known = [most for most in (self.max, context.max) if most is not None]
         return min(known, default=max(context.batch_sizes or (1,)))
 
     def _shared(self, options: TorchModuleOptions, context: InitContext) -> Any:
-        """Give the model on this device: shared by the node's instances, or this instance's alone."""
+        """Return the model on this device: shared by the node's instances, or this instance's alone."""
         from headrace_torch.running import DTYPES, SharedModel, prepare_model
 
         device = self._place.device
@@ -376,7 +376,7 @@ class TorchModule(TensorBackend):
         return results
 
     def describe(self) -> dict[str, Any]:
-        """Give torch's version, the device, the precision, the loaded model with its options, its inputs and outputs.
+        """Return torch's version, the device, the precision, the loaded model with its options, its inputs and outputs.
 
         ``outputs`` is None if the warm-up could not run the model because shapes of inputs are not known.
         """

@@ -58,7 +58,7 @@ class GpuTensor(TensorBackend):
         self._staging = Staging(self._place)
 
     def close(self) -> None:
-        """Give that memory back."""
+        """Return that memory back."""
         self._staging.close()
         super().close()
 
@@ -134,7 +134,7 @@ class CpuTensor(TensorBackend):
         self._staging = Staging(self._place)
 
     def close(self) -> None:
-        """Give that memory back."""
+        """Return that memory back."""
         self._staging.close()
         super().close()
 
@@ -205,7 +205,7 @@ class CpuTensor(TensorBackend):
 
 
 class FixTensor(TensorBackend):
-    """Give a tensor the form that the model after it takes: device, axes, batch axis, and with ``cast`` the dtype.
+    """Return a tensor the form that the model after it takes: device, axes, batch axis, and with ``cast`` the dtype.
 
     The model declares its inputs in ``context.scope`` under ``"inputs"`` (TorchModule and engines do so); the options
     fill in what it does not declare. An image ``[H, W, C]`` becomes ``[C, H, W]`` if the model's channels ask for it,

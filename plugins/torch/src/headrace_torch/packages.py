@@ -46,7 +46,7 @@ _DTYPES = {
 
 
 def _source(path: Path) -> str:
-    """Give the C++ source of the package's code; ``""`` if the package has none."""
+    """Return the C++ source of the package's code; ``""`` if the package has none."""
     with zipfile.ZipFile(path) as archive:
         names = [name for name in archive.namelist() if name.endswith(".cpp")]
         texts = [archive.read(name).decode(errors="replace") for name in names]

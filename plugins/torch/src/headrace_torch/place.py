@@ -125,7 +125,7 @@ class Place:
         return contextlib.nullcontext()
 
     def beside(self, device: torch.device) -> Place:
-        """Give the place for reading tensors on a device: this one, or for another device a `Passing`."""
+        """Return the place for reading tensors on a device: this one, or for another device a `Passing`."""
         if device == self.device:
             return self
         if device not in self._others:

@@ -93,12 +93,12 @@ class SoftmaxTensor(_AlongDim):
     kinds = "floating"
 
     def compute(self, whole: torch.Tensor, how: Any) -> torch.Tensor:
-        """Give the probabilities."""
+        """Return the probabilities."""
         return whole.softmax(self._dim)
 
 
 class ArgMaxTensor(_AlongDim):
-    """Give the index of the greatest value along an axis.
+    """Return the index of the greatest value along an axis.
 
     If several values are the greatest, the index of any of them is given. NaN counts as the greatest.
 
@@ -132,12 +132,12 @@ class ArgMaxTensor(_AlongDim):
     expected = "a tensor of real numbers: a sample, or rows with request_size"
 
     def compute(self, whole: torch.Tensor, how: Any) -> torch.Tensor:
-        """Give the indices."""
+        """Return the indices."""
         return whole.argmax(self._dim)
 
 
 class TopKTensor(_AlongDim):
-    """Give the greatest values along an axis, the greatest first, and their indices.
+    """Return the greatest values along an axis, the greatest first, and their indices.
 
     Reads:
         data: Real numbers, any shape with at least k along that axis: a sample, or with
@@ -176,7 +176,7 @@ class TopKTensor(_AlongDim):
         return k
 
     def compute(self, whole: torch.Tensor, how: Any) -> Any:
-        """Give values and indices."""
+        """Return values and indices."""
         return whole.topk(self._options.k, self._dim)
 
     def give(self, batch: list[Request], result: Any, *, hands_on: bool = False) -> None:
@@ -186,11 +186,11 @@ class TopKTensor(_AlongDim):
             request["result"] = {"values": values, "indices": indices}
 
     def all_rows(self, result: Any) -> Any:
-        """Give all rows of values and indices as a table."""
+        """Return all rows of values and indices as a table."""
         return {"values": result.values, "indices": result.indices}
 
     def rows_of(self, result: Any, start: int, stop: int, *, sample: bool) -> Any:
-        """Give some rows of values and indices as a table."""
+        """Return some rows of values and indices as a table."""
         place = start if sample else slice(start, stop)
         return {"values": result.values[place], "indices": result.indices[place]}
 
@@ -262,7 +262,7 @@ class IndexSelectTensor(_AlongDim):
         self._indices: dict[Hashable, torch.Tensor] = {}
 
     def how(self, request: Request, rows: torch.Tensor) -> Hashable:
-        """Give the indices, none of them negative."""
+        """Return the indices, none of them negative."""
         options, length = self._options, rows.shape[self._dim]
         key, index = options.key, options.index
         if key is not None:

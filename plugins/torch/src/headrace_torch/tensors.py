@@ -28,12 +28,12 @@ ARRAY = "a tensor or an array (torch, DLPack, numpy or a buffer)"
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """Give ``float32`` for ``torch.float32``."""
+    """Return ``float32`` for ``torch.float32``."""
     return str(dtype).removeprefix("torch.")
 
 
 def described(value: Any) -> str:
-    """Give a text that describes a value: dtype, shape and device of an array, else the type."""
+    """Return a text that describes a value: dtype, shape and device of an array, else the type."""
     if value is None:
         return "None"
     if isinstance(value, torch.Tensor) and value.is_nested:
@@ -144,7 +144,7 @@ class _Writable:
 
 
 def _readable(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Give an array that torch can read: with native byte order, without negative strides, writable."""
+    """Return an array that torch can read: with native byte order, without negative strides, writable."""
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     if any(step < 0 for step in array.strides):

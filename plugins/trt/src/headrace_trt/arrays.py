@@ -54,7 +54,7 @@ class StreamRef:
         self.lock = threading.RLock()
 
     def close(self) -> None:
-        """Give the stream up, once no reader uses it."""
+        """Return the stream up, once no reader uses it."""
         with self.lock:
             self.handle = 0
 
@@ -83,7 +83,7 @@ class ArrayKind:
         self._row: ArrayKind | None = None
 
     def of_shape(self, shape: tuple[int, ...]) -> ArrayKind:
-        """Give the kind of arrays of another shape; if its rows have the same shape, it shares their kind."""
+        """Return the kind of arrays of another shape; if its rows have the same shape, it shares their kind."""
         made = ArrayKind(self.cuda, self.stream, self.ordinal, self.dtype, shape)
         if self._row is not None and self._row.shape == shape[1:]:
             made._row = self._row
@@ -97,7 +97,7 @@ class ArrayKind:
         return self._row
 
     def array(self, pointer: int, owner: Any) -> DeviceArray:
-        """Give the array at an address; the array keeps ``owner`` alive."""
+        """Return the array at an address; the array keeps ``owner`` alive."""
         made = DeviceArray.__new__(DeviceArray)
         made._kind, made.pointer, made._owner = self, pointer, owner
         return made
@@ -179,7 +179,7 @@ class DeviceArray:
         return (self[i] for i in range(len(self)))
 
     def __getitem__(self, rows: int | slice) -> DeviceArray:
-        """Give one row, or neighbouring rows, of the first axis; no copy."""
+        """Return one row, or neighbouring rows, of the first axis; no copy."""
         kind = self._kind
         row = kind.row
         if isinstance(rows, slice):
@@ -193,7 +193,7 @@ class DeviceArray:
         return kind.array(self.pointer + start * row.nbytes, self._owner)
 
     def rows(self) -> list[DeviceArray]:
-        """Give every row of the first axis; no copy."""
+        """Return every row of the first axis; no copy."""
         kind, owner = self._kind.row, self._owner
         pointer, step, new, made = self.pointer, kind.nbytes, DeviceArray.__new__, []
         for _ in range(self._kind.shape[0]):
@@ -204,7 +204,7 @@ class DeviceArray:
         return made
 
     def reshape(self, *shape: int) -> DeviceArray:
-        """Give the same memory in another shape."""
+        """Return the same memory in another shape."""
         kind = self._kind.of_shape(tuple(shape))
         if kind.nbytes != self.nbytes:
             raise ValueError(f"{self!r} cannot be reshaped to {list(shape)}")
@@ -244,7 +244,7 @@ class DeviceArray:
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        """Give a capsule; the consumer's ``stream`` waits for the work that is queued on the array's stream."""
+        """Return a capsule; the consumer's ``stream`` waits for the work that is queued on the array's stream."""
         if copy or (dl_device is not None and tuple(dl_device) != self.__dlpack_device__()):
             if dl_device is not None and dl_device[0] == dlpack.CPU:
                 return self.get().__dlpack__()

@@ -70,7 +70,7 @@ class EngineBench:
         return self.runs_per_s * self.rows
 
     def as_dict(self) -> dict[str, Any]:
-        """Give everything, JSON-able."""
+        """Return everything, JSON-able."""
         return {
             "shapes": {name: list(shape) for name, shape in self.shapes.items()},
             "rows": self.rows,
@@ -278,7 +278,7 @@ def bench_engine(  # noqa: PLR0913 - all by name
 
 
 def _drawn(dtype: str, shape: Sequence[int]) -> NDArray[np.uint8]:
-    """Give the bytes of an input: random numbers for uint8, float16 and float32, because zeros would run faster.
+    """Return the bytes of an input: random numbers for uint8, float16 and float32, because zeros would run faster.
 
     Other types are zeros. Integers may be indices, and the index 0 always exists.
     """
@@ -293,7 +293,7 @@ def _drawn(dtype: str, shape: Sequence[int]) -> NDArray[np.uint8]:
 def shapes_to_run(
     signature: Signature, given: Mapping[str, Sequence[int]]
 ) -> dict[str, tuple[int, ...]]:
-    """Give the shape of every input: the given one, else the profile's best.
+    """Return the shape of every input: the given one, else the profile's best.
 
     Raises:
         SetupError: An input is unknown, or the profile does not take a shape.

@@ -58,7 +58,7 @@ class BuiltPlan:
     network_types: tuple[str, ...] = ()
 
     def describe(self) -> dict[str, Any]:
-        """Give what was built, JSON-able, without the plan itself."""
+        """Return what was built, JSON-able, without the plan itself."""
         return {
             "library": self.library,
             "plan_bytes": len(self.plan),

@@ -70,7 +70,7 @@ class CachedPlan:
 
 
 def default_cache_dir() -> Path:
-    """Give the folder of the user's engine cache (``HEADRACE_TRT_CACHE`` names another)."""
+    """Return the folder of the user's engine cache (``HEADRACE_TRT_CACHE`` names another)."""
     named = os.environ.get("HEADRACE_TRT_CACHE")
     if named:
         return Path(named).expanduser()
@@ -80,13 +80,13 @@ def default_cache_dir() -> Path:
 
 
 def key_of(asked: Mapping[str, Any]) -> str:
-    """Give the key of an entry: a hash of everything on which the engine depends."""
+    """Return the key of an entry: a hash of everything on which the engine depends."""
     text = json.dumps(asked, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:40]
 
 
 def sidecar_of(plan: Path) -> Path:
-    """Give the path of the sidecar of a plan."""
+    """Return the path of the sidecar of a plan."""
     return plan.with_name(f"{plan.name}.json")
 
 
@@ -151,7 +151,7 @@ def was_built_here(plan: Path) -> bool:
 
 
 def origin_of(plan: Path) -> str:
-    """Give a text with the library that built a plan and the device it is for, from its sidecar; "" without one."""
+    """Return a text with the library that built a plan and the device it is for, from its sidecar; "" without one."""
     try:
         asked = read_sidecar(plan)["asked"]
         device = asked.get("device") or {}
@@ -201,7 +201,7 @@ def get_or_build(
     cancelled: Callable[[], bool] = lambda: False,
     most_bytes: int | None = None,
 ) -> CachedPlan:
-    """Give the plan in the file ``plan``; build it if the file does not hold it.
+    """Return the plan in the file ``plan``; build it if the file does not hold it.
 
     A lock across processes lets one process build while the others wait. The files are replaced
     atomically, the sidecar first. In a folder that cannot be written a plan that is there is given all the same.
@@ -284,7 +284,7 @@ def trim_cache(folder: Path, most_bytes: int, *, keep: Path | None = None) -> li
 
 
 def file_identity(path: Path) -> dict[str, Any]:
-    """Give the hash and size of a file as the key of an entry has it."""
+    """Return the hash and size of a file as the key of an entry has it."""
     return {"sha256": hash_file(path), "bytes": path.stat().st_size}
 
 

@@ -285,7 +285,7 @@ def refit_command(
 def _engine(
     file: Path, build: Mapping[str, Any], *, device: str | None, trust: bool
 ) -> Iterator[tuple[Engine, Cuda]]:
-    """Give the engine of a plan, or of a model that is built first."""
+    """Return the engine of a plan, or of a model that is built first."""
     from headrace_trt.tools.inspecting import is_plan
     from headrace_trt.tools.opening import engine_of_settings, open_engine
 

@@ -101,7 +101,7 @@ def _listed(name: str, text: str) -> inspect.Parameter:
 def settings_from(
     model: str | None, build: Mapping[str, Any]
 ) -> tuple[BuildOptions, dict[str, Any]]:
-    """Give the options of a build, and the rows per batch, from the command line.
+    """Return the options of a build, and the rows per batch, from the command line.
 
     Raises:
         SetupError: Values are wrong; the error names all of them.
@@ -150,7 +150,7 @@ def _numbers(name: str, text: str) -> list[float]:
 
 
 def kept_where(options: BuildOptions) -> dict[str, Any]:
-    """Give the options of a build that say where the engine is kept and how it is loaded, as `engine_of_settings` takes them."""
+    """Return the options of a build that say where the engine is kept and how it is loaded, as `engine_of_settings` takes them."""
     names = ("cache_dir", "cache_size_bytes", "weight_streaming_bytes")
     return {name: getattr(options, name) for name in names}
 

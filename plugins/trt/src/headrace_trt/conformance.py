@@ -47,7 +47,7 @@ class _OnCuda(BackendConformance):
         return None if cuda.device_count() else "no CUDA device"
 
     def make_item(self, k: int) -> Request:
-        """Give one sample."""
+        """Return one sample."""
         return {"data": np.array([k, 1.5, -k], np.float32)}
 
 

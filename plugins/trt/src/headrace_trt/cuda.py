@@ -47,7 +47,7 @@ class CudaError(RuntimeError):
 
 
 def request_error(error: CudaError) -> BackendError:
-    """Give the error with which requests fail: InstanceLostError if the context is lost, else one for this batch."""
+    """Return the error with which requests fail: InstanceLostError if the context is lost, else one for this batch."""
     if error.lost:
         return InstanceLostError(
             f"the device failed: {error}",
@@ -79,7 +79,7 @@ class Cuda:
         return values[0] if len(values) == 1 else values
 
     def device_count(self) -> int:
-        """Give the number of devices; 0 without a driver."""
+        """Return the number of devices; 0 without a driver."""
         try:
             return int(self._check(self._rt.cudaGetDeviceCount(), "cudaGetDeviceCount"))
         except (CudaError, RuntimeError):
@@ -102,7 +102,7 @@ class Cuda:
                 self.set_device(before)
 
     def describe(self, ordinal: int) -> dict[str, Any]:
-        """Give name, compute capability, memory and driver of a device."""
+        """Return name, compute capability, memory and driver of a device."""
         found = self._check(self._rt.cudaGetDeviceProperties(ordinal), "cudaGetDeviceProperties")
         name = found.name.decode() if isinstance(found.name, bytes) else str(found.name)
         driver = self._check(self._rt.cudaDriverGetVersion(), "cudaDriverGetVersion")
@@ -113,7 +113,7 @@ class Cuda:
         }
 
     def memory_bytes(self) -> tuple[int, int]:
-        """Give free and total memory of the current device."""
+        """Return free and total memory of the current device."""
         free, total = self._check(self._rt.cudaMemGetInfo(), "cudaMemGetInfo")
         return int(free), int(total)
 
@@ -122,7 +122,7 @@ class Cuda:
         return int(self._check(self._rt.cudaMalloc(nbytes), "cudaMalloc"))
 
     def free(self, pointer: int) -> None:
-        """Give memory of a device back."""
+        """Return memory of a device back."""
         self._check(self._rt.cudaFree(pointer), "cudaFree")
 
     def host_malloc(self, nbytes: int) -> int:
@@ -130,7 +130,7 @@ class Cuda:
         return int(self._check(self._rt.cudaHostAlloc(nbytes, 0), "cudaHostAlloc"))
 
     def host_free(self, pointer: int) -> None:
-        """Give pinned memory back."""
+        """Return pinned memory back."""
         self._check(self._rt.cudaFreeHost(pointer), "cudaFreeHost")
 
     def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
@@ -204,7 +204,7 @@ class Cuda:
         self._check(self._rt.cudaEventSynchronize(event), "cudaEventSynchronize")
 
     def event_elapsed_ms(self, first: int, last: int) -> float:
-        """Give the time between two events that were made with ``timing``."""
+        """Return the time between two events that were made with ``timing``."""
         return float(
             self._check(self._rt.cudaEventElapsedTime(first, last), "cudaEventElapsedTime")
         )
@@ -238,7 +238,7 @@ class Cuda:
 
 
 def _driver_copy() -> Callable[[int, int, int, int], int] | None:
-    """Give the driver's ``cuMemcpyAsync``, called with the interpreter lock held; None without a driver."""
+    """Return the driver's ``cuMemcpyAsync``, called with the interpreter lock held; None without a driver."""
     try:
         found = ctypes.PyDLL("libcuda.so.1").cuMemcpyAsync
     except (OSError, AttributeError):
@@ -252,7 +252,7 @@ _loaded: dict[str, Cuda] = {}
 
 
 def load_cuda() -> Cuda:
-    """Give the CUDA runtime of this process.
+    """Return the CUDA runtime of this process.
 
     Raises:
         MissingDependencyError: cuda-bindings is not installed.
@@ -271,7 +271,7 @@ def load_cuda() -> Cuda:
 
 
 def device_of(device: str | None, cuda: Cuda) -> int:
-    """Give the ordinal that a node's ``device`` names; unset means ``cuda:0``.
+    """Return the ordinal that a node's ``device`` names; unset means ``cuda:0``.
 
     Raises:
         SetupError: ``device`` is no CUDA device, or this machine has no device of that number.

@@ -49,7 +49,7 @@ class Engine:
         return int(self.engine.num_optimization_profiles)
 
     def layers(self) -> list[Layer]:
-        """Give its layers, in the detail with which it was built."""
+        """Return its layers, in the detail with which it was built."""
         if self._layers is None:
             self._layers = self._read_layers()
         return self._layers
@@ -68,7 +68,7 @@ class Engine:
         verify_precision(self.layers(), precision, types, label=self.label)
 
     def describe(self) -> dict[str, Any]:
-        """Give library, plan, profiles and the count of layers by type. JSON-able."""
+        """Return library, plan, profiles and the count of layers by type. JSON-able."""
         return {
             "library": self.library.text,
             "plan": self.label,
@@ -220,7 +220,7 @@ def _stream_weights(library: Library, engine: Any, budget: int, label: str) -> N
 
 
 def io_names(engine: Any, library: Library) -> tuple[Sequence[str], Sequence[str]]:
-    """Give the names of an engine's inputs and of its outputs, in the engine's order."""
+    """Return the names of an engine's inputs and of its outputs, in the engine's order."""
     mode = library.trt.TensorIOMode
     names = [engine.get_tensor_name(i) for i in range(engine.num_io_tensors)]
     takes = [name for name in names if engine.get_tensor_mode(name) == mode.INPUT]

@@ -167,7 +167,7 @@ class Execution:
             self._bound[name] = pointer
 
     def allocator(self, port: Port) -> Any:
-        """Give the allocator of an output whose size is known only after the run."""
+        """Return the allocator of an output whose size is known only after the run."""
         if port.name not in self._allocators:
             made = make_allocator(self._engine.library, self._pool)
             self.context.set_output_allocator(port.name, made)
@@ -177,7 +177,7 @@ class Execution:
         return found
 
     def host_output(self, port: Port) -> NDArray[Any] | None:
-        """Give an array on the host if the engine writes the output to the host; else None."""
+        """Return an array on the host if the engine writes the output to the host; else None."""
         if port.name not in self._on_host:
             return None
         return np.zeros(self.outputs[port.name], numpy_dtype(port.dtype))
@@ -221,7 +221,7 @@ def make_allocator(library: Any, pool: DevicePool) -> Any:
         def reallocate_output(
             self, tensor_name: str, memory: int, size: int, alignment: int
         ) -> int:
-            """Give memory for ``size`` bytes; 0 tells TensorRT that there is none."""
+            """Return memory for ``size`` bytes; 0 tells TensorRT that there is none."""
             try:
                 if self.block is None or self.block.nbytes < size:
                     self.block = pool.take(max(size, 1))
@@ -233,7 +233,7 @@ def make_allocator(library: Any, pool: DevicePool) -> Any:
         def reallocate_output_async(
             self, tensor_name: str, memory: int, size: int, alignment: int, stream: int
         ) -> int:
-            """Give memory for ``size`` bytes."""
+            """Return memory for ``size`` bytes."""
             return self.reallocate_output(tensor_name, memory, size, alignment)
 
         def notify_shape(self, tensor_name: str, shape: Any) -> None:

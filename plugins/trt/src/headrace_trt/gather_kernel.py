@@ -81,7 +81,7 @@ done:
 
 
 def ptx() -> str:
-    """Give the text of the kernels, one for each number of bytes that a thread copies."""
+    """Return the text of the kernels, one for each number of bytes that a thread copies."""
     text = ".version 6.4\n.target sm_50\n.address_size 64\n"
     for nbytes, (kind, values, shift) in _UNITS.items():
         entry = _ENTRY.replace("BYTES", str(nbytes)).replace("SIZE", str(8 * _ROWS))
@@ -90,7 +90,7 @@ def ptx() -> str:
 
 
 def load_gather() -> Gather | None:
-    """Give a function that queues the kernel; None where the driver is too old, or cannot compile it.
+    """Return a function that queues the kernel; None where the driver is too old, or cannot compile it.
 
     The function keeps the interpreter lock, because getting it back from other threads would take longer than the
     launch. A device must have been made current in this process before.

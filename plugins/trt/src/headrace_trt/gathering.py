@@ -54,7 +54,7 @@ class Gathering:
         self._samples: list[int] = []
 
     def runner_for(self, batch: Sequence[Request]) -> Runner:
-        """Give the runner whose profile takes the rows of a batch; the wider one is made when needed.
+        """Return the runner whose profile takes the rows of a batch; the wider one is made when needed.
 
         Raises:
             SetupError: There is not enough memory for another context.
@@ -177,7 +177,7 @@ class Gathering:
             request["result"] = self._part(data, start, start + rows, sample=sample)
 
     def _part(self, data: Any, start: int, stop: int, *, sample: bool) -> Any:
-        """Give rows of a result; with several outputs, a dict with rows of each."""
+        """Return rows of a result; with several outputs, a dict with rows of each."""
         if type(data) is dict:
             return {
                 name: whole(value)

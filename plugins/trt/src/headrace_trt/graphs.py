@@ -64,7 +64,7 @@ class GraphCache:
         return len(self._kept)
 
     def get(self, key: Hashable) -> Recorded:
-        """Give the entry of ``key``; a new one, not recorded yet, if there is none."""
+        """Return the entry of ``key``; a new one, not recorded yet, if there is none."""
         found = self._kept.get(key)
         if found is None:
             while len(self._kept) >= self._most:

@@ -84,7 +84,7 @@ def _not_padded(
     padding: int,
     keys: Mapping[str, str],
 ) -> dict[int, InputError]:
-    """Give errors for arrays on the device that would have to be padded; only arrays on the host are padded.
+    """Return errors for arrays on the device that would have to be padded; only arrays on the host are padded.
 
     Without such an item the others may need less padding, so the rest is checked again until nothing changes.
     """
@@ -114,7 +114,7 @@ def _not_padded(
 def _unlike_first(
     part: Sequence[int], items: Sequence[Item], ports: Sequence[Port], keys: Mapping[str, str]
 ) -> dict[int, InputError]:
-    """Give errors for the items of a run whose samples have another shape than those of its first item."""
+    """Return errors for the items of a run whose samples have another shape than those of its first item."""
     if len(part) == 1:
         return {}
     free = [port.name for port in ports if port.batched and None in port.shape[1:]]
@@ -129,7 +129,7 @@ def _unlike_first(
 def run_shapes(
     items: Sequence[Item], signature: Signature, rows: int, padding: int
 ) -> dict[str, tuple[int, ...]]:
-    """Give the shape of every input of a run.
+    """Return the shape of every input of a run.
 
     Args:
         items: The items of the run.

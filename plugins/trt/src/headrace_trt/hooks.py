@@ -18,11 +18,11 @@ TENSORRT_TENSOR = (
 
 @hookimpl
 def headrace_definitions() -> dict[str, str]:
-    """Give the definition of TensorrtTensor."""
+    """Return the definition of TensorrtTensor."""
     return {"TensorrtTensor": TENSORRT_TENSOR}
 
 
 @hookimpl
 def headrace_commands() -> dict[str, str]:
-    """Give the tools."""
+    """Return the tools."""
     return {"trt": "headrace_trt.cli:app"}

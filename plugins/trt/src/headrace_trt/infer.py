@@ -177,7 +177,7 @@ class TensorrtInferTensor(headrace.Backend):
                     runner.finish()
 
     def describe(self) -> dict[str, Any]:
-        """Give the profile, its range, and the inputs and outputs."""
+        """Return the profile, its range, and the inputs and outputs."""
         return self._runner.describe() if self._runner is not None else {}
 
     def close(self) -> None:
@@ -248,7 +248,7 @@ class TensorrtCat(headrace.Backend):
 
 
 class TensorrtSplit(headrace.Backend):
-    """Give each request of a gathered batch its own rows of the result.
+    """Return each request of a gathered batch its own rows of the result.
 
     The last part of ``CatSplit[TensorrtCat,...,TensorrtSplit]``.
 
@@ -301,7 +301,7 @@ def _device_errors() -> Iterator[None]:
 
 
 def _settings(options: InferOptions, signature: Signature, logger: logging.Logger) -> RunSettings:
-    """Give the options of a run.
+    """Return the options of a run.
 
     Raises:
         SetupError: Inputs cannot be padded with what the options say.

@@ -147,7 +147,7 @@ class Reader:
 
 
 def zeros(signature: Signature, which: str) -> Item:
-    """Give zeros in the profile's shapes ``which`` (``"best"`` or ``"high"``), for the warm-up."""
+    """Return zeros in the profile's shapes ``which`` (``"best"`` or ``"high"``), for the warm-up."""
     lengths = [getattr(port, which)[0] for port in signature.inputs if port.batched]
     rows = min([*lengths[:1], signature.high_rows or 1])
     tensors: dict[str, Tensor] = {}

@@ -67,7 +67,7 @@ class Layer:
     nodes: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """Give the layer as JSON has it."""
+        """Return the layer as JSON has it."""
         return {key: list(v) if isinstance(v, tuple) else v for key, v in asdict(self).items()}
 
     @classmethod
@@ -80,7 +80,7 @@ class Layer:
 
 
 def type_of(text: str) -> str:
-    """Give the short name of the type that a text of the inspector names, or ``""``."""
+    """Return the short name of the type that a text of the inspector names, or ``""``."""
     for name, pattern in _PATTERNS:
         if pattern.search(text):
             return name

@@ -20,7 +20,7 @@ _PACKAGES: Final = ("tensorrt_libs", "tensorrt_lean_libs", "tensorrt", "tensorrt
 
 
 def lean_runtime_name(library: Library) -> str:
-    """Give the file name of the lean runtime of a version: ``"libnvinfer_lean.so.10"``."""
+    """Return the file name of the lean runtime of a version: ``"libnvinfer_lean.so.10"``."""
     major = library.version.partition(".")[0]
     if sys.platform == "win32":
         return f"nvinfer_lean_{major}.dll"
@@ -53,7 +53,7 @@ def _beside(name: str) -> Iterator[str]:
 
 
 def install_lean_runtime(library: Library) -> str:
-    """Give a hint that says what to install if the lean runtime is missing."""
+    """Return a hint that says what to install if the lean runtime is missing."""
     version = library.version.partition(".post")[0]
     return (
         f"A version-compatible plan carries TensorRT's lean runtime, {lean_runtime_name(library)}, which"

@@ -59,7 +59,7 @@ class Library:
         return True
 
     def need(self, path: str, option: str) -> Any:
-        """Give the object of the module that ``path`` names.
+        """Return the object of the module that ``path`` names.
 
         Raises:
             SetupError: The installed library does not have it; the error names ``option``, which needs it.
@@ -75,7 +75,7 @@ class Library:
         return found
 
     def choice(self, enum: str, name: str, option: str) -> Any:
-        """Give the member ``name`` (in any case) of an enumeration of the library.
+        """Return the member ``name`` (in any case) of an enumeration of the library.
 
         Raises:
             SetupError: The library has no such member; the message lists those it has.
@@ -104,7 +104,7 @@ class Library:
 
 
 def find_library(name: str = "auto", *, build: bool = True) -> Library:
-    """Give the installed TensorRT.
+    """Return the installed TensorRT.
 
     Args:
         name: One of `LIBRARIES`, or ``"auto"``: the first of them that can be imported.

@@ -62,13 +62,13 @@ class Collected:
             kept.append(message)
 
     def text(self, most: int = 5) -> str:
-        """Give the first errors (or warnings, if there is no error) as one text."""
+        """Return the first errors (or warnings, if there is no error) as one text."""
         chosen = (self.errors or self.warnings)[:most]
         return "; ".join(chosen) if chosen else "TensorRT logged no reason"
 
 
 def logger_for(library: Library) -> Any:
-    """Give the one ``ILogger`` of a library in this process.
+    """Return the one ``ILogger`` of a library in this process.
 
     TensorRT keeps the first logger that is passed to it, for messages that belong to no object. So there is only one
     logger, and code that wants its messages uses `collecting`. Errors and warnings go to the logger ``headrace.trt``
@@ -108,7 +108,7 @@ def _make_logger(library: Library) -> Any:
 
 
 def _listeners_here() -> list[Callable[[str, str], None]]:
-    """Give the listeners of this thread; all listeners if it has none, because it may be a thread of TensorRT."""
+    """Return the listeners of this thread; all listeners if it has none, because it may be a thread of TensorRT."""
     here, listeners = threading.get_ident(), tuple(_listeners)
     own = [listener for thread, listener in listeners if thread == here]
     return own or [listener for _, listener in listeners]
@@ -139,7 +139,7 @@ def warn(message: str) -> None:
 
 
 def recent_errors() -> str:
-    """Give the last errors that TensorRT has logged in this process, and drop them."""
+    """Return the last errors that TensorRT has logged in this process, and drop them."""
     found = list(_recent)
     _recent.clear()
     return "; ".join(found) or "TensorRT logged no reason"

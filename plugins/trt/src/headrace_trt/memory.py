@@ -27,7 +27,7 @@ _LEGACY_STREAM: Final = 1
 
 
 def rounded(nbytes: int) -> int:
-    """Give a size rounded up to a multiple of the alignment, and at least that."""
+    """Return a size rounded up to a multiple of the alignment, and at least that."""
     return max(ALIGNMENT, -(-nbytes // ALIGNMENT) * ALIGNMENT)
 
 
@@ -85,7 +85,7 @@ class DevicePool:
         self._closed = False
 
     def take(self, nbytes: int) -> Block:
-        """Give a block of at least ``nbytes``.
+        """Return a block of at least ``nbytes``.
 
         Raises:
             CudaError: The device is out of memory, also after the free blocks were given back.
@@ -172,7 +172,7 @@ class Buffer:
         return True
 
     def close(self) -> None:
-        """Give the memory back. Work that uses it must be done."""
+        """Return the memory back. Work that uses it must be done."""
         pointer, self.pointer, self.nbytes = self.pointer, 0, 0
         if pointer:
             self._cuda.free(pointer)
@@ -187,7 +187,7 @@ class PinnedArena:
         self._used = 0
 
     def take(self, nbytes: int) -> tuple[int, NDArray[np.uint8]]:
-        """Give the address of a piece and a view of it; it is valid until the next `reset`."""
+        """Return the address of a piece and a view of it; it is valid until the next `reset`."""
         start = self._used
         size = rounded(nbytes)
         if not self._chunks or start + size > len(self._chunks[-1][1]):
@@ -209,7 +209,7 @@ class PinnedArena:
             self._cuda.host_free(pointer)
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Return the memory back."""
         chunks, self._chunks, self._used = self._chunks, [], 0
         for pointer, _ in chunks:
             self._cuda.host_free(pointer)

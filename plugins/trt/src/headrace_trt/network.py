@@ -40,7 +40,7 @@ class Network:
     kept: list[Any] = field(default_factory=list)
 
     def tensor_types(self) -> set[str]:
-        """Give the names of TensorRT's types of all tensors between layers."""
+        """Return the names of TensorRT's types of all tensors between layers."""
         found = set()
         for i in range(self.definition.num_layers):
             layer = self.definition.get_layer(i)
@@ -187,7 +187,7 @@ def parse_model(parser: Any, model: onnx.ModelProto) -> bool:
 
 
 def parser_errors(parser: Any, collected: Collected) -> str:
-    """Give every error of a parser, one per line, with the node where it has one."""
+    """Return every error of a parser, one per line, with the node where it has one."""
     lines = []
     for i in range(parser.num_errors):
         error = parser.get_error(i)

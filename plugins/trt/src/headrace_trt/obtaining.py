@@ -44,7 +44,7 @@ DEFAULT_CACHE_BYTES = 20 << 30
 def what_is_asked(
     settings: BuildSettings, library: Library, device: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Give everything on which an engine depends; the key of its cache entry is made from it.
+    """Return everything on which an engine depends; the key of its cache entry is made from it.
 
     Args:
         settings: What to build.
@@ -82,7 +82,7 @@ def _conversions(settings: BuildSettings) -> list[str]:
 
 
 def _source_hash(module: str) -> str:
-    """Give the hash of a module's source, so that no engine outlives a change of what makes its graph."""
+    """Return the hash of a module's source, so that no engine outlives a change of what makes its graph."""
     return hashlib.sha256(pkgutil.get_data(__package__, f"{module}.py") or b"").hexdigest()
 
 
@@ -115,7 +115,7 @@ def build_engine(  # noqa: PLR0913 - all by name
     progress: Callable[[int | None, str], AbstractContextManager[Any]] | None = None,
     allow_import: bool = True,
 ) -> CachedPlan:
-    """Give the plan for ``settings``; it is built only if it is not in the cache.
+    """Return the plan for ``settings``; it is built only if it is not in the cache.
 
     The network of a function has no content to compare, so it is built every time
     (and kept only in the file ``engine``).
@@ -231,7 +231,7 @@ def _recording(
     kept: Callable[[Callable[[], BuiltPlan]], CachedPlan],
     cancelled: Callable[[], bool],
 ) -> CachedPlan:
-    """Give the entry of a build. If it records tactics, its key is made afterwards, because they are part of it."""
+    """Return the entry of a build. If it records tactics, its key is made afterwards, because they are part of it."""
     if tactics is not None and not is_recorded(tactics):
         with locked(tactics, cancelled):
             if not is_recorded(tactics):
@@ -241,7 +241,7 @@ def _recording(
 
 
 def timing_name(library: Library, device: Mapping[str, Any]) -> str:
-    """Give the name of the timing cache of a version and a device."""
+    """Return the name of the timing cache of a version and a device."""
     kind = "".join(c if c.isalnum() else "-" for c in str(device["name"])).lower()
     return f"timing-{library.name}-{library.version}-{kind}.cache"
 

@@ -54,7 +54,7 @@ class Onnx2Tensorrt(EngineWord):
 
 
 def _settings(options: BuildOptions, context: headrace.InitContext) -> BuildSettings:
-    """Give the settings of the build, without mean and std if an earlier element applies the same values.
+    """Return the settings of the build, without mean and std if an earlier element applies the same values.
 
     A key of a node reaches every element with that option. So if Mat2Tensor and this word are in one node,
     both get ``mean`` and ``std``, but only one of them may apply them.
@@ -82,7 +82,7 @@ def _numbers(value: Any) -> tuple[float, ...] | None:
 
 
 def _identity(options: BuildOptions, settings: BuildSettings) -> str:
-    """Give a text that is equal for words that ask for the same engine."""
+    """Return a text that is equal for words that ask for the same engine."""
     file: Any = None
     if options.model is not None:
         about = options.model.stat()

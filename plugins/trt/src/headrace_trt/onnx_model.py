@@ -140,7 +140,7 @@ def _without(message: _Message, left_out: str) -> _Message:
 
 
 def _without_values(tensor: onnx.TensorProto) -> onnx.TensorProto:
-    """Give name, type and shape of a weight, as that of a weight in another file."""
+    """Return name, type and shape of a weight, as that of a weight in another file."""
     named = onnx.StringStringEntryProto(key="location", value="weights")
     return onnx.TensorProto(
         name=tensor.name,
@@ -195,7 +195,7 @@ def all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 
 
 def graphs_of(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    """Give the inner graphs of a node (an If, Loop or Scan)."""
+    """Return the inner graphs of a node (an If, Loop or Scan)."""
     for attribute in node.attribute:
         if attribute.HasField("g"):
             yield attribute.g
@@ -203,7 +203,7 @@ def graphs_of(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
 
 def names_read(node: onnx.NodeProto) -> list[str]:
-    """Give the names of the tensors that a node reads, those included that its inner graphs take from outside."""
+    """Return the names of the tensors that a node reads, those included that its inner graphs take from outside."""
     found = [name for name in node.input if name]
     for graph in graphs_of(node):
         made = {v.name for v in graph.input} | {t.name for t in graph.initializer}
@@ -215,7 +215,7 @@ def names_read(node: onnx.NodeProto) -> list[str]:
 
 
 def external_files(path: Path) -> list[Path]:
-    """Give the files with external data that a model names, sorted.
+    """Return the files with external data that a model names, sorted.
 
     Raises:
         SetupError: One of the files does not exist.
@@ -244,7 +244,7 @@ def _attribute_tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
 
 
 def content_hash(path: Path) -> str:
-    """Give the SHA-256 of a model and of its external data, as hexadecimal text.
+    """Return the SHA-256 of a model and of its external data, as hexadecimal text.
 
     Raises:
         SetupError: The file cannot be read as ONNX, or external data is missing.
@@ -256,7 +256,7 @@ def content_hash(path: Path) -> str:
 
 
 def hash_file(path: Path) -> str:
-    """Give the SHA-256 of one file, as hexadecimal text."""
+    """Return the SHA-256 of one file, as hexadecimal text."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
@@ -297,7 +297,7 @@ def model_summary(model: onnx.ModelProto) -> dict[str, Any]:
 
 
 def port_of(value: onnx.ValueInfoProto) -> dict[str, Any]:
-    """Give name, dtype and shape of an input or output of a graph."""
+    """Return name, dtype and shape of an input or output of a graph."""
     kind = value.type.tensor_type
     shape: list[int | str | None] | None = None
     if kind.HasField("shape"):
@@ -309,6 +309,6 @@ def port_of(value: onnx.ValueInfoProto) -> dict[str, Any]:
 
 
 def dtype_name(kind: int) -> str:
-    """Give the name of an ONNX element type as numpy writes it: ``float32``."""
+    """Return the name of an ONNX element type as numpy writes it: ``float32``."""
     name = str(onnx.TensorProto.DataType.Name(kind)).lower()
     return {"float": "float32", "double": "float64"}.get(name, name)

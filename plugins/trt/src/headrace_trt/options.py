@@ -48,7 +48,7 @@ def _there(path: Path) -> Path:
 
 
 def _plugin(value: Any, info: ValidationInfo) -> Any:
-    """Give the path of a plugin library, or a class.
+    """Return the path of a plugin library, or a class.
 
     A path may be relative to the configuration's file.
     """
@@ -241,7 +241,7 @@ class BuildOptions(headrace.Options):
         return self
 
     def settings(self, **more: Any) -> BuildSettings:
-        """Give the options as the `BuildSettings` that the functions of this package take."""
+        """Return the options as the `BuildSettings` that the functions of this package take."""
         same = {
             name: getattr(self, name)
             for name in BuildSettings.__dataclass_fields__

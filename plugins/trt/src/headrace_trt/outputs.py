@@ -72,7 +72,7 @@ class Outputs:
         self._kinds: dict[str, ArrayKind] = {}
 
     def buffer(self, port: Port, nbytes: int) -> int:
-        """Give the address of the buffer of an output, at least ``nbytes`` large."""
+        """Return the address of the buffer of an output, at least ``nbytes`` large."""
         found = self._buffers[port.name]
         found.reserve(nbytes)
         return found.pointer
@@ -153,7 +153,7 @@ class Outputs:
         return self.array(raw.port, pointer, raw.shape, owner)
 
     def array(self, port: Port, pointer: int, shape: tuple[int, ...], owner: Any) -> DeviceArray:
-        """Give a device array for an input or output; the array keeps ``owner`` alive."""
+        """Return a device array for an input or output; the array keeps ``owner`` alive."""
         kind = self._kinds.get(port.name)
         if kind is None:
             kind = ArrayKind(self._cuda, self._stream, self._ordinal, port.dtype, shape)
@@ -168,7 +168,7 @@ class Outputs:
 
 
 def nbytes_of(port: Port, shape: tuple[int, ...]) -> int:
-    """Give the size of an output of a shape, in bytes."""
+    """Return the size of an output of a shape, in bytes."""
     count = item_bytes(port.dtype)
     for length in shape:
         count *= length

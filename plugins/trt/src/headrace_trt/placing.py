@@ -156,7 +156,7 @@ class InputBuffers:
         )
 
     def pointer(self, name: str, nbytes: int) -> int:
-        """Give the address of the buffer of an input, at least ``nbytes`` large."""
+        """Return the address of the buffer of an input, at least ``nbytes`` large."""
         buffer = self._buffers[name]
         if buffer.reserve(nbytes):
             self._moved()
@@ -227,13 +227,13 @@ class InputBuffers:
             row = stop
 
     def close(self) -> None:
-        """Give the buffers back."""
+        """Return the buffers back."""
         self._values = {}
         close_all(list(self._buffers.values()))
 
 
 def _rows_on_device(tensor: Any, *, batched: bool) -> int:
-    """Give how many rows a tensor in device memory has; 0 for one on the host."""
+    """Return how many rows a tensor in device memory has; 0 for one on the host."""
     if not isinstance(tensor, Foreign):
         return 0
     return tensor.shape[0] if batched else 1

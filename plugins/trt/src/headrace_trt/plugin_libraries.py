@@ -105,7 +105,7 @@ def _register(registry: Any, plugin: str, library: Library) -> None:
 
 
 def _known(registry: Any) -> set[tuple[str, str, str]]:
-    """Give name, version and namespace of all creators.
+    """Return name, version and namespace of all creators.
 
     The whole list is read, because TensorRT logs an error when it is asked for a single creator that does not exist.
     """

@@ -93,7 +93,7 @@ def convert_precision(
 
 
 def kept_nodes(graph: onnx.GraphProto, patterns: Iterable[str]) -> set[int]:
-    """Give the indices of the nodes whose names match ``patterns``.
+    """Return the indices of the nodes whose names match ``patterns``.
 
     Raises:
         SetupError: A pattern matches no node.
@@ -190,7 +190,7 @@ class _Conversion:
         )
 
     def _computing_lengths(self, nodes: Sequence[onnx.NodeProto]) -> set[int]:
-        """Give the indices of the nodes that compute lengths or scales from lengths of axes and weights alone."""
+        """Return the indices of the nodes that compute lengths or scales from lengths of axes and weights alone."""
         fixed = {"", *self.weights}  # tensors that are the same in every run
         lengths: set[str] = set()  # tensors that follow from lengths of axes
         for node in nodes:
@@ -282,7 +282,7 @@ class _Conversion:
     def _lower(
         self, name: str, array: np.ndarray[tuple[int, ...], np.dtype[np.float32]]
     ) -> onnx.TensorProto:
-        """Give a weight in the lower type."""
+        """Return a weight in the lower type."""
         if self.low == TensorProto.FLOAT16:
             beyond = np.isfinite(array) & (np.abs(array) > _MOST_FP16)
             self.clamped += int(beyond.sum())

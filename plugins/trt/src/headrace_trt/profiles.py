@@ -45,7 +45,7 @@ class ShapeRange:
         )
 
     def text(self) -> str:
-        """Give ``1x3x224x224..8x3x224x224, best 4x3x224x224``."""
+        """Return ``1x3x224x224..8x3x224x224, best 4x3x224x224``."""
         least, best, most = ("x".join(map(str, s)) for s in (self.min, self.opt, self.max))
         return f"{least}..{most}, best {best}"
 
@@ -57,7 +57,7 @@ class Profile:
     ranges: Mapping[str, ShapeRange]
 
     def as_dict(self) -> dict[str, dict[str, list[int]]]:
-        """Give the profile as JSON has it: ``{input: {"min": [...], "opt": ..., "max": ...}}``."""
+        """Return the profile as JSON has it: ``{input: {"min": [...], "opt": ..., "max": ...}}``."""
         return {
             name: {key: list(getattr(found, key)) for key in _KEYS}
             for name, found in sorted(self.ranges.items())
@@ -81,7 +81,7 @@ class NetworkInput:
     axis_names: tuple[str, ...] = ()
 
     def axis_text(self, axis: int) -> str:
-        """Give ``2 ('height')``, or the number alone of an axis without a name."""
+        """Return ``2 ('height')``, or the number alone of an axis without a name."""
         name = self.axis_names[axis] if axis < len(self.axis_names) else ""
         return f"{axis} ({name!r})" if name else str(axis)
 
@@ -152,7 +152,7 @@ def choose_profiles(
     min: int | None = None,  # noqa: A002 - the names of the node's keys
     max: int | None = None,  # noqa: A002
 ) -> tuple[Profile, ...]:
-    """Give the optimization profiles of a network.
+    """Return the optimization profiles of a network.
 
     Args:
         inputs: The inputs of the network.
@@ -182,7 +182,7 @@ def _needing(inputs: Sequence[NetworkInput]) -> list[NetworkInput]:
 
 
 def _by_batch(port: NetworkInput, batch: Shape) -> ShapeRange:
-    """Give the range of an input whose only dynamic axis is the first."""
+    """Return the range of an input whose only dynamic axis is the first."""
     if port.is_shape:
         raise SetupError(
             f"input {port.name!r} decides shapes and has no range of values",

@@ -123,7 +123,7 @@ def _sample(file: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
 def quantize(
     model: onnx.ModelProto, precision: str, calibration: Path | str | None
 ) -> onnx.ModelProto:
-    """Give a model with Q/DQ nodes: as it is where it has them, else calibrated on samples.
+    """Return a model with Q/DQ nodes: as it is where it has them, else calibrated on samples.
 
     Args:
         model: The model with its weights.
@@ -265,7 +265,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _with_fp8_operators(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Give a model in an operator set that has fp8."""
+    """Return a model in an operator set that has fp8."""
     version = next(e.version for e in model.opset_import if e.domain in ("", "ai.onnx"))
     if version >= _FP8_OPSET:
         return model

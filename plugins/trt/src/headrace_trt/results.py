@@ -112,7 +112,7 @@ def check_run(run: Run, ports: Sequence[Port], outputs: Sequence[Any]) -> None:
 
 
 def rows_of(value: Any, start: int, stop: int, *, sample: bool) -> Any:
-    """Give rows of an array of any library; those of a numpy array are copied."""
+    """Return rows of an array of any library; those of a numpy array are copied."""
     if type(value) is DeviceArray and not sample and start == 0 and stop == value.shape[0]:
         return value
     if not isinstance(value, np.ndarray):
@@ -124,5 +124,5 @@ def rows_of(value: Any, start: int, stop: int, *, sample: bool) -> Any:
 
 
 def whole(value: Any) -> Any:
-    """Give an output without batch axis; a numpy array is copied, so that each request has its own."""
+    """Return an output without batch axis; a numpy array is copied, so that each request has its own."""
     return value.copy() if isinstance(value, np.ndarray) else value

@@ -40,5 +40,5 @@ class SharedScratch:
         self.lock = threading.RLock()
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Return the memory back."""
         self.memory.close()

@@ -173,7 +173,7 @@ class Runner:
         return run, {port.name: pointer}
 
     def _sample_run(self, count: int) -> Run | None:
-        """Give the run of ``count`` samples; None if they do not make exactly one run."""
+        """Return the run of ``count`` samples; None if they do not make exactly one run."""
         found = self._sample_runs.get(count)
         signature = self.signature
         if found is None and (
@@ -371,7 +371,7 @@ class Runner:
         return self._run_alone(Item({**feeds, **decide}, rows, sample=False))
 
     def describe(self) -> dict[str, Any]:
-        """Give profile, range and the signature. JSON-able."""
+        """Return profile, range and the signature. JSON-able."""
         signature = self.signature
         inputs = {
             port.name: {"key": self.keys[port.name], **port.describe()} for port in signature.inputs

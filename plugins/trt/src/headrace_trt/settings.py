@@ -148,7 +148,7 @@ class BuildSettings:
         return str(self.model if self.model is not None else self.network)
 
     def that_matter(self) -> dict[str, Any]:
-        """Give the settings that change the engine, JSON-able, without those at their default.
+        """Return the settings that change the engine, JSON-able, without those at their default.
 
         Different spellings of one value give one result, so that the word and ``headrace trt build`` find each
         other's engines.
@@ -172,7 +172,7 @@ class BuildSettings:
         return found
 
     def with_(self, **changes: Any) -> BuildSettings:
-        """Give a copy with some settings changed."""
+        """Return a copy with some settings changed."""
         return replace(self, **changes)
 
 
@@ -189,14 +189,14 @@ def require_settings(settings: object) -> None:
 
 
 def _python(value: Any) -> Any:
-    """Give numbers, texts and arrays of numpy as those of Python, also in lists."""
+    """Return numbers, texts and arrays of numpy as those of Python, also in lists."""
     if isinstance(value, (list, tuple)):
         return [_python(part) for part in value]
     return value.tolist() if callable(getattr(value, "tolist", None)) else value
 
 
 def _ranges(profile: Mapping[str, Any]) -> dict[str, Any]:
-    """Give a profile with every range written out, independent of its spelling."""
+    """Return a profile with every range written out, independent of its spelling."""
     read = {key: parse_shapes(shapes) for key, shapes in profile.items() if shapes is not None}
     most = read.get("max", {})
     return {key: {**most, **read.get(key, {})} for key in ("min", "opt", "max")}
@@ -226,7 +226,7 @@ _KINDS: Final[Mapping[str, tuple[str, Callable[[Any], bool]]]] = {
 
 
 def _wrong_type(settings: BuildSettings) -> str | None:
-    """Give a text about a field whose value is of a wrong type, or None."""
+    """Return a text about a field whose value is of a wrong type, or None."""
     for field in fields(settings):
         name, value = field.name, getattr(settings, field.name)
         kind, is_right = _KINDS.get(name, ("", bool))
@@ -239,7 +239,7 @@ def _wrong_type(settings: BuildSettings) -> str | None:
 
 
 def _wrong_value(settings: BuildSettings) -> str | None:
-    """Give a text about a field with a wrong value, or None."""
+    """Return a text about a field with a wrong value, or None."""
     for name, choices in _CHOICES.items():
         value = getattr(settings, name)
         if value not in choices:
@@ -257,7 +257,7 @@ def _wrong_value(settings: BuildSettings) -> str | None:
 
 
 def _misfit(settings: BuildSettings) -> str | None:
-    """Give a text about settings that do not fit together, or None."""
+    """Return a text about settings that do not fit together, or None."""
     network = settings.network
     changes = (
         settings.precision != "model"

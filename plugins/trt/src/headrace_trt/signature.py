@@ -191,7 +191,7 @@ def _port(engine: Engine, name: str, profile: int, *, taken: bool) -> Port:
 def _over_profiles(
     engine: Engine, name: str, shape: tuple[int | None, ...]
 ) -> tuple[int | None, ...]:
-    """Give the shape of an input, with None for every axis that does not have the same length in all profiles."""
+    """Return the shape of an input, with None for every axis that does not have the same length in all profiles."""
     ranges = [
         engine.engine.get_tensor_profile_shape(name, profile) for profile in range(engine.profiles)
     ]
@@ -202,7 +202,7 @@ def _over_profiles(
 
 
 def _values(engine: Any, name: str, profile: int) -> list[tuple[int, ...]]:
-    """Give the profile's values of a shape input; the order of the arguments differs by version."""
+    """Return the profile's values of a shape input; the order of the arguments differs by version."""
     try:
         found = engine.get_tensor_profile_values(profile, name)
     except TypeError:

@@ -225,7 +225,7 @@ def _make_selector(library: Library, held: TacticFile, *, replay: bool) -> Any:
             self._profile = 0
 
         def select_algorithms(self, context: Any, choices: Any) -> list[int]:
-            """Give the indices of the choices that the builder may take."""
+            """Return the indices of the choices that the builder may take."""
             layer = self._layer(context)
             names = [choice_of(choice) for choice in choices]
             wanted = held.chosen.get(layer) if replay else None
@@ -256,13 +256,13 @@ def _make_selector(library: Library, held: TacticFile, *, replay: bool) -> Any:
 
 
 def choice_of(choice: Any) -> str:
-    """Give implementation and tactic of an ``IAlgorithm`` as ``"implementation:tactic"``."""
+    """Return implementation and tactic of an ``IAlgorithm`` as ``"implementation:tactic"``."""
     variant = choice.algorithm_variant
     return f"{variant.implementation:#x}:{variant.tactic & (2**64 - 1):#x}"
 
 
 def formats_of(context: Any, choice: Any) -> str:
-    """Give type, strides and vectorized axis of every tensor of an ``IAlgorithm``, as one text."""
+    """Return type, strides and vectorized axis of every tensor of an ``IAlgorithm``, as one text."""
     infos = map(choice.get_algorithm_io_info, range(context.num_inputs + context.num_outputs))
     return " ".join(
         f"{info.dtype.name}({','.join(map(str, info.strides))})"

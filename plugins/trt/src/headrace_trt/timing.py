@@ -37,7 +37,7 @@ def refuse_without_timings(library: Library) -> None:
 
 @contextlib.contextmanager
 def using_timing_cache(library: Library, config: Any, path: Path | None) -> Iterator[None]:
-    """Give the builder the timing cache of a file, and save the new measurements if the build succeeds.
+    """Return the builder the timing cache of a file, and save the new measurements if the build succeeds.
 
     If two builds end at the same time, both keep their measurements: under a lock across processes the file is read
     again, combined with this build's cache, and replaced.

@@ -51,7 +51,7 @@ class EngineWord(headrace.Backend):
         )
 
     def describe(self) -> dict[str, Any]:
-        """Give the engine's library, plan, precision and number of layers by type."""
+        """Return the engine's library, plan, precision and number of layers by type."""
         return self._engine.describe() if self._engine is not None else {}
 
     def close(self) -> None:
@@ -67,7 +67,7 @@ class EngineWord(headrace.Backend):
 
 
 def engine_of(context: headrace.InitContext) -> Engine:
-    """Give the engine of the word in ``[ ]``, else of the word before in the same IoC.
+    """Return the engine of the word in ``[ ]``, else of the word before in the same IoC.
 
     Raises:
         SetupError: No word provides an engine, or two words before in the same IoC do.
@@ -106,7 +106,7 @@ class Held:
 
 
 def cuda_for(context: headrace.InitContext) -> tuple[Cuda, int]:
-    """Give the CUDA runtime and the ordinal of the node's device, made current in this thread.
+    """Return the CUDA runtime and the ordinal of the node's device, made current in this thread.
 
     Raises:
         SetupError: The node's ``device`` is no CUDA device of this machine.
@@ -121,7 +121,7 @@ def cuda_for(context: headrace.InitContext) -> tuple[Cuda, int]:
 
 
 def stream_of(context: headrace.InitContext, cuda: Cuda, ordinal: int) -> int:
-    """Give the handle of the instance's stream; the first plugin that asks for it makes it."""
+    """Return the handle of the instance's stream; the first plugin that asks for it makes it."""
     from headrace_trt.memory import Stream
 
     found = context.instance.get_or_create(("cuda.stream", ordinal), lambda: Stream(cuda))
@@ -129,7 +129,7 @@ def stream_of(context: headrace.InitContext, cuda: Cuda, ordinal: int) -> int:
 
 
 def gathering_of(context: headrace.InitContext, name: str) -> Gathering:
-    """Give the `Gathering` of the TensorrtInferTensor before this word in the same IoC.
+    """Return the `Gathering` of the TensorrtInferTensor before this word in the same IoC.
 
     Raises:
         SetupError: There is no TensorrtInferTensor before it.

@@ -51,7 +51,7 @@ class _Judged:
             self.certificate, self.done = value, what == "certificate"
 
     def ended(self, status: int) -> Certificate:
-        """Give the certificate of a backend whose process has ended."""
+        """Return the certificate of a backend whose process has ended."""
         if self.certificate is None:
             raise RuntimeError(f"the process that judges {_how(status)}")
         if status == 1 and time.monotonic() - self.since >= self.limit_s:

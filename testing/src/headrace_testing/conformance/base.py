@@ -51,7 +51,7 @@ class BackendConformance:
         return None
 
     def make_item(self, k: int) -> Request:
-        """Give the request number ``k`` (0, 1, 2, ...): a new dict each time, equal for the same ``k``.
+        """Return the request number ``k`` (0, 1, 2, ...): a new dict each time, equal for the same ``k``.
 
         Requests should differ, so that the kit can see when results are mixed up.
         """

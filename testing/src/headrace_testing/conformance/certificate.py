@@ -57,7 +57,7 @@ class Certificate:
         return {v.id: v.expected or "" for v in self.rules if v.outcome == EXPECTED_FAILURE}
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the certificate as plain data for JSON."""
+        """Return the certificate as plain data for JSON."""
         return {
             "unavailable": self.unavailable,
             "backend": self.backend,

@@ -43,7 +43,7 @@ def covers_dtype(text: str, dtype: object) -> bool:
 
 
 def shapes_of(text: str) -> list[tuple[str, ...]]:
-    """Give the shapes that an entry names, ``[H, W, 3]`` as three texts; none where it leaves them open."""
+    """Return the shapes that an entry names, ``[H, W, 3]`` as three texts; none where it leaves them open."""
     if re.search(r"\bsame\b|\bany\b|\.\.\.|\bnumber of dimensions\b|\brank\b", text):
         return []
     found = [tuple(part.strip() for part in one.split(",")) for one in _SHAPE.findall(text)]

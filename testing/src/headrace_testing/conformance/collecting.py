@@ -43,7 +43,7 @@ class ConformanceCollector(pytest.Collector):
         return self._run
 
     def _exits(self) -> int | None:
-        """Give the stderr of before pytest captured it; None where pytest itself prints stacks after a while."""
+        """Return the stderr of before pytest captured it; None where pytest itself prints stacks after a while."""
         with contextlib.suppress(ValueError):  # pytest runs without its plugin about faults
             if float(self.config.getini("faulthandler_timeout") or 0) > 0:
                 return None
@@ -52,7 +52,7 @@ class ConformanceCollector(pytest.Collector):
         return 2 if key is None else self.config.stash.get(key, 2)
 
     def collect(self) -> Iterator[pytest.Item]:
-        """Give a test per rule."""
+        """Return a test per rule."""
         try:
             check_class(self.conformance)
         except (TypeError, ValueError) as error:
@@ -119,7 +119,7 @@ class RuleItem(pytest.Item):
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Any, int | None, str]:
-        """Give the place of the test: its class, or the top of the module that imports the class."""
+        """Return the place of the test: its class, or the top of the module that imports the class."""
         line = 0  # pytest asks for a line where a mark skips
         with contextlib.suppress(OSError, TypeError):
             cls = self.parent.conformance

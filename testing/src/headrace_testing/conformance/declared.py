@@ -23,7 +23,7 @@ class Keys(typing.NamedTuple):
 
 
 def declared_keys(declared: Any, options: Any) -> Keys:
-    """Give the keys of ``reads`` or ``writes``: a tuple of keys and ``{option}``, or a TypedDict.
+    """Return the keys of ``reads`` or ``writes``: a tuple of keys and ``{option}``, or a TypedDict.
 
     An option may hold one key, a list of keys, a table whose values are keys, or None for no key.
     """

@@ -37,7 +37,7 @@ def _loaded() -> set[str]:
 
 
 def _libraries(names: set[str], own: list[str]) -> list[str]:
-    """Give the names that are libraries: not standard, not required by headrace, not the backend's own."""
+    """Return the names that are libraries: not standard, not required by headrace, not the backend's own."""
     known = {*sys.stdlib_module_names, *_LIGHT, *own}
     found = {name for name in names - known if not name.startswith("__")}
     if found:

@@ -31,7 +31,7 @@ class ListedArray:
     elements: Any
 
     def tolist(self) -> Any:
-        """Give the elements, in nested lists."""
+        """Return the elements, in nested lists."""
         return self.elements
 
 
@@ -63,7 +63,7 @@ def is_on_device(value: Any) -> bool:
 
 
 def cuda_runtime() -> Any:
-    """Give the CUDA runtime of cuda-python, if it is loaded and finds a driver; else None."""
+    """Return the CUDA runtime of cuda-python, if it is loaded and finds a driver; else None."""
     found = sys.modules.get("cuda.bindings.runtime") or sys.modules.get("cuda.cudart")
     try:
         return None if found is None or int(found.cudaGetDeviceCount()[0]) else found
@@ -72,7 +72,7 @@ def cuda_runtime() -> Any:
 
 
 def host_copy(array: Any) -> Any:
-    """Give a copy of an array that the CPU can read; None when there is no way to make one.
+    """Return a copy of an array that the CPU can read; None when there is no way to make one.
 
     These ways are tried until one gives an array on the host: the methods of well-known libraries,
     DLPack through numpy where numpy is loaded, ``tolist()``.
@@ -89,7 +89,7 @@ def host_copy(array: Any) -> Any:
 
 
 def _given_by(method: Any) -> Any:
-    """Give the array on the host that a method gives; None when it gives none.
+    """Return the array on the host that a method gives; None when it gives none.
 
     In some libraries a method of that name means something else, or raises; it is then skipped.
     """

@@ -27,7 +27,7 @@ _EACH = 16
 
 
 def weight_of(batch: Sequence[Request]) -> int:
-    """Give the weight of a batch: the sum of ``request_size``, 1 where an item has none."""
+    """Return the weight of a batch: the sum of ``request_size``, 1 where an item has none."""
     return sum(request.get("request_size", 1) for request in batch)
 
 
@@ -99,7 +99,7 @@ class Live:
         return [dict.__getitem__(request, "result") for request in batch]
 
     def filled(self, request: Request) -> list[Request]:
-        """Give the smallest batch that begins with a request; ``pad`` would add the same shallow copies."""
+        """Return the smallest batch that begins with a request; ``pad`` would add the same shallow copies."""
         batch = [request]
         while self.backend.max != 1 and weight_of(batch) < self.backend.min:
             batch.append(dict(request))

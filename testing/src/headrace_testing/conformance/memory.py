@@ -14,7 +14,7 @@ _MUTABLE = (list, dict, set, bytearray)
 
 
 def _places(value: Any, around: tuple[int, ...] = ()) -> Iterator[tuple[int, int]]:
-    """Give the places in memory, as (begin, end), of all parts of a value that can be changed."""
+    """Return the places in memory, as (begin, end), of all parts of a value that can be changed."""
     if is_array(value) or any(hasattr(value, name) for name in _POINTERS):
         place = _of_array(value)
         if place is not None:
@@ -31,7 +31,7 @@ def _places(value: Any, around: tuple[int, ...] = ()) -> Iterator[tuple[int, int
 
 
 def _of_array(array: Any) -> tuple[int, int] | None:
-    """Give where the memory of an array begins and ends; None when that is unknown, or it is read-only.
+    """Return where the memory of an array begins and ends; None when that is unknown, or it is read-only.
 
     An array on a device reports it through ``__cuda_array_interface__`` or ``data_ptr()``.
     """
@@ -53,7 +53,7 @@ def _of_array(array: Any) -> tuple[int, int] | None:
 
 
 def _size(array: Any, interface: Any) -> int:
-    """Give the size of an array in bytes, from the first attribute that has it."""
+    """Return the size of an array in bytes, from the first attribute that has it."""
     size = getattr(array, "nbytes", None)
     if size is not None:
         return int(size)

@@ -79,7 +79,7 @@ def probe(subject: Subject, blocked: tuple[str, ...] = (), *, build: bool = True
 
 
 def _found(name: str, cls: type[Any]) -> tuple[str, str, str, str]:
-    """Give the place of a registered class for another process: name, module, file, qualname."""
+    """Return the place of a registered class for another process: name, module, file, qualname."""
     if "<locals>" in cls.__qualname__:
         raise NotApplicable(
             f"{cls.__name__} is made inside a function, from where no configuration can import it"

@@ -194,7 +194,7 @@ def _not_saved_by_rerun(subject: Subject, live: Live) -> None:
 
 
 def _of_weight(subject: Subject, live: Live, weight: int) -> list[int]:
-    """Give the requests of a batch of exactly ``weight``, or of the heaviest possible batch below it."""
+    """Return the requests of a batch of exactly ``weight``, or of the heaviest possible batch below it."""
     ks: list[int] = []
     batch: list[Request] = []
     while not batch or _weight(live, batch) < weight:
@@ -270,7 +270,7 @@ def called_in_order(subject: Subject) -> None:
 
 
 def _with_failed_init(subject: Subject) -> list[Backend]:
-    """Give a backend whose ``init`` has failed; an empty list for a word whose ``init`` core never calls."""
+    """Return a backend whose ``init`` has failed; an empty list for a word whose ``init`` core never calls."""
     failed: list[Backend] = []
 
     def init(self: Backend, options: object, context: object) -> None:

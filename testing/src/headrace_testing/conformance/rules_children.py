@@ -36,7 +36,7 @@ class _Calls:
         self._called.clear()
 
     def call_of(self, cls: type[Backend]) -> Callable[..., Any]:
-        """Give a ``__call__`` that records which requests a backend of this class fails."""
+        """Return a ``__call__`` that records which requests a backend of this class fails."""
         call = cls.__call__
 
         def noting(child: Backend, batch: list[Request]) -> Any:
@@ -57,7 +57,7 @@ class _Calls:
         return noting
 
     def forward_of(self, cls: type[Backend]) -> Callable[..., Any]:
-        """Give a ``forward`` that records whether it is called without the checks of ``__call__``."""
+        """Return a ``forward`` that records whether it is called without the checks of ``__call__``."""
         forward = cls.forward
 
         def noting(child: Backend, batch: list[Request]) -> Any:

@@ -145,7 +145,7 @@ def options_described(subject: Subject) -> None:
 
 
 def _models(cls: Any) -> dict[str, Any]:
-    """Give a class of options and those of the tables in it, by the path to each, which ends in a dot."""
+    """Return a class of options and those of the tables in it, by the path to each, which ends in a dot."""
     found: dict[str, Any] = {}
     left = [("", cls)]
     while left:

@@ -60,7 +60,7 @@ _ONE = re.compile(
 
 
 def documentation(cls: type[Backend]) -> str:
-    """Give the docstring of a class, or the one that it inherits; empty when that is `Backend`'s."""
+    """Return the docstring of a class, or the one that it inherits; empty when that is `Backend`'s."""
     from headrace import Backend
 
     doc = inspect.getdoc(cls) or ""
@@ -68,7 +68,7 @@ def documentation(cls: type[Backend]) -> str:
 
 
 def sections(doc: str) -> dict[str, str]:
-    """Give the sections of a docstring: heading to text. Headings may be underlined, as those of numpy are."""
+    """Return the sections of a docstring: heading to text. Headings may be underlined, as those of numpy are."""
     first, *underlined = _UNDERLINED.split(doc)
     for name, text in zip(underlined[::2], underlined[1::2], strict=True):
         first += f"{name}:\n" + textwrap.indent(text, "    ")
@@ -91,7 +91,7 @@ def sections(doc: str) -> dict[str, str]:
 
 
 def entries(text: str) -> dict[str, str]:
-    """Give the entries of a section: ``name: what`` or ``name, name: what``, by name."""
+    """Return the entries of a section: ``name: what`` or ``name, name: what``, by name."""
     found: dict[str, str] = {}
     names: list[str] = []
     for line in text.splitlines():
@@ -178,7 +178,7 @@ def _compare(subject: Subject, which: str, section: str, documented: set[str]) -
 
 
 def _names_of(key: str, options: object) -> set[str]:
-    """Give every name under which a declared key may be documented."""
+    """Return every name under which a declared key may be documented."""
     if not key.startswith("{"):
         return {key}
     name = key[1:-1]

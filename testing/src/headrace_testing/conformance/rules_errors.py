@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 
 def _keys(subject: Subject) -> list[str]:
-    """Give the keys that a request must bring; for a container those of its children."""
+    """Return the keys that a request must bring; for a container those of its children."""
     return sorted(subject.declared("reads").required & subject.item(0).keys())
 
 
 def _needed(subject: Subject) -> list[str]:
-    """Give the keys that a request must bring, at least one.
+    """Return the keys that a request must bring, at least one.
 
     Raises:
         NotApplicable: A request need not bring any key.
@@ -46,7 +46,7 @@ def _needed(subject: Subject) -> list[str]:
 
 
 def _documented(subject: Subject, key: str) -> str:
-    """Give the entry of a key in the section Reads."""
+    """Return the entry of a key in the section Reads."""
     found = entries(sections(documentation(subject.cls)).get("Reads", ""))
     if key in found:
         return found[key].lower()
@@ -192,7 +192,7 @@ def works_after_failure(subject: Subject) -> None:
 
 
 def _bad(subject: Subject) -> Iterator[Request]:
-    """Give invalid requests of several kinds."""
+    """Return invalid requests of several kinds."""
     yield {}
     for key in _keys(subject):
         for foreign in (foreign_types, foreign_shapes, foreign_dtypes):

@@ -57,7 +57,7 @@ def watched_bad(subject: Subject) -> Iterator[WatchedRequest]:
 
 
 def _inside(subject: Subject, which: str) -> frozenset[str]:
-    """Give the keys that the backends inside a container declare."""
+    """Return the keys that the backends inside a container declare."""
     children = subject.children
     found = [subject.declared(which, child).all for child in children]
     return frozenset().union(*found, _MOVED if children else ())

@@ -41,7 +41,7 @@ def _life(subject: Subject) -> None:
 
 
 def _measured(subject: Subject) -> dict[str, list[int]]:
-    """Give the counts after each of several lives, by the name of what is counted."""
+    """Return the counts after each of several lives, by the name of what is counted."""
     if _measured not in subject.measured:
         subject.measured[_measured] = _lives(subject)
     found: dict[str, list[int]] = subject.measured[_measured]
@@ -100,7 +100,7 @@ def _quiet(
 
 
 def _counters(temporary: Path) -> Iterator[tuple[str, Callable[[], int]]]:
-    """Give the functions that count, as far as this platform allows."""
+    """Return the functions that count, as far as this platform allows."""
     yield "temporary files", lambda: sum(1 for _ in temporary.rglob("*"))
     # Only new threads are counted: a thread that was there before may end meanwhile.
     known = set(threading.enumerate())
@@ -126,7 +126,7 @@ def _children(task: Path) -> int:
 
 
 def _grown(subject: Subject, name: str, least: int = 1) -> list[int] | None:
-    """Give the counts when they grew with every life, by at least ``least`` in all."""
+    """Return the counts when they grew with every life, by at least ``least`` in all."""
     counts = _measured(subject).get(name)
     if counts is None or counts[-1] - counts[0] < least:
         return None
@@ -238,7 +238,7 @@ def device_memory_left(subject: Subject) -> str:
 
 
 def _device_counters() -> Iterator[tuple[str, Callable[[], int]]]:
-    """Give functions of the loaded libraries that return the bytes in use on a device."""
+    """Return functions of the loaded libraries that return the bytes in use on a device."""
     torch: Any = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
 

@@ -210,7 +210,7 @@ def describe(subject: Subject) -> None:
 
 
 def _described(root: Backend) -> dict[str, object]:
-    """Give a backend's description; check that it is a dict that JSON can hold."""
+    """Return a backend's description; check that it is a dict that JSON can hold."""
     first = root.describe()
     if not isinstance(first, dict):
         raise Broken(f"describe() gives {type(first).__name__}, not a dict")

@@ -104,7 +104,7 @@ def _which(before: Any, after: Any) -> str:
 def _generators() -> dict[
     str, tuple[Callable[[], Any], Callable[[Any], Any], Callable[[int], Any]]
 ]:
-    """Give how the state of common random numbers is read, written and seeded."""
+    """Return how the state of common random numbers is read, written and seeded."""
     found: dict[str, Any] = {"Python": (random.getstate, random.setstate, random.seed)}
     numbers: Any = sys.modules.get("numpy.random")
     if numbers is not None:
@@ -165,7 +165,7 @@ def _kept(run: Callable[[], None], tracemalloc: Any) -> str | None:
 
 
 def _tracemalloc() -> Any:
-    """Give the module that counts the memory, where the interpreter has it."""
+    """Return the module that counts the memory, where the interpreter has it."""
     try:
         import tracemalloc
     except ImportError:

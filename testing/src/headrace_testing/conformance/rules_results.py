@@ -46,7 +46,7 @@ _LARGER = 16
 
 
 def _batches(subject: Subject, live: Live) -> list[list[int]]:
-    """Give the requests of a batch of each size that is tried, as far as their weights allow."""
+    """Return the requests of a batch of each size that is tried, as far as their weights allow."""
     item = subject.repeating
     sizes = sorted({len(live.take(item, want)) for want in live.weights})
     return [[k % DISTINCT for k in range(size)] for size in sizes]
@@ -324,7 +324,7 @@ def views_read(subject: Subject) -> str:
 
 
 def _views(numpy: Any, array: Any) -> Iterator[tuple[str, Any]]:
-    """Give arrays of the same values with another memory layout."""
+    """Return arrays of the same values with another memory layout."""
     if array.ndim:
         yield "an array that lies backwards", array[::-1].copy()[::-1]
         yield "an array with gaps", numpy.repeat(array, 2, axis=-1)[..., ::2]

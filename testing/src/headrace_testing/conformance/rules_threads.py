@@ -70,7 +70,7 @@ def _result(pool: ThreadPoolExecutor, function: Callable[[], T]) -> T:
 
 @contextlib.contextmanager
 def _threads(count: int) -> Iterator[list[Callable[[Callable[[], Any]], Any]]]:
-    """Give threads that live at the same time, so that no two of them have the same identifier."""
+    """Return threads that live at the same time, so that no two of them have the same identifier."""
     pools = [ThreadPoolExecutor(1, "headrace-conformance") for _ in range(count)]
     try:
         for pool in pools:
@@ -216,7 +216,7 @@ def thread_state_kept(subject: Subject) -> None:
 
 
 def _first_call(subject: Subject) -> str | None:
-    """Give the first of the backend's own context variables that its first call leaves changed."""
+    """Return the first of the backend's own context variables that its first call leaves changed."""
     import decimal
 
     decimal.getcontext()
@@ -258,7 +258,7 @@ def _state() -> dict[str, Any]:
 
 
 def _event_loop() -> Any:
-    """Give the event loop that is set in a thread that is not the main one, None without one."""
+    """Return the event loop that is set in a thread that is not the main one, None without one."""
     asyncio: Any = sys.modules.get("asyncio")
     with contextlib.suppress(RuntimeError):
         return None if asyncio is None else asyncio.get_event_loop()

@@ -77,7 +77,7 @@ _CLOSING_S = 10.0
 
 
 def rules() -> Mapping[str, Rule]:
-    """Give all rules by identifier, in the order in which they are judged."""
+    """Return all rules by identifier, in the order in which they are judged."""
     found = {one.id: one for module in _MODULES for one in module.RULES}
     ordered: dict[str, Rule] = {}
 
@@ -93,7 +93,7 @@ def rules() -> Mapping[str, Rule]:
 
 
 def _that_build(rules: Mapping[str, Rule]) -> set[str]:
-    """Give the rules that build the backend: `builds`, and all rules that need it."""
+    """Return the rules that build the backend: `builds`, and all rules that need it."""
     found = {"builds"}
     for identifier, one in rules.items():  # a rule comes after the rules that it needs
         if found & set(one.needs):

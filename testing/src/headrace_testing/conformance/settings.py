@@ -53,7 +53,7 @@ def _set_collector(value: bool) -> None:
 
 
 def _umask() -> int | None:
-    """Give the mask as Linux reports it; other systems allow to read it only by changing it for all threads."""
+    """Return the mask as Linux reports it; other systems allow to read it only by changing it for all threads."""
     with contextlib.suppress(OSError):
         lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
         return next((int(line.split()[1], 8) for line in lines if line.startswith("Umask:")), None)
@@ -79,7 +79,7 @@ def _set_trace(value: tuple[Any, Any]) -> None:
 
 
 def _loggers() -> dict[str, tuple[Any, ...]]:
-    """Give the level, handlers, and switches of the loggers of Headrace, which the application configures."""
+    """Return the level, handlers, and switches of the loggers of Headrace, which the application configures."""
     return {
         name: (one.level, tuple(one.handlers), one.propagate, one.disabled)
         for name, one in list(logging.root.manager.loggerDict.items())
@@ -101,7 +101,7 @@ def _set_streams(value: tuple[Any, Any, Any]) -> None:
 
 
 def _loop_policy() -> Any:
-    """Give the policy of event loops; None for that of the standard library, which is made at the first need."""
+    """Return the policy of event loops; None for that of the standard library, which is made at the first need."""
     found = getattr(sys.modules.get("asyncio.events"), "_event_loop_policy", None)
     return None if type(found).__module__.partition(".")[0] == "asyncio" else found
 
@@ -182,7 +182,7 @@ SHARED = ("working directory", "stream of stdin, stdout or stderr")
 
 
 def settings() -> dict[str, Any]:
-    """Give the settings of the process, by name."""
+    """Return the settings of the process, by name."""
     return {name: get() for name, (get, _) in _SETTINGS.items()}
 
 

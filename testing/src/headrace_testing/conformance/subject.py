@@ -75,7 +75,7 @@ class Subject:
     # The conformance class, and its configuration.
 
     def settings(self, **more: Any) -> dict[str, Any]:
-        """Give the configuration as a dict: the expression, and the keys beside it."""
+        """Return the configuration as a dict: the expression, and the keys beside it."""
         return {"backend": self.kit.expression, **dict(self.kit.options), **more}
 
     def load(self, **more: Any) -> PipelineConfig:
@@ -108,7 +108,7 @@ class Subject:
     # The declared keys.
 
     def declared(self, which: str, element: Element | None = None) -> Keys:
-        """Give the keys that an element declares under ``reads`` or ``writes``."""
+        """Return the keys that an element declares under ``reads`` or ``writes``."""
         element = self.element if element is None else element
         value = getattr(element.cls, which)
         if element is self.element and self.unavailable is None:
@@ -158,7 +158,7 @@ class Subject:
     # Requests, and their expected results.
 
     def item(self, k: int) -> Request:
-        """Give the request number ``k``.
+        """Return the request number ``k``.
 
         Raises:
             Broken: The factory gives something else.
@@ -169,15 +169,15 @@ class Subject:
         return made
 
     def items(self, ks: Iterable[int]) -> list[Request]:
-        """Give several requests."""
+        """Return several requests."""
         return [self.item(k) for k in ks]
 
     def repeating(self, k: int) -> Request:
-        """Give the request number ``k`` of a large batch."""
+        """Return the request number ``k`` of a large batch."""
         return self.item(k % DISTINCT)
 
     def expected(self, k: int) -> Any:
-        """Give the result that request ``k`` gets alone in `live`, which has run no invalid request."""
+        """Return the result that request ``k`` gets alone in `live`, which has run no invalid request."""
         if k not in self._expected:
             self._expected[k] = kept(self.live.result_alone(self.item(k)))
         return self._expected[k]
@@ -193,7 +193,7 @@ class Subject:
         return [kept(result) for result in live.results(batch, index)][: len(ks)]
 
     def given_once(self, ks: list[int]) -> list[Any]:
-        """Give copies of the results of these requests in one batch of `live`, which is run only once."""
+        """Return copies of the results of these requests in one batch of `live`, which is run only once."""
         key = tuple(ks)
         if key not in self._given:
             self._given[key] = self.given(self.live, ks)

@@ -39,7 +39,7 @@ def said(value: Any) -> str:
 
 
 def kept(value: Any) -> Any:
-    """Give a copy of ``value`` that no later change of ``value`` reaches."""
+    """Return a copy of ``value`` that no later change of ``value`` reaches."""
     if isinstance(value, memoryview):
         return value.tobytes()
     try:
@@ -55,7 +55,7 @@ def kept(value: Any) -> Any:
 
 
 def arrays_on_device(value: Any) -> list[Any]:
-    """Give the arrays on a device that a value holds, each once."""
+    """Return the arrays on a device that a value holds, each once."""
     found: list[Any] = []
     _walk(value, set(), found)
     return found
@@ -146,7 +146,7 @@ def _of_arrays(a: Any, b: Any, rtol: float, atol: float) -> str | None:
 
 
 def _readable(array: Any) -> Any:
-    """Give an array that the CPU can read, a numpy array where numpy is loaded; None if that is impossible."""
+    """Return an array that the CPU can read, a numpy array where numpy is loaded; None if that is impossible."""
     if is_on_device(array) or not hasattr(array, "shape") or not _gives_content(array):
         array = host_copy(array)
     numpy = sys.modules.get("numpy")
@@ -173,7 +173,7 @@ def _gives_content(array: Any) -> bool:
 
 
 def _listed(array: Any) -> Any:
-    """Give the content of an array as lists."""
+    """Return the content of an array as lists."""
     for name in _LISTING:
         if callable(getattr(array, name, None)):
             return getattr(array, name)()
@@ -232,7 +232,7 @@ def _of_objects(a: Any, b: Any, rtol: float, atol: float) -> str | None:
 
 
 def _fields(value: Any) -> dict[str, Any] | None:
-    """Give the attributes of an object that has no ``==`` of its own; None for any other."""
+    """Return the attributes of an object that has no ``==`` of its own; None for any other."""
     own = getattr(type(value), "__eq__", None) is not object.__eq__
     if own and not hasattr(value, "__dataclass_fields__"):
         return None

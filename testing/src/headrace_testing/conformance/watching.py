@@ -40,7 +40,7 @@ class WatchedRequest(dict[str, Any]):
         return super().__getitem__(key)
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Give a value, as dict does."""
+        """Return a value, as dict does."""
         self._look(key)
         return super().get(key, default)
 
@@ -53,21 +53,21 @@ class WatchedRequest(dict[str, Any]):
         return super().__iter__()
 
     def keys(self) -> Any:
-        """Give all keys, as dict does: to ask whether one is there is to read it."""
+        """Return all keys, as dict does: to ask whether one is there is to read it."""
         return KeysView(self)
 
     def items(self) -> Any:
-        """Give all pairs, as dict does."""
+        """Return all pairs, as dict does."""
         self._look_at_all()
         return super().items()
 
     def values(self) -> Any:
-        """Give all values, as dict does."""
+        """Return all values, as dict does."""
         self._look_at_all()
         return super().values()
 
     def copy(self) -> Any:
-        """Give a plain copy."""
+        """Return a plain copy."""
         self._look_at_all()
         return dict(super().items())
 
@@ -96,7 +96,7 @@ class WatchedRequest(dict[str, Any]):
         self.written.add(key)
 
     def setdefault(self, key: str, default: Any = None) -> Any:
-        """Give a value, or set it, as dict does."""
+        """Return a value, or set it, as dict does."""
         self._look(key)
         if not super().__contains__(key):
             self.written.add(key)

@@ -46,7 +46,7 @@ def _kind(value: Any) -> str:
 
 
 def foreign_types(value: Any, documented: str) -> Iterator[tuple[Any, bool]]:
-    """Give values of other types, each with whether it must be refused, or may also be accepted."""
+    """Return values of other types, each with whether it must be refused, or may also be accepted."""
     yield Alien(), True
     for other in _FOREIGN:
         kind = _kind(other)
@@ -56,7 +56,7 @@ def foreign_types(value: Any, documented: str) -> Iterator[tuple[Any, bool]]:
 
 
 def foreign_shapes(value: Any, documented: str) -> Iterator[tuple[Any, bool]]:
-    """Give values of other shapes, each with whether it must be refused."""
+    """Return values of other shapes, each with whether it must be refused."""
     yield wrong_shape(value), True
     if isinstance(value, list):
         yield from ((other, False) for other in ([value], value[:1], []) if other != value)
@@ -74,7 +74,7 @@ def foreign_shapes(value: Any, documented: str) -> Iterator[tuple[Any, bool]]:
 
 
 def foreign_dtypes(value: Any, documented: str) -> Iterator[tuple[Any, bool]]:
-    """Give values of other dtypes, each with whether it must be refused."""
+    """Return values of other dtypes, each with whether it must be refused."""
     yield wrong_dtype(value), True
     if isinstance(value, (list, tuple)) and value:
         yield type(value)("a text" for _ in value), False
@@ -93,7 +93,7 @@ def foreign_dtypes(value: Any, documented: str) -> Iterator[tuple[Any, bool]]:
 
 
 def wrong_shape(value: Any) -> Any:
-    """Give an array with three more axes; any other value in three nested lists."""
+    """Return an array with three more axes; any other value in three nested lists."""
     if is_array(value):
         try:
             for _ in range(_AXES):
@@ -107,7 +107,7 @@ def wrong_shape(value: Any) -> Any:
 
 
 def wrong_dtype(value: Any) -> Any:
-    """Give an array as complex numbers in the same shape; a value without numbers as a complex number."""
+    """Return an array as complex numbers in the same shape; a value without numbers as a complex number."""
     if is_array(value):
         return _complex_array(value)
     if isinstance(value, (list, tuple)) and value:

@@ -15,7 +15,7 @@ __all__ = ["as_image", "denoise"]
 
 
 def as_image(data: Any) -> NDArray[np.uint8]:
-    """Give ``data`` as an image, without a copy where its library allows.
+    """Return ``data`` as an image, without a copy where its library allows.
 
     Raises:
         InputError: It is no ``uint8 [H, W, C]``; the error names the key ``data``.

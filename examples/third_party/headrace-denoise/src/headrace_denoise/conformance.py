@@ -17,6 +17,6 @@ class DenoiseConformance(BackendConformance):
     expression = "Denoise(max_iterations=5)"
 
     def make_item(self, k: int) -> dict[str, Any]:
-        """Give the k-th request; the same k gives an equal one."""
+        """Return the k-th request; the same k gives an equal one."""
         image = np.random.default_rng(k).integers(0, 256, (8, 6 + k % 3, 3), dtype=np.uint8)
         return {"data": image}

@@ -34,7 +34,7 @@ class Detector:
                 raise SetupError(f"`allowed` names {name!r}, which Magika does not know", hint=hint)
 
     def detect(self, data: Any, allowed: Collection[str] | None = None) -> str:
-        """Give the type of a file.
+        """Return the type of a file.
 
         Args:
             data: bytes, bytearray, a memoryview or a 1-D ``uint8`` array.
@@ -59,7 +59,7 @@ class Detector:
 
 
 def as_bytes(data: Any) -> bytes:
-    """Give ``data`` as bytes.
+    """Return ``data`` as bytes.
 
     Raises:
         InputError: It is neither bytes nor a 1-D buffer of single bytes.

@@ -16,7 +16,7 @@ class FileTypeConformance(BackendConformance):
     expression = "FileType(allowed=[json,python,txt])"
 
     def make_item(self, k: int) -> dict[str, Any]:
-        """Give the k-th request; the same k gives an equal one.
+        """Return the k-th request; the same k gives an equal one.
 
         One in four is told apart by Magika's model, in some 10 ms, and the others are too short for
         it: the rules are judged on a thousand files.

@@ -66,7 +66,7 @@ RandomArrays = Annotated[
 
 
 def samples_of(inputs: Sequence[str], data: Sequence[str], seed: int) -> list[dict[str, Any]]:
-    """Give the requests: one for each file, as ``headrace run`` reads them, or for each random array.
+    """Return the requests: one for each file, as ``headrace run`` reads them, or for each random array.
 
     Raises:
         WrongArgument: There are neither files nor random arrays, or both.
@@ -142,7 +142,7 @@ def loads_of(
     *,
     threads: bool = True,
 ) -> list[LoadSpec]:
-    """Give the loads that the options name: clients first, then rates, then the file.
+    """Return the loads that the options name: clients first, then rates, then the file.
 
     Args:
         clients: The option ``--clients``; None: it is not given, as with the next two.
@@ -308,7 +308,7 @@ def print_table(
 
 
 def _table_width(widths: Sequence[int]) -> int:
-    """Give the width of a table whose columns are so wide: three spaces between them, one at both ends."""
+    """Return the width of a table whose columns are so wide: three spaces between them, one at both ends."""
     return sum(widths) + 3 * (len(widths) - 1) + 2
 
 

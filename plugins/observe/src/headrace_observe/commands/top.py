@@ -163,7 +163,7 @@ def scrape(url: str, key: str | None = None) -> Scrape:
 
 
 def _said_by(error: urllib.error.HTTPError) -> str:
-    """Give the text of an answer that is an error: headrace-serve's own, else the reason; what to do about a key."""
+    """Return the text of an answer that is an error: headrace-serve's own, else the reason; what to do about a key."""
     said = str(error.reason)
     with contextlib.suppress(OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
         said = f"{said}: {_json.loads(error.read(10_000))['error']}"
@@ -182,13 +182,13 @@ def _is_address(text: str) -> bool:
 
 
 def state_of(found: Scrape) -> str:
-    """Give the state of the pipeline; of several pipelines, those of a server's models, the state of the worst."""
+    """Return the state of the pipeline; of several pipelines, those of a server's models, the state of the worst."""
     states = {dict(said)["state"] for (name, said), on in found.items() if on and name == _STATE}
     return next((one for one in _WORST_FIRST if one in states), "unknown")
 
 
 def rows_of(before: Scrape, now: Scrape, seconds: float) -> list[dict[str, Any]]:
-    """Give a row for each node, of each model at a server: rates per second since ``before``, times in milliseconds."""
+    """Return a row for each node, of each model at a server: rates per second since ``before``, times in milliseconds."""
     rows: dict[tuple[tuple[str, str], ...], dict[str, Any]] = defaultdict(
         lambda: {"ok_per_s": 0.0, "failed_per_s": 0.0, "busy": 0.0, "instances": 0, "up": 0}
     )
@@ -273,7 +273,7 @@ def _show(looks: Iterator[tuple[list[dict[str, Any]], str]], url: str) -> None:
 
 
 def _name(row: dict[str, Any]) -> str:
-    """Give the name of a node; at a server after the worker that has answered, and the model as its command line has it."""
+    """Return the name of a node; at a server after the worker that has answered, and the model as its command line has it."""
     worker = f"worker {row['worker']}, " if "worker" in row else ""
     model = f"{row['model']}:{row['model_version']} " if "model" in row else ""
     return f"{worker}{model}{row['node']}"

@@ -253,7 +253,7 @@ def _measured(
 
 
 def _extending(output: str, config: str, table: Any) -> dict[str, Any]:
-    """Give the table to write: for a file, one that extends it by the path from the folder of the output.
+    """Return the table to write: for a file, one that extends it by the path from the folder of the output.
 
     Raises:
         WrongArgument: The path holds bytes that are no text, so that TOML has no way to write it.

@@ -96,7 +96,7 @@ def capability(path: Path | str, *, library: str = "auto") -> dict[str, Any]:
 
 
 def _named(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Give names to nodes without a name, since the parser's errors refer to nodes by name.
+    """Return names to nodes without a name, since the parser's errors refer to nodes by name.
 
     Domains that the model uses but does not import are added, because otherwise no types are inferred.
     """
@@ -149,7 +149,7 @@ def _refused_with(model: onnx.ModelProto, place: int, reason: str) -> Refused:
 
 
 def _runs(places: Sequence[int], refused: Mapping[int, Refused]) -> list[list[int]]:
-    """Give the runs of consecutive nodes, in the order of the graph, that contain no refused node.
+    """Return the runs of consecutive nodes, in the order of the graph, that contain no refused node.
 
     A path between two nodes of a run passes only nodes between them in that order, which belong to the run too. So a
     run can be cut out as a whole.
@@ -175,7 +175,7 @@ def _parse_part(library: Library, typed: onnx.ModelProto, part: Sequence[int]) -
 
 
 def part_model(typed: onnx.ModelProto, part: Sequence[int]) -> onnx.ModelProto:
-    """Give some nodes of a model, whose types are inferred, as a model of their own.
+    """Return some nodes of a model, whose types are inferred, as a model of their own.
 
     Raises:
         SetupError: The type of a tensor that the nodes take is not known.
@@ -227,7 +227,7 @@ def save_parts(path: Path | str, folder: Path | str, parts: Sequence[Sequence[in
 
 
 def borders(graph: onnx.GraphProto, nodes: Sequence[onnx.NodeProto]) -> tuple[list[str], list[str]]:
-    """Give the tensors that a set of nodes reads from other nodes or inputs, and those that others read from it."""
+    """Return the tensors that a set of nodes reads from other nodes or inputs, and those that others read from it."""
     weights = {tensor.name for tensor in graph.initializer}
     made = {name for node in nodes for name in node.output}
     inside = {id(node) for node in nodes}

@@ -77,7 +77,7 @@ def extract_model(
 def _between(
     typed: onnx.ModelProto, begins: Sequence[str], ends: Sequence[str], source: Path
 ) -> onnx.ModelProto:
-    """Give the nodes between tensors as a model, with the inputs that they read.
+    """Return the nodes between tensors as a model, with the inputs that they read.
 
     Raises:
         SetupError: The nodes need a tensor that is not among the inputs, or the type of an input is not known.

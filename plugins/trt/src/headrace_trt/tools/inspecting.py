@@ -122,7 +122,7 @@ def inspect_plan(
 
 
 def _sidecar(path: Path) -> dict[str, Any] | None:
-    """Give the sidecar of a plan; None if it does not belong to the plan's present content."""
+    """Return the sidecar of a plan; None if it does not belong to the plan's present content."""
     try:
         found = read_sidecar(path)
         content = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -159,7 +159,7 @@ def inspect_engine(engine: Engine) -> dict[str, Any]:
 
 
 def as_page(report: Mapping[str, Any], times_ms: Mapping[str, float] | None = None) -> str:
-    """Give one HTML page with a table of the layers and a drawing of the graph.
+    """Return one HTML page with a table of the layers and a drawing of the graph.
 
     The page is self-contained: it loads no script, style or picture.
 

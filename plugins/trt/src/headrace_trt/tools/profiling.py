@@ -107,7 +107,7 @@ def running(
     profile: int,
     shapes: Mapping[str, Sequence[int]],
 ) -> Iterator[tuple[Execution, int]]:
-    """Give a context that has run twice on inputs of zeros, and its stream."""
+    """Return a context that has run twice on inputs of zeros, and its stream."""
     chosen = shapes_to_run(signature, shapes)
     stream = Stream(cuda)
     pool = DevicePool(cuda, stream.handle)

@@ -15,7 +15,7 @@ __all__ = ["bisect_tactics", "exclude_tactics", "show_tactics"]
 
 
 def show_tactics(path: Path | str) -> dict[str, Any]:
-    """Give the content of a file of tactics.
+    """Return the content of a file of tactics.
 
     Raises:
         SetupError: The file does not exist, or is no file of tactics.

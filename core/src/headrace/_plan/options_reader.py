@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from pydantic import ValidationError
 
 from headrace._config.problems import shown_value
-from headrace._config.shape import KEYS_ELSEWHERE, NODE_KEYS, NodeKeys
+from headrace._config.sections import KEYS_ELSEWHERE, NODE_KEYS, NodeKeys
 from headrace._options import Options, keys_of, wrong_values
 from headrace._plan.element import NamedPlan, Source, place_of
 from headrace._plan.parameters import OWN_KEYS, Found, argument, nearest_choice
@@ -91,7 +91,7 @@ class OptionsReader:
         return None if self._wrong else options, origins
 
     def _arguments(self) -> dict[str, Found]:
-        """Give the args of the element by key, and report those that its class does not take."""
+        """Return the args of the element by key, and report those that its class does not take."""
         call = self.call
         positional = getattr(self.options, "positional", ())
         found: dict[str, Found] = {}
@@ -203,7 +203,7 @@ class OptionsReader:
 
 
 def hint_for(key: str, keys: Iterable[str]) -> str:
-    """Give the hint for a key that is no option: it is a key of the node, or these options are there."""
+    """Return the hint for a key that is no option: it is a key of the node, or these options are there."""
     meant = KEYS_ELSEWHERE.get(key, key)
     if meant in NODE_KEYS:
         return f"{meant!r} is a key of the node: {meant} = ..."
@@ -302,7 +302,7 @@ def _class(planning: Planning, kind: Kind, call: Call, offers: Sequence[Offer]) 
 
 
 def _offered(planning: Planning, kind: Kind) -> tuple[list[str], str]:
-    """Give the names of a kind, and a sentence that lists them."""
+    """Return the names of a kind, and a sentence that lists them."""
     known = {offer.name for offer in registry.offers(kind.hook)}
     if kind.base is not None:
         for table in (registry.local, *(table for _, table in planning.files)):

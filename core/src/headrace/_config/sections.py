@@ -166,7 +166,7 @@ KEYS_ELSEWHERE = {name: key for key, names in _NAMES_ELSEWHERE.items() for name 
 
 
 def key_schemas() -> dict[str, dict[str, Any]]:
-    """Give the JSON Schema of each key; see `PipelineConfig.key_schemas`."""
+    """Return the JSON Schema of each key; see `PipelineConfig.key_schemas`."""
     links = _schemas(LinkKeys)
     return {
         "node": {**_schemas(NodeKeys), **{k: v for k, v in links.items() if k not in NODE_ONLY}},
@@ -194,7 +194,7 @@ _BACKEND = ("backend",)
 
 
 @dataclass
-class Shape:
+class Sections:
     """A configuration by its parts, every value as written.
 
     Attributes:
@@ -212,14 +212,14 @@ class Shape:
     file: str | None = None
 
     def file_of(self, node: str) -> str | None:
-        """Give the file that holds a node, None for a dict."""
+        """Return the file that holds a node, None for a dict."""
         files = [written.file for written in self.nodes.get(node, {}).values()]
         return files[-1] if files else self.file
 
 
-def read_shape(document: Document, problems: Problems) -> Shape:
+def read_sections(document: Document, problems: Problems) -> Sections:
     """Sort the keys of ``document`` by the part of the configuration to which they belong."""
-    shape = Shape(file=document.file)
+    shape = Sections(file=document.file)
     before = len(problems)
     for name, part in (("global", shape.globals), ("define", shape.definitions)):
         table = document.top.get(name)
@@ -239,7 +239,7 @@ def read_shape(document: Document, problems: Problems) -> Shape:
     return shape
 
 
-def _report_no_node(document: Document, shape: Shape, problems: Problems) -> None:
+def _report_no_node(document: Document, shape: Sections, problems: Problems) -> None:
     like = next((key for key in shape.globals if nearest(key, _BACKEND)), None)
     place: dict[str, Any] = {"file": document.file}
     hint = 'Write backend = "..." at the top, or a table per node that has a backend.'
@@ -254,7 +254,7 @@ def _report_no_node(document: Document, shape: Shape, problems: Problems) -> Non
     problems.add("no_node", message, suggestion=suggestion, hint=hint, **place)
 
 
-def _one_node(rest: dict[str, Written], shape: Shape, problems: Problems) -> None:
+def _one_node(rest: dict[str, Written], shape: Sections, problems: Problems) -> None:
     node = shape.nodes[MAIN] = {}
     for key, value in rest.items():
         if key in GLOBAL_KEYS and not isinstance(value, Table):
@@ -271,7 +271,7 @@ def _one_node(rest: dict[str, Written], shape: Shape, problems: Problems) -> Non
             node[key] = value
 
 
-def _several_nodes(rest: dict[str, Written], shape: Shape, problems: Problems) -> None:
+def _several_nodes(rest: dict[str, Written], shape: Sections, problems: Problems) -> None:
     for key, value in rest.items():
         if not isinstance(value, Table):
             if key in shape.globals:
@@ -292,24 +292,24 @@ def _several_nodes(rest: dict[str, Written], shape: Shape, problems: Problems) -
 
 
 def _place(key: str, written: Written, path: str = "", *, at_key: bool = False) -> dict[str, Any]:
-    """Give the place of a key for a problem; ``path`` is needed where it is not the key alone."""
+    """Return the place of a key for a problem; ``path`` is needed where it is not the key alone."""
     return key_place(written.file, path or key, key, written.value, at_key=at_key)
 
 
 def _table_place(name: str, table: Table) -> dict[str, Any]:
-    """Give the place of the name of a table for a problem."""
+    """Return the place of the name of a table for a problem."""
     span = (1, 1 + len(name))
     return {"file": table.file, "path": name, "text": f"[{name}]", "span": span}
 
 
-def _misspelt_by(name: str, table: Table, shape: Shape, problems: Problems) -> str | None:
-    """Give the reserved table that was probably meant by a table that cannot be a node, or None."""
+def _misspelt_by(name: str, table: Table, shape: Sections, problems: Problems) -> str | None:
+    """Return the reserved table that was probably meant by a table that cannot be a node, or None."""
     callable_by = ("backend", "init", "node_entrypoint")
     makes_a_node = any(key in table.keys or key in shape.globals for key in callable_by)
     return None if makes_a_node else problems.nearest(name, RESERVED_TABLES)
 
 
-def _read_as(meant: str, name: str, table: Table, shape: Shape, problems: Problems) -> None:
+def _read_as(meant: str, name: str, table: Table, shape: Sections, problems: Problems) -> None:
     """Report a misspelt table, and read its keys as those of the table that was meant."""
     part, holds = shape.definitions, "names for expressions"
     if meant == "global":
