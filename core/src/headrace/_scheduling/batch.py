@@ -7,7 +7,7 @@ from math import inf
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from headrace._checked import filler
+from headrace._checked import PENDING, filler
 from headrace._portable import caused, is_abandoned
 from headrace._scheduling.cycles import batches_run
 from headrace._scheduling.entry import Entry, own_error
@@ -156,7 +156,7 @@ def _per_entry(
         if errors[index] is None and node.must_have_result and "result" not in entry.request:
             errors[index] = _no_result(node.name, instance, entry.request)
         failure = errors[index]
-        if failure is not None:
+        if failure is not None and failure is not PENDING:
             # Here, and not under the lock: `code` may be a property of a plugin's error.
             entry.code = code_of(failure)
             node.failures.note(failure, entry.request)
