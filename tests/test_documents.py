@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from headrace._config.shape import NodeKeys
+from headrace._config.sections import NodeKeys
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 

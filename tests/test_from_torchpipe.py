@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from headrace._config.shape import NodeKeys
+from headrace._config.sections import NodeKeys
 
 import headrace
 from headrace._registry.discovery import CORE_BACKENDS, KNOWN_ELSEWHERE
