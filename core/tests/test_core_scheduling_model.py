@@ -293,6 +293,8 @@ class Model(RuleBasedStateMachine):
         there = free(self.scheduler)
         if not there or not scheduling.short_cut_max(self.scheduler) or self._count(QUEUED):
             return False
+        if self._count(PENDED) >= self.limits.queue_size:
+            return False
         return not self.limits.batching_timeout_ms or len(there) == len(self.scheduler.instances)
 
     @rule(entry=entries)

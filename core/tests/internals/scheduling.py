@@ -131,7 +131,7 @@ def no_helpers_tell():
 
 def started(backend):
     """Return a backend as ``init`` leaves it, with the end of its batches; it may keep requests."""
-    end, keeping = BatchEnd(), pending.Keeping(backend, {})
+    end, keeping = BatchEnd(), pending.Keeping(backend, dict)
     backend._liveness, backend._keeps = Liveness(), True
     kept = {name: getattr(keeping, name) for name in ("resume", "finish", "on_end", "unwanted")}
     backend._start(None, InitContext(at_batch_end=partial(end.register, backend), **kept))

@@ -213,7 +213,7 @@ class ElementBuilder:
         self, backend: Backend, element: Element, children: tuple[Any, ...], at: BuildSite
     ) -> InitContext:
         keys, index = self.keys, at.index or 0
-        keeping = Keeping(backend, self.build.registered)
+        keeping = Keeping(backend, lambda: self.build.registered)
         return InitContext(
             node_name=self.name,
             instance_index=index,

@@ -214,10 +214,10 @@ class Keeping:
 
     Args:
         backend: The backend.
-        nodes: All that is registered in the pipeline: nodes as ``node.NAME``, each with ``scheduler`` and ``levels``.
+        nodes: Gives all that is registered in the pipeline: nodes as ``node.NAME``, with ``scheduler`` and ``levels``.
     """
 
-    def __init__(self, backend: Backend, nodes: Mapping[str, Any]) -> None:
+    def __init__(self, backend: Backend, nodes: Callable[[], Mapping[str, Any]]) -> None:
         self._backend, self._nodes = backend, nodes
 
     def _node(self) -> Node | None:
@@ -237,10 +237,11 @@ class Keeping:
         return self._ask(request, None, partial(self._answer, outcome))
 
     def _called(self, name: str) -> Any:
-        called = self._nodes.get(f"node.{name}")
+        nodes = self._nodes()
+        called = nodes.get(f"node.{name}")
         what, hint = f"no node is called {name!r}", None
         if called is None:
-            names = [one[5:] for one in self._nodes if one.startswith("node.")]
+            names = [one[5:] for one in nodes if one.startswith("node.")]
             near = nearest(name, names)
             hint = f"Did you mean {near!r}?" if near else f"There is {', '.join(names)}."
         elif not called.levels:
