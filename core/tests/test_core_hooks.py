@@ -203,7 +203,7 @@ def test_an_item_that_a_container_has_made_has_the_latest_deadline_of_the_batch(
             super().forward(batch)
 
     headrace.register("Tells", Tells, replace=True)
-    backend = "S[Tells,CatSplit[Call(str),Tells,Passes]]"
+    backend = "S[Tells,CatSplit[Call(builtins:str),Tells,Passes]]"
     with headrace.pipe({"backend": backend, "min": 2, "max": 2, "batching_timeout": 1e9}) as pipe:
         futures = [pipe.submit({"data": n}, timeout=1000 * n) for n in (1, 2)]
         for future in futures:
@@ -239,7 +239,7 @@ def test_outside_of_a_pipeline_nothing_has_a_deadline():
 
 def test_what_is_not_callable_stands_in_init_only():
     found = problem({"backend": "S[Declares]"})
-    assert (found.code, found.span) == ("not_callable", (2, 8))
+    assert (found.code, found.span) == ("not_callable", (2, 10))
     assert found.message == "Declares only declares a box: S cannot call it"
     assert found.hint == "It belongs in the init of a node."
     found = problem({"backend": "Declares"})

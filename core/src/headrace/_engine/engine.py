@@ -360,6 +360,8 @@ class Engine:
                 found.append((f"node {name}", node.parts.close))
         if self._front is not None:
             found.append(("the workers of the entrypoint", self._front.scheduler.stop_workers))
+        if all_idle:
+            found.append(("what the nodes share", self.blueprint.store.close))
         return found
 
     def after_fork(self) -> None:

@@ -151,7 +151,8 @@ def inside(ranges: Sequence[Ranged]) -> Range:
     Raises:
         ValueError: The range is empty; the text names the two children.
     """
-    low_name, (low, _), _ = max(ranges, key=lambda one: one.range[0])
+    lowest = max(ranges, key=lambda one: one.range[0])
+    low_name, low = lowest.name, lowest.range[0]
     bounded = [(one.name, one.range[1]) for one in ranges if one.range[1] is not None]
     if not bounded:
         return low, None
