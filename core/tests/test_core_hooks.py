@@ -15,7 +15,7 @@ import headrace
 from headrace import errors, words
 
 SIGNATURES = {
-    "combine_ranges": "(children: 'Sequence[Ranged]', *, divides: 'bool' = False) -> 'Range'",
+    "combine_ranges": "(children: 'Sequence[Ranged]', *, divides: 'bool' = False) -> 'tuple[int, int | None]'",
     "fill_up": "(batch: 'Sequence[Request]', child: 'Backend') -> 'list[Request] | None'",
     "run_child": (
         "(child: 'Backend', batch: 'list[Request]', places: 'Sequence[int]', outcomes: 'Answers', *, "
@@ -341,7 +341,9 @@ def test_a_child_that_takes_one_is_called_item_by_item():
 
     headrace.register("One", One, replace=True)
     headrace.register("Twice", Twice, replace=True)
-    with headrace.pipe({"backend": "Twice[S[One,Passes]]", "max": 3, "min": 3, "batching_timeout": 1e9}) as pipe:
+    with headrace.pipe(
+        {"backend": "Twice[S[One,Passes]]", "max": 3, "min": 3, "batching_timeout": 1e9}
+    ) as pipe:
         pipe([{"data": k, "go": True} for k in range(3)])
     assert seen == [[0], [1], [2]]
 

@@ -70,9 +70,9 @@ class Shared:
         """Return what the stored objects with ``statistics()`` say, by kind and name; not of kinds in ``among``."""
         found: dict[str, dict[str, Any]] = {}
         for key, item in list(self._items.items()):
-            named = isinstance(key, tuple) and len(key) == 2 and all(isinstance(k, str) for k in key)
-            if named and key[0] not in among and callable(tell := getattr(item, "statistics", None)):
-                found.setdefault(key[0], {})[key[1]] = tell()
+            match key:
+                case (str(kind), str(name)) if kind not in among and hasattr(item, "statistics"):
+                    found.setdefault(kind, {})[name] = item.statistics()
         return found
 
     @contextmanager
@@ -83,7 +83,9 @@ class Shared:
             yield
         except BaseException:
             made = Shared()
-            made._items = {key: self._items.pop(key) for key in list(self._items) if key not in before}
+            made._items = {
+                key: self._items.pop(key) for key in list(self._items) if key not in before
+            }
             with suppress(Exception):  # the error of the ``with`` is the one that is raised
                 made.close()
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,14 +15,12 @@ from headrace._portable import caused, none_if_all_ok
 from headrace._scheduling.batch import entry_here, repeated
 from headrace._scheduling.entry import UNCOUNTED, Entry
 from headrace.errors import BatchRangeError, ClosedError, ContractError, NoResultError
+from headrace.keys import Request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
     from headrace._build.wrappers import Forward
     from headrace._graph.route import Each
     from headrace._scheduling.scheduler import Scheduler
-    from headrace.keys import Request
 
 
 class NodeCall(Backend):

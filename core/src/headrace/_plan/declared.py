@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace._config.problems import shown_value
 from headrace.keys import BOX, COLOR, RESERVED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from headrace._backend import Backend
     from headrace._config.sections import NodeKeys
     from headrace._plan.element import Element, Prefix, Range
@@ -88,7 +87,7 @@ class Ranged(NamedTuple):
     conditional: bool = False
 
 
-def combine_ranges(children: Sequence[Ranged], *, divides: bool = False) -> Range:
+def combine_ranges(children: Sequence[Ranged], *, divides: bool = False) -> tuple[int, int | None]:
     """Return the range (min, max) of a container that runs its children with `run_child`; max None is unbounded.
 
     A class says so with ``combine_ranges = staticmethod(headrace.words.combine_ranges)``; planning and building use

@@ -81,7 +81,9 @@ def known_definitions(
     """Return the definitions that each name may mean: the configuration's own, else those of plugins."""
     known: dict[str, list[Definition]] = {}
     for one in registry.offers("definitions"):
-        if one.name not in CORE_BACKENDS and one.name not in MOVED:  # a plugin cannot redefine a word of core
+        if (
+            one.name not in CORE_BACKENDS and one.name not in MOVED
+        ):  # a plugin cannot redefine a word of core
             offered = Definition(**vars(one), source=Source(f"{one.name} of {one.distribution}"))
             known.setdefault(one.name, []).append(offered)
     for name, written in own.items():

@@ -265,8 +265,8 @@ class Registry:
         if brings is not None and brings not in {one.distribution for one in plugins}:
             if part in MOVED:
                 what = f"{name!r} moved to {brings}: pip install {brings}"
-                hint = f"In a clone of Headrace: pip install {folder_of(brings)}"
-                return Problem("missing_plugin", what, hint=hint)
+                here = f"In a clone of Headrace: pip install {folder_of(brings)}"
+                return Problem("missing_plugin", what, hint=here)
             what = f"{name!r} comes with {brings}, which is not installed"
             return Problem("missing_plugin", what, hint=how_to_install(brings))
         names = [*known]

@@ -9,10 +9,11 @@ from collections import deque
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from pydantic import Field
+
 import headrace
 from headrace.errors import ClosedError, DeadlineExceededError, InputError, SetupError
 from headrace.words import select
-from pydantic import Field
 
 if TYPE_CHECKING:
     from collections.abc import Callable
