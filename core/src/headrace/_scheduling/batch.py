@@ -230,6 +230,21 @@ def entered_here(cls: type, request: Request) -> Any:
     return None
 
 
+def entry_of(request: Request) -> Entry:
+    """Return the entry of a request in a batch that runs here; see `entry_here` for an item that a container made."""
+    for ident in served_by(get_ident()):
+        for batch in batches_run.get(ident, ()):
+            for entry in batch:
+                if entry.request is request:
+                    return entry
+    return entry_here()(request)
+
+
+def deadline_here(request: Request) -> float | None:
+    """Return ``context.deadline(request)``."""
+    return entry_of(request).deadline
+
+
 def entry_here() -> Callable[[Request], Entry]:
     """Return a function that finds the entry of a request in a batch that runs here, for its deadline and priority.
 
