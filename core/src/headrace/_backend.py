@@ -356,7 +356,7 @@ class InitContext:
             request has its outcome, whichever that is. The request is kept as PENDING, or in the batch that runs;
             where it has ended, the function is called at once.
         unwanted: ``unwanted(request)`` tells whether nobody waits any more for a request that is kept as PENDING,
-            or is in the batch that runs: it was cancelled, its time is over, or it has ended otherwise.
+            or is in the batch that runs, since it was cancelled, its time is over, or it has ended otherwise.
         emit: ``emit(request, part)`` gives a part of the answer of a request that is in the batch that runs, or is kept as
             PENDING, to who reads it by ``pipe.stream``; from any thread of that batch, in order, and it never waits. For
             all other callers it does nothing, and so it does for an item that a container has made itself. With `rerun` a
