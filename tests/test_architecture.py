@@ -45,6 +45,7 @@ PUBLIC = [
     "keys",
     "parse",
     "pipe",
+    "plan",
     "plugins",
     "policies",
     "register",

@@ -13,10 +13,12 @@ from headrace._config.sections import FIXED_KEYS, NODE_KEYS, Sections, key_schem
 from headrace._options import keys_of, mapped, path_as_text, without_base
 from headrace._plan.element import PipelinePlan, elements_of
 from headrace._plan.planner import Planner
+from headrace._plan.publish import public_plan
 from headrace._portable import nearest
 from headrace._registry.imports import HOW_TO_ALLOW, refused, run_imports
 from headrace._registry.registry import Files, registry
 from headrace.errors import ConfigError, PluginError, Problem
+from headrace.plan import Plan
 
 _LACKS = ("unknown_backend", "unknown_policy", "unknown_probe", "missing_plugin", "plugin_")
 """A problem whose code begins with one of these may be gone once another plugin is installed."""
@@ -154,6 +156,10 @@ class PipelineConfig:
             keys = {**document.top, node: Table.of(keys, table.base, table.file)}
         changed = Document(keys, document.imports, document.file)
         return _checked_config(changed, self._allow_import)
+
+    def plan(self) -> Plan:
+        """Return what the configuration asks for, as frozen data; see `headrace.plan`."""
+        return with_room(lambda: public_plan(self._plan, self._shape))
 
     @property
     def nodes(self) -> tuple[str, ...]:

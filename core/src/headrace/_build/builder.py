@@ -15,9 +15,9 @@ from headrace._build.parts import BuildSite, CloseStack, PipelineState
 from headrace._build.wrappers import BatchEnd, InThread
 from headrace._config.problems import with_room
 from headrace._engine.blueprint import BuiltNode
-from headrace._explain import trees_of
 from headrace._plan.declared import narrowed, no_batch
 from headrace._plan.element import Element, NodePlan, PipelinePlan, registered_in
+from headrace._plan.publish import described_trees
 from headrace._plan.word import needed_keys
 from headrace._scheduling.instance import Instance
 from headrace.errors import SetupError
@@ -81,7 +81,7 @@ class ComposedNode(BuiltNode):
         if plan is None:
             return described
         own = {"expression": plan.expression, **described, "threads": self.elements.build.threads}
-        return {**own, **trees_of(plan, self.elements.by_element)}
+        return {**own, **described_trees(plan, self.elements.by_element)}
 
 
 class Builder(Build):

@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 Range = tuple[int, "int | None"]
 """Least and greatest weight, both included; None for unbounded."""
 
+DEFAULT_NODE = (
+    "IoC[InstancesRegister[Reflect[backend]],Register[DI[Batching,InstanceDispatcher]];"
+    "Forward[node.{node_name}]]"
+)
+"""The expression of a node that configures neither ``init`` nor ``node_entrypoint``."""
+
 Place = dict[str, Any]
 """A place in the configuration: ``file``, ``path``, ``span`` and ``text`` of a problem."""
 
@@ -237,6 +243,12 @@ class NodePlan:
 
     def __post_init__(self) -> None:
         self.runs = self.entrypoint
+
+    @property
+    def is_default(self) -> bool:
+        """Whether the node is just instances of ``backend`` behind one queue, as `DEFAULT_NODE` says."""
+        default = DEFAULT_NODE.format(node_name=self.name)
+        return self.alias_of is None and self.init is None and str(self.entrypoint.call) == default
 
     @property
     def instance_num(self) -> int:

@@ -10,7 +10,7 @@ from headrace._config.problems import Problems
 from headrace._config.sections import NODE_KEYS, GlobalKeys, NodeKeys, Sections
 from headrace._expression.parser import read_expression
 from headrace._plan.declared import narrowed, no_batch
-from headrace._plan.element import Named, NodePlan, PipelinePlan, Source, elements_of
+from headrace._plan.element import DEFAULT_NODE, Named, NodePlan, PipelinePlan, Source, elements_of
 from headrace._plan.links import plan_links
 from headrace._plan.options_reader import plan_policies, plan_probes
 from headrace._plan.parameters import (
@@ -39,12 +39,6 @@ if TYPE_CHECKING:
     from headrace._expression.tree import Call
     from headrace._plan.element import Element, NamedPlan
 
-
-DEFAULT_NODE = (
-    "IoC[InstancesRegister[Reflect[backend]],Register[DI[Batching,InstanceDispatcher]];"
-    "Forward[node.{node_name}]]"
-)
-"""The expression of a node that configures neither ``init`` nor ``node_entrypoint``."""
 
 _DEFAULT_FRONT = "Forward[node.{node_name}]"
 """The expression of a node that has an ``init`` of its own."""
