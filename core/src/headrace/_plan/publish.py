@@ -74,9 +74,7 @@ def _node(plan: PipelinePlan, node: NodePlan) -> public.Node:
         threads=plan.threads_of_one,
         next=plan.links[node.name].next,
         links=_links(plan.links[node.name]),
-        keys={
-            key: _value(getattr(keys, key), origin) for key, origin in node.origins.items()
-        },
+        keys={key: _value(getattr(keys, key), origin) for key, origin in node.origins.items()},
         processes=_processes(node),
         **{key: public_element(one) for key, one in _trees(node).items()},
     )

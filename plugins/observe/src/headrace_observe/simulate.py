@@ -155,9 +155,7 @@ def _depends_on_data(node: Node) -> bool:
     return node.links.otherwise or node.links.each is not None
 
 
-def _before_by_repost(
-    nodes: Mapping[str, Node], before: Mapping[str, str]
-) -> dict[str, str]:
+def _before_by_repost(nodes: Mapping[str, Node], before: Mapping[str, str]) -> dict[str, str]:
     """Give, for each target of a `Repost`, the node with that `Repost`."""
     found: dict[str, str] = {}
     for name, node in nodes.items():
