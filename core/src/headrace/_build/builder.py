@@ -150,9 +150,12 @@ class Builder(Build):
         at = BuildSite.begin(parts)
         if node.init is not None:
             builder.element(node.init, replace(at, end=BatchEnd()))
-        whole = at.end.around(builder.element(node.entrypoint, at), node.entrypoint)
-        callee = self.registered.setdefault(name, whole)
-        scheduler = callee.scheduler if isinstance(callee, NodeCall) else put_queue([callee])
+        if node.just_instances:
+            scheduler = put_queue(builder.instances(node.entrypoint, at))
+        else:
+            whole = at.end.around(builder.element(node.entrypoint, at), node.entrypoint)
+            callee = self.registered.setdefault(name, whole)
+            scheduler = callee.scheduler if isinstance(callee, NodeCall) else put_queue([callee])
         self.registered[name] = NodeCall(scheduler, self.plan.links[node.name].levels)
         built = ComposedNode(scheduler, parts, builder.instance_parts, plan=node, elements=builder)
         built.registers = {name, *builder.registers}

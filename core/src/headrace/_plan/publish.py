@@ -28,17 +28,18 @@ if TYPE_CHECKING:
     from headrace._backend import Backend
     from headrace._config.sections import Sections
     from headrace._graph.route import Links, Pairs
-    from headrace._plan.element import Element, NamedPlan, NodePlan, PipelinePlan
+    from headrace._plan.element import Element, NodePlan, PipelinePlan
 
 
 def public_plan(plan: PipelinePlan, shape: Sections) -> public.Plan:
     """Return the public plan of a configuration without problems."""
     nodes, front = plan.nodes.values(), plan.entrypoint
     policies = [one for node in nodes for one in (node.batch_policy, node.dispatch_policy)]
+    brought = {(one.distribution, one.version) for one in (*policies, *plan.probes)} - {("", "")}
     return public.Plan(
         headrace=headrace.__version__,
         threads=plan.threads,
-        asks_for=asked_for(plan.roots, [*policies, *plan.probes]),
+        asks_for=asked_for(_written(plan), {("headrace", headrace.__version__), *brought}),
         warnings=tuple(warnings_about(plan, shape)),
         nodes={name: _node(plan, plan.nodes[name]) for name in plan.order},
         probes=tuple(probe.text for probe in plan.probes),
@@ -47,14 +48,19 @@ def public_plan(plan: PipelinePlan, shape: Sections) -> public.Plan:
 
 
 def asked_for(
-    roots: Iterable[Element], named: Iterable[NamedPlan] = ()
+    roots: Iterable[Element], brought: Iterable[tuple[str, str]] = ()
 ) -> tuple[public.Asked, ...]:
-    """Return the distributions that bring the elements of some expressions, and policies and probes."""
-    found: dict[tuple[str, str], set[str]]
-    found = {(one.distribution, one.version): set() for one in named if one.distribution}
+    """Return the distributions that bring the elements of some expressions, and others, each with its version."""
+    found: dict[tuple[str, str], set[str]] = {one: set() for one in brought}
     for offer in (element.offer for element in elements_of(roots)):
         found.setdefault((offer.distribution, offer.version), set()).add(offer.name)
     return tuple(public.Asked(*by, tuple(sorted(names))) for by, names in sorted(found.items()))
+
+
+def _written(plan: PipelinePlan) -> list[Element]:
+    """Return the expressions that somebody has written: not the `Reflect` of an instance, which nobody has."""
+    implied = {n.instance: n.backend for n in plan.nodes.values() if n.just_instances}
+    return [implied.get(root) or root for root in plan.roots]
 
 
 def _node(plan: PipelinePlan, node: NodePlan) -> public.Node:
@@ -64,7 +70,7 @@ def _node(plan: PipelinePlan, node: NodePlan) -> public.Node:
     low, high = narrowed(door.runs.range, door.keys)
     return public.Node(
         expression=node.expression,
-        node_expression=str(node.entrypoint.call),
+        node_expression=node.node_expression,
         is_default=node.is_default,
         range=(low, largest_size(door.keys.batch_sizes or (), high)),
         instance_num=max(1, door.instance_num),
