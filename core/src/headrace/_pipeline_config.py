@@ -70,16 +70,16 @@ class PipelineConfig:
         return with_room(lambda: cls._of(read_document(source, base), allow_import))
 
     @classmethod
-    def _of(cls, document: Document, allow_import: bool) -> PipelineConfig:
+    def _of(cls, document: Document, allow_import: bool, *, again: bool = False) -> PipelineConfig:
         problems = Problems()
         why = refused(allow_import=allow_import)
         files = _run_imports(document, why, problems)
         all_names = not len(problems)
         shape = read_sections(document, problems)
         plan = Planner(shape, files, problems, all_names, why).pipeline()
-        lacks = any(one.code.startswith(_LACKS) for one in problems)
-        if lacks and registry.look_again():  # pip has been run since, in a notebook say
-            return cls._of(document, allow_import)
+        if not again and any(one.code.startswith(_LACKS) for one in problems):
+            registry.refresh()  # pip may have been run since, in a notebook say
+            return cls._of(document, allow_import, again=True)
         problems.raise_if_any()
         config = object.__new__(cls)
         parts = {"_document": document, "_shape": shape, "_plan": plan}
