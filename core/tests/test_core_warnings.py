@@ -346,16 +346,16 @@ def test_what_a_class_finds_suspicious_in_its_options_is_told_with_its_node():
         max = 16
 
         @classmethod
-        def lint(cls, options, max):
+        def lint(cls, options, largest_batch):
             if options.size > 4:
-                yield f"size {options.size} with batches of {max}"
+                yield f"size {options.size} with batches of {largest_batch}"
 
         def forward(self, batch):
             raise AssertionError("nothing is built")
 
     class Broken(Suspicious):
         @classmethod
-        def lint(cls, options, max):
+        def lint(cls, options, largest_batch):
             return 1 / 0
 
     headrace.register("Suspicious", Suspicious, replace=True)

@@ -146,7 +146,7 @@ class Backend(Checked):
     # The methods that authors write.
 
     @classmethod
-    def lint(cls, options: Any, max: int | None) -> Iterable[str]:  # noqa: A002 - as the key of a node
+    def lint(cls, options: Any, largest_batch: int) -> Iterable[str]:
         """Return what is legal here but suspicious, a sentence each; nothing is built, no heavy library imported.
 
         ``headrace check`` and `headrace.plan` show it as warnings: what a model file says of itself, or options
@@ -154,7 +154,7 @@ class Backend(Checked):
 
         Args:
             options: An instance of this class's `Options`, validated and frozen.
-            max: The greatest weight of a batch of the node.
+            largest_batch: The greatest weight of a batch of the node.
         """
         return ()
 

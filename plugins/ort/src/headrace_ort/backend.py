@@ -89,13 +89,11 @@ class OnnxTensor(headrace.Backend):
     _built: dict[str, Any]
 
     @classmethod
-    def lint(cls, options: OnnxOptions, max: int | None) -> Iterable[str]:  # noqa: A002
+    def lint(cls, options: OnnxOptions, largest_batch: int) -> Iterable[str]:
         """Tell of operators by which the rows of a batch change each other's results."""
-        found = (
-            None
-            if max == 1
-            else warning_of_company(options.model, read_facts(options.model).operators)
-        )
+        if largest_batch == 1:
+            return ()
+        found = warning_of_company(options.model, read_facts(options.model).operators)
         return () if found is None else (found,)
 
     def init(self, options: OnnxOptions, context: headrace.InitContext) -> None:
