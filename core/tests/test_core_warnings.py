@@ -369,3 +369,12 @@ def test_what_a_class_finds_suspicious_in_its_options_is_told_with_its_node():
     assert found[0]["message"] == "size 5 with batches of 8"
     assert "Broken: lint raised" in found[1]["message"]
     assert "ZeroDivisionError" in found[1]["message"]
+
+
+@pytest.mark.parametrize("lint", ["always", lambda self: (), lambda self, options, most: ()])
+def test_a_lint_that_cannot_be_called_on_the_class_is_refused_by_name(lint):
+    cls = type("Told", (headrace.Backend,), {"forward": lambda self, batch: None, "lint": lint})
+    with pytest.raises(
+        headrace.errors.PluginError, match=r"def lint\(cls, options, largest_batch\)"
+    ):
+        headrace.register("Told", cls, replace=True)

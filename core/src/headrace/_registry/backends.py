@@ -106,6 +106,9 @@ def _wrong_methods(cls: type[Any]) -> Iterator[str]:
         yield f"enter is {shown(enter)}, and is called as enter(request)"
     elif enter is not None and (wrong := unfit(enter, {})):
         yield f"enter {wrong}; write @staticmethod and def enter(request)"
+    lint: Any = getattr(cls, "lint", None)
+    if lint is not None and (not callable(lint) or _mismatch(lint, None, 1)):
+        yield "lint is called on the class: write @classmethod and def lint(cls, options, largest_batch)"
 
 
 def _mismatch(function: Any, *given: Any, **named: Any) -> str | None:
