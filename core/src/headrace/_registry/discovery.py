@@ -362,8 +362,22 @@ KNOWN_ELSEWHERE, KNOWN_PROBES = (
 )
 """The distribution to install for each backend and each probe of the plugins of Headrace's repository, by name."""
 
+MOVED = dict.fromkeys(("Observer", "Queue", "Recv", "Send"), "headrace-flow")
+"""The distribution to which a word of core has moved, by name; these names stay reserved for a minor release."""
+
+
+def after_move(name: str) -> str:
+    """Return a name as it is written today: ``flow:Queue`` for ``headrace:Queue``."""
+    plugin, _, part = name.rpartition(":")
+    return f"{qualifier(MOVED[part])}:{part}" if plugin == "headrace" and part in MOVED else name
+
 
 def how_to_install(distribution: str) -> str:
     """Say how to install a distribution of `KNOWN_ELSEWHERE`, also from a clone of the repository."""
-    here = f"in a clone of Headrace: pip install ./plugins/{qualifier(distribution)}"
+    here = f"in a clone of Headrace: pip install {folder_of(distribution)}"
     return f"Install it: pip install {distribution}, or {here}"
+
+
+def folder_of(distribution: str) -> str:
+    """Return the folder of a distribution of `KNOWN_ELSEWHERE` in the repository, as pip takes it."""
+    return f"./plugins/{qualifier(distribution)}"
