@@ -44,6 +44,7 @@ PUBLIC = [
     "keys",
     "parse",
     "pipe",
+    "plan",
     "plugins",
     "policies",
     "register",
