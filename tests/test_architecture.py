@@ -35,6 +35,7 @@ PUBLIC = [
     "InitContext",
     "Options",
     "OutputPath",
+    "PENDING",
     "Pipeline",
     "PipelineConfig",
     "__version__",
