@@ -27,6 +27,7 @@ from headrace._scheduling.entry import (
     WAITING,
     Entry,
     checked_weight,
+    own_error,
 )
 from headrace._scheduling.instance import SAMPLED, Counts, summary
 from headrace._scheduling.node import Node, Section, Waiter
@@ -43,6 +44,7 @@ from headrace._scheduling.threads import (
     reset,
     withdrawn_by,
 )
+from headrace._scheduling.view import unread
 from headrace.errors import ClosedError, InputError, code_of
 
 if TYPE_CHECKING:
@@ -170,6 +172,8 @@ class Scheduler:
                 fresh.append(entry)
                 self._set_times(entry, now)
                 waiter.runs = waiter.runs and entry.deadline is None
+        if self.dispatcher.picks:
+            self._read_traits(fresh)
         self._wait(waiter, fresh, internal=internal)
         for entry in fresh:
             entry.give_back()
@@ -183,6 +187,17 @@ class Scheduler:
         if timeout_ms is not None:
             own = now + timeout_ms / 1000
             entry.deadline = own if entry.deadline is None else min(own, entry.deadline)
+
+    def _read_traits(self, entries: Sequence[Entry]) -> None:
+        """Let the batch policy work out the traits of new entries, in the sender's thread; fail those that it refuses."""
+        failed = unread(entries, self.dispatcher.policies[0], self.name)
+        if failed:
+            node = self.node
+            with node.section:
+                for entry, error in failed:
+                    if entry.state == NEW:  # else it was withdrawn a moment ago
+                        node.entered += 1
+                        node.settle(entry, own_error(error))
 
     def _wait(self, waiter: Waiter, entries: Sequence[Entry], *, internal: bool) -> None:
         """Let the entries of a caller in, and wait until all have their outcome; run batches meanwhile."""
@@ -283,6 +298,8 @@ class Scheduler:
         now = node.clock()
         for entry in entries:
             self._set_times(entry, now)
+        if dispatcher.picks:
+            self._read_traits(entries)
         outside: list[Entry] = []
         with node.section:
             self._enter(entries, internal=internal, waits=waits)
