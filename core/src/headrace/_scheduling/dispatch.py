@@ -288,7 +288,9 @@ class Dispatcher:
         except (AttributeError, TypeError):
             places = None
         if places is None:
-            takes = "places, each once and within the queue," if self.picks else "a count"
+            takes = "a count (places only with picks = True)"
+            if self.picks:
+                takes = "places, each once and within the queue,"
             what = f"gave {cut!r}: expected Cut(take, wake_at), {takes} and a time or None"
             raise self._failure(policy, what)
         if not places and cut.wake_weight is not None:
