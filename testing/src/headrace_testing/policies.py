@@ -286,8 +286,8 @@ class PolicyConformance:
                 before = list(queue.items)
                 instance = _Instance(0, 1, self.max)
                 cuts = [policy.cut(queue, instance, 0.0) for policy in (one, one, other)]
-                _must(cuts[0] == cuts[1] == cuts[2], "cut gave different answers to one question")
                 _must(queue.items == before, "cut changed the queue")
+                _must(cuts[0] == cuts[1] == cuts[2], "cut gave different answers to one question")
 
     def test_a_trait_changes_no_request_and_is_the_same_twice(self) -> None:
         """The trait belongs to the request alone."""
