@@ -187,8 +187,9 @@ class BatchPolicy(_Policy):
     def cut(self, queue: Queue, instance: InstanceView, now: float) -> Cut:
         """Decide how many requests ``instance``, which is free, takes from ``queue`` now.
 
-        Between the cut of a batch and its start `cut` may be called once more, without `choose` before it, unless the policy picks:
-        the batch stands at the head of ``queue`` then, and the requests after it that are taken join it.
+        Between the cut of a batch and its start `cut` may be called once more, without `choose` before it:
+        the batch stands at the head of ``queue`` then, and the requests after it that are taken join it. A
+        policy with ``picks`` is not asked again.
 
         Args:
             queue: The waiting requests, at least one.
