@@ -289,7 +289,7 @@ def test_a_long_queue_costs_what_its_window_does():
 # In a pipeline.
 
 
-def test_in_a_pipeline_batches_are_alike_and_a_wrong_request_fails_alone(registered):
+def test_in_a_pipeline_batches_are_alike_and_a_wrong_request_fails_alone():
     batches, entered, leave = [], threading.Semaphore(0), threading.Event()
 
     class Pads(headrace.Backend):

@@ -176,7 +176,7 @@ def test_every_batch_is_within_the_budget_and_the_first_is_in_it(rows, instances
     assert not waiting
 
 
-def test_in_a_pipeline_a_request_above_the_budget_is_a_limit_error(registered):
+def test_in_a_pipeline_a_request_above_the_budget_is_a_limit_error():
     config = {"backend": "Identity", "max": 64, "batch_policy": "Budget(cost=tokens, most=64)"}
     with headrace.pipe(config) as pipe:
         with pytest.raises(errors.LimitError) as caught:
