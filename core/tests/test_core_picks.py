@@ -339,6 +339,12 @@ def test_a_request_heavier_than_any_instance_is_refused_before_its_kind_matters(
         assert pipe({"data": 2, "kind": "a"})["result"] == 2
 
 
+def test_explain_says_which_policy_picks(kinds):
+    nodes = headrace.explain({"a": {**CONFIG, "backend": "Identity"}, "b": {"backend": "Identity"}})
+    assert nodes["nodes"]["a"]["picked_by"] == "Kinds"
+    assert "picked_by" not in nodes["nodes"]["b"]
+
+
 # Without threads and time of their own.
 
 

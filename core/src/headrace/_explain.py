@@ -50,7 +50,8 @@ def explain(
         "tree"}}}``, all of which can be written as JSON. ``keys`` and the ``options`` in ``tree`` hold
         ``{"value", "origin"}`` per key, with the origin ``inline``, ``node``, ``global``, ``definition`` or
         ``default``. ``range`` is the range that the classes state; ``init`` may narrow it. ``asks_for`` lists
-        the distributions, ``{"distribution", "version", "backends"}``. Where there are probes, ``probes`` lists
+        the distributions, ``{"distribution", "version", "backends"}``. ``picked_by`` is the batch policy of a node
+        that picks which requests share a batch. Where there are probes, ``probes`` lists
         their texts as written. ``alias_of`` is the node whose instances a second door shares, else None. A node
         with backends in processes of their own has ``processes``: ``{"count", "loads"}``, the number of
         processes, and how often they load each file that an option names. What is written under ``init``,
@@ -123,6 +124,7 @@ def _node(plan: PipelinePlan, node: NodePlan) -> dict[str, Any]:
         "expression": node.expression,
         "node_expression": str(node.entrypoint.call),
         "range": [low, largest_size(door.keys.batch_sizes or (), high)],
+        **({"picked_by": door.batch_policy.cls.__name__} if door.batch_policy.cls.picks else {}),
         "instance_num": max(1, door.instance_num),
         "alias_of": node.alias_of,
         "owns_thread": owned,

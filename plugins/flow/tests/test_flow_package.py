@@ -81,3 +81,15 @@ def test_importing_the_package_imports_nothing_else():
     code = "import headrace_flow, sys; print(sorted({'pydantic', 'headrace'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_explain_says_that_a_policy_picks(tmp_path):
+    file = tmp_path / "line.toml"
+    file.write_text('backend = "Identity"\nmax = 8\nbatch_policy = "Alike"\n')
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace", "explain", str(file)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "batches of 1 to 8 picked by Alike, run by" in done.stdout
