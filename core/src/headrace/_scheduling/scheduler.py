@@ -28,7 +28,6 @@ from headrace._scheduling.entry import (
     WAITING,
     Entry,
     checked_weight,
-    own_error,
 )
 from headrace._scheduling.instance import SAMPLED, Counts, summary
 from headrace._scheduling.node import Node, Section, Waiter
@@ -45,7 +44,7 @@ from headrace._scheduling.threads import (
     reset,
     withdrawn_by,
 )
-from headrace._scheduling.view import unread
+from headrace._scheduling.view import read_traits
 from headrace.errors import ClosedError, InputError, code_of
 
 if TYPE_CHECKING:
@@ -174,7 +173,7 @@ class Scheduler:
                 self._set_times(entry, now)
                 waiter.runs = waiter.runs and entry.deadline is None
         if self.dispatcher.picks:
-            self._read_traits(fresh)
+            read_traits(fresh, self.dispatcher.policies[0], node)
         self._wait(waiter, fresh, partial(self._arrive, waiter, fresh, internal=internal))
         for entry in fresh:
             entry.give_back()
@@ -221,17 +220,6 @@ class Scheduler:
         if timeout_ms is not None:
             own = now + timeout_ms / 1000
             entry.deadline = own if entry.deadline is None else min(own, entry.deadline)
-
-    def _read_traits(self, entries: Sequence[Entry]) -> None:
-        """Let the batch policy work out the traits of new entries, in the sender's thread; fail those that it refuses."""
-        failed = unread(entries, self.dispatcher.policies[0], self.name)
-        if failed:
-            node = self.node
-            with node.section:
-                for entry, error in failed:
-                    if entry.state == NEW:  # else it was withdrawn a moment ago
-                        node.entered += 1
-                        node.settle(entry, own_error(error))
 
     def _wait(
         self, waiter: Waiter, entries: Sequence[Entry], begin: Callable[[], Work | None]
@@ -335,7 +323,7 @@ class Scheduler:
         for entry in entries:
             self._set_times(entry, now)
         if dispatcher.picks:
-            self._read_traits(entries)
+            read_traits(entries, dispatcher.policies[0], node)
         outside: list[Entry] = []
         with node.section:
             self._enter(entries, internal=internal, waits=waits)

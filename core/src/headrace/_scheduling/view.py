@@ -11,6 +11,7 @@ from operator import index
 from typing import TYPE_CHECKING, Any
 
 from headrace._portable import caused, error_text
+from headrace._scheduling.entry import NEW, own_error
 from headrace.errors import ContractError, RequestError
 
 if TYPE_CHECKING:
@@ -118,6 +119,17 @@ def unread(
         else:
             entry.trait_of = policy
     return failed
+
+
+def read_traits(entries: Iterable[Entry], policy: BatchPolicy, node: Node) -> None:
+    """Work out the traits of new entries, in the thread that sends them; those that the policy refuses have failed."""
+    failed = unread(entries, policy, node.name)
+    if failed:
+        with node.section:
+            for entry, error in failed:
+                if entry.state == NEW:  # else it was withdrawn a moment ago
+                    node.entered += 1
+                    node.settle(entry, own_error(error))
 
 
 def places_of(take: Any, count: int) -> list[int] | None:
