@@ -84,6 +84,16 @@ def test_instances_measures_every_setting_beside_one_shared_session(tmp_path):
     assert all(load["rps"] > 0 for found in loads.values() for load in found)
 
 
+def test_alike_measures_every_policy_beside_greedy(tmp_path):
+    pytest.importorskip("onnx")
+    text, figures = run("benchmarks.alike", tmp_path, "--clients", "4")
+    cell = figures["4"]
+    assert cell["ratio"]["greedy"] == {"rps": 1.0, "p99": 1.0}
+    for side, loads in cell["loads"].items():
+        assert side in text
+        assert all(load["rps"] > 0 for load in loads)
+
+
 def test_spinning_measures_idle_threads_that_spin_and_that_sleep_beside_a_plain_loop(tmp_path):
     pytest.importorskip("onnx")
     text, figures = run("benchmarks.spinning", tmp_path, "--threads", "2", "--sizes", "0.02 ms")
