@@ -16,10 +16,10 @@ from headrace_serve.counters import Counters
 from headrace_serve.errors import NotAllowedError, UnavailableError
 from headrace_serve.everywhere import make
 from headrace_serve.failures import FailureLog
-from headrace_serve.inference import infer, prepared
+from headrace_serve.inference.requests import infer, prepared
 from headrace_serve.limits import Limits
+from headrace_serve.models.repository import Repository
 from headrace_serve.process import Process
-from headrace_serve.repository import Repository
 from headrace_serve.shared_memory import Access, Regions
 
 if TYPE_CHECKING:
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
     from headrace_serve.access_log import AccessLine
     from headrace_serve.everywhere import Everywhere
+    from headrace_serve.inference.messages import Answer, Asked
     from headrace_serve.keys import Keys
-    from headrace_serve.messages import Answer, Asked
-    from headrace_serve.models import Catalogue, Model
+    from headrace_serve.models.catalogue import Catalogue, Model
 
 __all__ = ["Service"]
 
@@ -284,7 +284,7 @@ class Service:
         self._inflight_bytes -= held
 
     async def infer(self, model: Model, asked: Asked, line: AccessLine) -> Answer:
-        """Run what a client asks for, and count it; it raises the errors of `headrace_serve.inference.infer`."""
+        """Run what a client asks for, and count it; it raises the errors of `headrace_serve.inference.requests.infer`."""
         if model.timed:
             asked.times = line.timed()
         started = time.perf_counter_ns()
@@ -316,7 +316,7 @@ class Service:
         Args:
             model: The model that runs the request.
             request: The request; it is changed.
-            parameters: As `headrace_serve.inference.prepared` takes them.
+            parameters: As `headrace_serve.inference.requests.prepared` takes them.
             line: The line of the access log.
         """
         times = line.timed() if model.timed else None
