@@ -82,7 +82,7 @@ class Models(Operations):
         entries, targets = read_entries(models)
         for (name, number), source in entries.items():
             self._added(name, number, source)
-        self._check_all()
+        self._check_all(self._models.values())
         for alias, target in {**targets, **(aliases or {})}.items():
             self.alias(alias, target)
         try:
@@ -124,7 +124,7 @@ class Models(Operations):
             self._watching.stop()
         threads = [
             threading.Thread(target=model.close, args=(timeout,), daemon=True)
-            for model in list(self._models.values())
+            for model in [*self._models.values(), *self._left]
         ]
         for thread in threads:
             thread.start()
