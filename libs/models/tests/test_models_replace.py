@@ -9,7 +9,7 @@ import pytest
 
 import headrace
 from headrace.errors import ClosedError, ConfigError, SetupError
-from headrace_models import Models, UnknownModelError
+from headrace_models import Models, UnknownModelError, folder_models
 from headrace_testing import Blocking
 
 
@@ -187,3 +187,38 @@ def test_no_request_fails_while_all_are_replaced_again_and_again(says):
                 over.set()
             assert all(one.result(60) > 0 for one in asking)
         assert says.living == 2
+
+
+def test_what_is_checked_is_not_built(says):
+    with Models({}) as models:
+        models.check({"a": saying("a1"), "live": {"a": 1.0}})
+        with pytest.raises(ConfigError):
+            models.check({"a": {"backend": "Sayz"}})
+        with pytest.raises(UnknownModelError):
+            models.check({"a": saying("a1"), "live": {"b": 1.0}})
+        assert says.built == list(models) == []
+
+
+def test_a_folder_is_read_as_a_dict(tmp_path):
+    (tmp_path / "b").mkdir()
+    for name in ("a", "b/3", "_common"):
+        (tmp_path / f"{name}.toml").write_text('backend = "Says(one)"')
+    (tmp_path / "aliases.toml").write_text('live = "b:3"\nsome = {a = 1, "b:3" = 3}')
+    found = folder_models(tmp_path)
+    assert found == {
+        "a": str(tmp_path / "a.toml"), "b:3": str(tmp_path / "b" / "3.toml"),
+        "live": {"b:3": 1.0}, "some": {"a": 1, "b:3": 3},
+    }  # fmt: skip
+    with Models(found) as models:
+        assert answer(models, "live") == "one"
+
+
+def test_adapt_gives_the_configuration_that_is_built(says):
+    def louder(given, config):
+        assert given == saying(config.to_dict()["backend"][5:-1])
+        return headrace.PipelineConfig.load(saying(given["backend"][5:-1].upper()))
+
+    with Models({"a": saying("one")}, adapt=louder) as models:
+        assert answer(models, "a") == "ONE"
+        models.update("a", saying("two"))
+        assert answer(models, "a") == "TWO"

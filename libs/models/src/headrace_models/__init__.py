@@ -5,6 +5,7 @@ from headrace_models.errors import UnknownModelError, UnloadedError
 from headrace_models.models import Models
 from headrace_models.prepared import Prepared
 from headrace_models.requests import NamedModel
+from headrace_models.sources import folder_models, is_shares
 
 __version__ = "0.1.0"
 
@@ -16,4 +17,6 @@ __all__ = [
     "UnknownModelError",
     "UnloadedError",
     "__version__",
+    "folder_models",
+    "is_shares",
 ]

@@ -45,7 +45,8 @@ class Operations(Requests):
                 try:
                     version.read(self._rules)
                 except ConfigError as error:
-                    problems += [_placed(one, version.title) for one in error.problems]
+                    title = version.title if len(model.versions) > 1 else version.name
+                    problems += [_placed(one, title) for one in error.problems]
         if problems:
             raise ConfigError(problems)
 
@@ -173,16 +174,7 @@ class Operations(Requests):
             UnknownModelError: An alias names no model.
             ClosedError: The models are closed.
         """
-        self._check_open()
-        entries, targets = read_entries(models)
-        fresh: dict[str, Model] = {}
-        for (name, number), source in entries.items():
-            model = fresh.setdefault(name, Model(name, self._rules))
-            late = not self._preload or not {name, f"{name}:{number}"}.isdisjoint(lazy)
-            model.add(number, source, on_demand=late)
-        self._check_all(fresh.values())
-        known = {**self._models, **fresh} if keep_others else fresh
-        shares = {alias: self._shares_of(alias, one, known) for alias, one in targets.items()}
+        fresh, shares = self._checked(models, keep_others=keep_others, lazy=lazy)
         prepared = Prepared(fresh, lambda: self._put(fresh, shares, keep_others=keep_others))
         try:
             for name, model in fresh.items():
@@ -196,6 +188,31 @@ class Operations(Requests):
             prepared.close()
             raise
         return prepared
+
+    def check(self, models: Mapping[str, Any] | str | PathLike[str]) -> None:
+        """Check everything that `replace` checks before it builds.
+
+        Raises:
+            ConfigError: A name or configuration is wrong; it has the problems of all of them.
+            UnknownModelError: An alias names no model.
+            ClosedError: The models are closed.
+        """
+        self._checked(models)
+
+    def _checked(
+        self, models: Any, *, keep_others: bool = False, lazy: Collection[str] = ()
+    ) -> tuple[dict[str, Model], dict[str, Shares]]:
+        """Return new models and aliases, checked and not built."""
+        self._check_open()
+        entries, targets = read_entries(models)
+        fresh: dict[str, Model] = {}
+        for (name, number), source in entries.items():
+            model = fresh.setdefault(name, Model(name, self._rules))
+            late = not self._preload or not {name, f"{name}:{number}"}.isdisjoint(lazy)
+            model.add(number, source, on_demand=late)
+        self._check_all(fresh.values())
+        known = {**self._models, **fresh} if keep_others else fresh
+        return fresh, {name: self._shares_of(name, one, known) for name, one in targets.items()}
 
     def _put(
         self, fresh: dict[str, Model], shares: dict[str, Shares], *, keep_others: bool
