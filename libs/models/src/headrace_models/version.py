@@ -160,7 +160,7 @@ class Version:
         except (
             SystemExit
         ) as error:  # it would end the thread, or the process, that goes on with the old pipeline
-            what = f"the code of model {self.title!r} has called sys.exit"
+            what = f"the code of model {self.name!r} has called sys.exit"
             raise SetupError(what) from error
         return pipe
 

@@ -30,7 +30,7 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
         list[str] | None,
         typer.Argument(
             metavar="[NAME[:VERSION]=]CONFIG...",
-            help="What to serve; default: the file's stem as name, 1 as version.",
+            help="What to serve; default: the file's stem as name, 1 as version. A folder: all models in it.",
         ),
     ] = None,
     models_file: Annotated[
@@ -211,6 +211,12 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
             help="An object that provides pipelines by name and version, as package.module:object.",
         ),
     ] = None,
+    watch: Annotated[
+        bool,
+        typer.Option(
+            "--watch", help="Update models whose files change, and load new ones of a folder."
+        ),
+    ] = False,
     no_import: Annotated[
         bool, typer.Option("--no-import", help="Refuse to import code for configurations.")
     ] = False,
@@ -262,6 +268,7 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
         allow=tuple(allow or ()),
         cors_origins=tuple(cors_origin or ()),
         server_name=server_name,
+        watch=watch,
         limits=Limits(
             max_body_bytes=max_body_bytes,
             max_inflight_bytes=max_inflight_bytes,

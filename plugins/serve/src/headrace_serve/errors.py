@@ -51,6 +51,7 @@ __all__ = [
     "FieldError",
     "ItemError",
     "NotAllowedError",
+    "NotBuiltError",
     "NotJsonError",
     "NotReceivedError",
     "Refusal",
@@ -176,6 +177,21 @@ class UnavailableError(ServeError):
     """The server is about to shut down, or the model is not loaded."""
 
     code = "closed"
+
+
+class NotBuiltError(UnavailableError):
+    """A model that a request builds takes no requests yet.
+
+    Attributes:
+        name, version: The model.
+        retry_after_s: The seconds after which the same request may succeed.
+    """
+
+    def __init__(
+        self, name: str, version: str, why: str = "is being built", retry_after_s: int = 1
+    ) -> None:
+        self.name, self.version, self.retry_after_s = name, version, retry_after_s
+        super().__init__(f"model {name!r} {why}")
 
 
 class UnsupportedError(ServeError):

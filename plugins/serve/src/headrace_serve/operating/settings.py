@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ConfigError, Problem
 from headrace_serve.allowing import check_allowed, check_origins
 from headrace_serve.keys import Keys
 from headrace_serve.limits import Limits
-from headrace_serve.models.catalogue import check_models
 from headrace_serve.models.entries import read_models
+from headrace_serve.models.held import check_models
 from headrace_serve.models.manager import load_manager
 from headrace_serve.operating.listening import check_ports
 from headrace_serve.operating.server import Server
@@ -55,6 +56,7 @@ class Settings:
     allow: tuple[str, ...] = ()
     cors_origins: tuple[str, ...] = ()
     server_name: str = "headrace-serve"
+    watch: bool = False
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
@@ -155,7 +157,13 @@ class Settings:
             listener=listener,
             everywhere=everywhere,
             listen_first=listen_first,
+            watch=self._watched(),
         )
+
+    def _watched(self) -> bool | str:
+        """Return what `Server` watches: the first folder of models, or, without one, the files of the models."""
+        folders = (one for one in self.models if Path(one).is_dir())
+        return self.watch and next(folders, True)
 
     def _tls(self) -> Tls | None:
         if self.tls_cert is None or self.tls_key is None:
