@@ -28,6 +28,8 @@ __all__ = ["Repository"]
 logger = logging.getLogger("headrace.serve")
 
 _MOST_WAITING = 16
+_FAILED = "failed to load: "
+"""What clients of Triton look for in the refusal of a load."""
 
 
 class Served(Protocol):
@@ -71,7 +73,7 @@ class Repository:
         for parameter in parameters:
             if parameter == "config" or parameter.startswith("file:"):
                 raise NotAllowedError(
-                    f"parameter {parameter[:80]!r}: configurations and files of requests are refused,"
+                    f"{_FAILED}parameter {parameter[:80]!r}: configurations and files of requests are refused,"
                     " because they are code"
                 )
             raise unknown_parameter(parameter, "the request", [])
@@ -109,7 +111,9 @@ class Repository:
             if self._waiting >= _MOST_WAITING:
                 what = "other models are being loaded"
                 raise OverloadedError(what, queue_size=_MOST_WAITING, waiting=self._waiting)
-            raise UnknownModelError(name, served={one.name for one in self._service.models})
+            served = {one.name for one in self._service.models}
+            doing = _FAILED if kind == "load" else ""
+            raise UnknownModelError(name, served=served, doing=doing)
 
         if self._service.models.is_loading(name):
             work.close()
