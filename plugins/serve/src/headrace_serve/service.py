@@ -216,12 +216,21 @@ class Service:
                 one.measured.close()
         self.changes.notify()
 
-    def withdraw(self, name: str, version: str, reason: str) -> None:
-        """Refuse requests for a version from now on, because its pipeline is closed by who holds it."""
+    def withdraw(self, name: str, version: str, reason: str | None) -> None:
+        """Refuse requests for a version from now on, because its pipeline is closed by who holds it.
+
+        Args:
+            name: The model.
+            version: Its version.
+            reason: Why; None: there is no such version any more.
+        """
         model = self.models.get(name, version)
-        if model is not None and not model.unloaded:
-            model.unloaded, model.reason = True, reason
-            self.changes.notify()
+        if model is None or model.unloaded:
+            return
+        model.unloaded, model.reason = True, reason or ""
+        model.measured.close()
+        self.models = self.models.without(model) if reason is None else self.models.extended(model)
+        self.changes.notify()
 
     def named(
         self, name: str, version: str = "", key: Callable[[], str] | None = None
@@ -235,8 +244,8 @@ class Service:
         """
         if version or self.models.has(name):
             return name, version
-        for source in (self.models.held.models, self.given):
-            if hasattr(source, "resolve") and name in source:
+        for source in self.following.sources:
+            if name in source:
                 chosen = source.resolve(name, key=(key() if key is not None else "") or None)
                 name, _, number = chosen.partition(":")
                 return name, number if number in self.models.versions(name) else ""
@@ -244,11 +253,8 @@ class Service:
 
     def aliases(self) -> dict[str, dict[str, float]]:
         """Return the shares of each alias that is served."""
-        sources = (self.models.held.models, self.given)
-        known = [one.status() for one in sources if hasattr(one, "resolve")]
-        return {
-            name: one["shares"] for each in known for name, one in each.items() if one.get("shares")
-        }
+        known = [one.status().items() for one in self.following.sources]
+        return {name: one["shares"] for each in known for name, one in each if one.get("shares")}
 
     def described(self, name: str, version: str = "") -> Model:
         """Return a model of which clients are told, loaded or not; one that a request builds is built from now on.

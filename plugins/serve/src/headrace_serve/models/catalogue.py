@@ -50,15 +50,17 @@ class Catalogue:
         self._models: dict[str, dict[str, Model]] = {}
         for model in models:
             self._models.setdefault(model.name, {})[model.version] = model
-        ready = [*self.lazy, *((one.name, one.version) for one in self)]
-        self._greatest = dict(sorted(self.loading, key=_number)) | dict(sorted(ready, key=_number))
+        places = {place: (0, int(place[1])) for place in self.loading}
+        places |= {(one.name, one.version): (2 - one.unloaded, int(one.version)) for one in self}
+        places |= {place: (2, int(place[1])) for place in self.lazy}
+        self._greatest = dict(sorted(places, key=places.__getitem__))
 
     def __iter__(self) -> Iterator[Model]:
         for versions in self._models.values():
             yield from versions.values()
 
     def find(self, name: str, version: str = "") -> Model:
-        """Return a model; without a version, its greatest version.
+        """Return a model; without a version, the greatest one that takes requests, else the greatest.
 
         Raises:
             UnknownModelError: There is no such model or version.
@@ -129,6 +131,11 @@ class Catalogue:
             lazy=lazy,
         )
 
+    def without(self, model: Model) -> Catalogue:
+        """Return a catalogue without a model."""
+        kept = [one for one in self if one is not model]
+        return Catalogue(kept, held=self.held, loading=self.loading, lazy=self.lazy)
+
     @property
     def ready(self) -> bool:
         """Whether every model is ready, except those that requests build, and those that requests have unloaded."""
@@ -161,10 +168,6 @@ class Catalogue:
         self.held.models.close(timeout=timeout)
         for model in self:
             model.measured.close()
-
-
-def _number(place: tuple[str, str]) -> int:
-    return int(place[1])
 
 
 def build_models(

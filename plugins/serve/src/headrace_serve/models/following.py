@@ -37,8 +37,8 @@ class Served(Protocol):
     def put(self, model: Model, replaces: str = "") -> None:
         """Serve a model from now on."""
 
-    def withdraw(self, name: str, version: str, reason: str) -> None:
-        """Send a version no requests from now on."""
+    def withdraw(self, name: str, version: str, reason: str | None) -> None:
+        """Send a version no requests from now on; None: there is no such version any more."""
 
 
 class Following:
@@ -57,6 +57,12 @@ class Following:
         for number in {*wanted} - {*self._stops}:
             self._stops[number] = (wanted[number], wanted[number].subscribe(self._changed))
 
+    @property
+    def sources(self) -> list[Any]:
+        """Those of them that know states and aliases."""
+        all_ = [one for one, _ in list(self._stops.values())]
+        return [one for one in all_ if hasattr(one, "status") and hasattr(one, "resolve")]
+
     def look(self) -> None:
         """Serve what has changed between the building of the catalogue and `follow`."""
         for source, _ in list(self._stops.values()):
@@ -71,7 +77,10 @@ class Following:
         if change.state == "ready" and change.pipeline is not None:
             self._put(name, version, change.pipeline, change.replaces)
         elif change.state in _GONE and not self._takes_requests(name, version):
-            self._service.call(lambda: self._service.withdraw(name, version, change.reason))
+            versions = (one.status().get(name, {}).get("versions", {}) for one in self.sources)
+            known = not self.sources or any(version in one for one in versions)
+            reason = change.reason if known else None
+            self._service.call(lambda: self._service.withdraw(name, version, reason))
 
     def _takes_requests(self, name: str, version: str) -> bool:
         """Return whether a version does so although one of its pipelines does not any more, as in an update."""
