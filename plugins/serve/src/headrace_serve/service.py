@@ -207,13 +207,12 @@ class Service:
                 pass
         return None
 
-    def put(self, model: Model, replaces: str = "") -> None:
-        """Serve a model from now on, in the place of the one of its version, and of version ``replaces``."""
-        old = [self.models.get(model.name, one) for one in {model.version, replaces}]
-        self.models = self.models.extended(model, replaces)
-        for one in old:
-            if one is not None:
-                one.measured.close()
+    def put(self, model: Model) -> None:
+        """Serve a model from now on, in the place of the one of its version."""
+        old = self.models.get(model.name, model.version)
+        self.models = self.models.extended(model)
+        if old is not None:
+            old.measured.close()
         self.changes.notify()
 
     def withdraw(self, name: str, version: str, reason: str | None) -> None:

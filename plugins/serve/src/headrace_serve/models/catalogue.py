@@ -31,6 +31,7 @@ class Catalogue:
         models: The models that take requests.
         held: See the attribute, as for the next two.
         prepared: What was built for this catalogue, and takes no requests before `switch`.
+        entries: What is served under each name and version, of those that were built for it.
         loading, lazy: See the attributes.
     """
 
@@ -40,13 +41,14 @@ class Catalogue:
         *,
         held: Held | None = None,
         prepared: Prepared | None = None,
+        entries: Mapping[tuple[str, str], ModelEntry] | None = None,
         loading: Iterable[tuple[str, str]] = (),
         lazy: Mapping[tuple[str, str], ModelEntry] | None = None,
     ) -> None:
         self.held = held or Held()
         self.loading = set(loading)
         self.lazy = dict(lazy or {})
-        self._prepared = prepared
+        self._prepared, self._entries = prepared, entries or {}
         self._models: dict[str, dict[str, Model]] = {}
         for model in models:
             self._models.setdefault(model.name, {})[model.version] = model
@@ -119,21 +121,15 @@ class Catalogue:
             [*kept, *by], held=self.held, loading=self.loading, lazy={**lazy, **by.lazy}
         )
 
-    def extended(self, model: Model, replaces: str = "") -> Catalogue:
-        """Return a catalogue that also has a model, in the place of the one of its version, and of version ``replaces``."""
-        name, gone = model.name, {(model.name, model.version), (model.name, replaces)}
-        kept = [one for one in self if (one.name, one.version) not in gone]
-        lazy = {place: one for place, one in self.lazy.items() if place not in gone}
-        return Catalogue(
-            [*kept, model],
-            held=self.held,
-            loading=self.loading - {(name, model.version)},
-            lazy=lazy,
-        )
+    def extended(self, model: Model) -> Catalogue:
+        """Return a catalogue that also has a model, in the place of the one of its version."""
+        place, kept = (model.name, model.version), self.without(model)
+        lazy = {one: entry for one, entry in self.lazy.items() if one != place}
+        return Catalogue([*kept, model], held=self.held, loading=self.loading - {place}, lazy=lazy)
 
     def without(self, model: Model) -> Catalogue:
-        """Return a catalogue without a model."""
-        kept = [one for one in self if one is not model]
+        """Return a catalogue without a version of a model."""
+        kept = [one for one in self if (one.name, one.version) != (model.name, model.version)]
         return Catalogue(kept, held=self.held, loading=self.loading, lazy=self.lazy)
 
     @property
@@ -148,6 +144,7 @@ class Catalogue:
             before: The models that are served no more; their requests are measured no more.
         """
         if self._prepared is not None:
+            self.held.entries.update(self._entries)
             self._prepared.switch()
         for model in before:
             model.measured.close()
@@ -200,7 +197,8 @@ def build_models(
         built, prepared = held.prepare(
             entries, aliases, before, others=only is not None, lazy=only is None
         )
-        made = Catalogue(built, held=held, prepared=prepared, lazy=_lazy(entries, built))
+        lazy = _lazy(entries, built)
+        made = Catalogue(built, held=held, prepared=prepared, entries=entries, lazy=lazy)
     except BaseException:
         if before is None:
             held.models.close(timeout=2.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.errors import HeadraceError
@@ -23,8 +24,6 @@ __all__ = ["Following"]
 
 logger = logging.getLogger("headrace.serve")
 
-_GONE = ("draining", "unloaded", "failed")
-
 
 class Served(Protocol):
     """The part of `Service` that changes with the models."""
@@ -34,7 +33,7 @@ class Served(Protocol):
     def call(self, change: Callable[[], None]) -> None:
         """Make a change between two steps of the event loop."""
 
-    def put(self, model: Model, replaces: str = "") -> None:
+    def put(self, model: Model) -> None:
         """Serve a model from now on."""
 
     def withdraw(self, name: str, version: str, reason: str | None) -> None:
@@ -42,63 +41,64 @@ class Served(Protocol):
 
 
 class Following:
-    """Has a service serve what those hold that it follows: `headrace_models.Models`, and managers with ``subscribe``."""
+    """Has a service serve what those hold that it follows: `headrace_models.Models`, and managers like it.
+
+    Attributes:
+        sources: Those that it follows.
+    """
 
     def __init__(self, service: Served) -> None:
         self._service = service
-        self._stops: dict[int, tuple[Any, Callable[[], None]]] = {}
+        self._stops: list[Callable[[], None]] = []
         self._building: set[tuple[str, str]] = set()
+        self.sources: list[Any] = []
 
     def follow(self, *sources: Any) -> None:
         """Hear of the changes of these from now on, and of no others."""
-        wanted = {id(one): one for one in sources if hasattr(one, "subscribe")}
-        for known in {*self._stops} - {*wanted}:
-            self._stops.pop(known)[1]()
-        for number in {*wanted} - {*self._stops}:
-            self._stops[number] = (wanted[number], wanted[number].subscribe(self._changed))
-
-    @property
-    def sources(self) -> list[Any]:
-        """Those of them that know states and aliases."""
-        all_ = [one for one, _ in list(self._stops.values())]
-        return [one for one in all_ if hasattr(one, "status") and hasattr(one, "resolve")]
+        stops = self._stops
+        self.sources = [one for one in sources if hasattr(one, "subscribe")]
+        self._stops = [one.subscribe(partial(self._changed, one)) for one in self.sources]
+        for stop in stops:
+            stop()
 
     def look(self) -> None:
         """Serve what has changed between the building of the catalogue and `follow`."""
-        for source, _ in list(self._stops.values()):
-            for model in list(self._service.models):
-                if model.version in source.versions().get(model.name, ()):
-                    pipe = source.pipeline(model.name, model.version)
-                    self._put(model.name, model.version, pipe)
+        for source in self.sources:
+            for name in source.versions():
+                self._sync(source, name)
 
-    def _changed(self, change: Change) -> None:
+    def _changed(self, source: Any, change: Change) -> None:
         """Take a change, in the thread that makes it and that waits for this."""
-        name, version = change.name, change.version
-        if change.state == "ready" and change.pipeline is not None:
-            self._put(name, version, change.pipeline, change.replaces)
-        elif change.state in _GONE and not self._takes_requests(name, version):
-            versions = (one.status().get(name, {}).get("versions", {}) for one in self.sources)
-            known = not self.sources or any(version in one for one in versions)
-            reason = change.reason if known else None
-            self._service.call(lambda: self._service.withdraw(name, version, reason))
+        if change.state != "loading":
+            self._sync(source, change.name, change.replaces)
 
-    def _takes_requests(self, name: str, version: str) -> bool:
-        """Return whether a version does so although one of its pipelines does not any more, as in an update."""
-        sources = [one for one, _ in list(self._stops.values())]
-        return any(version in one.versions().get(name, ()) for one in sources)
+    def _sync(self, source: Any, name: str, replaced: str = "") -> None:
+        """Serve the versions of a model that take requests, and no others; one that was replaced is forgotten."""
+        known = source.status().get(name, {}).get("versions", {})
+        numbers = source.versions().get(name, ())
+        for version in numbers:
+            if known.get(version, {}).get("state") == "ready":
+                self._put(name, version, source.pipeline(name, version))
+        for model in [one for one in self._service.models if one.name == name]:
+            if model.version not in numbers:
+                there = model.version in known and model.version != replaced
+                reason = known[model.version]["reason"] if there else None
+                self._withdraw(name, model.version, reason)
 
-    def _put(self, name: str, version: str, pipe: Pipeline, replaces: str = "") -> None:
+    def _put(self, name: str, version: str, pipe: Pipeline) -> None:
         now = self._service.models.get(name, version)
-        if now is not None and now.pipe is pipe:
+        if now is not None and now.pipe is pipe and not now.unloaded:
             return  # who made the change has put it in its place already
         try:
             model = self._service.models.held.made(name, version, pipe)
         except Exception as error:
             logger.exception("model %r cannot be served", f"{name}:{version}")
-            reason = f"it cannot be served: {type(error).__name__}"
-            self._service.call(lambda: self._service.withdraw(name, version, reason))
+            self._withdraw(name, version, f"it cannot be served: {type(error).__name__}")
         else:
-            self._service.call(lambda: self._service.put(model, replaces))
+            self._service.call(lambda: self._service.put(model))
+
+    def _withdraw(self, name: str, version: str, reason: str | None) -> None:
+        self._service.call(lambda: self._service.withdraw(name, version, reason))
 
     def build(self, name: str, version: str) -> NotBuiltError:
         """Have a model built in a thread of its own, unless its last build has just failed; return what clients are told."""
@@ -108,10 +108,8 @@ class Following:
         known = source.status().get(name, {}).get("versions", {}).get(version, {})
         wait_s = known.get("retry_after_s") or 0.0
         if known.get("state") == "failed" and wait_s > 0:
-            kind = known["reason"].partition(":")[0]
-            return NotBuiltError(
-                name, version, f"could not be built ({kind})", math.ceil(min(wait_s, 60.0))
-            )
+            why = f"could not be built ({known['reason'].partition(':')[0]})"
+            return NotBuiltError(name, version, why, math.ceil(wait_s))
         if (name, version) not in self._building:
             self._building.add((name, version))
             title = f"headrace-serve-build-{name}:{version}"

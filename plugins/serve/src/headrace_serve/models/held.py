@@ -39,7 +39,7 @@ class Held:
     def __init__(self, *, allow_import: bool = True) -> None:
         self.models = Models({}, check=self._check, adapt=_adapted, allow_import=allow_import)
         self.entries: dict[tuple[str, str], ModelEntry] = {}
-        self._here = _Here()
+        self._here = threading.local()
 
     def prepare(
         self,
@@ -70,24 +70,22 @@ class Held:
             for (name, version), entry in entries.items()
             if lazy and entry.lazy and (before is None or before.get(name, version) is None)
         ]
-        self._here.entries, self._here.before = entries, before
+        self._here.entries = entries
         try:
             configs = {**_configs(entries), **aliases}
             prepared = self.models.prepare(configs, keep_others=others, lazy=late)
-            try:
-                made = []
-                for place, entry in entries.items():
-                    if place in prepared.pipelines:
-                        made.append(self.made(*place, prepared.pipelines[place]))
-                    elif isinstance(entry.config, headrace.Pipeline):
-                        now = None if before is None else before.get(*place)
-                        made.append(Model(*place, entry, now))
-            except BaseException:
-                prepared.close()
-                raise
         finally:
-            self._here.entries = self._here.before = None
-        self.entries = {**self.entries, **entries} if others else dict(entries)
+            self._here.entries = None
+        try:
+            made = []
+            for place, entry in entries.items():
+                pipe = prepared.pipelines.get(place)
+                if pipe is not None or isinstance(entry.config, headrace.Pipeline):
+                    now = None if before is None else before.get(*place)
+                    made.append(Model(*place, entry, now, pipe))
+        except BaseException:
+            prepared.close()
+            raise
         return made, prepared
 
     def load(self, entries: Entries, aliases: Mapping[str, Any]) -> Iterator[Model]:
@@ -114,36 +112,14 @@ class Held:
             self.models.alias(alias, shares)
 
     def made(self, name: str, version: str, pipe: Pipeline) -> Model:
-        """Return the model of a pipeline that this thread has built."""
-        model = self._here.made.pop((name, version), None)
-        if model is not None and model.pipe is pipe:
-            return model
-        return Model(
-            name, version, self._entry(name, version, pipe), self._before(name, version), pipe
-        )
+        """Return the model of a pipeline that is served by itself, or by a manager."""
+        entries = getattr(self._here, "entries", None) or self.entries
+        entry = entries.get((name, version)) or ModelEntry(config=pipe, version=version)
+        return Model(name, version, entry, pipe=pipe)
 
     def _check(self, name: str, version: str, pipe: Pipeline) -> None:
-        """Read the signature of a pipeline, which fails its build if clients could not be told of it."""
-        entry = self._entry(name, version, pipe)
-        model = Model(name, version, entry, self._before(name, version), pipe)
-        self._here.made[name, version] = model
-
-    def _entry(self, name: str, version: str, pipe: Pipeline) -> ModelEntry:
-        entries = self.entries if self._here.entries is None else self._here.entries
-        return entries.get((name, version)) or ModelEntry(config=pipe, version=version)
-
-    def _before(self, name: str, version: str) -> Model | None:
-        before = self._here.before
-        return None if before is None else before.get(name, version)
-
-
-class _Here(threading.local):
-    """What belongs to the build in one thread: its entries, the catalogue of before, the models that it has made."""
-
-    def __init__(self) -> None:
-        self.entries: Entries | None = None
-        self.before: Catalogue | None = None
-        self.made: dict[tuple[str, str], Model] = {}
+        """Fail the build of a pipeline of which clients could not be told what it takes and gives."""
+        self.made(name, version, pipe)
 
 
 def _adapted(given: Any, config: PipelineConfig) -> PipelineConfig:

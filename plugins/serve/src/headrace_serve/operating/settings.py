@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Settings"]
 
+_OF_SERVER = (
+    "host", "port", "grpc_port", "admin_port", "limits", "debug_errors", "priority_default", "allow",
+    "allow_import", "cors_origins", "server_name",
+)  # fmt: skip
+"""The settings that `Server` takes as they are."""
 _AGE_S = 300.0
 """The greatest age of a gRPC connection, in seconds, if several processes share the port."""
 
@@ -139,31 +144,17 @@ class Settings:
         listen_first: bool = True,
     ) -> Server:
         """Make the server; it does not listen yet. Arguments and errors are those of `Server`."""
+        folders = (one for one in self.models if Path(one).is_dir())
         return Server(
             **self.read(),
+            **{name: getattr(self, name) for name in _OF_SERVER},
             tls=self._tls(),
-            host=self.host,
-            port=self.port,
-            grpc_port=self.grpc_port,
-            admin_port=self.admin_port,
-            limits=self.limits,
-            debug_errors=self.debug_errors,
-            priority_default=self.priority_default,
-            allow=self.allow,
-            allow_import=self.allow_import,
-            cors_origins=self.cors_origins,
-            server_name=self.server_name,
             worker=worker,
             listener=listener,
             everywhere=everywhere,
             listen_first=listen_first,
-            watch=self._watched(),
+            watch=self.watch and next(folders, True),
         )
-
-    def _watched(self) -> bool | str:
-        """Return what `Server` watches: the first folder of models, or, without one, the files of the models."""
-        folders = (one for one in self.models if Path(one).is_dir())
-        return self.watch and next(folders, True)
 
     def _tls(self) -> Tls | None:
         if self.tls_cert is None or self.tls_key is None:
