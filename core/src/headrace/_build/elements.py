@@ -27,7 +27,7 @@ from headrace._plan.element import (
 )
 from headrace._plan.word import Word, give_threads, word_of
 from headrace._portable import error_text
-from headrace._scheduling.batch import entered_here
+from headrace._scheduling.batch import deadline_here, entered_here, unwanted_here
 from headrace._scheduling.own_thread import OwnThread
 from headrace._shared import Shared
 from headrace.errors import SetupError
@@ -177,7 +177,7 @@ class ElementBuilder:
         backend._warm()
         if callable(getattr(cls, "enter", None)):
             self.enters[cls] = backend
-        if cls.builds_elsewhere:
+        if cls.builds_elsewhere or cls.uses_pipeline:
             at.end.exit(backend, element)
         self.measuring.add(backend, element, at.index or 0)
         if self.node is None and not cls._reentrant:
@@ -233,6 +233,10 @@ class ElementBuilder:
             followed_by=self.followed_by.get(element),
             span=self.measuring.span(element, index),
             entered=partial(entered_here, element.cls),
+            pipeline=self.commons.store,
+            pad=keys.pad,
+            deadline=deadline_here,
+            unwanted=unwanted_here,
         )
 
     def _late(self, asking: Backend, element: Element, at: BuildSite, text: str) -> Backend:

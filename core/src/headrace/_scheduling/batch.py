@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from headrace._checked import filler
 from headrace._portable import caused, is_abandoned
 from headrace._scheduling.cycles import batches_run
-from headrace._scheduling.entry import Entry, own_error
+from headrace._scheduling.entry import DONE, Entry, own_error
 from headrace._scheduling.threads import served_by
 from headrace.errors import BackendError, BatchRangeError, ClosedError, NoResultError, code_of
 
@@ -228,6 +228,26 @@ def entered_here(cls: type, request: Request) -> Any:
                 if entry.request is request:
                     return None if entry.entered is None else entry.entered.get(cls)
     return None
+
+
+def entry_of(request: Request) -> Entry:
+    """Return the entry of a request in a batch that runs here; see `entry_here` for an item that a container made."""
+    for ident in served_by(get_ident()):
+        for batch in batches_run.get(ident, ()):
+            for entry in batch:
+                if entry.request is request:
+                    return entry
+    return entry_here()(request)
+
+
+def deadline_here(request: Request) -> float | None:
+    """Return ``context.deadline(request)``."""
+    return entry_of(request).deadline
+
+
+def unwanted_here(request: Request) -> bool:
+    """Return ``context.unwanted(request)``."""
+    return entry_of(request).state == DONE
 
 
 def entry_here() -> Callable[[Request], Entry]:
