@@ -262,6 +262,18 @@ class Requests:
         place = self._places.get(name) or self._place(name, key)
         return place.version.title
 
+    def wake(self, name: str) -> None:
+        """Have a model built that a request builds, without waiting for it; one that takes requests stays as it is.
+
+        Args:
+            name: See `__call__`.
+
+        Raises:
+            UnknownModelError, UnloadedError, ClosedError: As `__call__` does.
+            ConfigError, SetupError, PluginError: It could not be built a short while ago, and is not tried again yet.
+        """
+        self._building(name, None)
+
     def __contains__(self, name: object) -> bool:
         if not isinstance(name, str):
             return False

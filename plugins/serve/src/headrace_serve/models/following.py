@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -50,7 +49,6 @@ class Following:
     def __init__(self, service: Served) -> None:
         self._service = service
         self._stops: list[Callable[[], None]] = []
-        self._building: set[tuple[str, str]] = set()
         self.sources: list[Any] = []
 
     def follow(self, *sources: Any) -> None:
@@ -69,6 +67,8 @@ class Following:
 
     def _changed(self, source: Any, change: Change) -> None:
         """Take a change, in the thread that makes it and that waits for this."""
+        if change.state == "failed":
+            logger.warning("model %r: %s", f"{change.name}:{change.version}", change.reason)
         if change.state != "loading":
             self._sync(source, change.name, change.replaces)
 
@@ -101,26 +101,14 @@ class Following:
         self._service.call(lambda: self._service.withdraw(name, version, reason))
 
     def build(self, name: str, version: str) -> NotBuiltError:
-        """Have a model built in a thread of its own, unless its last build has just failed; return what clients are told."""
+        """Have a model built without waiting, unless its last build has just failed; return what clients are told."""
         catalogue = self._service.models
         given = catalogue.lazy[name, version].config
         source = given.manager if isinstance(given, Later) else catalogue.held.models
-        known = source.status().get(name, {}).get("versions", {}).get(version, {})
-        wait_s = known.get("retry_after_s") or 0.0
-        if known.get("state") == "failed" and wait_s > 0:
-            why = f"could not be built ({known['reason'].partition(':')[0]})"
-            return NotBuiltError(name, version, why, math.ceil(wait_s))
-        if (name, version) not in self._building:
-            self._building.add((name, version))
-            title = f"headrace-serve-build-{name}:{version}"
-            work = (source, name, version)
-            threading.Thread(target=self._build, args=work, name=title, daemon=True).start()
-        return NotBuiltError(name, version)
-
-    def _build(self, source: Any, name: str, version: str) -> None:
         try:
-            self._put(name, version, source.pipeline(name, version))
+            source.wake(f"{name}:{version}")
         except HeadraceError as error:
-            logger.warning("model %r could not be built: %s", f"{name}:{version}", error)
-        finally:
-            self._building.discard((name, version))
+            known = source.status().get(name, {}).get("versions", {}).get(version, {})
+            why = f"could not be built ({type(error).__name__})"
+            return NotBuiltError(name, version, why, math.ceil(known.get("retry_after_s") or 1))
+        return NotBuiltError(name, version)

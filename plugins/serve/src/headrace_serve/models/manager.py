@@ -33,7 +33,7 @@ class ModelManager(Protocol):
     The server asks the manager when it starts, when it reloads, and when a request loads a model (then only for that
     model's versions). The server never closes a manager's pipelines.
 
-    A manager whose pipelines change by themselves has ``subscribe(listener)``, ``status()``, ``resolve(name, key=...)`` and ``in`` too, as
+    A manager whose pipelines change by themselves has ``subscribe(listener)``, ``status()``, ``resolve(name, key=...)``, ``wake(name)`` and ``in`` too, as
     `headrace_models.Models` has them: it calls the listener with each `headrace_models.Change`, and closes no pipeline before
     the listener has returned. A version that is not ``ready`` is built at its first request, and a name may be an alias.
     """
