@@ -236,6 +236,7 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
     Examples:
       headrace serve line.toml
       headrace serve size=size.toml --port 8000 --grpc-port 8001
+      headrace serve served --watch
       headrace serve --models serve.toml --host 0.0.0.0 --workers 4 --access-log
     """  # noqa: D301 - typer keeps the lines after a backspace character
     from headrace_serve.limits import Limits
