@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from headrace import errors, hookspecs, keys, plugins, policies, words
     from headrace._backend import Backend, InitContext
     from headrace._build.compose import pipe
+    from headrace._checked import PENDING
     from headrace._explain import explain
     from headrace._expression.parser import parse
     from headrace._options import FilePath, Options, OutputPath
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "PENDING",
     "Backend",
     "FilePath",
     "InitContext",
@@ -45,6 +47,7 @@ __all__ = [
 ]
 
 _HOME = {
+    "PENDING": "headrace._checked",
     "Backend": "headrace._backend",
     "FilePath": "headrace._options",
     "InitContext": "headrace._backend",

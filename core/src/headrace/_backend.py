@@ -182,7 +182,8 @@ class Backend(Checked):
 
         Returns:
             None when all went well, else a list with an exception or None per item: this is the one way to
-            fail single items. Any other value is a ContractError for all items.
+            fail single items. In place of an exception stands `headrace.PENDING` for an item that the backend answers
+            later. Any other value is a ContractError for all items.
 
         Raises:
             Exception: Any exception fails the whole batch. Where `rerun` is True, the items are then run
@@ -265,13 +266,13 @@ def _no_batch(function: Callable[[], object]) -> None:
     """Ignore the function: outside of a pipeline there is no end of a batch."""
 
 
+def _not_kept(request: Request, *_: object) -> bool:
+    """Know of no request that is kept: outside of a pipeline there is none."""
+    return False
+
+
 def _nothing_entered(request: Request) -> None:
     """Know of nothing: outside of a pipeline no request enters, and none has a deadline."""
-
-
-def _wanted(request: Request) -> bool:
-    """Want every request: outside of a pipeline none is cancelled."""
-    return False
 
 
 def no_build(expression: str, *_: object) -> Any:
@@ -336,11 +337,22 @@ class InitContext:
         deadline: ``deadline(request)``, in ``forward``: when the time of the request is over, in seconds on the clock
             of ``time.monotonic()``; None for never. For an item that a container has made it is the latest deadline
             of the batch.
-        unwanted: ``unwanted(request)``, in ``forward``: whether nobody waits for the request any more, because it was
-            cancelled or its time is over.
         entered: ``entered(request)``, in ``forward``: what the class's ``enter`` returned for the request, also for a
             copy that a node runs on (``each``, a branch, a ``map``). None where it returned nothing, and for an
             item that a container has made itself.
+        resume: ``resume(request, node=None)`` queues a request again for which `forward` has returned
+            `headrace.PENDING`. It goes to the front of the queue of its own node, where any instance may take it, or
+            to the node of that name, whose outcome is then its outcome here. This and the next three may be called
+            from any thread, also while `forward` still runs. It gives False where the request is not kept as PENDING
+            (it has ended, or waits or runs already), and raises ContractError where there is no such node.
+        finish: ``finish(request, outcome)`` ends such a request, with ``result``, or with an error where ``outcome``
+            is an exception. It gives False, and changes nothing, where the request is not kept as PENDING. A deadline,
+            a cancellation, a close, a reload of the node and a fork end it too; then its dict is the caller's again.
+        on_end: ``on_end(request, function)`` has ``function(request)`` called once, in a helper thread, after a
+            request has its outcome, whichever that is. The request is kept as PENDING, or in the batch that runs;
+            where it has ended, the function is called at once.
+        unwanted: ``unwanted(request)`` tells whether nobody waits any more for a request that is kept as PENDING,
+            or is in the batch that runs: it was cancelled, its time is over, or it has ended otherwise.
         followed_by: The class of the one element that is given what this one writes, in a sequence without
             prefixes. So two classes that know each other may agree on a form of the value that no other
             backend sees. None where any backend may be given it.
@@ -378,7 +390,10 @@ class InitContext:
     pipeline: Shared = field(default_factory=Shared)
     pad: bool = False
     deadline: Callable[[Request], float | None] = _nothing_entered
-    unwanted: Callable[[Request], bool] = _wanted
+    resume: Callable[..., bool] = _not_kept
+    finish: Callable[[Request, Any], bool] = _not_kept
+    on_end: Callable[[Request, Callable[[Request], object]], object] = _not_kept
+    unwanted: Callable[[Request], bool] = _not_kept
 
     def __post_init__(self) -> None:
         if self.scope is None:

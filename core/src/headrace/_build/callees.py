@@ -113,6 +113,8 @@ class SharedUse(Wrapper):
     enter the node through it. Its ``forward`` is that of the child itself, so a call costs nothing more.
     """
 
+    _keeps = True  # as `Around`
+
     def __init__(self, child: Backend, forward: Forward | None = None) -> None:
         super().__init__(child)
         self.forward = forward or child.forward  # type: ignore[method-assign]

@@ -313,6 +313,9 @@ class Engine:
         quiet = self.graph is None or self.graph.wait_ended(until)
         for scheduler in reversed(self._schedulers):
             quiet = scheduler.wait_quiet(until) and quiet
+        # A request that is PENDING may go to a node that had been quiet by then.
+        while quiet and not all(scheduler.is_quiet() for scheduler in self._schedulers):
+            quiet = all(scheduler.wait_quiet(until) for scheduler in self._schedulers)
         if not quiet:
             late = ClosedError("the pipeline was closed before the request was done")
             # An instance whose batch ends later is closed then.

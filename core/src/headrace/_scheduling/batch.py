@@ -7,10 +7,10 @@ from math import inf
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from headrace._checked import filler
+from headrace._checked import PENDING, filler
 from headrace._portable import caused, is_abandoned
 from headrace._scheduling.cycles import batches_run
-from headrace._scheduling.entry import DONE, Entry, own_error
+from headrace._scheduling.entry import Entry, own_error
 from headrace._scheduling.threads import served_by
 from headrace.errors import BackendError, BatchRangeError, ClosedError, NoResultError, code_of
 
@@ -156,7 +156,7 @@ def _per_entry(
         if errors[index] is None and node.must_have_result and "result" not in entry.request:
             errors[index] = _no_result(node.name, instance, entry.request)
         failure = errors[index]
-        if failure is not None:
+        if failure is not None and failure is not PENDING:
             # Here, and not under the lock: `code` may be a property of a plugin's error.
             entry.code = code_of(failure)
             node.failures.note(failure, entry.request)
@@ -243,11 +243,6 @@ def entry_of(request: Request) -> Entry:
 def deadline_here(request: Request) -> float | None:
     """Return ``context.deadline(request)``."""
     return entry_of(request).deadline
-
-
-def unwanted_here(request: Request) -> bool:
-    """Return ``context.unwanted(request)``."""
-    return entry_of(request).state == DONE
 
 
 def entry_here() -> Callable[[Request], Entry]:
