@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 from functools import partial
@@ -78,7 +79,10 @@ class Following:
         numbers = source.versions().get(name, ())
         for version in numbers:
             if known.get(version, {}).get("state") == "ready":
-                self._put(name, version, source.pipeline(name, version))
+                with contextlib.suppress(
+                    HeadraceError
+                ):  # it has just left, of which the next change tells
+                    self._put(name, version, source.pipeline(name, version))
         for model in [one for one in self._service.models if one.name == name]:
             if model.version not in numbers:
                 there = model.version in known and model.version != replaced
