@@ -6,7 +6,6 @@ import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-import headrace
 from headrace.errors import SetupError
 from headrace_serve.counters import Counts
 from headrace_serve.errors import among
@@ -90,10 +89,10 @@ class Model:
         self.version = version
         self.measured = ExitStack()
         self.pipe: Pipeline = entry.config if pipe is None else pipe
-        plan = headrace.explain(self.pipe.config)
+        plan = self.pipe.config.plan()
         found = described(self.pipe, plan)
         self.signature = read_signature(found, entry)
-        self.entry, self.entry_keys = entry_node(plan["nodes"], found)
+        self.entry, self.entry_keys = entry_node(plan.nodes, found)
         self.queue_size = queue_size(self.entry_keys)
         self.timed = is_timed(self.pipe)
         self.fields = read_fields(entry, self.pipe.config, self.entry)
@@ -126,9 +125,8 @@ class Model:
     @property
     def threads(self) -> int:
         """The number of threads that the instances and their libraries may run at a time."""
-        nodes = headrace.explain(self.pipe.config)["nodes"].values()
-        own = [node for node in nodes if node["alias_of"] is None]
-        return sum(int(node["instance_num"]) * int(node["threads"]) for node in own)
+        nodes = self.pipe.config.plan().nodes.values()
+        return sum(node.instance_num * node.threads for node in nodes if node.alias_of is None)
 
     @property
     def ready(self) -> bool:
