@@ -31,12 +31,14 @@ class Input:
         name: How its source is called where nobody says another name; None in memory.
         target: A path, bytes, an array, an image, an address, a number of a camera, or an iterable.
         ordered_stills: Of a collection: whether its files of stills are one source, its own.
+        hosts: Of an address: those that a playlist there may name.
     """
 
     kind: str
     name: str | None
     target: Any
     ordered_stills: bool = False
+    hosts: tuple[str, ...] = ()
 
     @property
     def live(self) -> bool:
@@ -107,7 +109,7 @@ def _of_text(text: Any, network: Iterable[str]) -> Input:
         return Input("camera", name, camera.group(1) or camera.group(2))
     if is_address(name):
         check_address(name, network)
-        return Input("address", name, name)
+        return Input("address", name, name, hosts=tuple(network))
     path = Path(name)
     if path.is_dir():
         return Input("collection", name, _files_in(path), ordered_stills=True)

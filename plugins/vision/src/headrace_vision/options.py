@@ -26,6 +26,7 @@ class SourceOptions:
         realtime: Whether a file is read no faster than it plays; then it counts as live.
         read_timeout: Seconds a live source may be silent before it is lost.
         image_fps: Pictures per second of stills that follow each other in one source.
+        model: Which of several models gets the frames; None for the only one.
     """
 
     frames: str | None = None
@@ -38,6 +39,7 @@ class SourceOptions:
     realtime: bool = False
     read_timeout: float = 10.0
     image_fps: float = 25.0
+    model: str | None = None
 
     def __post_init__(self) -> None:
         """Check the values.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -139,43 +139,109 @@ class _Pace:
 
 
 def _follow(source: Source, one: Input) -> None:
-    """Read a live source until it is stopped, or an address until its end if it has one."""
-    attempt, last_s = 0, source.clock.now()
-    lost = False
+    """Read a live source until it is stopped, or an address to its end if it has one; try again when it is lost."""
+    way = _Way(source)
     while not source.stopping.is_set():
         try:
-            with closing(_live_shots(source, one)) as shots:
-                for shot in shots:
-                    now = source.clock.now()
-                    if lost:
-                        shot.gap, lost = True, False
-                        source.timeline.continue_after(now - last_s)
-                    attempt, last_s = 0, now
-                    if not source.push(shot):
-                        return
-            if not source.live:
+            with closing(_live_shots(source, one, way.last_s)) as shots:
+                goes_on = way.read(shots)
+            if not goes_on:
                 return
+            if not source.live:
+                continue
             reason: BaseException | str = "the stream ended"
+        except NoEndError:
+            raise
         except Exception as error:  # noqa: BLE001 - types of errors of reads mislead; any loses the source
             if source.stopping.is_set():
                 return
             reason = error
-        lost = True
-        source.lost(reason)
-        source.clock.wait(source.stopping, back_off(attempt, random.random))
-        attempt += 1
+        wait_s = back_off(way.attempt, random.random)
+        source.lost(reason, way.attempt, wait_s)
+        way.lose()
+        source.clock.wait(source.stopping, wait_s)
 
 
-def _live_shots(source: Source, one: Input) -> Generator[Shot, None, None]:
+class NoEndError(InputError):
+    """An option is about the beginning or the end of a source that has none."""
+
+
+class _Way:
+    """How far a source that may be lost was read.
+
+    Attributes:
+        attempt: How often it was tried in vain since its last frame.
+        last_s: Of an address with an end: the time of its last frame, behind which reading goes on; else None.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self.attempt = 0
+        self.last_s: float | None = None
+        self._source = source
+        self._seen_s = source.clock.now()
+        self._is_gap = False
+
+    def lose(self) -> None:
+        """Note that the source was lost."""
+        self.attempt += 1
+        self._is_gap = True
+
+    def read(self, shots: Iterable[Shot]) -> bool:
+        """Push the shots of what was opened; return whether it is to be opened again."""
+        source = self._source
+        pace, found = _Pace(source), False
+        for shot in shots:
+            now, found = source.clock.now(), True
+            if self._is_gap:
+                shot.gap, self._is_gap = True, False
+                if source.live:
+                    source.timeline.continue_after(now - self._seen_s)
+                elif self.last_s is None:  # another round
+                    source.timeline.continue_after(source.timeline.period_s)
+            if self.attempt:
+                source.found()
+            self.attempt, self._seen_s = 0, now
+            if not source.live:
+                self.last_s = shot.time_s
+                if not pace.waits(shot):
+                    return False
+            if not source.push(shot):
+                return False
+        if source.live:
+            return True
+        self.last_s, self._is_gap = None, True
+        return source.options.loop and found
+
+
+def _live_shots(source: Source, one: Input, after_s: float | None) -> Generator[Shot, None, None]:
     from headrace_vision.video_files import open_address, open_camera, rate_of, video_shots
 
-    opened = open_camera if one.kind == "camera" else open_address
-    with opened(one.target, source.options.read_timeout) as container:
+    timeout_s = source.options.read_timeout
+    if one.kind == "camera":
+        _refuse_ends(source)
+        opened = open_camera(one.target, timeout_s)
+    else:
+        opened = open_address(one.target, timeout_s, one.hosts)
+    with opened as container:
         source.timeline.period_s = 1.0 / rate_of(container)
         if one.kind == "address":
             source.live = container.duration is None
-        for found in video_shots(container, source.options, one.name):
+            if source.live:
+                _refuse_ends(source)
+        for found in video_shots(container, source.options, one.name, after_s):
             if isinstance(found, Shot):
                 yield found
             else:
                 source.damaged()
+
+
+def _refuse_ends(source: Source) -> None:
+    options = source.options
+    for name in ("start", "stop", "loop"):
+        value = getattr(options, name)
+        if value is not None and value is not False:
+            raise NoEndError(
+                f"{name} is for what has a beginning and an end, and {source.name!r} is live",
+                expected="a file, or an address with an end",
+                got=f"{name} = {value}",
+            )

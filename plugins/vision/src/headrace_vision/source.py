@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from headrace_vision.options import SourceOptions
 
 __all__ = ["Flight", "Source"]
+
+_LOG = logging.getLogger("headrace.vision")
 
 
 class Flight:
@@ -70,6 +73,7 @@ class Source:
         self.reader_done = False
         self.discards = False
         self.ordered: Any = None
+        self.model = ""
         self.timeline = Timeline(1.0 / options.image_fps)
         self._thinning = Thinning(options)
         self._send = send
@@ -78,6 +82,8 @@ class Source:
             ("read", "delivered", "failed", "dropped", "damaged_packets", "reconnects"), 0
         )
         self._held = 0
+        self._attempts = 0
+        self._due_s = 0.0
 
     @property
     def latest(self) -> bool:
@@ -180,11 +186,27 @@ class Source:
         with self.changed:
             self._counts["damaged_packets"] += 1
 
-    def lost(self, error: BaseException | str) -> None:
-        """Note why the source was lost; it is tried again."""
+    def lost(self, error: BaseException | str, attempt: int, wait_s: float) -> None:
+        """Note why the source was lost, and log it, once until it is found again.
+
+        Args:
+            error: The reason.
+            attempt: How often it was tried in vain before, since its last frame.
+            wait_s: Seconds until it is tried again.
+        """
         with self.changed:
             self.state, self.error = "lost", str(error) or type(error).__name__
             self._counts["reconnects"] += 1
+            self._attempts = attempt + 1
+            self._due_s = self.clock.now() + wait_s
+        if not attempt:
+            _LOG.warning("source %s is lost, and tried again: %s", self.name, self.error)
+
+    def found(self) -> None:
+        """Note, and log, that the source answers again."""
+        with self.changed:
+            attempts, self._attempts, self.error = self._attempts, 0, None
+        _LOG.warning("source %s is found after %d attempts", self.name, attempts)
 
     def finish(self, error: BaseException | None = None) -> None:
         """Note that the reader has ended."""
@@ -216,11 +238,15 @@ class Source:
     def status(self) -> dict[str, Any]:
         """Return state and counts as a dict that can be written as JSON."""
         with self.changed:
+            is_lost = self.state == "lost"
             return {
                 "state": self.state,
                 "live": self.live,
+                "model": self.model,
                 **self._counts,
                 "in_flight": self._held,
+                "attempts": self._attempts,
+                "retry_in_s": max(self._due_s - self.clock.now(), 0.0) if is_lost else None,
                 "error": self.error,
             }
 
