@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import itertools
+import struct
 import sys
+import threading
 
 import cv2
 import numpy as np
@@ -223,17 +225,33 @@ def test_a_video_that_is_cut_ends_early_without_harm_to_others(runner, kit, tmp_
     assert by_source[str(cut)][-1].error is not None
 
 
-def test_a_rotated_video_is_turned_upright(runner, tmp_path, kit, monkeypatch):
-    class Turned:
-        rotation = -90
+TURNS = {"90": (0, 1, -1, 0), "180": (-1, 0, 0, -1), "270": (0, -1, 1, 0)}
+"""The matrix of a track, as telephones write it, by how far it is turned clockwise."""
 
-        def to_ndarray(self, **_):
-            return np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
 
-    turned = video_files._converter(Turned())()
-    np.testing.assert_array_equal(
-        turned, cv2.rotate(Turned().to_ndarray(), cv2.ROTATE_90_CLOCKWISE)
-    )
+def turn(path, matrix):
+    """Write a matrix into the header of the track of an MP4."""
+    data = bytearray(path.read_bytes())
+    begin = data.index(b"tkhd") + 4 + 4 + 20 + 16
+    a, b, c, d = (value << 16 for value in matrix)
+    data[begin : begin + 36] = struct.pack(">9i", a, b, 0, c, d, 0, 0, 0, 1 << 30)
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("degrees", list(TURNS))
+def test_a_rotated_video_is_turned_upright_as_opencv_turns_it(runner, tmp_path, kit, degrees):
+    video = kit.render(tmp_path / "v.mp4", count=4)
+    turn(tmp_path / "v.mp4", TURNS[degrees])
+    frames = list(runner.run(video))
+    reader = cv2.VideoCapture(video)
+    reader.set(cv2.CAP_PROP_ORIENTATION_AUTO, 1)
+    for frame in frames:
+        expected = reader.read()[1]
+        assert frame.image.shape == expected.shape
+        assert np.abs(frame.image.astype(int) - expected).mean() < 3
+        assert frame.request["image"] is frame.image
+    assert frames[0].image.shape[:2] == ((48, 64) if degrees == "180" else (64, 48))
+    reader.release()
 
 
 def test_times_that_repeat_or_go_back_still_increase():
@@ -315,6 +333,46 @@ def test_a_camera_that_is_lost_comes_back_in_the_same_order(monkeypatch):
     assert frames[10].timestamp - frames[9].timestamp == pytest.approx(sum(clock.waits[:2]))
     assert counts["reconnects"] >= 3
     assert counts["live"]
+
+
+def test_a_camera_that_never_opens_is_tried_quietly_and_says_when(monkeypatch, caplog):
+    monkeypatch.setitem(video_files.CAMERAS, sys.platform, ("v4l2", "/nowhere/video{}"))
+    clock, often = Hours(), threading.Event()
+    advance = clock.wait
+
+    def wait(stop, seconds):
+        advance(stop, seconds)
+        if len(clock.waits) >= 12:
+            often.set()
+            clock.time -= seconds  # the last wait has not passed
+            return stop.wait()
+        return stop.is_set()
+
+    clock.wait = wait
+    with (
+        caplog.at_level("DEBUG", logger="headrace.vision"),
+        VideoRunner({"backend": "VisionNetwork"}, clock=clock) as runner,
+    ):
+        handle = runner.add("camera:0")
+        assert often.wait(60)
+        status = handle.status()["sources"]["camera:0"]
+        handle.stop()
+        assert handle.wait(60)
+    assert len(caplog.records) == 1
+    assert "camera:0 is lost" in caplog.text
+    assert (status["state"], status["attempts"], status["read"]) == ("lost", 12, 0)
+    assert status["error"]
+    assert status["retry_in_s"] == pytest.approx(clock.waits[-1])
+    assert all(0.5 <= one <= 30 for one in clock.waits)
+    assert len(set(clock.waits[:5])) == 5
+    assert min(clock.waits[7:]) > 22
+
+
+@pytest.mark.parametrize("option", ["start", "stop", "loop"])
+def test_a_camera_has_no_beginning_and_no_end(option):
+    with VideoRunner({"backend": "VisionNetwork"}) as runner:
+        (frame,) = runner.run("camera:0", **{option: 1 if option != "loop" else True})
+    assert f"{option} is for what has a beginning and an end" in str(frame.error)
 
 
 def test_realtime_waits_for_the_time_of_each_frame(kit, tmp_path):

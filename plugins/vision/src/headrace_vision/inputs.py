@@ -13,7 +13,7 @@ from typing import Any
 
 from headrace.errors import InputError
 from headrace_vision.content import head_of, image_or_animation, natural_order
-from headrace_vision.network import check_address, is_address
+from headrace_vision.network import check_address, is_address, without_password
 from headrace_vision.stills import is_array, is_pillow
 
 __all__ = ["Input", "describe", "is_place", "recognise"]
@@ -109,7 +109,7 @@ def _of_text(text: Any, network: Iterable[str]) -> Input:
         return Input("camera", name, camera.group(1) or camera.group(2))
     if is_address(name):
         check_address(name, network)
-        return Input("address", name, name, hosts=tuple(network))
+        return Input("address", without_password(name), name, hosts=tuple(network))
     path = Path(name)
     if path.is_dir():
         return Input("collection", name, _files_in(path), ordered_stills=True)

@@ -16,6 +16,7 @@ __all__ = [
     "check_address",
     "is_address",
     "plain_opener",
+    "without_password",
 ]
 
 SCHEMES = ("rtsp", "rtsps", "rtmp", "rtmps", "http", "https")
@@ -58,6 +59,12 @@ def check_address(text: str, hosts: Iterable[str]) -> None:
             got=f"network = {sorted(allowed)}",
             hint=f'Write network=["{host}"] if this address is to be opened.' if host else None,
         )
+
+
+def without_password(address: str) -> str:
+    """Return an address without the user and password in it, for names, logs and errors."""
+    parts = urlsplit(address)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

@@ -157,7 +157,9 @@ def _follow(source: Source, one: Input) -> None:
                 return
             reason = error
         wait_s = back_off(way.attempt, random.random)
-        source.lost(reason, way.attempt, wait_s)
+        said = str(reason) or type(reason).__name__
+        said = said.replace(str(one.target), str(one.name))  # an address may have a password in it
+        source.lost(said, way.attempt, wait_s)
         way.lose()
         source.clock.wait(source.stopping, wait_s)
 

@@ -40,10 +40,13 @@ def to_records(detections: sv.Detections) -> list[dict[str, Any]]:
     return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
-def from_records(records: Iterable[Mapping[str, Any]]) -> sv.Detections:
+def from_records(records: Iterable[Mapping[str, Any]] | Mapping[str, Any]) -> sv.Detections:
     """Return the detections whose records these are.
 
     Floating numbers become ``float32`` where that loses nothing, else ``float64``.
+
+    Args:
+        records: What `to_records` returned; or the object that ``headrace run --json`` writes as the result.
 
     Raises:
         InputError: A record has no ``box``, or the records have different keys.
@@ -51,7 +54,7 @@ def from_records(records: Iterable[Mapping[str, Any]]) -> sv.Detections:
     import numpy as np
     import supervision as sv
 
-    rows = list(records)
+    rows = _rows(records) if isinstance(records, Mapping) else list(records)
     if not rows:
         return sv.Detections.empty()
     keys = list(rows[0])
@@ -70,6 +73,18 @@ def from_records(records: Iterable[Mapping[str, Any]]) -> sv.Detections:
     fields = {field: column(name) for name, field in _FIELDS.items() if name in keys}
     data = {name: column(name) for name in keys if name != "box" and name not in _FIELDS}
     return sv.Detections(xyxy=column("box").reshape(-1, 4), data=data, **fields)
+
+
+def _rows(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the records of detections that were written field by field."""
+    if "xyxy" not in columns:
+        got = ", ".join(map(str, columns))
+        raise InputError("these are no detections", expected="an object with xyxy", got=got)
+    found = {"box": columns["xyxy"]}
+    found |= {name: columns.get(field) for name, field in _FIELDS.items()}
+    found |= columns.get("data") or {}
+    kept = {name: values for name, values in found.items() if values is not None}
+    return [dict(zip(kept, row, strict=True)) for row in zip(*kept.values(), strict=True)]
 
 
 def frame_record(frame: Frame) -> dict[str, Any]:

@@ -186,7 +186,7 @@ class Source:
         with self.changed:
             self._counts["damaged_packets"] += 1
 
-    def lost(self, error: BaseException | str, attempt: int, wait_s: float) -> None:
+    def lost(self, error: str, attempt: int, wait_s: float) -> None:
         """Note why the source was lost, and log it, once until it is found again.
 
         Args:
@@ -195,7 +195,7 @@ class Source:
             wait_s: Seconds until it is tried again.
         """
         with self.changed:
-            self.state, self.error = "lost", str(error) or type(error).__name__
+            self.state, self.error = "lost", error
             self._counts["reconnects"] += 1
             self._attempts = attempt + 1
             self._due_s = self.clock.now() + wait_s
