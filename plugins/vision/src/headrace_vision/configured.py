@@ -162,12 +162,14 @@ def _with_paths(config: VisionConfig, base: Path) -> VisionConfig:
         found = [key for key in keys if getattr(table, key, None) is not None]
         return table.model_copy(update={key: placed(getattr(table, key)) for key in found})
 
-    changes = {
+    changes: dict[str, Any] = {
         "sources": {name: with_(one, "input") for name, one in config.sources.items()},
         "sinks": {name: with_(one, "folder", "path") for name, one in config.sinks.items()},
         "models": {name: with_(one, "model") for name, one in config.models.items()},
     }
-    return config.placed(base, {**changes, "model": placed(config.model)})
+    if config.model is not None:
+        changes["model"] = placed(config.model)
+    return config.placed(base, changes)
 
 
 def _made_sink(name: str, table: Any, config: VisionConfig) -> Sink:

@@ -92,6 +92,11 @@ class Source:
             return self.options.frames == "latest"
         return self.live or self.options.realtime
 
+    @property
+    def in_flight(self) -> int:
+        """Most frames between reading and delivery."""
+        return self.options.in_flight or (3 if self.latest else 4)
+
     def push(self, shot: Shot) -> bool:
         """Send a picture that was read; wait until there is room, if every frame counts.
 
@@ -124,7 +129,7 @@ class Source:
             with self.changed:
                 if self.stopping.is_set():
                     return False
-                if self._held < self.options.in_flight:
+                if self._held < self.in_flight:
                     self._counts["read"] += 1
                     self._held += 1
                     return True
@@ -135,7 +140,7 @@ class Source:
             # Outside of the lock: cancelling calls back, and that takes the lock.
             if not any(one.future is not None and one.future.cancel() for one in newest):
                 with self.changed:
-                    if self._held < self.options.in_flight:
+                    if self._held < self.in_flight:
                         continue
                     self._counts["read"] += 1
                     self._counts["dropped"] += 1

@@ -95,7 +95,7 @@ def _source_table() -> type[_Table]:
     types: dict[str, Any] = {
         "frames": Literal["every", "latest"] | None,
         "model": str | None,
-        "in_flight": int,
+        "in_flight": int | None,
         "stride": int,
         "loop": bool,
         "realtime": bool,
