@@ -21,6 +21,7 @@ import headrace
 import headrace_vision
 from headrace.errors import ConfigError
 from headrace_vision import VisionConfig
+from headrace_vision import view as view_module
 from headrace_vision.tables import SINKS
 
 WORDS = """
@@ -323,16 +324,47 @@ def test_the_page_shows_every_source_and_answers_its_own_address_only(kit):
         assert list(state) == ["<yard>", "door"]
         assert state["door"]["objects"] == 1
         assert state["door"]["status"]["delivered"] == 1
-        kind, data = get(f"{view.url}picture/1.jpg")
+        kind, data = get(f"{view.url}picture.jpg?source=door&frame=0")
         image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
         assert (kind, image.shape) == ("image/jpeg", (48, 64, 3))
-        for wrong in ("picture/2.jpg", "picture/-1.jpg", "other", "../pyproject.toml"):
+        for wrong in ("picture.jpg", "picture.jpg?source=other", "other", "../pyproject.toml"):
             with pytest.raises(urllib.error.HTTPError, match="404"):
                 get(view.url + wrong)
         with pytest.raises(urllib.error.HTTPError, match="403"):
             get(view.url, host="elsewhere.example")
     with pytest.raises(urllib.error.URLError):
         get(view.url)
+
+
+def test_the_page_says_frames_a_second_of_the_last_seconds_and_shows_what_never_opened(kit):
+    shown = view_module._Shown()
+    record = {"frame": 7, "timestamp": 0.28}
+    for number in range(100):
+        shown.add(b"", record, 50 + number / 25)
+    assert shown.summary(54.0)["fps"] == pytest.approx(25, rel=0.05)
+    assert shown.summary(60.0)["fps"] == 0
+    burst = view_module._Shown()
+    burst.add(b"", record, 50.0)
+    burst.add(b"", record, 50.0001)
+    assert burst.summary(50.001)["fps"] <= 2
+    view = headrace_vision.View()
+    lost = threading.Event()
+
+    class Clock(headrace_vision.Clock):
+        def wait(self, stop, seconds):
+            lost.set()
+            return stop.wait()
+
+    runner = headrace_vision.VideoRunner({"backend": "Identity"}, sinks=[view], clock=Clock())
+    with runner:
+        handle = runner.add({"door": "/dev/video999"})
+        assert lost.wait(60)
+        state = json.loads(get(f"{view.url}state.json")[1])
+        handle.stop()
+    assert state["door"]["status"]["state"] == "lost"
+    assert state["door"]["status"]["retry_in_s"] > 0
+    assert state["door"]["status"]["error"]
+    assert not state["door"]["has_picture"]
 
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not installed")
