@@ -357,13 +357,13 @@ def test_the_page_says_frames_a_second_of_the_last_seconds_and_shows_what_never_
 
     runner = headrace_vision.VideoRunner({"backend": "Identity"}, sinks=[view], clock=Clock())
     with runner:
-        handle = runner.add({"door": "/dev/video999"})
+        handle = runner.add({"door": "camera:999"})
         assert lost.wait(60)
         state = json.loads(get(f"{view.url}state.json")[1])
         handle.stop()
     assert state["door"]["status"]["state"] == "lost"
     assert state["door"]["status"]["retry_in_s"] > 0
-    assert state["door"]["status"]["error"]
+    assert "videocamera" not in state["door"]["status"]["error"]
     assert not state["door"]["has_picture"]
 
 

@@ -203,6 +203,34 @@ def test_a_file_that_is_repeated_goes_on_in_time_and_says_where_it_began_again(
     assert [f.frame for f in frames if f.gap] == [5, 10]
 
 
+def test_stills_have_a_beginning_an_end_and_a_speed_as_videos_have(runner, kit, tmp_path):
+    for number in range(6):
+        (tmp_path / f"{number}.png").write_bytes(kit.encoded(kit.picture(number)))
+    pictures = [kit.picture(number) for number in range(6)]
+    for x in (tmp_path, str(tmp_path / "*.png"), {"a": pictures}, itertools.cycle(pictures)):
+        part = list(runner.run(x, image_fps=10, start=0.15, stop=0.45))
+        assert [f.timestamp for f in part] == pytest.approx([0.2, 0.3, 0.4])
+        assert [int(f.image[0, 0, 0]) for f in part] == [
+            int(kit.picture(n)[0, 0, 0]) for n in (2, 3, 4)
+        ]
+    for x in (tmp_path, pictures):
+        frames = list(itertools.islice(runner.run(x, image_fps=10, loop=True), 15))
+        assert [f.timestamp for f in frames] == pytest.approx([n / 10 for n in range(15)])
+        assert [f.frame for f in frames if f.gap] == [6, 12]
+        assert int(frames[8].image[0, 0, 0]) == int(kit.picture(2)[0, 0, 0])
+    assert len(list(runner.run(iter(pictures), loop=True))) == 6
+    assert list(runner.run([], loop=True)) == []
+
+
+def test_stills_are_given_no_faster_than_they_play(kit):
+    clock = Hours()
+    with VideoRunner({"backend": "VisionNetwork"}, clock=clock) as runner:
+        pictures = [kit.picture(n) for n in range(6)]
+        frames = list(runner.run(pictures, realtime=True, frames="every", image_fps=10))
+    assert len(frames) == 6
+    assert clock.time == pytest.approx(100.5)
+
+
 def test_damaged_packets_are_counted_and_the_others_are_read(runner, kit, tmp_path):
     video = kit.render(tmp_path / "v.mkv", count=60, rate=10, codec="mpeg4")
     data = bytearray((tmp_path / "v.mkv").read_bytes())

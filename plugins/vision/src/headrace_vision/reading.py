@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from headrace_vision.inputs import Input
     from headrace_vision.source import Source
 
-__all__ = ["MOST_WAIT_S", "back_off", "failed_shot", "read_source", "still_shot"]
+__all__ = ["MOST_WAIT_S", "Stills", "back_off", "failed_shot", "read_source", "still_shot"]
 
 LEAST_WAIT_S, MOST_WAIT_S = 0.5, 30.0
 """Shortest and longest time before a lost source is tried again, in seconds."""
@@ -53,6 +53,44 @@ def still_shot(one: Input, decode: StillDecoder) -> Shot:
     return Shot(convert, path=one.name)
 
 
+class Stills:
+    """Stills that follow each other in one source: number N is at N / ``image_fps`` seconds.
+
+    Args:
+        source: Gets the shots.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self._pace = _Pace(source)
+        self._number = 0
+        self._turn = 0
+        self._pushed = False
+
+    def push(self, shot: Shot) -> bool:
+        """Push a shot, unless it is before ``start``; return False at ``stop``, or if the source is to stop."""
+        source, options = self.source, self.source.options
+        shot.time_s = self._number / options.image_fps
+        self._number += 1
+        if options.start is not None and shot.time_s < options.start:
+            return not source.stopping.is_set()
+        if options.stop is not None and shot.time_s >= options.stop:
+            return False
+        if not self._pushed and self._turn:
+            shot.gap = True
+            source.timeline.continue_after(source.timeline.period_s)
+        self._pushed = True
+        return self._pace.waits(shot) and source.push(shot)
+
+    def begins_again(self) -> bool:
+        """Begin another round, if that is asked for and the last one had a shot; return whether it begins."""
+        if not (self.source.options.loop and self._pushed) or self.source.stopping.is_set():
+            return False
+        self._turn, self._number, self._pushed = self._turn + 1, 0, False
+        self._pace = _Pace(self.source)
+        return True
+
+
 def read_source(source: Source, one: Input, decode: StillDecoder) -> None:
     """Read a source to its end, and note the end; no error leaves this function.
 
@@ -63,7 +101,9 @@ def read_source(source: Source, one: Input, decode: StillDecoder) -> None:
     """
     try:
         if one.kind == "still":
-            source.push(still_shot(one, decode))
+            stills = Stills(source)
+            while stills.push(still_shot(one, decode)) and stills.begins_again():
+                pass
         elif one.live:
             _follow(source, one)
         else:
@@ -158,7 +198,8 @@ def _follow(source: Source, one: Input) -> None:
             reason = error
         wait_s = back_off(way.attempt, random.random)
         said = str(reason) or type(reason).__name__
-        said = said.replace(str(one.target), str(one.name))  # an address may have a password in it
+        if one.kind == "address":  # it may have a password in it
+            said = said.replace(one.target, str(one.name))
         source.lost(said, way.attempt, wait_s)
         way.lose()
         source.clock.wait(source.stopping, wait_s)
