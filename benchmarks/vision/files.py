@@ -89,6 +89,7 @@ class Detector:
         self._overlap = overlap
 
     def __call__(self, image: Any) -> sv.Detections:
+        """Return what is in an image [H, W, 3], in its pixels."""
         height, width = image.shape[:2]
         scale = min(SIDE / height, SIDE / width)
         inner = round(height * scale), round(width * scale)

@@ -45,6 +45,18 @@ def test_bytes_arrays_images_and_file_objects_are_stills(runner, kit):
     np.testing.assert_array_equal(frames[4].image, np.repeat(image[..., :1], 3, 2))
 
 
+def test_one_file_object_is_read_once_and_one_of_text_is_refused(runner, kit, tmp_path):
+    video = kit.render(tmp_path / "v.mp4", count=5)
+    with (tmp_path / "v.mp4").open("rb") as file:
+        assert len(list(runner.run(file))) == 5
+    with (tmp_path / "v.mp4").open("rb") as file:
+        assert len(list(runner.run({"door": file}, stride=2))) == 3
+    assert len(list(runner.run(io.BytesIO(kit.encoded(kit.picture(1)))))) == 1
+    assert len(list(itertools.islice(runner.run((tmp_path / "v.mp4").read_bytes(), loop=True), 12)))
+    with pytest.raises(InputError, match="gives text"):
+        runner.run(io.StringIO(video))
+
+
 def test_a_folder_is_read_in_natural_order_and_its_stills_are_one_source(runner, kit, tmp_path):
     for number in (10, 9, 1):
         (tmp_path / f"frame{number}.png").write_bytes(kit.encoded(kit.picture(number)))
@@ -147,6 +159,8 @@ def test_what_is_no_input_is_refused_before_anything_is_read(runner, tmp_path):
         runner.run([], strides=2)
     with pytest.raises(ValueError, match="stop = 1"):
         runner.run([], start=2, stop=1)
+    with pytest.raises(ValueError, match="loop is true or false"):
+        runner.run([], loop="yes")
 
 
 @pytest.mark.parametrize("scheme", ["rtsp", "rtmp", "http", "https"])

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sized
 from typing import TYPE_CHECKING, Any
 
-from headrace_vision.inputs import Input, recognise
+from headrace_vision.inputs import Input, read_all, recognise
 from headrace_vision.reading import Stills, failed_shot, read_source, still_shot
 
 if TYPE_CHECKING:
@@ -21,18 +21,24 @@ KEPT = 256
 """So many sources that have ended stay in ``status()``."""
 
 
-def check_input(x: Any, network: Iterable[str]) -> None:
+def check_input(x: Any, network: Iterable[str]) -> Any:
     """Refuse what is no input before anything is opened; generators are not begun.
+
+    Returns:
+        What is to be read: ``x``, or the content of a file object, which can be read only once.
 
     Raises:
         InputError: See `headrace_vision.inputs.recognise`.
     """
+    if callable(getattr(x, "read", None)):
+        return read_all(x)
     one = recognise(x, network)
     values = one.target.values() if isinstance(one.target, Mapping) else one.target
     if one.kind == "collection" and isinstance(values, (list, tuple, type({}.values()))):
         for value in values:
             if not callable(getattr(value, "read", None)):
                 check_input(value, network)
+    return x
 
 
 class Group:

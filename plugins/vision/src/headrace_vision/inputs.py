@@ -16,7 +16,7 @@ from headrace_vision.content import head_of, image_or_animation, natural_order
 from headrace_vision.network import check_address, is_address, without_password
 from headrace_vision.stills import is_array, is_pillow
 
-__all__ = ["Input", "describe", "is_place", "recognise"]
+__all__ = ["Input", "describe", "is_place", "read_all", "recognise"]
 
 _CAMERA = re.compile(r"camera:([0-9]{1,3})|(/dev/video[0-9]{1,3})")
 
@@ -76,7 +76,7 @@ def recognise(value: Any, network: Iterable[str] = ()) -> Input:
     if is_array(value) or is_pillow(value):
         return Input("still", None, value)
     if callable(getattr(value, "read", None)):
-        return _of_bytes(_read_all(value))
+        return _of_bytes(read_all(value))
     if isinstance(value, (Mapping, Iterable)):
         return Input("collection", None, value)
     raise InputError(
@@ -86,7 +86,12 @@ def recognise(value: Any, network: Iterable[str] = ()) -> Input:
     )
 
 
-def _read_all(file: Any) -> bytes:
+def read_all(file: Any) -> bytes:
+    """Return what a file object holds from here on.
+
+    Raises:
+        InputError: It gives text.
+    """
     data = file.read()
     if isinstance(data, str):
         raise InputError("this file object gives text", expected="one opened in binary mode")

@@ -56,6 +56,9 @@ class SourceOptions:
                 continue
             if type(value) is not int or value < 1:
                 raise ValueError(f"{name} is a whole number of at least 1, not {value!r}")
+        for name in ("loop", "realtime"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} is true or false, not {getattr(self, name)!r}")
         for name in ("max_fps", "read_timeout", "image_fps"):
             _check_seconds(name, getattr(self, name), above=0.0)
         for name in ("start", "stop"):

@@ -125,8 +125,7 @@ class VideoRunner(Delivery):
             InputError: ``x`` is no input, or an address is not allowed.
             ClosedError: The runner is closed.
         """
-        chosen = self._checked(x, options)
-        return self._run([(x, chosen)])
+        return self._run([self._checked(x, options)])
 
     def run_sources(self, sources: Mapping[str, tuple[Any, Mapping[str, Any]]]) -> Iterator[Frame]:
         """Return an iterator over the frames of several inputs, each with options of its own.
@@ -137,17 +136,15 @@ class VideoRunner(Delivery):
         Raises:
             InputError, ClosedError: As `run` does.
         """
-        return self._run(
-            [({n: x}, self._checked({n: x}, dict(o))) for n, (x, o) in sources.items()]
-        )
+        return self._run([self._checked({n: x}, dict(o)) for n, (x, o) in sources.items()])
 
-    def _checked(self, x: Any, options: dict[str, Any]) -> SourceOptions:
+    def _checked(self, x: Any, options: dict[str, Any]) -> tuple[Any, SourceOptions]:
+        """Return what is to be read, and how."""
         if self._closed:
             raise headrace.errors.ClosedError("the VideoRunner is closed")
         chosen = options_of(self._options, options)
         check_model(chosen.model, self._lanes)
-        check_input(x, self._network)
-        return chosen
+        return check_input(x, self._network), chosen
 
     def _run(self, parts: list[tuple[Any, SourceOptions]]) -> Iterator[Frame]:
         loop = self._open_loop(parts)
@@ -169,8 +166,7 @@ class VideoRunner(Delivery):
         Raises:
             InputError, ClosedError: As `run` does.
         """
-        chosen = self._checked(x, options)
-        loop = self._open_loop([(x, chosen)])
+        loop = self._open_loop([self._checked(x, options)])
         taking = None
         try:
             while True:
@@ -202,7 +198,7 @@ class VideoRunner(Delivery):
         Raises:
             InputError, ClosedError: As `run` does.
         """
-        chosen = self._checked(x, options)
+        x, chosen = self._checked(x, options)
         with self._lock:
             loop = self._loops[-1] if self._loops else None
             group = self._group(chosen, loop)
