@@ -57,8 +57,9 @@ class SourceOptions:
             if type(value) is not int or value < 1:
                 raise ValueError(f"{name} is a whole number of at least 1, not {value!r}")
         for name in ("loop", "realtime"):
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"{name} is true or false, not {getattr(self, name)!r}")
+            value = getattr(self, name)
+            if value is not True and value is not False:
+                raise ValueError(f"{name} is true or false, not {value!r}")
         for name in ("max_fps", "read_timeout", "image_fps"):
             _check_seconds(name, getattr(self, name), above=0.0)
         for name in ("start", "stop"):
