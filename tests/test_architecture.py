@@ -33,7 +33,6 @@ PUBLIC = [
     "Backend",
     "FilePath",
     "InitContext",
-    "KVStorage",
     "Options",
     "OutputPath",
     "Pipeline",
@@ -48,6 +47,7 @@ PUBLIC = [
     "plugins",
     "policies",
     "register",
+    "words",
 ]
 
 

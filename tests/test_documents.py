@@ -13,11 +13,11 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from headrace._config.shape import NodeKeys
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from headrace import PipelineConfig, errors
+from headrace._config.sections import NodeKeys
 from headrace._registry.discovery import CORE_BACKENDS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -124,7 +124,7 @@ RUN_ELSEWHERE = {
     """curl -s --json '{"text": "the lazy dog"}' http://localhost:8000/run/embed""": "test_example_serve",
     "headrace new backend Scale": "test_packaging",
     "headrace conformance OnnxTensor": "test_conformance, with all of its distribution",
-    "headrace conformance Denoise FileType": "test_third_party",
+    "headrace conformance Denoise FileType Retry": "test_third_party",
     "headrace run examples/third_party/line.toml examples/ocr/made/lines": "test_third_party",
 }
 BLOCK = re.compile(r"```(\w+)\n(.*?)```", re.DOTALL)
