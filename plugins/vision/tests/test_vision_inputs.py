@@ -8,6 +8,7 @@ import struct
 import sys
 import threading
 
+import av
 import cv2
 import numpy as np
 import pytest
@@ -256,6 +257,35 @@ def test_damaged_packets_are_counted_and_the_others_are_read(runner, kit, tmp_pa
     assert all(a.timestamp < b.timestamp for a, b in itertools.pairwise(frames))
     counts = runner.status()["sources"][video]
     assert counts["read"] == counts["delivered"] + counts["failed"] == len(frames)
+
+
+def spoil(path, first, last):
+    """Overwrite the packets of a video from one number up to another."""
+    with av.open(str(path)) as container:
+        packets = [(one.pos, one.size) for one in container.demux(video=0) if one.size]
+    data = bytearray(path.read_bytes())
+    for position, size in packets[first:last]:
+        begin = data.index(b"\xff\xd8", position)
+        data[begin : begin + size - 8] = bytes(size - 8)
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("count", [99, 100])
+def test_a_hundred_damaged_packets_in_a_row_lose_a_source(runner, kit, tmp_path, count):
+    path = tmp_path / "v.avi"
+    kit.render(path, count=130, rate=25, codec="mjpeg")
+    spoil(path, 10, 10 + count)
+    frames = list(runner.run(str(path)))
+    status = runner.status()["sources"][str(path)]
+    assert status["damaged_packets"] == count
+    if count < 100:
+        assert len(frames) == 130 - count
+        assert all(f.error is None for f in frames)
+        assert [f.frame for f in frames if f.gap] == [10]
+    else:
+        assert len(frames) == 11
+        assert "100 packets in a row are damaged" in str(frames[-1].error)
+        assert status["state"] == "failed"
 
 
 def test_a_video_that_is_cut_ends_early_without_harm_to_others(runner, kit, tmp_path):

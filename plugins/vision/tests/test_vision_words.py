@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import headrace
 from headrace.errors import HeadraceError, InputError
-from headrace_vision import from_records, to_records
+from headrace_vision import Frame, frame_record, from_records, to_records
 from headrace_vision.boxes import best_boxes
 from headrace_vision.layouts import cells_of, fitting_layouts
 
@@ -205,6 +205,19 @@ def test_suppression_equals_that_of_torchvision(seed):
             boxes.astype(np.float64), scores, classes, iou_threshold=0.44, class_agnostic=agnostic
         )
         assert found.tolist() == expected.tolist()
+
+
+def test_the_record_of_a_frame_has_results_but_of_a_picture_only_its_form():
+    def recorded(result):
+        return json.loads(json.dumps(frame_record(Frame("door", 1, 0.5, result=result))))["result"]
+
+    assert recorded({"a": np.arange(3), "b": (1, "x", None)}) == {
+        "a": [0, 1, 2],
+        "b": [1, "x", None],
+    }
+    assert recorded(np.zeros((2, 2))) == [[0, 0], [0, 0]]
+    picture = np.zeros((48, 64, 3), np.uint8)
+    assert recorded([picture]) == [{"shape": [48, 64, 3], "dtype": "uint8"}]
 
 
 def test_records_are_read_from_what_headrace_run_writes(tmp_path):

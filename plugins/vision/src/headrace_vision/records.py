@@ -91,7 +91,8 @@ def frame_record(frame: Frame) -> dict[str, Any]:
     """Return a frame with its outcome as a dict for JSON.
 
     It has ``source``, ``frame``, ``timestamp``, ``gap``, ``path``; then ``error`` (code and message) or
-    ``detections`` (records), or ``result`` for any other result; and ``counts`` and ``events``, where words wrote them.
+    ``detections`` (records), or ``result`` for any other result (of an array with three axes or more, only its shape and
+    type); and ``counts`` and ``events``, where words wrote them.
     """
     record: dict[str, Any] = {
         "source": frame.source,
@@ -119,4 +120,6 @@ def _plain(value: Any) -> Any:
         return [_plain(one) for one in value]
     if value is None or isinstance(value, (str, int, float, bool)):
         return value
+    if getattr(value, "ndim", 0) >= 3:  # a picture, a stack of masks
+        return {"shape": list(value.shape), "dtype": str(value.dtype)}
     return value.tolist() if hasattr(value, "tolist") else str(value)
