@@ -46,6 +46,7 @@ DOCUMENTS = [
     ROOT / "docs" / "threads_and_streams.md",
     ROOT / "docs" / "elsewhere.md",
     ROOT / "docs" / "functions.md",
+    ROOT / "docs" / "parts.md",
     ROOT / "docs" / "from_torchpipe.md",
     ROOT / "docs" / "production.md",
     ROOT / "docs" / "signals.md",

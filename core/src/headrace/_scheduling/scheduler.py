@@ -380,6 +380,18 @@ class Scheduler:
         reporter = self.node.reporter
         return (reporter is not None and entry in reporter.returning) or is_abandoned(entry.error)
 
+    @reentrant()
+    def end(self, entry: Entry, error: BaseException) -> None:
+        """End an entry with an error, wherever it is, unless it is DONE."""
+
+        def failure(_: object, *, running: bool) -> BaseException:
+            error.abandoned = running  # type: ignore[attr-defined]
+            return error
+
+        with self.node.section:
+            self.node.fail(entry, failure)
+            self.dispatcher.dispatch()
+
     # New instances in place of the old ones.
 
     def exchange(self, new: Scheduler, retired: Signal, *, keeps_policies: bool) -> list[Instance]:
