@@ -1,10 +1,17 @@
 """Each word keeps every rule of the contract; pytest collects a test per rule and class."""
 
 from headrace_flow.conformance import (
+    CacheConformance,
     ObserverConformance,
     QueueConformance,
     RecvConformance,
     SendConformance,
 )
 
-__all__ = ["ObserverConformance", "QueueConformance", "RecvConformance", "SendConformance"]
+__all__ = [
+    "CacheConformance",
+    "ObserverConformance",
+    "QueueConformance",
+    "RecvConformance",
+    "SendConformance",
+]

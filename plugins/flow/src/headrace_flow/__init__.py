@@ -12,16 +12,28 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headrace_flow.alike import Alike
     from headrace_flow.budget import Budget
+    from headrace_flow.cache import Cache
     from headrace_flow.queues import Observer, Queue, Recv, Send
     from headrace_flow.storage import KVStorage
 
 __version__ = "0.1.0"
 
-__all__ = ["Alike", "Budget", "KVStorage", "Observer", "Queue", "Recv", "Send", "__version__"]
+__all__ = [
+    "Alike",
+    "Budget",
+    "Cache",
+    "KVStorage",
+    "Observer",
+    "Queue",
+    "Recv",
+    "Send",
+    "__version__",
+]
 
 _HOME = {
     "Alike": "alike",
     "Budget": "budget",
+    "Cache": "cache",
     "KVStorage": "storage",
     **dict.fromkeys(("Observer", "Queue", "Recv", "Send"), "queues"),
 }

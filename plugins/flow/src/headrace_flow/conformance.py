@@ -9,7 +9,13 @@ from headrace_testing import BackendConformance
 if TYPE_CHECKING:
     from headrace.keys import Request
 
-__all__ = ["ObserverConformance", "QueueConformance", "RecvConformance", "SendConformance"]
+__all__ = [
+    "CacheConformance",
+    "ObserverConformance",
+    "QueueConformance",
+    "RecvConformance",
+    "SendConformance",
+]
 
 
 class ObserverConformance(BackendConformance):
@@ -59,3 +65,13 @@ class QueueConformance(ObserverConformance):
 
     expression = "Queue(q,max=8)"
     inside = _Declared
+
+
+class CacheConformance(BackendConformance):
+    """`Cache`, around what gives the text that it is given."""
+
+    expression = "Cache(entries=100)[Identity]"
+
+    def make_item(self, k: int) -> Request:
+        """Return a text that no other request has."""
+        return {"data": f"text {k}"}
