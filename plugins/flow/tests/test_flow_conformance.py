@@ -3,6 +3,7 @@
 from headrace_flow.conformance import (
     CacheConformance,
     ObserverConformance,
+    OnceConformance,
     QueueConformance,
     RecvConformance,
     SendConformance,
@@ -11,6 +12,7 @@ from headrace_flow.conformance import (
 __all__ = [
     "CacheConformance",
     "ObserverConformance",
+    "OnceConformance",
     "QueueConformance",
     "RecvConformance",
     "SendConformance",

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from headrace_flow.alike import Alike
     from headrace_flow.budget import Budget
     from headrace_flow.cache import Cache
+    from headrace_flow.once import Once
     from headrace_flow.queues import Observer, Queue, Recv, Send
     from headrace_flow.storage import KVStorage
 
@@ -24,6 +25,7 @@ __all__ = [
     "Cache",
     "KVStorage",
     "Observer",
+    "Once",
     "Queue",
     "Recv",
     "Send",
@@ -35,6 +37,7 @@ _HOME = {
     "Budget": "budget",
     "Cache": "cache",
     "KVStorage": "storage",
+    "Once": "once",
     **dict.fromkeys(("Observer", "Queue", "Recv", "Send"), "queues"),
 }
 

@@ -49,6 +49,7 @@ class Answer:
         values: The keys and what was written.
 
     Attributes:
+        keys: The keys.
         size: About how many bytes it takes.
 
     Raises:
@@ -56,6 +57,7 @@ class Answer:
     """
 
     def __init__(self, values: Request) -> None:
+        self.keys = values.keys()
         try:
             self._values, self.size = _copied(values)
         except RecursionError:

@@ -12,22 +12,12 @@ import headrace
 from headrace.words import combine_ranges, run_child, select
 from headrace_flow.answers import Answer, Answers, written
 from headrace_flow.content import UnknownContentError, content_of, keys_read
+from headrace_flow.shown import Shown
 
 if TYPE_CHECKING:
     from headrace.keys import Request
 
 __all__ = ["Cache"]
-
-
-class Shown:
-    """What ``Pipeline.stats()`` shows of a cache: the statistics of the one that was used last, before and after a reload."""
-
-    def __init__(self, now: Answers) -> None:
-        self.now = now
-
-    def statistics(self) -> dict[str, int]:
-        """Return how many requests were hits, misses and uncached, and what is kept."""
-        return self.now.statistics()
 
 
 class Cache(headrace.Backend):

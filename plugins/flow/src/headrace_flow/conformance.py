@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CacheConformance",
     "ObserverConformance",
+    "OnceConformance",
     "QueueConformance",
     "RecvConformance",
     "SendConformance",
@@ -75,3 +76,9 @@ class CacheConformance(BackendConformance):
     def make_item(self, k: int) -> Request:
         """Return a text that no other request has."""
         return {"data": f"text {k}"}
+
+
+class OnceConformance(CacheConformance):
+    """`Once`, around what gives the text that it is given."""
+
+    expression = "Once[Identity]"
