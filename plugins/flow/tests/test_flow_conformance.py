@@ -2,6 +2,7 @@
 
 from headrace_flow.conformance import (
     CacheConformance,
+    ConcurrencyConformance,
     ObserverConformance,
     OnceConformance,
     QueueConformance,
@@ -11,6 +12,7 @@ from headrace_flow.conformance import (
 
 __all__ = [
     "CacheConformance",
+    "ConcurrencyConformance",
     "ObserverConformance",
     "OnceConformance",
     "QueueConformance",

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from headrace_flow.alike import Alike
     from headrace_flow.budget import Budget
     from headrace_flow.cache import Cache
+    from headrace_flow.concurrency import Concurrency
     from headrace_flow.once import Once
     from headrace_flow.queues import Observer, Queue, Recv, Send
     from headrace_flow.storage import KVStorage
@@ -23,6 +24,7 @@ __all__ = [
     "Alike",
     "Budget",
     "Cache",
+    "Concurrency",
     "KVStorage",
     "Observer",
     "Once",
@@ -36,6 +38,7 @@ _HOME = {
     "Alike": "alike",
     "Budget": "budget",
     "Cache": "cache",
+    "Concurrency": "concurrency",
     "KVStorage": "storage",
     "Once": "once",
     **dict.fromkeys(("Observer", "Queue", "Recv", "Send"), "queues"),

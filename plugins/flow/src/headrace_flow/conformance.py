@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CacheConformance",
+    "ConcurrencyConformance",
     "ObserverConformance",
     "OnceConformance",
     "QueueConformance",
@@ -82,3 +83,9 @@ class OnceConformance(CacheConformance):
     """`Once`, around what gives the text that it is given."""
 
     expression = "Once[Identity]"
+
+
+class ConcurrencyConformance(CacheConformance):
+    """`Concurrency`, around what gives the text that it is given."""
+
+    expression = "Concurrency(name=kit,most=1)[Identity]"
