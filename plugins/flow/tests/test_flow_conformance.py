@@ -8,6 +8,7 @@ from headrace_flow.conformance import (
     QueueConformance,
     RecvConformance,
     SendConformance,
+    ShadowConformance,
 )
 
 __all__ = [
@@ -18,4 +19,5 @@ __all__ = [
     "QueueConformance",
     "RecvConformance",
     "SendConformance",
+    "ShadowConformance",
 ]

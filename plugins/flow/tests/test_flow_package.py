@@ -22,7 +22,7 @@ else:
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 GIVES = re.compile(r"``(.+)`` gives ``(.+)``::\n\n((?: +.*\n?)+)")
-WORDS = ("Cache", "Concurrency", "Observer", "Once", "Queue", "Recv", "Send")
+WORDS = ("Cache", "Concurrency", "Observer", "Once", "Queue", "Recv", "Send", "Shadow")
 POLICIES = ("Alike", "Budget")
 
 

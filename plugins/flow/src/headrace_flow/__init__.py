@@ -1,6 +1,7 @@
 """Headrace words that hand requests over between nodes, and policies that pick which requests share a batch.
 
 The words are `Queue`, `Send`, `Recv`, `Observer`; beside them stands `KVStorage`. The policies are `Alike` and `Budget`.
+Around any expression stand `Cache`, `Once`, `Concurrency` and `Shadow`.
 
 Nothing is imported until it is used: ``import headrace_flow`` loads no pydantic.
 """
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from headrace_flow.concurrency import Concurrency
     from headrace_flow.once import Once
     from headrace_flow.queues import Observer, Queue, Recv, Send
+    from headrace_flow.shadow import Shadow
     from headrace_flow.storage import KVStorage
 
 __version__ = "0.1.0"
@@ -31,6 +33,7 @@ __all__ = [
     "Queue",
     "Recv",
     "Send",
+    "Shadow",
     "__version__",
 ]
 
@@ -41,6 +44,7 @@ _HOME = {
     "Concurrency": "concurrency",
     "KVStorage": "storage",
     "Once": "once",
+    "Shadow": "shadow",
     **dict.fromkeys(("Observer", "Queue", "Recv", "Send"), "queues"),
 }
 

@@ -17,6 +17,7 @@ __all__ = [
     "QueueConformance",
     "RecvConformance",
     "SendConformance",
+    "ShadowConformance",
 ]
 
 
@@ -89,3 +90,9 @@ class ConcurrencyConformance(CacheConformance):
     """`Concurrency`, around what gives the text that it is given."""
 
     expression = "Concurrency(name=kit,most=1)[Identity]"
+
+
+class ShadowConformance(CacheConformance):
+    """`Shadow`, of two that give the text that they are given."""
+
+    expression = "Shadow(share=1)[Identity,Identity]"
