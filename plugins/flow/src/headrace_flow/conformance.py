@@ -9,7 +9,7 @@ from headrace_testing import BackendConformance
 if TYPE_CHECKING:
     from headrace.keys import Request
 
-__all__ = ["ObserverConformance", "QueueConformance", "RecvConformance", "SendConformance"]
+__all__ = ["IterateConformance", "ObserverConformance", "QueueConformance", "RecvConformance", "SendConformance"]
 
 
 class ObserverConformance(BackendConformance):
@@ -59,3 +59,13 @@ class QueueConformance(ObserverConformance):
 
     expression = "Queue(q,max=8)"
     inside = _Declared
+
+
+class IterateConformance(BackendConformance):
+    """`Iterate`, around a word whose answer is there after one step."""
+
+    expression = "Iterate(until=result)[Identity]"
+
+    def make_item(self, k: int) -> Request:
+        """Return a request whose number no other request has."""
+        return {"data": [k, k + 1]}
