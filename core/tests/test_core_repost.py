@@ -503,7 +503,9 @@ def test_the_limit_of_a_repost_counts_the_reposts_of_all_and_the_greatest_to_one
     config = {
         "a": {"backend": "S[Inc,HasKey(never)[Identity,Repost(limit=2)[b]]]"},
         "b": {"backend": "S[Inc,HasKey(never)[Identity,S[Below5,(or)Repost(limit=3)[c]]]]"},
-        "c": {"backend": "S[Inc,HasKey(never)[Repost(limit=1)[a],S[Below5,(or)Repost(limit=4)[a]]]]"},
+        "c": {
+            "backend": "S[Inc,HasKey(never)[Repost(limit=1)[a],S[Below5,(or)Repost(limit=4)[a]]]]"
+        },
     }
     with pytest.raises(errors.LimitError) as caught:
         send(config, 4)  # to b, c, a, and then a third time to b

@@ -144,7 +144,9 @@ def test_who_is_done_leaves_at_once_and_who_waits_takes_the_place_before_the_nex
     with headrace.pipe({"backend": "Iterate(until=done)[Stepper]"}) as pipe:
         futures = {"a": sent(pipe, "a", 4)}
         assert Stepper.one.next() == ["a"]
-        futures |= {name: sent(pipe, name, steps) for name, steps in zip("bcde", (1, 3, 2, 1))}
+        futures |= {
+            name: sent(pipe, name, steps) for name, steps in zip("bcde", (1, 3, 2, 1), strict=True)
+        }
         Stepper.one.end()
         assert Stepper.one.next() == ["a", "b", "c"]
         Stepper.one.end()
@@ -252,7 +254,7 @@ def test_the_limit_is_how_many_steps_may_run():
     with headrace.pipe({"backend": "Iterate(until=done,limit=3)[Collatz]"}) as pipe:
         assert pipe({"data": 8})["steps"] == 3
         request = {"data": 16}
-        with pytest.raises(LimitError, match="ran 3 steps.*'done'") as caught:
+        with pytest.raises(LimitError, match=r"ran 3 steps.*'done'") as caught:
             pipe(request)
         assert (caught.value.limit, caught.value.node, caught.value.backend) == (
             3,

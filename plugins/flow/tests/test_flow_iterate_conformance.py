@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from headrace_testing import BackendConformance
-
 import headrace
 from headrace.errors import InputError
+from headrace_testing import BackendConformance
 
 
 class Halves(headrace.Backend):

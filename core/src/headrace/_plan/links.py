@@ -234,7 +234,9 @@ class _Graph:
             most: dict[str, int] = {}  # of several to one node the greatest holds
             for one in run:
                 if one.target is not None:
-                    most[one.target] = max(most.get(one.target, 1), getattr(one.options, "limit", 1))
+                    most[one.target] = max(
+                        most.get(one.target, 1), getattr(one.options, "limit", 1)
+                    )
             self.links[name] = replace(
                 self.links[name],
                 reposts=tuple(self.reposts[name]),

@@ -6,7 +6,6 @@ What the backend keeps as PENDING goes on as ever: it is queued again and run by
 from __future__ import annotations
 
 import threading
-import time
 from threading import get_ident
 from typing import TYPE_CHECKING
 
@@ -42,9 +41,7 @@ class _Ends:
             self._ended.acquire()
 
 
-def _claimed(
-    node: Node, instance: Instance, ends: _Ends, entries: list[Entry]
-) -> bool | None:
+def _claimed(node: Node, instance: Instance, ends: _Ends, entries: list[Entry]) -> bool | None:
     """Claim an instance for a call; None while the node runs on it what was kept, False while another thread calls it."""
     with node.section:
         node.collect()
@@ -63,7 +60,7 @@ def call_directly(node: Node, instance: Instance, batch: list[Request]) -> list[
     backend, thread, ends = instance.backend, instance.thread, _Ends()
     entries = [Entry(request, ends) for request in batch]
     while (is_mine := _claimed(node, instance, ends, entries)) is None:
-        time.sleep(_PAUSE_S)
+        threading.Event().wait(_PAUSE_S)
     outcomes: Sequence[Exception | None] | None = None
     try:
         outcomes = backend(batch) if thread is None else thread.call(backend, batch)

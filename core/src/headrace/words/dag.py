@@ -134,7 +134,9 @@ class Repost(Word):
         """Options of Repost."""
 
         limit: int = Field(
-            100, ge=1, description="How many times one request may be reposted until it goes on there."
+            100,
+            ge=1,
+            description="How many times one request may be reposted until it goes on there.",
         )
 
     writes = ("result", "repost")

@@ -9,7 +9,13 @@ from headrace_testing import BackendConformance
 if TYPE_CHECKING:
     from headrace.keys import Request
 
-__all__ = ["IterateConformance", "ObserverConformance", "QueueConformance", "RecvConformance", "SendConformance"]
+__all__ = [
+    "IterateConformance",
+    "ObserverConformance",
+    "QueueConformance",
+    "RecvConformance",
+    "SendConformance",
+]
 
 
 class ObserverConformance(BackendConformance):

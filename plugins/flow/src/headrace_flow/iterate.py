@@ -126,9 +126,7 @@ class Iterate(headrace.Backend):
         self.reads: tuple[str, ...] | type = ()  # what the child needs, and no more
         self._flights: dict[int, Flight] = context.shared.get_or_create("iterate: flights", dict)
         self._lock: threading.Lock = context.shared.get_or_create("iterate: lock", threading.Lock)
-        self._counted: Steps = context.pipeline.get_or_create(
-            ("iterate", context.node_name), Steps
-        )
+        self._counted: Steps = context.pipeline.get_or_create(("iterate", context.node_name), Steps)
         self._most = min([m for m in (context.max, self._child.max) if m], default=None)
         self._weight = 0
 
