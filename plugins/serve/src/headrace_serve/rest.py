@@ -34,6 +34,7 @@ from headrace_serve.rest_tensors import (
 )
 from headrace_serve.service import Service
 from headrace_serve.tensors import place_outputs
+from headrace_serve.ui.routes import ROUTES as UI_ROUTES
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -143,6 +144,7 @@ def application(service: Service, lifespan: Any = None, *, admin: bool = False) 
         *per_model("GET", "", _metadata),
         *per_model("GET", "/config", _config),
         *per_model("GET", "/stats", _statistics),
+        *(route(*one) for one in UI_ROUTES if service.live is not None),
         *(route(*one) for one in rest_extensions.MEMORY_ROUTES),
         *(
             route(method, f"/v2/{place}", _unsupported)

@@ -55,6 +55,7 @@ class Settings:
     allow: tuple[str, ...] = ()
     cors_origins: tuple[str, ...] = ()
     server_name: str = "headrace-serve"
+    ui: bool = False
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
@@ -151,6 +152,7 @@ class Settings:
             allow_import=self.allow_import,
             cors_origins=self.cors_origins,
             server_name=self.server_name,
+            ui=self.ui,
             worker=worker,
             listener=listener,
             everywhere=everywhere,

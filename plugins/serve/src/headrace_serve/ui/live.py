@@ -1,0 +1,139 @@
+"""What the live page is told: figures of each node, the latest batches and errors, and how a load test goes."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections import deque
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.errors import ClosedError
+from headrace.hookspecs import attached
+from headrace_serve.ui.load import LoadTest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from headrace_serve.ui.pages import ServedModel
+
+__all__ = ["LivePage", "RecentBatches"]
+
+_UNWATCHED_S: Final = 5.0
+"""So long after the last question a browser counts as gone."""
+_MOST_BATCHES: Final = 2000
+"""So many batches of a model are kept, the latest."""
+_MOST_FAILURES: Final = 50
+
+
+class RecentBatches:
+    """A probe that keeps the latest batches of a pipeline."""
+
+    reentrant = True  # appending to a deque takes no lock of Python
+
+    def __init__(self) -> None:
+        self._kept: deque[tuple[Any, ...]] = deque(maxlen=_MOST_BATCHES)
+        self._number = itertools.count(1)
+
+    def batch_done(  # noqa: PLR0913, PLR0917 - as probes are called
+        self, node: str, instance: int, size: int, started: float, ended: float, errors: list[Any]
+    ) -> None:
+        """Keep one batch."""
+        failed = size - errors.count(None)
+        self._kept.append((next(self._number), node, instance, size, started, ended, failed))
+
+    def since(self, number: int) -> list[tuple[Any, ...]]:
+        """Return the kept batches after the one of that number: (number, node, instance, size, started, ended, failed)."""
+        return [one for one in self._kept.copy() if one[0] > number]
+
+
+class LivePage:
+    """The state behind the live page of one server; used by its event loop.
+
+    Attributes:
+        load: The load test that the page can run.
+
+    Args:
+        clock: Gives seconds, on the clock of ``time.monotonic()``.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.load = LoadTest(clock)
+        self._clock = clock
+        self._failures: deque[dict[str, Any]] = deque(maxlen=_MOST_FAILURES)
+        self._number = itertools.count(1)
+        self._watched: dict[Any, tuple[RecentBatches, ExitStack]] = {}
+        self._asked_s = float("-inf")
+        self._expiry: asyncio.TimerHandle | None = None
+
+    def note_failure(self, about: dict[str, Any]) -> None:
+        """Keep a failed request: its model, version, code, node, text and ids."""
+        self._failures.append({"number": next(self._number), "at": time.time(), **about})
+
+    def state(self, models: Iterable[ServedModel], since: dict[str, int]) -> dict[str, Any]:
+        """Return what the page shows, and watch the pipelines for the next seconds.
+
+        Args:
+            models: The models that are served.
+            since: The numbers of the last ``batches``, ``failures`` and ``load`` that the page has; only later ones
+                are returned.
+        """
+        served = list(models)
+        self._watch(served)
+        shown = []
+        for model in served:
+            batches = self._watched[model][0] if model in self._watched else RecentBatches()
+            key = f"{model.name}:{model.version}"
+            shown.append(
+                {
+                    "id": key,
+                    "ready": model.ready,
+                    "stats": model.pipe.stats(),
+                    "batches": batches.since(since.get(f"batches.{key}", 0)),
+                }
+            )
+        last = since.get("failures", 0)
+        return {
+            "now": self._clock(),
+            "models": shown,
+            "failures": [one for one in self._failures if one["number"] > last],
+            "load": self.load.state(since.get("load", 0)),
+        }
+
+    def _watch(self, models: list[ServedModel]) -> None:
+        self._asked_s = self._clock()
+        for gone in set(self._watched).difference(models):
+            self._watched.pop(gone)[1].close()
+        for model in models:
+            if model not in self._watched:
+                batches, until = RecentBatches(), ExitStack()
+                try:
+                    until.enter_context(attached(model.pipe, batches))
+                except ClosedError:
+                    continue
+                self._watched[model] = batches, until
+        if self._expiry is None:
+            self._expire_later()
+
+    def _expire_later(self) -> None:
+        left = self._asked_s + _UNWATCHED_S - self._clock()
+        self._expiry = asyncio.get_running_loop().call_later(max(0.0, left), self.expire)
+
+    def expire(self) -> None:
+        """Stop watching, and the load test, if no browser has asked for some seconds; else look again later."""
+        self._expiry = None
+        if self._clock() - self._asked_s < _UNWATCHED_S:
+            self._expire_later()
+        else:
+            self.close()
+
+    def close(self) -> None:
+        """Stop watching, and the load test."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+        self.load.stop()
+        watched, self._watched = self._watched, {}
+        for _, until in watched.values():
+            until.close()
