@@ -77,11 +77,11 @@ def test_the_messages_live_beside_others_of_the_same_names(order, tmp_path):
         "found = pool.FindMessageTypeByName('inference.ModelInferRequest')\n"
         "assert [field.number for field in found.fields] == [9]\n"
     )
-    names = {"ours": "headrace_serve.grpc_service"}
+    names = {"ours": "headrace_serve.grpc.service"}
     code = "\n".join(
         [
             *(f"import {names.get(name, name)}" for name in order),
-            "from headrace_serve.grpc_messages import message",
+            "from headrace_serve.grpc.messages import message",
             "made = message('inference.ModelInferRequest')(model_name='m')",
             "assert made.SerializeToString() == bytes([10, 1, 109])",
         ]
@@ -130,7 +130,7 @@ class TestWhatKserveSends:
         import grpc
         from grpc import StatusCode
 
-        from headrace_serve.grpc_messages import message
+        from headrace_serve.grpc.messages import message
 
         raw = np.array([1, 2], "<f4").tobytes()
         made = message("inference.ModelInferRequest")(model_name="same_fp32", id="i")

@@ -240,12 +240,12 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
       headrace serve size=size.toml --port 8000 --grpc-port 8001
       headrace serve --models serve.toml --host 0.0.0.0 --workers 4 --access-log
     """  # noqa: D301 - typer keeps the lines after a backspace character
-    from headrace_serve.init_process import below_init
     from headrace_serve.limits import Limits
-    from headrace_serve.logs import printing_logs
-    from headrace_serve.running import run
-    from headrace_serve.settings import Settings
-    from headrace_serve.workers import run_workers
+    from headrace_serve.operating.init_process import below_init
+    from headrace_serve.operating.logs import printing_logs
+    from headrace_serve.operating.running import run
+    from headrace_serve.operating.settings import Settings
+    from headrace_serve.operating.workers import run_workers
 
     settings = Settings(
         models=tuple(models or ()),

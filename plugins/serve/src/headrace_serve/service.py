@@ -16,10 +16,10 @@ from headrace_serve.counters import Counters
 from headrace_serve.errors import NotAllowedError, UnavailableError, refusal
 from headrace_serve.everywhere import make
 from headrace_serve.failures import FailureLog
-from headrace_serve.inference import infer, prepared
+from headrace_serve.inference.requests import infer, prepared
 from headrace_serve.limits import Limits
+from headrace_serve.models.repository import Repository
 from headrace_serve.process import Process
-from headrace_serve.repository import Repository
 from headrace_serve.shared_memory import Access, Regions
 from headrace_serve.ui.live import LivePage
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     from headrace_serve.access_log import AccessLine
     from headrace_serve.everywhere import Everywhere
+    from headrace_serve.inference.messages import Answer, Asked
     from headrace_serve.keys import Keys
-    from headrace_serve.messages import Answer, Asked
-    from headrace_serve.models import Catalogue, Model
+    from headrace_serve.models.catalogue import Catalogue, Model
 
 __all__ = ["Service"]
 
@@ -290,7 +290,7 @@ class Service:
         self._inflight_bytes -= held
 
     async def infer(self, model: Model, asked: Asked, line: AccessLine) -> Answer:
-        """Run what a client asks for, and count it; it raises the errors of `headrace_serve.inference.infer`."""
+        """Run what a client asks for, and count it; it raises the errors of `headrace_serve.inference.requests.infer`."""
         if model.timed:
             asked.times = line.timed()
         started = time.perf_counter_ns()
@@ -322,7 +322,7 @@ class Service:
         Args:
             model: The model that runs the request.
             request: The request; it is changed.
-            parameters: As `headrace_serve.inference.prepared` takes them.
+            parameters: As `headrace_serve.inference.requests.prepared` takes them.
             line: The line of the access log.
         """
         times = line.timed() if model.timed else None
@@ -351,6 +351,7 @@ class Service:
 
     def _log_failure(self, model: Model, error: BaseException, line: AccessLine) -> None:
         """Log a request, or one of its items, that failed in the pipeline or by its result, and show it on the live page."""
+
         def about() -> dict[str, Any]:
             return {
                 "model": model.name,
@@ -365,7 +366,9 @@ class Service:
         self.failures.note(error, about)
         if self.live is not None and isinstance(error, Exception):
             why = refusal(error, debug=self.debug_errors)
-            self.live.note_failure({**about(), "code": why.code, "node": why.node, "text": why.text})
+            self.live.note_failure(
+                {**about(), "code": why.code, "node": why.node, "text": why.text}
+            )
 
     @staticmethod
     def retry_after_s(model: Model | None) -> int:

@@ -16,7 +16,7 @@ from headrace_serve.ui.load import LoadTest
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from headrace_serve.ui.pages import ServedModel
+    from headrace_serve.ui.graph import ServedModel
 
 __all__ = ["LivePage", "RecentBatches"]
 
@@ -36,7 +36,7 @@ class RecentBatches:
         self._kept: deque[tuple[Any, ...]] = deque(maxlen=_MOST_BATCHES)
         self._number = itertools.count(1)
 
-    def batch_done(  # noqa: PLR0913, PLR0917 - as probes are called
+    def batch_done(
         self, node: str, instance: int, size: int, started: float, ended: float, errors: list[Any]
     ) -> None:
         """Keep one batch."""
