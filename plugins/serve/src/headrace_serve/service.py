@@ -174,7 +174,7 @@ class Service:
     async def end(self, timeout: float) -> None:
         """Wait at most ``timeout`` seconds for loads and unloads that run, and release the shared memory."""
         if self.live is not None:
-            self.live.close()
+            await self.live.end()
         if self._repository is not None:
             await self._repository.end(timeout)
         if self.regions is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.resources
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs, urlsplit
 
 import headrace
@@ -70,7 +70,7 @@ def _headers() -> dict[str, str]:
     }
 
 
-def _live(exchange: Exchange) -> LivePage:
+def _allowed_live(exchange: Exchange) -> LivePage:
     """Return the state behind the page, if the page of this server asks for it.
 
     Without keys anybody on this machine may ask, but no page of elsewhere: neither by a name that leads to this machine, nor
@@ -79,19 +79,18 @@ def _live(exchange: Exchange) -> LivePage:
     Raises:
         NotAllowedError: It is another page.
     """
-    live = exchange.service.live
-    assert live is not None  # there are no routes without it
     host = exchange.header(b"host")
     if exchange.service.keys is None and not _is_loopback(urlsplit(f"//{host}").hostname or ""):
         raise NotAllowedError("without keys, the page is asked for by an address of this machine")
     origin = exchange.header(b"origin")
     if origin and urlsplit(origin).netloc != host:
         raise NotAllowedError(f"a page of {origin[:80]} may not ask for this")
-    return live
+    live: Any = exchange.service.live  # there are no routes without it
+    return live  # type: ignore[no-any-return]
 
 
 async def _models(exchange: Exchange) -> Reply:
-    _live(exchange)
+    _allowed_live(exchange)
     service = exchange.service
     described = []
     for model in service.models:
@@ -115,7 +114,7 @@ async def _models(exchange: Exchange) -> Reply:
 
 
 async def _state(exchange: Exchange) -> Reply:
-    live, service = _live(exchange), exchange.service
+    live, service = _allowed_live(exchange), exchange.service
     given = _query(exchange)
     since = {name: int(text) for name, text in given.items() if text.isascii() and text.isdigit()}
     state = live.state(service.models, since)
@@ -130,7 +129,7 @@ async def _state(exchange: Exchange) -> Reply:
 
 
 async def _load(exchange: Exchange) -> Reply:
-    live, given = _live(exchange), _query(exchange)
+    live, given = _allowed_live(exchange), _query(exchange)
     path, _, query = given.get("to", "").partition("?")
     name = exchange.path["model"]
     exchange.model = exchange.service.find(name)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-import headrace
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    import headrace
 
 __all__ = ["ServedModel", "edges_of", "nodes_of"]
 

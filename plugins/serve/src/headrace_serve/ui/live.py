@@ -69,7 +69,7 @@ class LivePage:
 
     def note_failure(self, about: dict[str, Any]) -> None:
         """Keep a failed request: its model, version, code, node, text and ids."""
-        self._failures.append({"number": next(self._number), "at": time.time(), **about})
+        self._failures.append({"number": next(self._number), "at": self._clock(), **about})
 
     def state(self, models: Iterable[ServedModel], since: dict[str, int]) -> dict[str, Any]:
         """Return what the page shows, and watch the pipelines for the next seconds.
@@ -137,3 +137,8 @@ class LivePage:
         watched, self._watched = self._watched, {}
         for _, until in watched.values():
             until.close()
+
+    async def end(self) -> None:
+        """Stop all of it, and wait until nothing of it runs."""
+        await self.load.end()
+        self.close()

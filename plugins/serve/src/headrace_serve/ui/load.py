@@ -105,6 +105,12 @@ class LoadTest:
         self._clients, self._replay = [], None
         self._times_ms, self._failed = [], 0
 
+    async def end(self) -> None:
+        """End all clients, and wait for their ends."""
+        clients = list(self._clients)
+        self.stop()
+        await asyncio.gather(*clients, return_exceptions=True)
+
     def state(self, since: int) -> dict[str, Any]:
         """Return the number of clients, the last status that was no success, and the buckets after that number.
 
@@ -120,7 +126,8 @@ class LoadTest:
         }
 
     async def _send_for_ever(self, application: ASGIApp, replay: Replay) -> None:
-        while True:
+        me = asyncio.current_task()
+        while me in self._clients:  # a server that drains answers a request that is cancelled
             started = self._clock()
             status = await _status_of(application, replay)
             self._note(started, self._clock(), status)

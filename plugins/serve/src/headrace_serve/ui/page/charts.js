@@ -22,20 +22,19 @@ export function drawLatency(canvas, buckets, now) {
   const { context, width, height } = prepared(canvas, 170);
   const shown = buckets.filter((one) => now - one.from < SHOWN_S);
   const timed = shown.filter((one) => one.requests > 0);
-  const left = 44, right = width - 50, floor = height - 18, ceiling = 22;
-  const mostMs = Math.max(1, ...timed.map((one) => one.p95)) * 1.15, mostRate = Math.max(1, ...shown.map((one) => one.requests * 4)) * 1.15;
+  const perSecond = new Map();
+  for (const one of shown) perSecond.set(Math.floor(one.from), (perSecond.get(Math.floor(one.from)) ?? 0) + one.requests);
+  const left = 60, right = width - 50, floor = height - 18, ceiling = 22;
+  const mostMs = Math.max(1, ...timed.map((one) => one.p95)) * 1.15, mostRate = Math.max(1, ...perSecond.values()) * 1.15;
   const x = (at) => right - ((now - at) / SHOWN_S) * (right - left), y = (ms) => floor - (ms / mostMs) * (floor - ceiling);
-  const column = (right - left) / (SHOWN_S * 4);
-  for (const one of shown) {
-    const tall = ((one.requests * 4) / mostRate) * (floor - ceiling);
-    if (x(one.from) < left) continue;
-    context.fillStyle = "#e3e9f1";
-    context.fillRect(x(one.from), floor - tall, Math.max(1, column), tall);
-    if (one.failed) {
-      context.fillStyle = COLOURS.failed;
-      context.fillRect(x(one.from), floor, Math.max(2, column), 4);
-    }
+  const column = (right - left) / SHOWN_S;
+  context.fillStyle = "#e3e9f1";
+  for (const [second, requests] of perSecond) {
+    const tall = (requests / mostRate) * (floor - ceiling);
+    if (x(second) >= left) context.fillRect(x(second), floor - tall, Math.min(column - 1, right - x(second)), tall);
   }
+  context.fillStyle = COLOURS.failed;
+  for (const one of shown) if (one.failed && x(one.from) >= left) context.fillRect(x(one.from), floor, 2, 4);
   context.fillStyle = COLOURS.faint;
   context.strokeStyle = COLOURS.grid;
   for (const share of [0, 0.5, 1]) {
@@ -56,14 +55,14 @@ export function drawLatency(canvas, buckets, now) {
     let last = null;
     for (const one of timed) {
       if (x(one.from) < left) continue;
-      const gap = last === null || one.from - last > 1.5;
+      const gap = last === null || one.from - last > 5;
       context[gap ? "moveTo" : "lineTo"](x(one.from), y(one[key]));
       last = one.from;
     }
     context.stroke();
   }
   context.textAlign = "left";
-  const last = timed.at(-1), fresh = last && now - last.from < 3;
+  const last = timed.at(-1), fresh = last && now - last.from < 10;
   const parts = [
     ["p50", `p50 ${fresh ? number(last.p50) : "–"} ms`], ["p95", `p95 ${fresh ? number(last.p95) : "–"} ms`],
     ["faint", `${fresh ? number(recentRate(timed, now), 0) : "–"} requests/s, without the network`],
@@ -81,8 +80,8 @@ export function drawLatency(canvas, buckets, now) {
 }
 
 function recentRate(buckets, now) {
-  const recent = buckets.filter((one) => now - one.from < 3);
-  return recent.reduce((sum, one) => sum + one.requests, 0) / Math.max(0.25, recent.length * 0.25);
+  const recent = buckets.filter((one) => now - one.from < 10);
+  return recent.reduce((sum, one) => sum + one.requests, 0) / Math.max(1, now - recent[0].from);
 }
 
 // Draw each batch of the last seconds as a bar in the row of its instance, the darker the fuller; failures are red.

@@ -2,7 +2,7 @@
 
 import { number } from "./server.js";
 
-const WIDTH = 236, HEIGHT = 104, GAP_X = 96, GAP_Y = 22, PAD = 8;
+const WIDTH = 240, HEIGHT = 104, GAP_X = 96, GAP_Y = 22, PAD = 8;
 
 function element(name, attributes, text) {
   const made = document.createElementNS("http://www.w3.org/2000/svg", name);
@@ -94,8 +94,8 @@ export function drawGraph(parent, model) {
     for (const [name, shown] of Object.entries(boxes)) {
       const one = figures.nodes[name];
       if (!one) continue;
-      shown.figures.textContent = `${number(one.rate)}/s · ${one.waiting} waiting · batch ${number(one.batch)} of ${shown.node.most ?? "any"}`;
-      shown.times.textContent = `forward ${number(one.forward.p50)} ms, p99 ${number(one.forward.p99)} · queue ${number(one.queue.p50)}`;
+      shown.figures.textContent = `${number(one.rate)}/s · ${one.waiting} waiting · batch ${number(one.batch)} of ${shown.node.most ?? "∞"}`;
+      shown.times.textContent = `${number(one.forward.p50)} ms, p99 ${number(one.forward.p99)} · queued ${number(one.queue.p50)}`;
       shown.errors.textContent = one.failed ? `${one.failed} failed` : "";
       shown.box.setAttribute("stroke", one.failing ? "#b3261e" : "#9db0c8");
       shown.bars.forEach(({ used, wide }, index) => {

@@ -121,15 +121,15 @@ function showState(state) {
     if (own) one.count.textContent = load.clients ? `${load.clients} clients` : "0 clients";
     if (!load.clients && document.activeElement !== one.slider) one.slider.value = 0;
   }
-  showFailures(state.failures);
+  showFailures(state.failures, state.now);
 }
 
-function showFailures(failures) {
+function showFailures(failures, now) {
   const section = document.getElementById("failures"), body = section.querySelector("tbody");
   for (const one of failures) {
     lastFailure = Math.max(lastFailure, one.number);
     const row = document.createElement("tr");
-    const time = new Date(one.at * 1000).toLocaleTimeString();
+    const time = new Date(Date.now() - (now - one.at) * 1000).toLocaleTimeString("en-GB");
     const cells = [[time], [one.model], [one.node ?? ""], [one.code, "code"], [one.text], [one.request_id ?? one.trace_id ?? "", "id"]];
     for (const [text, className] of cells) {
       const cell = document.createElement("td");
