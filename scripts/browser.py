@@ -21,7 +21,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-dev-shm-usage"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-    *("--window-size=1280,1000", "--remote-debugging-pipe", "about:blank"),
+    *("--window-size=1280,1000", "--hide-scrollbars", "--remote-debugging-pipe", "about:blank"),
 )
 
 
@@ -133,7 +133,7 @@ class Page:
         self.send("DOM.setFileInputFiles", files=[str(path.resolve())], nodeId=node)
 
     def picture(self, kind: str = "png") -> bytes:
-        """Return what the tab shows, whole, as PNG or JPEG."""
+        """Return what the tab shows, whole, as PNG, JPEG or WebP."""
         size = self.send("Page.getLayoutMetrics")["cssContentSize"]
         metrics = {"width": 1280, "height": int(size["height"]), "deviceScaleFactor": 1}
         self.send("Emulation.setDeviceMetricsOverride", mobile=False, **metrics)

@@ -268,3 +268,24 @@ def test_a_quarter_of_a_second_of_a_load_test_is_summed_up():
     # The first answer begins a bucket, the thirteenth after it is the first that comes 250 ms later.
     assert [one["requests"] for one in found] == [13]
     assert found[0]["p50"] == found[0]["most"] == pytest.approx(20)
+
+
+def test_more_batches_than_the_page_can_show_are_not_heard_of_until_it_asks_again():
+    async def work():
+        page = LivePage()
+        with headrace.pipe({"backend": "Identity"}) as pipe:
+            model = Served(pipe)
+            page.state([model], {})
+            for _ in range(1000):
+                await asyncio.to_thread(pipe, {"data": 1})
+            while "probes" in pipe.stats():
+                await asyncio.sleep(0)
+            pipe({"data": 1})
+            (shown,) = page.state([model], {})["models"]
+            assert [one[0] for one in shown["batches"]] == list(range(1, 1001))
+            pipe({"data": 1})
+            (shown,) = page.state([model], {"batches.m:1": 1000})["models"]
+            assert len(shown["batches"]) == 1
+            await page.end()
+
+    asyncio.run(work())

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import time
 from collections import deque
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import ClosedError
@@ -22,30 +22,68 @@ __all__ = ["LivePage", "RecentBatches"]
 
 _UNWATCHED_S: Final = 5.0
 """So long after the last question a browser counts as gone."""
-_MOST_BATCHES: Final = 2000
-"""So many batches of a model are kept, the latest."""
+_MOST_BATCHES: Final = 1000
+"""So many batches of a model are heard of after each question. A probe costs some microseconds a batch, and a pipeline with
+more than so many a second would feel it.
+"""
 _MOST_FAILURES: Final = 50
 
 
 class RecentBatches:
-    """A probe that keeps the latest batches of a pipeline."""
+    """A probe that keeps batches of a pipeline, until it has enough of them.
+
+    Args:
+        enough: Called, in the thread of a batch, with each batch beyond what is kept.
+    """
 
     reentrant = True  # appending to a deque takes no lock of Python
 
-    def __init__(self) -> None:
-        self._kept: deque[tuple[Any, ...]] = deque(maxlen=_MOST_BATCHES)
+    def __init__(self, enough: Callable[[], object]) -> None:
+        self._kept: deque[tuple[Any, ...]] = deque(maxlen=2 * _MOST_BATCHES)
         self._number = itertools.count(1)
+        self._until = _MOST_BATCHES
+        self._enough = enough
 
     def batch_done(
         self, node: str, instance: int, size: int, started: float, ended: float, errors: list[Any]
     ) -> None:
         """Keep one batch."""
-        failed = size - errors.count(None)
-        self._kept.append((next(self._number), node, instance, size, started, ended, failed))
+        failed, number = size - errors.count(None), next(self._number)
+        self._kept.append((number, node, instance, size, started, ended, failed))
+        if number >= self._until:
+            self._enough()
+
+    def go_on(self) -> None:
+        """Take as many batches more."""
+        kept = self._kept.copy()
+        self._until = (kept[-1][0] if kept else 0) + _MOST_BATCHES
 
     def since(self, number: int) -> list[tuple[Any, ...]]:
         """Return the kept batches after the one of that number: (number, node, instance, size, started, ended, failed)."""
         return [one for one in self._kept.copy() if one[0] > number]
+
+
+class _Watched:
+    """A pipeline whose batches are heard of, from a question to the moment when there are enough of them."""
+
+    def __init__(self, model: ServedModel) -> None:
+        self._pipe, self._attached = model.pipe, ExitStack()
+        loop = asyncio.get_running_loop()
+        self.batches = RecentBatches(lambda: loop.call_soon_threadsafe(self.stop))
+        self._hears = False
+
+    def go_on(self) -> None:
+        """Hear of the next batches."""
+        self.batches.go_on()
+        if not self._hears:
+            with suppress(ClosedError):
+                self._attached.enter_context(attached(self._pipe, self.batches))
+                self._hears = True
+
+    def stop(self) -> None:
+        """Hear of no more."""
+        self._hears = False
+        self._attached.close()
 
 
 class LivePage:
@@ -63,7 +101,7 @@ class LivePage:
         self._clock = clock
         self._failures: deque[dict[str, Any]] = deque(maxlen=_MOST_FAILURES)
         self._number = itertools.count(1)
-        self._watched: dict[Any, tuple[RecentBatches, ExitStack]] = {}
+        self._watched: dict[Any, _Watched] = {}
         self._asked_s = float("-inf")
         self._expiry: asyncio.TimerHandle | None = None
 
@@ -83,14 +121,13 @@ class LivePage:
         self._watch(served)
         shown = []
         for model in served:
-            batches = self._watched[model][0] if model in self._watched else RecentBatches()
-            key = f"{model.name}:{model.version}"
+            watched, key = self._watched[model], f"{model.name}:{model.version}"
             shown.append(
                 {
                     "id": key,
                     "ready": model.ready,
                     "stats": model.pipe.stats(),
-                    "batches": batches.since(since.get(f"batches.{key}", 0)),
+                    "batches": watched.batches.since(since.get(f"batches.{key}", 0)),
                 }
             )
         last = since.get("failures", 0)
@@ -104,15 +141,11 @@ class LivePage:
     def _watch(self, models: list[ServedModel]) -> None:
         self._asked_s = self._clock()
         for gone in set(self._watched).difference(models):
-            self._watched.pop(gone)[1].close()
+            self._watched.pop(gone).stop()
         for model in models:
             if model not in self._watched:
-                batches, until = RecentBatches(), ExitStack()
-                try:
-                    until.enter_context(attached(model.pipe, batches))
-                except ClosedError:
-                    continue
-                self._watched[model] = batches, until
+                self._watched[model] = _Watched(model)
+            self._watched[model].go_on()
         if self._expiry is None:
             self._expire_later()
 
@@ -135,8 +168,8 @@ class LivePage:
             self._expiry = None
         self.load.stop()
         watched, self._watched = self._watched, {}
-        for _, until in watched.values():
-            until.close()
+        for one in watched.values():
+            one.stop()
 
     async def end(self) -> None:
         """Stop all of it, and wait until nothing of it runs."""

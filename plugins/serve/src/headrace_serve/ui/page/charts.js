@@ -65,7 +65,7 @@ export function drawLatency(canvas, buckets, now) {
   const last = timed.at(-1), fresh = last && now - last.from < 10;
   const parts = [
     ["p50", `p50 ${fresh ? number(last.p50) : "–"} ms`], ["p95", `p95 ${fresh ? number(last.p95) : "–"} ms`],
-    ["faint", `${fresh ? number(recentRate(timed, now), 0) : "–"} requests/s, without the network`],
+    ["faint", `${fresh ? number(recentRate(timed, now)) : "–"} requests/s, without the network`],
   ];
   let at = left;
   for (const [colour, text] of parts) {
