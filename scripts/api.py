@@ -1,7 +1,7 @@
-"""Write docs/api.md, the public names of core and of what extends it, from their docstrings.
+"""Write docs/api.md and a page per module in docs/api, the public names of core and of what extends it, from their docstrings.
 
-python scripts/api.py            write the page
-python scripts/api.py --check    exit 1 when the page is not what the code says
+python scripts/api.py            write the pages
+python scripts/api.py --check    exit 1 when a page is not what the code says
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from pathlib import Path
 from types import GenericAlias
 from typing import Any
 
-from generated import write_or_check
+from generated import write_or_check_all
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "api.md"
+FOLDER = PAGE.with_suffix("")
 
 HEAD = """# The public names
 
@@ -27,7 +28,7 @@ What programs, backends and plugins may use, made from the docstrings by `python
 names may change. Before 1.0 a minor release may break, after a release with a warning
 ([publishing](publishing.md) says what a plugin pins). `help(headrace.Backend)` shows the same in Python. The
 plain functions of the plugins are in their READMEs and in `help(headrace_cv)`, the backends in
-[the catalogue](catalogue.md) and [the words](words.md).
+[the catalogue](catalogue.md) and [the words](words.md). Each module has a page.
 """
 
 MODULES = (
@@ -146,16 +147,41 @@ def text_below(module: Any, name: str) -> str:
     raise SystemExit(f"{module.__name__}.{name} has no text below it that says what it is")
 
 
-def page() -> str:
-    """Write the whole page."""
-    parts = [HEAD]
+def first_sentence(module: Any, name: str) -> str:
+    """Return what a name is, in a sentence: the first of its docstring, or of the text below it."""
+    found = getattr(module, name)
+    written = inspect.isclass(found) or inspect.isfunction(found)
+    text = found.__doc__ if written and not isinstance(found, GenericAlias) else None
+    paragraph = " ".join(markdown(text or text_below(module, name)).split("\n\n")[0].split())
+    return re.split(r"(?<=[.])\s(?=[A-Z`])", paragraph)[0].rstrip(":")
+
+
+def anchor(heading: str) -> str:
+    """Return the anchor that a heading has on the usual hosts of Markdown."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def pages() -> dict[Path, str]:
+    """Write all pages: the index, and one per module."""
+    index, written = [HEAD], {}
     for path in MODULES:
         module = importlib.import_module(path)
         about = "" if path == "headrace" else markdown(module.__doc__ or "") + "\n"
-        parts += [f"## {path}\n", about] if about else [f"## {path}\n"]
-        parts += [entry(module, name) for name in names(module)]
-    return "\n".join(parts)
+        entries = {name: entry(module, name) for name in names(module)}
+        head = [
+            f"# {path}\n",
+            "Made from the docstrings by `python scripts/api.py`; [all modules](../api.md).\n",
+        ]
+        body = [text.replace("\n####", "\n###").removeprefix("#") for text in entries.values()]
+        written[FOLDER / f"{path}.md"] = "\n".join([*head, *([about] if about else []), *body])
+        index += [f"## {path}\n", "| name | |", "|---|---|"]
+        for name, text in entries.items():
+            heading = text.partition("\n")[0].removeprefix("### ")
+            said = first_sentence(module, name).replace("|", "\\|")
+            index.append(f"| [`{name}`](api/{path}.md#{anchor(heading)}) | {said} |")
+        index.append("")
+    return {PAGE: "\n".join(index), **written}
 
 
 if __name__ == "__main__":
-    sys.exit(write_or_check(PAGE, page()))
+    sys.exit(write_or_check_all(pages(), FOLDER))

@@ -1,7 +1,7 @@
-"""Write docs/catalogue.md: every backend of this repository's distributions, from their classes.
+"""Write docs/catalogue.md, and a page per distribution in docs/catalogue: every backend of this repository's distributions, from their classes.
 
-python scripts/catalogue.py            write the page
-python scripts/catalogue.py --check    exit 1 when the page is not what the code says
+python scripts/catalogue.py            write the pages
+python scripts/catalogue.py --check    exit 1 when a page is not what the code says
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from generated import write_or_check
+from generated import write_or_check_all
 from typer.testing import CliRunner
 
 from headrace_cli.app import app
@@ -25,6 +25,7 @@ else:
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "catalogue.md"
+FOLDER = PAGE.with_suffix("")
 
 HEAD = """# Catalogue
 
@@ -34,7 +35,7 @@ Every backend of the distributions in this repository, made from the code by
 The range is that of a batch, in weights (`request_size`, 1 for most requests), before the node's own
 `min` and `max`; a backend may narrow it when it is built. `{name}` among the keys stands for the key
 that the option `name` holds. Units are in the descriptions, and in names that end in `_ms` or
-`_bytes`. The words of core are shown with examples in [words.md](words.md).
+`_bytes`. The words of core are shown with examples in [words.md](words.md). Each distribution has a page.
 """
 
 _HEADING = re.compile(r"([A-Z][a-z]+):(?:\s+(.*))?")
@@ -112,7 +113,7 @@ def option_rows(options: list[dict[str, Any]]) -> list[str]:
 def entry(backend: dict[str, Any], aliases: list[str]) -> str:
     """Write what the page says about one backend."""
     text, found = sections(backend["doc"])
-    lines = [f"### {backend['name']}", ""]
+    lines = [f"## {backend['name']}", ""]
     if aliases:
         lines += [f"Also written {', '.join(f'`{alias}`' for alias in aliases)}.", ""]
     lines += [text, ""]
@@ -136,9 +137,12 @@ def part(folder: Path) -> str:
     about = project(folder)
     name = about["name"]
     needs = ", ".join(f"`{text}`" for text in about["dependencies"])
-    readme = f"../{folder.relative_to(ROOT).as_posix()}/README.md"
-    lines = [f"## {name} {about['version']}", "", about["description"], ""]
-    lines += [f"Needs {needs}. More in [its README]({readme}).", ""]
+    readme = f"../../{folder.relative_to(ROOT).as_posix()}/README.md"
+    lines = [f"# {name} {about['version']}", "", about["description"], ""]
+    lines += [
+        f"Needs {needs}. More in [its README]({readme}). [All distributions](../catalogue.md).",
+        "",
+    ]
     by_path: dict[str, list[dict[str, Any]]] = {}
     for backend in described(name):
         by_path.setdefault(backend["path"], []).append(backend)
@@ -150,10 +154,29 @@ def part(folder: Path) -> str:
     return "\n".join([*lines, *entries])
 
 
-def page() -> str:
-    """Write the whole page."""
-    return "\n".join([HEAD, *(part(folder) for folder in folders())])
+def index(folder: Path, text: str) -> str:
+    """Write the part of the index about one distribution, from its page."""
+    about = project(folder)
+    name = about["name"]
+    lines = [f"## {name}", "", f"{about['description']} [Its page](catalogue/{name}.md)."]
+    found = re.findall(r"^## (\w+)\n(?:\nAlso written .*\n)?\n((?:.+\n)+)", text, re.MULTILINE)
+    if found:
+        lines += ["", "| backend | |", "|---|---|"]
+    for backend, paragraph in found:
+        sentence = re.split(r"(?<=[.])\s(?=[A-Z`])", " ".join(paragraph.split()))[0]
+        lines.append(f"| [`{backend}`](catalogue/{name}.md#{backend.lower()}) | {cell(sentence)} |")
+    return "\n".join([*lines, ""])
+
+
+def pages() -> dict[Path, str]:
+    """Write all pages: the index, and one per distribution."""
+    parts = {folder: part(folder) for folder in folders()}
+    whole = "\n".join([HEAD, *(index(folder, text) for folder, text in parts.items())])
+    return {
+        PAGE: whole,
+        **{FOLDER / f"{project(folder)['name']}.md": text for folder, text in parts.items()},
+    }
 
 
 if __name__ == "__main__":
-    sys.exit(write_or_check(PAGE, page()))
+    sys.exit(write_or_check_all(pages(), FOLDER))
