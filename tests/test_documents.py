@@ -58,7 +58,8 @@ DOCUMENTS = [
 # Not here: first_backend.md is followed by test_first_backend, hooks.md and publishing.md by
 # test_followed_pages, streams.md by test_streams_page, start.md by test_start_page,
 # kubernetes.md by test_kubernetes and test_kubernetes_balancer, machines.md by plugins/remote: test_remote_package,
-# models.md by libs/models: test_models_pages; words.md, catalogue.md and api.md, with the pages they lead to, are made from the code.
+# models.md by libs/models: test_models_pages; from_python_servers.md by
+# test_from_python_servers; words.md, catalogue.md and api.md, with the pages they lead to, are made from the code.
 BY_DETECT = "test_example_detect, those that run the engine on a device"
 RUN_ELSEWHERE = {
     "python examples/video/prepare.py": "plugins/vision: test_vision_example",
