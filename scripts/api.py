@@ -35,12 +35,17 @@ MODULES = (
     "headrace",
     "headrace.errors",
     "headrace.keys",
+    "headrace.words",
     "headrace.policies",
     "headrace.hookspecs",
+    "headrace.plan",
     "headrace.plugins",
     "headrace_testing",
     "headrace_cli.for_plugins",
 )
+
+OF_AUTHORS = ("PENDING", "Backend", "FilePath", "InitContext", "Options", "OutputPath", "register")
+"""The names of `headrace` that authors of backends use, on a page of their own."""
 
 _SECTION = re.compile(r"(Args|Attributes|Returns|Raises|Yields):")
 
@@ -161,6 +166,11 @@ def anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
+def page_of(module: str, name: str) -> str:
+    """Return the name of the page about a name of a module."""
+    return "headrace.authors" if module == "headrace" and name in OF_AUTHORS else module
+
+
 def pages() -> dict[Path, str]:
     """Write all pages: the index, and one per module."""
     index, written = [HEAD], {}
@@ -168,17 +178,20 @@ def pages() -> dict[Path, str]:
         module = importlib.import_module(path)
         about = "" if path == "headrace" else markdown(module.__doc__ or "") + "\n"
         entries = {name: entry(module, name) for name in names(module)}
-        head = [
-            f"# {path}\n",
-            "Made from the docstrings by `python scripts/api.py`; [all modules](../api.md).\n",
-        ]
-        body = [text.replace("\n####", "\n###").removeprefix("#") for text in entries.values()]
-        written[FOLDER / f"{path}.md"] = "\n".join([*head, *([about] if about else []), *body])
         index += [f"## {path}\n", "| name | |", "|---|---|"]
         for name, text in entries.items():
+            page = page_of(path, name)
+            head = f"# {page.replace('.authors', ', for authors of backends')}\n"
+            made = (
+                "Made from the docstrings by `python scripts/api.py`; [all modules](../api.md).\n"
+            )
+            start = "\n".join([head, made, *([about] if about else [])])
+            body = text.replace("\n####", "\n###").removeprefix("#")
+            file = FOLDER / f"{page}.md"
+            written[file] = f"{written.get(file, start)}\n{body}"
             heading = text.partition("\n")[0].removeprefix("### ")
             said = first_sentence(module, name).replace("|", "\\|")
-            index.append(f"| [`{name}`](api/{path}.md#{anchor(heading)}) | {said} |")
+            index.append(f"| [`{name}`](api/{page}.md#{anchor(heading)}) | {said} |")
         index.append("")
     return {PAGE: "\n".join(index), **written}
 

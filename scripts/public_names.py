@@ -101,9 +101,9 @@ def breaking(before: Any, now: Any, path: str = "") -> list[str]:
             if key in now
             for one in breaking(before[key], now[key], f"{path}{key} > ")
         ]
-        in_signature = path.endswith("parameters > ") or any(
-            "positional" in str(one) or "keyword" in str(one) for one in before.values()
-        )
+        kinds = ("positional", "keyword", "variadic")
+        told = [isinstance(one, str) and one.startswith(kinds) for one in before.values()]
+        in_signature = path.endswith("parameters > ") or (bool(told) and all(told))
         added = [
             f"{path}{key} must be given"
             for key in now

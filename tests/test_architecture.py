@@ -33,9 +33,9 @@ PUBLIC = [
     "Backend",
     "FilePath",
     "InitContext",
-    "KVStorage",
     "Options",
     "OutputPath",
+    "PENDING",
     "Pipeline",
     "PipelineConfig",
     "__version__",
@@ -45,9 +45,11 @@ PUBLIC = [
     "keys",
     "parse",
     "pipe",
+    "plan",
     "plugins",
     "policies",
     "register",
+    "words",
 ]
 
 

@@ -7,7 +7,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, overload
@@ -18,8 +18,11 @@ from headrace._registry.discovery import (
     CORE_BACKENDS,
     CORE_POLICIES,
     KNOWN_ELSEWHERE,
+    MOVED,
     Plugin,
+    after_move,
     discover,
+    folder_of,
     how_to_install,
     load,
     load_backend,
@@ -115,15 +118,6 @@ def _is_again(known: type[Any], cls: type[Any]) -> bool:
     return same or "<" not in cls.__qualname__
 
 
-def _folder_times() -> list[int]:
-    """Return when each folder of ``sys.path`` has changed, in nanoseconds."""
-    times = []
-    for folder in sys.path:
-        with suppress(OSError):
-            times.append(Path(folder).stat().st_mtime_ns)
-    return times
-
-
 class Registry:
     """All names of the process: core's, those of installed plugins, and registered ones.
 
@@ -134,7 +128,6 @@ class Registry:
     def __init__(self) -> None:
         self.local: dict[str, type[Any]] = {}
         self._plugins: tuple[tuple[str | None, ...], list[Plugin]] | None = None
-        self._times: list[int] = []
         self._recording: dict[int, list[tuple[str, dict[str, type[Any]]]]] = {}
 
     def plugins(self) -> list[Plugin]:
@@ -147,16 +140,8 @@ class Registry:
         # No lock is held here, since `discover` imports modules of plugins, which may wait for other threads.
         # Two threads may both discover: they find the same, and the one that assigns last wins.
         if found is None or found[0] != where:
-            self._times = _folder_times()
             found = self._plugins = where, discover()
         return found[1]
-
-    def look_again(self) -> bool:
-        """Forget the plugins if a folder of ``sys.path`` has changed since they were found: perhaps one was installed."""
-        changed = self._plugins is not None and self._times != _folder_times()
-        if changed:
-            self.refresh()
-        return changed
 
     def refresh(self) -> None:
         """Forget the plugins that were discovered, so that the next call reads the metadata again."""
@@ -171,6 +156,9 @@ class Registry:
             raise PluginError(what, hint="A letter or _, then letters, digits and _ . - /")
         if name in CORE_BACKENDS or name in CORE_POLICIES:
             raise PluginError(f"the name {name!r} belongs to core", hint="Choose another name.")
+        if name in MOVED:
+            what = f"the name {name!r} is reserved: this word of core moved to {MOVED[name]}"
+            raise PluginError(what, hint="Choose another name.")
         if not isinstance(cls, type):
             cls = of_function(cls, batched=batched)
         elif batched:
@@ -219,7 +207,7 @@ class Registry:
             files: The files that the configuration imports, and what each has registered.
             table: What is looked for: ``backends``, or a table of the hooks: ``probes``, ...
         """
-        plugin, _, part = name.rpartition(":")
+        plugin, _, part = after_move(name).rpartition(":")
         nearest_first = self._candidates(part, files, table)
         if plugin:
             return [one for offers in nearest_first for one in offers if one.plugin == plugin]
@@ -248,7 +236,7 @@ class Registry:
 
     def unknown(self, name: str, known: Iterable[str]) -> Problem:
         """Say why ``name`` is unknown and what to do about it."""
-        plugin, _, part = name.rpartition(":")
+        plugin, _, part = after_move(name).rpartition(":")
         for one in (plugins := self.plugins()):
             has_it = part in one.backends or KNOWN_ELSEWHERE.get(part) == one.distribution
             if not one.usable and (plugin == one.plugin or (has_it and not plugin)):
@@ -257,6 +245,10 @@ class Registry:
                 return Problem("plugin_" + one.state, what, hint=one.remedy)
         brings = KNOWN_ELSEWHERE.get(part)
         if brings is not None and brings not in {one.distribution for one in plugins}:
+            if part in MOVED:
+                what = f"{name!r} moved to {brings}: pip install {brings}"
+                here = f"In a clone of Headrace: pip install {folder_of(brings)}"
+                return Problem("missing_plugin", what, hint=here)
             what = f"{name!r} comes with {brings}, which is not installed"
             return Problem("missing_plugin", what, hint=how_to_install(brings))
         names = [*known]
