@@ -57,8 +57,8 @@ def breaks(word):
 
 
 headrace.register("Letters", letters, replace=True)
-headrace.register("Silent", silent, replace=True)
-headrace.register("Breaks", breaks, replace=True)
+headrace.register("StreamedSilent", silent, replace=True)
+headrace.register("StreamedBreaks", breaks, replace=True)
 
 
 class Gated(headrace.Backend):
@@ -107,7 +107,7 @@ def test_a_generator_gives_its_parts_and_last_comes_the_finished_dict(read):
 
 @both
 def test_a_generator_without_a_return_value_has_the_result_none(read):
-    with headrace.pipe({"backend": "Silent"}) as pipe:
+    with headrace.pipe({"backend": "StreamedSilent"}) as pipe:
         assert read(pipe, {"data": "x"}) == ["x", {"data": "x", "result": None}]
 
 
@@ -120,7 +120,7 @@ def test_for_plain_callers_a_generator_is_a_function():
 
 def test_a_generator_is_not_registered_for_batches():
     with pytest.raises(PluginError, match="generator"):
-        headrace.register("Wrong", letters, batched=True, replace=True)
+        headrace.register("StreamedWrong", letters, batched=True, replace=True)
 
 
 def test_an_error_is_raised_after_the_parts_that_came():
@@ -131,7 +131,7 @@ def test_an_error_is_raised_after_the_parts_that_came():
             await stream.__anext__()
         assert [part async for part in stream] == []
 
-    with headrace.pipe({"backend": "Breaks"}) as pipe:
+    with headrace.pipe({"backend": "StreamedBreaks"}) as pipe:
         stream = pipe.stream({"data": "abc"})
         assert next(stream) == "a"
         with pytest.raises(BackendError, match="broke"):
@@ -349,7 +349,7 @@ def test_an_item_that_has_given_parts_is_not_run_again():
 def test_a_request_that_is_kept_gives_parts_from_any_thread():
     kept = queue.Queue()
 
-    class Later(headrace.Backend):
+    class StreamedLater(headrace.Backend):
         def init(self, options, context):
             self.context = context
 
@@ -359,8 +359,8 @@ def test_a_request_that_is_kept_gives_parts_from_any_thread():
                 kept.put((self.context, request))
             return [headrace.PENDING for _ in batch]
 
-    headrace.register("Later", Later, replace=True)
-    with headrace.pipe({"backend": "Later"}) as pipe:
+    headrace.register("StreamedLater", StreamedLater, replace=True)
+    with headrace.pipe({"backend": "StreamedLater"}) as pipe:
         stream = pipe.stream({"data": 1})
         context, request = kept.get(timeout=WAIT_S)
         for number in range(3):
@@ -416,7 +416,7 @@ def letters(word):
     yield from word
     return word.upper()
 
-class Dies(headrace.Backend):
+class StreamedDies(headrace.Backend):
     max = 4
     rerun = True
     def init(self, options, context):
@@ -430,7 +430,7 @@ class Dies(headrace.Backend):
             request["result"] = "lives"
 
 headrace.register("LettersThere", letters, replace=True)
-headrace.register("Dies", Dies, replace=True)
+headrace.register("StreamedDies", StreamedDies, replace=True)
 """
 
 
@@ -448,7 +448,7 @@ def test_parts_come_from_another_process(read, tmp_path):
 
 def test_what_has_given_parts_in_a_process_that_died_is_not_run_in_another(tmp_path):
     (tmp_path / "there.py").write_text(ELSEWHERE)
-    config = {"backend": "Process[Dies]", "import": str(tmp_path / "there.py")}
+    config = {"backend": "Process[StreamedDies]", "import": str(tmp_path / "there.py")}
     with headrace.pipe(config) as pipe:
         assert [*pipe.stream({"data": "a"})][:-1] == ["a", "a"]
         stream, got = pipe.stream({"data": "die"}), []

@@ -46,6 +46,13 @@ def test_tritonclient_of_asyncio(addresses, call):
     asyncio.run(call(*addresses))
 
 
+@pytest.mark.parametrize("call", triton_calls.CONTROL, ids=lambda call: call.__name__)
+def test_tritonclient_loads_and_unloads(call):
+    models = {name: served_examples.models()[name] for name in ("simple", "simple_string")}
+    with Server(models, port=0, grpc_port=0, allow=["repository"]) as server:
+        call(f"127.0.0.1:{server.port}", f"127.0.0.1:{server.grpc_port}")
+
+
 OLDEST = ("tritonclient[all]==2.3.0", "numpy<1.24", "protobuf<3.21", "setuptools<70")
 """The oldest that installs, with what it was written for."""
 

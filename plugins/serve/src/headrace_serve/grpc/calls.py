@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from headrace_serve.keys import Right
     from headrace_serve.service import Service
 
-__all__ = ["Calls", "traceparent_of"]
+__all__ = ["Calls", "share_key_of", "traceparent_of"]
 
 logger = logging.getLogger("headrace.serve")
 
@@ -241,9 +241,9 @@ class Calls:
             trailing.append(("node", refused.node))
         if refused.retry:
             model = None
-            with contextlib.suppress(UnknownModelError):
+            with contextlib.suppress(UnknownModelError, UnavailableError):
                 model = self._service.models.find(_model_of(request))
-            seconds = self._service.retry_after_s(model)
+            seconds = self._service.retry_after_s(model, error)
             details = _retry_details(status.value[0], text, seconds)
             trailing.append(("grpc-status-details-bin", details))
         await context.abort(status, text, trailing_metadata=tuple(trailing))
@@ -294,8 +294,17 @@ def parsed(read: Callable[[bytes], Any], data: bytes) -> Any:
 
 def traceparent_of(context: Any) -> str:
     """Return the traceparent in the metadata of a call, ``""`` if there is none."""
+    return _metadatum(context, "traceparent")
+
+
+def share_key_of(context: Any) -> str:
+    """Return the text in the metadata of a call by which the shares of an alias choose, ``""`` if there is none."""
+    return _metadatum(context, "x-share-key")
+
+
+def _metadatum(context: Any, name: str) -> str:
     for key, value in context.invocation_metadata() or ():
-        if key == "traceparent":
+        if key == name:
             return str(value)
     return ""
 

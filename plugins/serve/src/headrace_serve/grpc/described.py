@@ -46,7 +46,7 @@ def _ready(service: Service, request: Any) -> dict[str, Any]:
 
 def _model_ready(service: Service, request: Any) -> dict[str, Any]:
     try:
-        model = service.models.find(request.name, request.version)
+        model = service.models.find(*service.named(request.name, request.version))
     except (UnknownModelError, UnavailableError):  # as Triton answers
         return {"ready": False}
     return {"ready": service.is_ready(model)}
@@ -57,7 +57,7 @@ def _server(service: Service, request: Any) -> dict[str, Any]:
 
 
 def _metadata(service: Service, request: Any) -> dict[str, Any]:
-    model = service.models.find(request.name, request.version)
+    model = service.described(request.name, request.version)
     found = described.model_metadata(service.models, model)
     for one in found["inputs"]:
         one.pop(
@@ -67,19 +67,19 @@ def _metadata(service: Service, request: Any) -> dict[str, Any]:
 
 
 def _config(service: Service, request: Any) -> dict[str, Any]:
-    return {"config": described.config(service.models.find(request.name, request.version))}
+    return {"config": described.config(service.described(request.name, request.version))}
 
 
 def _statistics(service: Service, request: Any) -> dict[str, Any]:
     if not request.name:
         return described.statistics(service.models)
-    return described.statistics(service.models.named(request.name, request.version))
+    return described.statistics(service.models.named(*service.named(request.name, request.version)))
 
 
 def _index(service: Service, request: Any) -> dict[str, Any]:
     if request.repository_name:
         raise InputError("there is one repository, which has no name")
-    return {"models": described.index(service.models, only_ready=request.ready)}
+    return {"models": described.index(service, only_ready=request.ready)}
 
 
 _ANSWERS: Final = {

@@ -61,7 +61,7 @@ def _status_of(service: Service, name: str) -> str:
     if name in _SERVER:
         return "SERVING" if service.ready else "NOT_SERVING"
     try:
-        model = service.models.find(name)
+        model = service.models.find(*service.named(name))
     except UnknownModelError:
         return "SERVICE_UNKNOWN"
     except UnavailableError:  # it is being loaded

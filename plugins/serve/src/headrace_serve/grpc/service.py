@@ -15,7 +15,7 @@ from headrace_serve.errors import (
     UnavailableError,
     UnsupportedError,
 )
-from headrace_serve.grpc.calls import Calls, parsed, traceparent_of
+from headrace_serve.grpc.calls import Calls, parsed, share_key_of, traceparent_of
 from headrace_serve.grpc.described import describing_methods
 from headrace_serve.grpc.extensions import extension_methods
 from headrace_serve.grpc.health import health_methods
@@ -124,7 +124,8 @@ class _Front:
         """Answer ModelInfer, or one request of a stream."""
         timeout_s, traceparent = context.time_remaining(), traceparent_of(context)
         service = self._service
-        model = service.find(received.model_name, received.message.model_version)
+        name, version = received.model_name, received.message.model_version
+        model = service.find(name, version, lambda: share_key_of(context))
         limits = service.limits.narrowed(model.limits)
         most = limits.max_body_bytes
         if received.size > most:

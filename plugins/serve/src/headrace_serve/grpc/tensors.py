@@ -23,7 +23,7 @@ from headrace_serve.inference.tensors import (
 from headrace_serve.outlines import Outline
 
 if TYPE_CHECKING:
-    from headrace_serve.models.catalogue import Model
+    from headrace_serve.models.model import Model
     from headrace_serve.shared_memory import Access, Place
 
 __all__ = ["RESPONSE", "Received", "as_streamed", "read_message", "read_request", "write_response"]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
     from headrace_serve.http.cycle import Cycle
-    from headrace_serve.models.catalogue import Model
+    from headrace_serve.models.model import Model
     from headrace_serve.service import Service
 
 __all__ = ["CYCLE", "Exchange", "Reply"]
@@ -143,6 +143,10 @@ class Exchange:
     def headers(self) -> dict[str, str]:
         """All headers, names in lower case."""
         return {k.decode("latin-1"): v.decode("latin-1") for k, v in self._headers.items()}
+
+    def share_key(self) -> str:
+        """Return the text by which the shares of an alias choose, ``""`` if the client sends none."""
+        return self.header(b"x-share-key")
 
     def admit(self, model: Model) -> None:
         """Take a place in the queue of a model, before the body is received; `end` gives it back.

@@ -17,7 +17,8 @@ from headrace_serve.inference.parameters import SEQUENCES
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from headrace_serve.models.catalogue import Catalogue, Model
+    from headrace_serve.models.catalogue import Catalogue
+    from headrace_serve.models.model import Model
     from headrace_serve.models.signature import Port
 
 __all__ = ["document", "page"]

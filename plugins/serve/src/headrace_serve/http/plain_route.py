@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from headrace_serve.http.exchange import Exchange
     from headrace_serve.http.multipart import File
-    from headrace_serve.models.catalogue import Model
+    from headrace_serve.models.model import Model
     from headrace_serve.models.signature import Port
 
 __all__ = ["Query", "file_input", "reads_json", "run"]
@@ -86,7 +86,7 @@ async def run(exchange: Exchange) -> Reply:
     """
     service = exchange.service
     try:
-        model = exchange.model = service.find(exchange.path["model"])
+        model = exchange.model = service.find(exchange.path["model"], key=exchange.share_key)
         query = _read_query(model, exchange)
     except HeadraceError:
         exchange.identifier = _identifier_in(exchange.scope["query_string"])
@@ -95,7 +95,7 @@ async def run(exchange: Exchange) -> Reply:
     exchange.admit(model)
     body = await exchange.body()
     # A reload or a load may have replaced the model while the body was received.
-    now = service.again(model.name)
+    now = service.again(exchange.path["model"], key=exchange.share_key)
     if now is not model:
         model, query = now, _read_query(now, exchange)
     traceparent, kind = exchange.header(b"traceparent"), exchange.header(b"content-type")

@@ -81,8 +81,11 @@ def asgi(models: Any, **settings: Any) -> Starlette:
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         if service is not None:
             service.built_in.check()
+            service.loop = asyncio.get_running_loop()
         yield
-        await asyncio.to_thread(catalogue.close, _CLOSE_S)
+        if service is not None:
+            service.following.follow()
+            await asyncio.to_thread(service.models.close, _CLOSE_S)
 
     try:
         service = Service(catalogue, given=models, **settings)
@@ -271,17 +274,18 @@ class _Endpoint:
             logger.error("a request of %s failed in the server", path, exc_info=error)
         refused = refusal(error, debug=self._service.debug_errors)
         exchange.line.code = refused.code
-        after = self._service.retry_after_s(exchange.model) if refused.retry else 0
+        after = self._service.retry_after_s(exchange.model, error) if refused.retry else 0
         return Reply.refused(refused, exchange.identifier or exchange.request_id, after)
 
 
 async def _infer(exchange: Exchange) -> Reply:
     service, path = exchange.service, exchange.path
     name, version = path["model"], path.get("version", "")
-    exchange.admit(service.find(name, version))
+    key = exchange.share_key
+    exchange.admit(service.find(name, version, key))
     body = await exchange.body()
     # A reload or a load may have replaced the model while the body was received.
-    model = service.again(name, version)
+    model = service.again(name, version, key)
     access = service.access(exchange.hold)
     header_length = exchange.header(_HEADER_LENGTH)
     try:
@@ -337,22 +341,23 @@ async def _ready(exchange: Exchange) -> Reply:
 
 
 async def _model(exchange: Exchange) -> Any:
-    exchange.model = exchange.service.models.find(
-        exchange.path["model"], exchange.path.get("version", "")
-    )
+    name, version = exchange.path["model"], exchange.path.get("version", "")
+    exchange.model = exchange.service.described(name, version)
     return exchange.model
 
 
 async def _model_ready(exchange: Exchange) -> Reply:
+    service = exchange.service
+    name, version = exchange.path["model"], exchange.path.get("version", "")
     try:
-        model = await _model(exchange)
+        model = exchange.model = service.models.find(*service.named(name, version))
     except UnknownModelError as error:
         # The answer does not list the served models, because this route needs no key and would reveal them to
         # everybody.
         raise UnknownModelError(error.name, error.version) from None
     except UnavailableError:  # it is being loaded
-        return Reply.json({"name": exchange.path["model"], "ready": False}, 503)
-    ready = exchange.service.is_ready(model)
+        return Reply.json({"name": name, "ready": False}, 503)
+    ready = service.is_ready(model)
     return Reply.json({"name": model.name, "ready": ready}, 200 if ready else 503)
 
 
@@ -380,7 +385,7 @@ async def _index(exchange: Exchange) -> Reply:
     only = asked.get("ready", False)
     if not isinstance(only, bool):
         raise InputError("ready", expected="true or false", got=repr(only)[:40])
-    return Reply.json(described.index(exchange.service.models, only_ready=only))
+    return Reply.json(described.index(exchange.service, only_ready=only))
 
 
 async def _unsupported(exchange: Exchange) -> Reply:

@@ -25,7 +25,7 @@ from headrace_serve.outlines import Outline
 
 if TYPE_CHECKING:
     from headrace_serve.inference.messages import Answer, Tensor
-    from headrace_serve.models.catalogue import Model
+    from headrace_serve.models.model import Model
     from headrace_serve.shared_memory import Access, Place
 
 __all__ = ["HEADER_LENGTH", "Wanted", "identifier_of", "read_body", "write_body"]

@@ -12,7 +12,7 @@ from headrace_serve.inference.messages import Tensor
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headrace_serve.models.catalogue import Model
+    from headrace_serve.models.model import Model
 
 __all__ = ["CLASSIFICATION", "class_count", "classified"]
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from headrace_serve.models.catalogue import Model
+    from headrace_serve.models.model import Model
     from headrace_serve.outlines import Outline
     from headrace_serve.run_times import RunTimes
     from headrace_serve.shared_memory import Place

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from headrace_serve.inference.messages import Asked, Encoded, Tensor
     from headrace_serve.limits import Limits
-    from headrace_serve.models.catalogue import Model
+    from headrace_serve.models.model import Model
     from headrace_serve.models.signature import Port
     from headrace_serve.run_times import RunTimes
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from headrace_serve.models.catalogue import Model
+    from headrace_serve.models.model import Model
     from headrace_serve.models.signature import Port
 
 __all__ = ["JSON", "as_json_text", "as_plain_array", "elements_of", "outputs_of", "tensors_of"]

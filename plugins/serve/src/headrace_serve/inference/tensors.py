@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from headrace_serve.inference.messages import Answer, Tensor
-    from headrace_serve.models.catalogue import Model
+    from headrace_serve.models.model import Model
     from headrace_serve.models.signature import Port
     from headrace_serve.shared_memory import Access, Place
 

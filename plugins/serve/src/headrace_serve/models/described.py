@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from headrace_serve.models.catalogue import Catalogue, Model
+    from headrace_serve.models.catalogue import Catalogue
+    from headrace_serve.models.model import Model
     from headrace_serve.models.signature import Port
     from headrace_serve.service import Service
 
@@ -144,12 +145,17 @@ def _statistics(model: Model) -> dict[str, Any]:
     }
 
 
-def index(models: Catalogue, *, only_ready: bool = False) -> list[dict[str, str]]:
-    """Return every version of every model with its state."""
-    rows = []
+def index(service: Service, *, only_ready: bool = False) -> list[dict[str, str]]:
+    """Return every version of every model with its state, and every alias, which is not ready or not by itself."""
+    rows, models = [], service.models
     if not only_ready:
+        for alias, shares in service.aliases().items():
+            reason = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
+            rows.append({"name": alias, "version": "", "state": "ALIAS", "reason": reason})
+        late = {"state": "UNAVAILABLE", "reason": "its first request builds it"}
+        rows += [{"name": n, "version": v, **late} for n, v in sorted(models.lazy)]
         loading = {"state": "LOADING", "reason": ""}
-        rows = [{"name": n, "version": v, **loading} for n, v in sorted(models.loading)]
+        rows += [{"name": n, "version": v, **loading} for n, v in sorted(models.loading)]
     for model in models:
         state, reason = _state(model)
         if state == "READY" or not only_ready:

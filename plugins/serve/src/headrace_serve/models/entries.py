@@ -14,9 +14,10 @@ import pydantic
 import headrace
 from headrace import keys
 from headrace.errors import ConfigError, HeadraceError, Problem, SetupError
+from headrace_models import folder_models, is_shares
 from headrace_serve.errors import problem_of
 from headrace_serve.models.field_types import type_of
-from headrace_serve.models.manager import ModelManager
+from headrace_serve.models.manager import Later, ModelManager
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -26,7 +27,15 @@ else:
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["NO_INPUTS", "InputEntry", "ModelEntry", "OutputEntry", "read_entries", "read_models"]
+__all__ = [
+    "NO_INPUTS",
+    "InputEntry",
+    "ModelEntry",
+    "OutputEntry",
+    "read_entries",
+    "read_models",
+    "read_served",
+]
 
 Datatype = Literal[
     "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64",
@@ -128,6 +137,8 @@ class ModelEntry(_Entry):
     """A path, a dict, a `headrace.PipelineConfig`, or a `headrace.Pipeline`, which the caller closes."""
     version: str = "1"
     """Digits without a zero in front; a whole number is read as its digits."""
+    preload: bool = True
+    """Whether the server builds the model before it takes requests; if not, the first request has it built."""
     inputs: dict[str, InputEntry] | None = pydantic.Field(default=None, min_length=1)
     outputs: dict[str, OutputEntry] | None = pydantic.Field(default=None, min_length=1)
     max_body_bytes: int | None = pydantic.Field(default=None, gt=0)
@@ -157,7 +168,8 @@ class ModelEntry(_Entry):
     @pydantic.field_validator("config")
     @classmethod
     def _check_config(cls, value: Any) -> Any:
-        if not isinstance(value, (str, Path, dict, headrace.PipelineConfig, headrace.Pipeline)):
+        kinds = (str, Path, dict, headrace.PipelineConfig, headrace.Pipeline, Later)
+        if not isinstance(value, kinds):
             got = type(value).__name__
             raise ValueError(  # noqa: TRY004 - what pydantic takes
                 f"a model is a configuration or a pipeline, got {got}"
@@ -194,6 +206,11 @@ class ModelEntry(_Entry):
         return inputs[name].key or (keys.DATA if len(inputs) == 1 else name)
 
     @property
+    def lazy(self) -> bool:
+        """Whether a request builds the model."""
+        return not self.preload or isinstance(self.config, Later)
+
+    @property
     def limits(self) -> dict[str, float]:
         """The limits that the entry sets for this model, by name."""
         names = ("max_body_bytes", "max_items", "max_elements", "max_timeout_ms")
@@ -215,6 +232,7 @@ def read_entries(models: Any, only: str | None = None) -> dict[tuple[str, str], 
         models: ``{"name" or "name:version": model}``, a list of texts ``[NAME[:VERSION]=]CONFIG``, or
             a `headrace_serve.ModelManager`. A model is the path of a configuration, a configuration as a dict, a
             `headrace.PipelineConfig`, a `headrace.Pipeline`, or a dict with ``config`` and further keys of `ModelEntry`.
+            The path of a folder stands for all models in it (`headrace_models.folder_models`), a table of shares is an alias.
         only: The name of the one model that is read; None: all models.
 
     Returns:
@@ -224,7 +242,15 @@ def read_entries(models: Any, only: str | None = None) -> dict[tuple[str, str], 
         ConfigError: A name or an entry is wrong, a version of a model is given twice, or there is no model.
         SetupError: The manager of models has failed.
     """
+    return read_served(models, only)[0]
+
+
+def read_served(
+    models: Any, only: str | None = None
+) -> tuple[dict[tuple[str, str], ModelEntry], dict[str, Any]]:
+    """Return the entries that `read_entries` returns, and the shares of each alias."""
     found: dict[tuple[str, str], ModelEntry] = {}
+    aliases: dict[str, Any] = {}
     problems: list[Problem] = []
     if isinstance(models, ModelManager):
         pairs = _managed(models, only)
@@ -236,6 +262,9 @@ def read_entries(models: Any, only: str | None = None) -> dict[tuple[str, str], 
         if not _NAME.fullmatch(name) or name == _STATISTICS:
             hint = "Use A-Z a-z 0-9 _ . -, and not 'stats' alone: NAME=CONFIG."
             problems.append(Problem("serve", f"{name!r} is no name of a model", hint=hint))
+            continue
+        if is_shares(value) and "config" not in value:
+            aliases[name] = value
             continue
         try:
             entry = _entry(name, value, version)
@@ -249,7 +278,7 @@ def read_entries(models: Any, only: str | None = None) -> dict[tuple[str, str], 
         found[name, entry.version] = entry
     if problems:
         raise ConfigError(problems)
-    return found
+    return found, aliases if only is None else {}
 
 
 def read_models(texts: Sequence[str], file: str | None) -> dict[str, Any]:
@@ -263,7 +292,7 @@ def read_models(texts: Sequence[str], file: str | None) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     problems = []
-    for name, version, config in map(_of_text, texts):
+    for name, version, config in _of_texts(texts):
         place = name if version is None else f"{name}:{version}"
         if place in found:
             problems.append(Problem("serve", f"{place!r} is named twice"))
@@ -333,7 +362,7 @@ def _pairs(models: Any) -> list[tuple[str, str | None, Any]]:
         if not isinstance(one, (str, Path)):
             hint = "They are a list of texts [NAME[:VERSION]=]CONFIG, or a dict of configurations by name."
             raise ConfigError(Problem("serve", f"{one!r:.80} names no model", hint=hint))
-    return [_of_text(str(one)) for one in listed]
+    return _of_texts(listed)
 
 
 def _managed(manager: ModelManager, only: str | None) -> list[tuple[str, str | None, Any]]:
@@ -342,24 +371,40 @@ def _managed(manager: ModelManager, only: str | None) -> list[tuple[str, str | N
     Raises:
         SetupError: The manager has raised an error, or gives no versions by name.
     """
+    found: list[tuple[str, str | None, Any]] = []
     try:
-        return [
-            (name, version, manager.pipeline(name, version))
-            for name, versions in manager.versions().items()
-            if only in (None, name)
-            for version in versions
-        ]
+        states: Any = manager.status() if hasattr(manager, "status") else {}
+        for name, versions in manager.versions().items():
+            if only not in {None, name}:
+                continue
+            known = states.get(name, {}).get("versions", {})
+            for version in versions:
+                late = only is None and known.get(version, {}).get("state", "ready") != "ready"
+                given = Later(manager) if late else manager.pipeline(name, version)
+                found.append((name, version, given))
     except HeadraceError:
         raise
     except Exception as error:
         what = f"the manager of models failed: {type(error).__name__}: {error}"
         hint = "versions() gives {name: [version, ...]}, and pipeline(name, version) a headrace.Pipeline."
         raise SetupError(what, hint=hint) from error
+    return found
 
 
 def _split(name: str) -> tuple[str, str | None]:
     head, colon, version = str(name).partition(":")
     return head, version if colon else None
+
+
+def _of_texts(texts: Iterable[Any]) -> list[tuple[str, str | None, Any]]:
+    """Return name, version and model of each text; of a folder those of all models in it."""
+    found: list[tuple[str, str | None, Any]] = []
+    for text in map(str, texts):
+        if os.path.isdir(text):  # noqa: PTH112 - False for texts too long for a path
+            found += [(*_split(name), one) for name, one in folder_models(text).items()]
+        else:
+            found.append(_of_text(text))
+    return found
 
 
 def _of_text(text: str) -> tuple[str, str | None, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import headrace
@@ -11,7 +12,18 @@ from headrace.errors import ConfigError, Problem
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["ModelManager", "load_manager"]
+__all__ = ["Later", "ModelManager", "load_manager"]
+
+
+@dataclass(frozen=True)
+class Later:
+    """The pipeline of a version that its manager builds once it is asked for it.
+
+    Attributes:
+        manager: The manager.
+    """
+
+    manager: Any
 
 
 @runtime_checkable
@@ -20,6 +32,10 @@ class ModelManager(Protocol):
 
     The server asks the manager when it starts, when it reloads, and when a request loads a model (then only for that
     model's versions). The server never closes a manager's pipelines.
+
+    A manager whose pipelines change by themselves has ``subscribe(listener)``, ``status()``, ``resolve(name, key=...)``, ``wake(name)`` and ``in`` too, as
+    `headrace_models.Models` has them: it calls the listener with each `headrace_models.Change`, and closes no pipeline before
+    the listener has returned. A version that is not ``ready`` is built at its first request, and a name may be an alias.
     """
 
     def versions(self) -> Mapping[str, Iterable[str]]:

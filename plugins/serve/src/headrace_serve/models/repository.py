@@ -21,22 +21,21 @@ if TYPE_CHECKING:
 
     from headrace_serve.changes import Changes
     from headrace_serve.counters import Counters
-    from headrace_serve.models.catalogue import Catalogue, Model
+    from headrace_serve.models.catalogue import Catalogue
 
 __all__ = ["Repository"]
 
 logger = logging.getLogger("headrace.serve")
 
 _MOST_WAITING = 16
-_OLD_S = 30.0
-"""Seconds for requests to end in a pipeline that was replaced or unloaded."""
+_FAILED = "failed to load: "
+"""What clients of Triton look for in the refusal of a load."""
 
 
 class Served(Protocol):
     """The part of `Service` that the repository needs."""
 
     models: Catalogue
-    retired: set[Model]
     changes: Changes
     counters: Counters
     given: Any
@@ -74,7 +73,7 @@ class Repository:
         for parameter in parameters:
             if parameter == "config" or parameter.startswith("file:"):
                 raise NotAllowedError(
-                    f"parameter {parameter[:80]!r}: configurations and files of requests are refused,"
+                    f"{_FAILED}parameter {parameter[:80]!r}: configurations and files of requests are refused,"
                     " because they are code"
                 )
             raise unknown_parameter(parameter, "the request", [])
@@ -112,7 +111,9 @@ class Repository:
             if self._waiting >= _MOST_WAITING:
                 what = "other models are being loaded"
                 raise OverloadedError(what, queue_size=_MOST_WAITING, waiting=self._waiting)
-            raise UnknownModelError(name, served={one.name for one in self._service.models})
+            served = {one.name for one in self._service.models}
+            doing = _FAILED if kind == "load" else ""
+            raise UnknownModelError(name, served=served, doing=doing)
 
         if self._service.models.is_loading(name):
             work.close()
@@ -166,19 +167,12 @@ class Repository:
                 model.loading = False
             service.changes.notify()
         if service.draining or not service.models.has(name):
-            await aside(new.close, 2.0)
+            await aside(new.drop)
             raise UnavailableError(f"model {name!r} is not served any more")
         replaced = [model for model in service.models if model.name == name]
         service.models = service.models.replaced(name, new)
+        new.switch(replaced)
         service.changes.notify()
-        service.retired.update(replaced)
-        for model in replaced:
-            self._keep(self._retire(model))
-
-    async def _retire(self, model: Model) -> None:
-        """Let the requests in a pipeline that was replaced end, and close it."""
-        await aside(model.close, timeout=_OLD_S)
-        self._service.retired.discard(model)
 
     async def _unload(self, name: str) -> None:
         models = [model for model in self._service.models if model.name == name]
@@ -186,8 +180,11 @@ class Repository:
             return
         for model in models:
             model.unloaded, model.reason = True, "unloading"
+            model.measured.close()
         self._service.changes.notify()
-        await asyncio.gather(*(aside(one.close, timeout=_OLD_S) for one in models))
+        held = self._service.models.held.models
+        if name in held:
+            await aside(held.unload, name)
         for model in models:
             model.reason = "unloaded"
         self._service.changes.notify()

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from uvicorn.server import ServerState
@@ -14,13 +15,8 @@ from headrace.errors import ClosedError
 from headrace_serve.http.connections import connections_to
 from headrace_serve.keys import Keys
 from headrace_serve.limits import Limits
-from headrace_serve.models.catalogue import (
-    Catalogue,
-    build_loaded,
-    build_models,
-    close_models,
-    load_models,
-)
+from headrace_serve.models.catalogue import Catalogue, build_models
+from headrace_serve.models.held import Held, check_models
 from headrace_serve.operating.admin import Admin
 from headrace_serve.operating.draining import stop_grpc, take_backlog, take_last_requests
 from headrace_serve.operating.listening import (
@@ -46,7 +42,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from headrace_serve.everywhere import Everywhere
-    from headrace_serve.models.catalogue import Model
     from headrace_serve.models.entries import ModelEntry
     from headrace_serve.tls import Certificates
 
@@ -94,6 +89,7 @@ class Server:
         listener: socket.socket | None = None,
         everywhere: Everywhere | None = None,
         listen_first: bool = False,
+        watch: bool | str | Path = False,
     ) -> None:
         """Build the models, unless ``listen_first`` leaves that to `start`.
 
@@ -122,6 +118,8 @@ class Server:
             everywhere: Makes in all of those processes the changes that requests ask for.
             listen_first: Whether `start` opens the port before it builds the models. Meanwhile the server is alive and not
                 ready, each model takes requests as soon as it is built, and requests for the others are refused with 503.
+            watch: Whether a changed file is an update of the models that it belongs to; the path of a folder: new files in it
+                are models, too. It needs ``headrace-models[watch]``.
 
         Raises:
             ConfigError, SetupError, PluginError: As `headrace.pipe` raises them, where the models are built; ConfigError also for a wrong
@@ -131,8 +129,7 @@ class Server:
                 int, or less than 1; ``keys``, ``limits`` or ``tls`` is of another type.
         """
         check_ports(port=port, grpc_port=grpc_port, admin_port=admin_port)
-        if ui:
-            check_ui(host, keyed=keys is not None)
+        check_ui(host, served=ui, keyed=keys is not None)
         tls, limits = Tls.of(tls), Limits.of(limits)
         self.host, self.port = host, port
         self.grpc_port, self.admin_port = grpc_port, admin_port
@@ -142,8 +139,16 @@ class Server:
         self._keys, known = keys, Keys.of(keys)
         self._unbuilt: dict[tuple[str, str], ModelEntry] = {}
         if listen_first:
-            self._unbuilt = load_models(models, keys=known, allow_import=allow_import)
-            catalogue = Catalogue([], self._unbuilt)
+            self._unbuilt, self._aliases = check_models(
+                models, keys=known, allow_import=allow_import
+            )
+            late = {place: entry for place, entry in self._unbuilt.items() if entry.lazy}
+            catalogue = Catalogue(
+                [],
+                held=Held(allow_import=allow_import),
+                loading={*self._unbuilt} - {*late},
+                lazy=late,
+            )
         else:
             catalogue = build_models(models, keys=known, allow_import=allow_import)
         try:
@@ -169,6 +174,9 @@ class Server:
         self._state, self._turn = ServerState(), asyncio.Lock()
         self._service.worker, self._service.everywhere = worker, everywhere
         self._service.starting = listen_first and everywhere is not None
+        self._watch = watch
+        if not listen_first:
+            self._follow()
         self._service.connections = lambda: len(self._state.connections)
         self._grpc, self._admin = cast("Any", None), cast("Admin | None", None)
         self._listener, self._connection = listener, cast("Any", None)
@@ -222,6 +230,7 @@ class Server:
         thread = threading.Thread(target=run_loop, args=(loop,), name="headrace-serve", daemon=True)
         thread.start()
         self._process, self._loop, self._thread = os.getpid(), loop, thread
+        self._service.loop = loop
         try:
             self._in_loop(self._open(listener)).result()
         except BaseException:
@@ -235,19 +244,22 @@ class Server:
     def _build(self) -> None:
         """Build the models while the server listens; each takes requests at once. If one cannot be built, close the server."""
         try:
+            held = self._service.models.held
             with self._changing:
-                build_loaded(
-                    self._unbuilt, each=lambda model: self._in_loop(self._add(model)).result()
-                )
+                for model in held.load(self._unbuilt, self._aliases):
+                    self._service.call(partial(self._service.put, model))
+                self._follow()
             self._in_loop(self._join()).result()
         except BaseException:
             self.close(timeout=2.0)
             raise
 
-    async def _add(self, model: Model) -> None:
-        service = self._service
-        service.models = service.models.extended(model)
-        service.changes.notify()
+    def _follow(self) -> None:
+        """Serve from now on what those change by themselves who hold the models."""
+        self._service.following.look()
+        if self._watch:
+            folder = None if isinstance(self._watch, bool) else self._watch
+            self._service.models.held.models.watch(folder)
 
     async def _join(self) -> None:
         """Make the changes that requests have asked for in other processes; none of them can be made before all models are built."""
@@ -295,15 +307,13 @@ class Server:
             try:
                 certificates = None if self._tls is None else self._tls.read()
                 if self._reloads != number:  # by a signal handler, which has read everything later
-                    new.close(2.0)
                     return
-                old = self._in_loop(self._exchange(new, known, given, certificates)).result()
-            except Exception:
-                new.close(2.0)
-                raise
+                self._in_loop(self._exchange(new, known, given, certificates)).result()
+            finally:
+                new.drop()
             self._keys = keys
-            old.close(_OLD_S)
-            service.retired.difference_update(old)
+            service.following.look()
+            new.wait(_OLD_S)
 
     def counting_reload(self) -> contextlib.AbstractContextManager[None]:
         """Count a block as one reload in the metrics, by whether it raises; a reload inside of it is the same one."""
@@ -311,18 +321,17 @@ class Server:
 
     async def _exchange(
         self, new: Catalogue, keys: Keys | None, given: Any, certificates: Certificates | None
-    ) -> Catalogue:
-        """Replace models, keys and certificates; return the old models."""
+    ) -> None:
+        """Replace models, keys and certificates."""
         async with self._turn:
             if certificates is not None:
                 self._certificates = certificates
                 await self._listen()
-            old = self._service.models
-            self._service.retired.update(old)
-            self._service.models, self._service.given = new, given
-            self._service.keys = keys
-            self._service.changes.notify()
-            return old
+            service, old = self._service, self._service.models
+            service.models, service.given, service.keys = new, given, keys
+            new.switch(old)
+            service.following.follow(new.held.models, given)
+            service.changes.notify()
 
     def drain(self) -> None:
         """Report from now on that the server is not ready, and go on serving.
@@ -432,7 +441,8 @@ class Server:
         await self._service.end(max(0.0, ends - loop.time()))
         # Closing the pipelines fails the requests that are left; their clients get that error as their answer.
         left = max(0.0, ends - loop.time())
-        await asyncio.to_thread(close_models, [*self._service.models, *self._service.retired], left)
+        self._service.following.follow()
+        await asyncio.to_thread(self._service.models.close, left)
         if self._state.tasks:
             await asyncio.wait(self._state.tasks, timeout=1.0)
         for task in list(self._state.tasks):

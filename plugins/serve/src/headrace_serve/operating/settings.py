@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ConfigError, Problem
 from headrace_serve.allowing import check_allowed, check_origins
 from headrace_serve.keys import Keys
 from headrace_serve.limits import Limits
-from headrace_serve.models.catalogue import check_models
 from headrace_serve.models.entries import read_models
+from headrace_serve.models.held import check_models
 from headrace_serve.models.manager import load_manager
 from headrace_serve.operating.listening import check_ports
 from headrace_serve.operating.server import Server
@@ -25,6 +26,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Settings"]
 
+_OF_SERVER = (
+    "host", "port", "grpc_port", "admin_port", "limits", "debug_errors", "priority_default", "allow",
+    "allow_import", "cors_origins", "server_name", "ui",
+)  # fmt: skip
+"""The settings that `Server` takes as they are."""
 _AGE_S = 300.0
 """The greatest age of a gRPC connection, in seconds, if several processes share the port."""
 
@@ -56,6 +62,7 @@ class Settings:
     cors_origins: tuple[str, ...] = ()
     server_name: str = "headrace-serve"
     ui: bool = False
+    watch: bool = False
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
@@ -138,25 +145,16 @@ class Settings:
         listen_first: bool = True,
     ) -> Server:
         """Make the server; it does not listen yet. Arguments and errors are those of `Server`."""
+        folders = (one for one in self.models if Path(one).is_dir())
         return Server(
             **self.read(),
+            **{name: getattr(self, name) for name in _OF_SERVER},
             tls=self._tls(),
-            host=self.host,
-            port=self.port,
-            grpc_port=self.grpc_port,
-            admin_port=self.admin_port,
-            limits=self.limits,
-            debug_errors=self.debug_errors,
-            priority_default=self.priority_default,
-            allow=self.allow,
-            allow_import=self.allow_import,
-            cors_origins=self.cors_origins,
-            server_name=self.server_name,
-            ui=self.ui,
             worker=worker,
             listener=listener,
             everywhere=everywhere,
             listen_first=listen_first,
+            watch=self.watch and next(folders, True),
         )
 
     def _tls(self) -> Tls | None:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace.errors import SetupError
-from headrace_trt.cli_options import (
+from headrace_trt.timing import keep_apart
+from headrace_trt.tools.cli_options import (
     Device,
     File,
     Json,
@@ -18,9 +19,8 @@ from headrace_trt.cli_options import (
     settings_from,
     with_build_options,
 )
-from headrace_trt.cli_printing import phases, show, table
-from headrace_trt.cli_tactics import tactics
-from headrace_trt.timing import keep_apart
+from headrace_trt.tools.cli_printing import phases, show, table
+from headrace_trt.tools.cli_tactics import tactics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -133,7 +133,7 @@ def bench_command(  # noqa: PLR0913, PLR0917 - options of the command line
     build: Any = None,
 ) -> None:
     """Measure an engine alone until it is stable; print what the clock covers."""
-    from headrace_trt.benching import bench_engine
+    from headrace_trt.tools.benching import bench_engine
 
     wanted = _shapes(shapes)
     with _engine(file, build, device=device, trust=trust_engine) as (engine, cuda):

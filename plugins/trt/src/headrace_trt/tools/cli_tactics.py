@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from headrace.errors import SetupError
-from headrace_trt.cli_options import (
+from headrace_trt.tools.cli_options import (
     Device,
     File,
     Json,
@@ -17,7 +17,7 @@ from headrace_trt.cli_options import (
     settings_from,
     with_build_options,
 )
-from headrace_trt.cli_printing import phases, show
+from headrace_trt.tools.cli_printing import phases, show
 
 __all__ = ["tactics"]
 
@@ -27,7 +27,7 @@ tactics = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_he
 @tactics.command("show")
 def tactics_show(file: File, as_json: Json = False) -> None:
     """Show which tactics a file chooses and excludes."""
-    from headrace_trt.tools.tactic_tools import show_tactics
+    from headrace_trt.tools.tactics import show_tactics
 
     show(show_tactics(file), as_json=as_json)
 
@@ -58,7 +58,7 @@ def tactics_exclude(
     as_json: Json = False,
 ) -> None:
     """Exclude choices that builds with this file must not make."""
-    from headrace_trt.tools.tactic_tools import exclude_tactics
+    from headrace_trt.tools.tactics import exclude_tactics
 
     show(exclude_tactics(file, choices), as_json=as_json)
 
@@ -81,7 +81,7 @@ def tactics_bisect(
 
     from headrace_trt.tactics import TacticFile, read_tactics
     from headrace_trt.tools.comparing import compare, run_built
-    from headrace_trt.tools.tactic_tools import bisect_tactics
+    from headrace_trt.tools.tactics import bisect_tactics
 
     options, rows = settings_from(str(model), build)
     files = [read_tactics(path) for path in (good, bad)]
