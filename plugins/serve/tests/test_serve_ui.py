@@ -136,6 +136,19 @@ def test_the_graph_and_a_form_for_each_kind_of_input(serving):
     assert answer.status_code == 200, answer.text  # the example is a request that the model takes
 
 
+def test_the_page_sees_that_other_models_are_served(serving):
+    server = serving({"m": PICKY}, ui=True)
+    first = state(server)["catalogue"]
+    assert state(server)["catalogue"] == first
+    server.reload({"m": PICKY, "n": PICKY})
+    after = state(server)
+    assert after["catalogue"] != first
+    described = httpx.get(f"{server.url}/ui/models.json").json()
+    assert described["catalogue"] == after["catalogue"]
+    assert [one["id"] for one in described["models"]] == ["m:1", "n:1"]
+    assert len(after["models"]) == 2
+
+
 def test_a_load_test_sends_the_request_from_so_many_clients(serving):
     server = serving({"m": PICKY}, ui=True)
     load = f"{server.url}/ui/load/m"

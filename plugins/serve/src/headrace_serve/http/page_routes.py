@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import headrace
 from headrace.errors import InputError
-from headrace_serve.errors import NotAllowedError, UnknownModelError
+from headrace_serve.errors import NotAllowedError, ServeError, UnknownModelError
 from headrace_serve.http.exchange import Reply
 from headrace_serve.http.page_forms import form_of
 from headrace_serve.ui.graph import edges_of, nodes_of
@@ -90,12 +90,14 @@ def _allowed_live(exchange: Exchange) -> LivePage:
 
 
 async def _models(exchange: Exchange) -> Reply:
-    _allowed_live(exchange)
-    service = exchange.service
+    live, service = _allowed_live(exchange), exchange.service
     described = []
     for model in service.models:
         plan = headrace.explain(model.pipe.config)
-        latest = service.models.find(model.name) is model
+        try:
+            latest = service.models.find(model.name) is model
+        except ServeError:  # a later version is not built yet
+            latest = False
         described.append(
             {
                 "id": f"{model.name}:{model.version}",
@@ -108,7 +110,7 @@ async def _models(exchange: Exchange) -> Reply:
             }
         )
     about = {"server": service.server_name, "version": headrace.__version__}
-    made = Reply.json({**about, "catalogue": id(service.models), "models": described})
+    made = Reply.json({**about, "catalogue": live.revision(service.models), "models": described})
     made.headers |= _headers()
     return made
 
@@ -119,7 +121,7 @@ async def _state(exchange: Exchange) -> Reply:
     since = {name: int(text) for name, text in given.items() if text.isascii() and text.isdigit()}
     state = live.state(service.models, since)
     state |= {
-        "catalogue": id(service.models),
+        "catalogue": live.revision(service.models),
         "ready": service.ready,
         "in_flight": sum(service.counters.in_flight.values()) - 1,
     }

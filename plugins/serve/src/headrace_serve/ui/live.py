@@ -102,8 +102,16 @@ class LivePage:
         self._failures: deque[dict[str, Any]] = deque(maxlen=_MOST_FAILURES)
         self._number = itertools.count(1)
         self._watched: dict[Any, _Watched] = {}
+        self._models: object = None
+        self._revision = 0
         self._asked_s = float("-inf")
         self._expiry: asyncio.TimerHandle | None = None
+
+    def revision(self, models: object) -> int:
+        """Return a number that is another one each time the served models are."""
+        if models is not self._models:
+            self._models, self._revision = models, self._revision + 1
+        return self._revision
 
     def note_failure(self, about: dict[str, Any]) -> None:
         """Keep a failed request: its model, version, code, node, text and ids."""
