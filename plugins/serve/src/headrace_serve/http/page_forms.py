@@ -8,7 +8,7 @@ from urllib.parse import quote
 from headrace_serve.http.plain_route import file_input
 
 if TYPE_CHECKING:
-    from headrace_serve.models.catalogue import Model
+    from headrace_serve.models.model import Model
 
 __all__ = ["form_of"]
 
