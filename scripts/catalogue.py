@@ -215,12 +215,17 @@ def index(folder: Path, text: str) -> str:
     about = project(folder)
     name = about["name"]
     lines = [f"## {name}", "", f"{about['description']} [Its page](catalogue/{name}.md)."]
-    found = re.findall(r"^## (\w+)\n(?:\nAlso written .*\n)?\n((?:.+\n)+)", text, re.MULTILINE)
+    found = re.findall(
+        r"^## (\w+(?: \(batch policy\))?)\n(?:\nAlso written .*\n)?\n((?:.+\n)+)",
+        text,
+        re.MULTILINE,
+    )
     if found:
         lines += ["", "| backend | |", "|---|---|"]
     for backend, paragraph in found:
         sentence = re.split(r"(?<=[.])\s(?=[A-Z`])", " ".join(paragraph.split()))[0]
-        lines.append(f"| [`{backend}`](catalogue/{name}.md#{backend.lower()}) | {cell(sentence)} |")
+        anchor = re.sub(r"[()]", "", backend).replace(" ", "-").lower()
+        lines.append(f"| [{backend}](catalogue/{name}.md#{anchor}) | {cell(sentence)} |")
     return "\n".join([*lines, ""])
 
 
