@@ -145,18 +145,18 @@ def test_the_end_of_the_pipeline_ends_waits_and_then_closes_what_is_stored():
 def test_what_a_reload_that_fails_has_stored_is_closed_and_gone():
     made = []
 
-    class Stores(Uses):
+    class KeepsInPipeline(Uses):
         def init(self, options, context):
             super().init(options, context)
             made.append(self.box)
 
-    headrace.register("Stores", Stores, replace=True)
-    with headrace.pipe({"backend": "Stores(kept)"}) as pipe:
+    headrace.register("KeepsInPipeline", KeepsInPipeline, replace=True)
+    with headrace.pipe({"backend": "KeepsInPipeline(kept)"}) as pipe:
         with pytest.raises(errors.SetupError):
-            pipe.reload("main", {"backend": "S[Stores(kept),Stores(other),Breaks]"})
+            pipe.reload("main", {"backend": "S[KeepsInPipeline(kept),KeepsInPipeline(other),Breaks]"})
         assert set(pipe.stats()["boxes"]) == {"kept"}
         assert [one.closed for one in made] == [0, 0, 1]
-        pipe.reload("main", {"backend": "S[Stores(kept),Stores(other)]"})
+        pipe.reload("main", {"backend": "S[KeepsInPipeline(kept),KeepsInPipeline(other)]"})
         assert set(pipe.stats()["boxes"]) == {"kept", "other"}
 
 
