@@ -153,7 +153,9 @@ def test_what_a_reload_that_fails_has_stored_is_closed_and_gone():
     headrace.register("KeepsInPipeline", KeepsInPipeline, replace=True)
     with headrace.pipe({"backend": "KeepsInPipeline(kept)"}) as pipe:
         with pytest.raises(errors.SetupError):
-            pipe.reload("main", {"backend": "S[KeepsInPipeline(kept),KeepsInPipeline(other),Breaks]"})
+            pipe.reload(
+                "main", {"backend": "S[KeepsInPipeline(kept),KeepsInPipeline(other),Breaks]"}
+            )
         assert set(pipe.stats()["boxes"]) == {"kept"}
         assert [one.closed for one in made] == [0, 0, 1]
         pipe.reload("main", {"backend": "S[KeepsInPipeline(kept),KeepsInPipeline(other)]"})
