@@ -121,6 +121,7 @@ class Model(RuleBasedStateMachine):
         self.clock = FakeClock(100.0)
         self.timer = HandTimer(self.clock)
         self.limit, self.rerun, self.far = limit, rerun, started(Far())
+        self.far.lost = False
         clock_of_exchanges(self.clock)
         self.processes = processes_of(self, count, limit, rerun, kill_after_ms)
         self.hands = [Hand() for _ in self.processes]

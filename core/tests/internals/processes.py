@@ -7,12 +7,15 @@ import threading
 import time
 import types
 
-from headrace._build.channel import unpack
 from headrace._checked import Liveness
+from headrace._elsewhere import running
+from headrace._elsewhere.restarts import Restarts
 from headrace.words import _exchange, _supervisor
-from headrace.words._exchange import run
-from headrace.words._supervisor import Restarts, Supervisor
-from headrace.words.process import Process, Siblings
+from headrace.words._apart import Siblings
+from headrace.words._far import run
+from headrace.words._packing import unpack
+from headrace.words._supervisor import Supervisor
+from headrace.words.process import Process
 from internals.scheduling import DONE
 
 ABOUT = {"min": 1, "max": 4, "needs": ("data",), "reads": ("data",), "keys": ("data",)}
@@ -21,7 +24,7 @@ ABOUT = {"min": 1, "max": 4, "needs": ("data",), "reads": ("data",), "keys": ("d
 def clock_of_exchanges(clock):
     """Let exchanges and supervisors read this clock; None for that of the machine."""
     told = time if clock is None else types.SimpleNamespace(monotonic=clock)
-    _exchange.time = _supervisor.time = told
+    _exchange.time = _supervisor.time = running.time = told
 
 
 def processes_of(model, count, *about):
@@ -31,7 +34,7 @@ def processes_of(model, count, *about):
     return [process_of(model, index, *about, siblings) for index in range(count)]
 
 
-class HandChannel:
+class HandLink:
     """The way to a process that does what the model's script says."""
 
     def __init__(self, model, child):
@@ -99,13 +102,13 @@ class HandChild:
         HandChild.count += 1
         self.supervisor = supervisor
         self.about = {**ABOUT, "process": HandChild.count, "tree": {}}
-        self.channel = HandChannel(model, self)
+        self.link = HandLink(model, self)
         self.ended = threading.Event()
-        self.status, self.dead = None, False
+        self.how, self.dead = ("", None), False
 
     def kill(self):
         if not self.dead:
-            self.dead, self.status = True, -9
+            self.dead, self.how = True, ("of signal SIGKILL", None)
             self.supervisor.see_end(self)
 
     def end(self):
@@ -126,7 +129,7 @@ class HandSupervisor(Supervisor):
     """
 
     def __init__(self, model, limit, liveness, changed):
-        super().__init__("model", {}, Restarts(limit), liveness, changed)
+        super().__init__("model", None, {}, Restarts(limit), liveness, changed)
         self.model, self.starts = model, []
         self._began(HandChild(model, self))
 
@@ -170,15 +173,15 @@ def process_of(model, index, limit, rerun, kill_after_ms, siblings):
     process = Process()
     process._name, process._node, process._index = "Process", "model", index
     process._liveness, process._whole, process._state = Liveness(), True, "ready"
+    process._word = types.SimpleNamespace(children=[types.SimpleNamespace(name="X")])
     process.exchanging, process._siblings = threading.Lock(), siblings
     process._borrower = None
     process.supervisor = HandSupervisor(model, limit, process._liveness, siblings.look)
     process._child = process.supervisor.child()
     process._liveness.killers.append(process.supervisor.kill)
-    options = Process.Options(kill_after_ms=kill_after_ms)
+    process.kill_after_s = None if kill_after_ms is None else kill_after_ms / 1000
     process._take(
         {**ABOUT, "rerun": rerun},
-        options,
         types.SimpleNamespace(measures=False, report=list, name="X"),
     )
     process._note_range()

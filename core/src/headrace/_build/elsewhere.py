@@ -100,8 +100,8 @@ class ChildPlan:
     def _label(self) -> str:
         return self.name
 
-    def _of_instance(self, index: int) -> ChildPlan:
-        """Give the plan of the same child for another instance of its node."""
+    def of_instance(self, index: int) -> ChildPlan:
+        """Return the plan of the same child for another instance of its node."""
         other = copy.copy(self)
         other._index = index
         return other
@@ -168,6 +168,16 @@ class BuiltElsewhere(Wrapper):
         self.keys = _keys_to_send(self.reads)
         self.needs = needed_keys(element, built)
         self._element, self._builder, self._reports = element, builder, reports
+
+    @property
+    def name(self) -> str:
+        """The child's name, as written."""
+        return self._label()
+
+    @property
+    def lost(self) -> bool:
+        """Whether the child can serve no more: a backend in it has raised InstanceLostError."""
+        return self._liveness is not None and self._liveness.lost
 
     def forward(self, batch: list[Request]) -> Outcomes:
         """Run the child on a batch."""
