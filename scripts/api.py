@@ -36,6 +36,7 @@ MODULES = (
     "headrace.keys",
     "headrace.policies",
     "headrace.hookspecs",
+    "headrace.isolation",
     "headrace.plugins",
     "headrace_testing",
     "headrace_cli.for_plugins",

@@ -7,15 +7,15 @@ import threading
 import time
 import types
 
-from headrace._checked import Liveness
 from headrace._elsewhere import running
-from headrace._elsewhere.restarts import Restarts
-from headrace.words import _exchange, _supervisor
-from headrace.words._apart import Siblings
-from headrace.words._far import run
-from headrace.words._packing import unpack
-from headrace.words._supervisor import Supervisor
-from headrace.words.process import Process
+from headrace.isolation import Liveness, Restarts
+from headrace_process import exchange as exchanges
+from headrace_process import supervisor
+from headrace_process.apart import Siblings
+from headrace_process.far import run
+from headrace_process.packing import unpack
+from headrace_process.process import Process
+from headrace_process.supervisor import Supervisor
 from internals.scheduling import DONE
 
 ABOUT = {"min": 1, "max": 4, "needs": ("data",), "reads": ("data",), "keys": ("data",)}
@@ -24,7 +24,7 @@ ABOUT = {"min": 1, "max": 4, "needs": ("data",), "reads": ("data",), "keys": ("d
 def clock_of_exchanges(clock):
     """Let exchanges and supervisors read this clock; None for that of the machine."""
     told = time if clock is None else types.SimpleNamespace(monotonic=clock)
-    _exchange.time = _supervisor.time = running.time = told
+    exchanges.time = supervisor.time = running.time = told
 
 
 def processes_of(model, count, *about):

@@ -12,13 +12,14 @@ import pickle
 from functools import partial
 from pathlib import Path
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace._backend import Backend
 from headrace._build.elements import Build, ElementBuilder
 from headrace._build.measuring import Measuring, Reports
 from headrace._build.parts import BuildSite, CloseStack, PipelineState
 from headrace._build.wrappers import Wrapper
+from headrace._checked import Outcomes
 from headrace._plan.declared import OPTIONAL, keys_named
 from headrace._plan.element import Element, NodePlan, PipelinePlan
 from headrace._plan.word import Word, give_threads, needed_keys
@@ -27,14 +28,10 @@ from headrace._registry.backends import FunctionBackend, as_backend, of_function
 from headrace._registry.imports import run_imports
 from headrace._scheduling.probes import Probes
 from headrace.errors import SetupError
-
-if TYPE_CHECKING:
-    from headrace._checked import Outcomes
-    from headrace.keys import Request
-
+from headrace.keys import Request
 
 _INTO_A_MODULE = "into a module, or into a file that the configuration names under `import`."
-IMPORTABLE = f"Put it {_INTO_A_MODULE}"
+_IMPORTABLE = f"Put it {_INTO_A_MODULE}"
 
 
 class ChildPlan:
@@ -125,7 +122,7 @@ class ChildPlan:
             content = pickle.loads(self._content)  # noqa: S301 - `__init__` has pickled it
         except Exception as error:
             what = f"something in {self.expression} is not known here: {error_text(error)}"
-            raise SetupError(what, hint=IMPORTABLE) from error
+            raise SetupError(what, hint=_IMPORTABLE) from error
         name, keys, element, threads, allow_import, spans = content
         if own_thread:
             give_threads(element)

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
+from headrace._backend import InitContext
 from headrace._checked import Liveness, batch_alone
 from headrace._elsewhere.running import RunningBatch
 from headrace._plan.declared import Needs, keys_named
 from headrace._plan.word import Word, needs_of
+from headrace.errors import InstanceLostError
+from headrace.keys import Request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-    from headrace._backend import Backend, InitContext
+    from headrace._backend import Backend
     from headrace._build.elements import ElementBuilder
     from headrace._build.parts import BuildSite
     from headrace._plan.element import Element
-    from headrace.errors import InstanceLostError
-    from headrace.keys import Request
 
 T = TypeVar("T")
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
-
-if TYPE_CHECKING:
-    import socket
+import socket
+from typing import Any, Protocol
 
 
 class Link(Protocol):

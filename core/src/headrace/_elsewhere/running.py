@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from headrace._scheduling.threads import took_token
+from headrace.keys import Request
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from headrace._scheduling.entry import Entry
-    from headrace.keys import Request
 
 
 class RunningBatch:

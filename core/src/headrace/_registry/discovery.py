@@ -362,6 +362,7 @@ _BY_DISTRIBUTION = {
     ),
     "headrace-observe": "Benchmark",
     "headrace-ort": "OnnxTensor",
+    "headrace-process": "Host Process",
     "headrace-torch": (
         "ArgMaxTensor CatTensor ContiguousTensor CpuTensor CropTensor CvtColorTensor DecodeTensor "
         "FixTensor GpuTensor IndexSelectTensor NormalizeTensor PadTensor ResizeTensor SoftmaxTensor "

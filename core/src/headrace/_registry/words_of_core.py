@@ -26,7 +26,6 @@ BACKENDS = {
     "InstanceFromParam": "headrace.words.naming:InstanceFromParam",
     "Proxy": "headrace.words.naming:Proxy",
     "Reflect": "headrace.words.naming:Reflect",
-    "Process": "headrace.words.process:Process",
     "Observer": "headrace.words.queues:Observer",
     "Queue": "headrace.words.queues:Queue",
     "Recv": "headrace.words.queues:Recv",

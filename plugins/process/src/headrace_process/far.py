@@ -1,6 +1,6 @@
 """What runs where a part of an expression lives: it is built there, its batches run, and it is closed.
 
-Each batch comes as the values of its requests, and back go their changes; see `words._exchange` for the
+Each batch comes as the values of its requests, and back go their changes; see `headrace_process.exchange` for the
 other side.
 """
 
@@ -16,17 +16,16 @@ from contextlib import ExitStack, suppress
 from logging.handlers import QueueHandler
 from typing import TYPE_CHECKING, Any
 
-from headrace._portable import error_text, portable
 from headrace.errors import BackendError, InputError, InstanceLostError
-from headrace.words._packing import changes, pack, unpack
-from headrace.words._spawning import use_cpus
+from headrace.isolation import error_text, portable
+from headrace_process.packing import changes, pack, unpack
+from headrace_process.spawning import use_cpus
 
 if TYPE_CHECKING:
     import socket
 
-    from headrace._build.elsewhere import BuiltElsewhere
-    from headrace._elsewhere.protocols import Link
-    from headrace.words._packing import Packed
+    from headrace.isolation import BuiltElsewhere, Link
+    from headrace_process.packing import Packed
 
     Answer = tuple[Packed, list[tuple[dict[str, str], list[str]]], dict[int, str], list[Any]]
 

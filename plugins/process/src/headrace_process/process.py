@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field, field_validator
 
-from headrace._elsewhere.restarts import Restarts
-from headrace._options import Options as _Options
-from headrace.words._apart import Apart
-from headrace.words._local import ChildProcess
-from headrace.words._spawning import read_cpus
+from headrace import Options as _Options
+from headrace.isolation import Restarts
+from headrace_process.apart import Apart
+from headrace_process.local import ChildProcess
+from headrace_process.spawning import read_cpus
 
 if TYPE_CHECKING:
-    from headrace._backend import InitContext
+    from headrace import InitContext
 
 __all__ = ["Process"]
 

@@ -8,14 +8,14 @@ import socket
 import sys
 from typing import TYPE_CHECKING
 
-from headrace.words._far import Reports, serve
-from headrace.words._pipes import PipeLink
-from headrace.words._spawning import end_with_parent, memory_file, spawn
+from headrace_process.far import Reports, serve
+from headrace_process.pipes import PipeLink
+from headrace_process.spawning import end_with_parent, memory_file, spawn
 
 if TYPE_CHECKING:
     import subprocess
 
-_CODE = "import sys; sys.path[:] = {path!r}; from headrace.words._local import main; main({files}, {parent})"
+_CODE = "import sys; sys.path[:] = {path!r}; from headrace_process.local import main; main({files}, {parent})"
 
 
 class ChildProcess:

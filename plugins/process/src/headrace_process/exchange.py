@@ -2,7 +2,7 @@
 
 The first message of a link says what is built, each later message is a batch, and when the link ends, the part
 is closed. The description of what was built, log records and warnings travel through a socket of their own,
-at any moment. The other side is in `words._far`.
+at any moment. The other side is in `headrace_process.far`.
 """
 
 from __future__ import annotations
@@ -13,19 +13,20 @@ from dataclasses import dataclass
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
-from headrace._build.elsewhere import IMPORTABLE, ChildPlan
-from headrace._portable import error_text
 from headrace.errors import BackendError, ContractError, InputError
-from headrace.words._packing import Packed, apply, faults, pack, unpack
+from headrace.isolation import ChildPlan, error_text
+from headrace_process.packing import Packed, apply, faults, pack, unpack
 
 if TYPE_CHECKING:
-    from headrace._elsewhere.running import RunningBatch
+    from headrace.isolation import RunningBatch
     from headrace.keys import Request
-    from headrace.words._supervisor import Child
+    from headrace_process.supervisor import Child
 
     Faults = dict[int, Exception]
 
 Outcomes = list[Exception | None] | None
+
+_IMPORTABLE = "Put it into a module, or into a file that the configuration names under `import`."
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ def _wrong(
             error = ContractError(what, hint=hint)
         for key, cause in unmade.items():
             what = f"what it wrote to {key!r} is unknown outside of its process: "
-            error = ContractError(what + error_text(cause), hint=IMPORTABLE)
+            error = ContractError(what + error_text(cause), hint=_IMPORTABLE)
             if key is None:
                 error = BackendError(f"its error is unknown here: {error_text(cause)}")
         found.append(error)

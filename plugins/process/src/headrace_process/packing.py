@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping
 
-    from headrace._elsewhere.protocols import Link
+    from headrace.isolation import Link
     from headrace.keys import Request
 
 

@@ -8,21 +8,18 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from headrace._checked import Liveness
-from headrace._elsewhere.container import Isolated
 from headrace.errors import ContractError, InstanceLostError
-from headrace.words._exchange import Exchange
-from headrace.words._supervisor import Child, Supervisor
+from headrace.isolation import Isolated, Liveness
+from headrace_process.exchange import Exchange
+from headrace_process.supervisor import Child, Supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace._backend import InitContext
-    from headrace._elsewhere.protocols import Place
-    from headrace._elsewhere.restarts import Restarts
-    from headrace._elsewhere.running import RunningBatch
+    from headrace import InitContext
+    from headrace.isolation import Place, Restarts, RunningBatch
     from headrace.keys import Request
-    from headrace.words._exchange import Outcomes
+    from headrace_process.exchange import Outcomes
 
 
 class Apart(Isolated):

@@ -22,14 +22,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from loading import problems, python
+from programs import problems, python
 
 import headrace
-from headrace._checked import Liveness
-from headrace._elsewhere import running
-from headrace._elsewhere.restarts import Restarts
-from headrace._elsewhere.running import RunningBatch
-from headrace._engine import engine
 from headrace.errors import (
     BackendError,
     BatchRangeError,
@@ -42,14 +37,16 @@ from headrace.errors import (
     RequestsFailed,
     SetupError,
 )
-from headrace.words import _exchange, _local, _packing, _pipes, _spawning, _supervisor
-from headrace.words._apart import Siblings
-from headrace.words._exchange import Exchange
-from headrace.words._local import ChildProcess
-from headrace.words._packing import apply, changes, pack, unpack
-from headrace.words._pipes import PipeLink
-from headrace.words._supervisor import Child, Supervisor
-from headrace.words.process import Process
+from headrace.isolation import Liveness, Restarts, RunningBatch
+from headrace_process import exchange as exchanges
+from headrace_process import local, packing, pipes, spawning, supervisor
+from headrace_process.apart import Siblings
+from headrace_process.exchange import Exchange
+from headrace_process.local import ChildProcess
+from headrace_process.packing import apply, changes, pack, unpack
+from headrace_process.pipes import PipeLink
+from headrace_process.process import Process
+from headrace_process.supervisor import Child, Supervisor
 
 FILE = '''
 import array, logging, os, signal, socket, threading, warnings
@@ -698,7 +695,7 @@ def test_a_dict_that_cannot_be_answered_costs_its_neighbours_nothing(file):
 
 def there_and_back(requests):
     """Return requests as another process would make them again."""
-    link = PipeLink(-1, -1, _spawning.memory_file())
+    link = PipeLink(-1, -1, spawning.memory_file())
     packed, bad = pack(requests, link)
     assert bad == {}
     found, unknown = unpack(pickle.loads(pickle.dumps(packed)), link)
@@ -716,7 +713,7 @@ def test_what_stands_in_several_places_is_sent_once_and_is_one_object_there():
 
 
 def test_a_link_that_is_closed_maps_no_memory():
-    pipe, file = os.pipe(), _spawning.memory_file()
+    pipe, file = os.pipe(), spawning.memory_file()
     link = PipeLink(*pipe, file)
     packed, _ = pack([{"data": bytearray(3000)}], link)
     unpack(packed, link)
@@ -728,22 +725,22 @@ def test_a_link_that_is_closed_maps_no_memory():
 
 
 def test_a_link_keeps_the_memory_of_large_messages_while_they_come(monkeypatch):
-    monkeypatch.setattr(_pipes, "_KEPT_BYTES", 2 * _pipes._MAPPED_BYTES)
-    link = PipeLink(-1, -1, file := _spawning.memory_file())
-    large, small = 4 * _pipes._MAPPED_BYTES, 8
+    monkeypatch.setattr(pipes, "_KEPT_BYTES", 2 * pipes._MAPPED_BYTES)
+    link = PipeLink(-1, -1, file := spawning.memory_file())
+    large, small = 4 * pipes._MAPPED_BYTES, 8
     sizes = []
     for size in (large, large, small):
         link.begin()
         link.put(bytes(size), size)
         sizes.append(os.fstat(file).st_size)
     link.begin()
-    assert [*sizes, os.fstat(file).st_size] == [large, large, large, _pipes._MAPPED_BYTES]
+    assert [*sizes, os.fstat(file).st_size] == [large, large, large, pipes._MAPPED_BYTES]
 
 
 def test_what_the_system_copies_in_parts_arrives_whole(monkeypatch):
     # Linux copies at most 2 GiB in one call; here it is as if that were 100 kB.
     most, write, read_into = 100_000, os.pwrite, os.preadv
-    monkeypatch.setattr(_pipes, "_MOST_COPIED_BYTES", 3 * most)
+    monkeypatch.setattr(pipes, "_MOST_COPIED_BYTES", 3 * most)
     monkeypatch.setattr(os, "pwrite", lambda file, view, at: write(file, view[:most], at))
     cut = lambda views: [views[0][:most]]  # noqa: E731
     monkeypatch.setattr(os, "preadv", lambda file, views, at: read_into(file, cut(views), at))
@@ -754,13 +751,13 @@ def test_what_the_system_copies_in_parts_arrives_whole(monkeypatch):
         "array": array.array("B", draw.randbytes(1_000_003)),
         "small": draw.randbytes(100_000),
     }
-    here = PipeLink(-1, -1, file := _spawning.memory_file())
+    here = PipeLink(-1, -1, file := spawning.memory_file())
     there = PipeLink(-1, -1, os.dup(file))
     packed, _ = pack([sent], here)
     assert unpack(packed, there) == ([sent], [])
     here.begin()
     assert os.fstat(file).st_size > sum(map(len, sent.values()))
-    monkeypatch.setattr(_pipes, "_KEPT_BYTES", 2 << 20)
+    monkeypatch.setattr(pipes, "_KEPT_BYTES", 2 << 20)
     for _ in range(2):
         packed, _ = pack([{"small": sent["small"]}], here)
         assert unpack(packed, there) == ([{"small": sent["small"]}], [])
@@ -772,8 +769,8 @@ def test_what_is_known_of_arrays_does_not_grow_with_their_dtypes():
     for count in range(300):
         array = numpy.zeros(1, dtype=[(f"field_{count}", "u1")])
         assert there_and_back([{"data": array}])[0]["data"].dtype == array.dtype
-    assert len(_packing._makers) <= _packing._MOST_KEPT
-    assert _packing._made_by.cache_info().currsize <= _packing._MOST_KEPT
+    assert len(packing._makers) <= packing._MOST_KEPT
+    assert packing._made_by.cache_info().currsize <= packing._MOST_KEPT
 
 
 class Unmade:
@@ -874,8 +871,8 @@ def test_items_that_nobody_waits_for_are_not_run_once_more(file, monkeypatch, ex
 
         clock = types.SimpleNamespace(monotonic=after_all_deadlines)
         with monkeypatch.context() as patched:
-            patched.setattr(_exchange, "time", clock)
-            patched.setattr(running, "time", clock)
+            patched.setattr(exchanges, "time", clock)
+            patched.setattr(sys.modules[RunningBatch.__module__], "time", clock)
             for one in pipe.submit([{"data": True} for _ in range(3)], timeout=60):
                 with pytest.raises(DeadlineExceededError):
                     one.result(60)
@@ -954,9 +951,9 @@ def test_branches_in_processes_that_hang_leave_their_caller_its_dict(until):
 
 
 def test_closing_kills_a_process_that_hangs_while_it_is_closed(file, monkeypatch):
-    monkeypatch.setattr(_supervisor, "_CLOSE_S", 1000.0)
-    monkeypatch.setattr(engine, "_GRACE_S", 0.0)
+    monkeypatch.setattr(supervisor, "_CLOSE_S", 1000.0)
     pipe = headrace.pipe({"import": [file], "backend": "S[Process[Stays],Process[Stays]]"})
+    monkeypatch.setattr(sys.modules[type(pipe._engine).__module__], "_GRACE_S", 0.0)
     processes = _processes_of(pipe)
     assert len(processes) == 2
     pipe.close(timeout=0)
@@ -1057,7 +1054,7 @@ def test_a_process_that_dies_as_it_is_closed_keeps_its_descriptors_until_it_was_
 
 
 def test_who_waits_for_a_report_goes_on_when_the_process_has_ended(monkeypatch, until):
-    monkeypatch.setattr(_local, "spawn", lambda code, files: None)
+    monkeypatch.setattr(local, "spawn", lambda code, files: None)
     child = Child(ChildProcess())
     waiting = threading.Thread(target=child.wait_reported, args=(1,), daemon=True)
     waiting.start()
@@ -1100,7 +1097,7 @@ def test_a_process_that_cannot_be_started_keeps_no_descriptors(monkeypatch, fail
     if "pipe" in failing:
         monkeypatch.setattr(os, "pipe", fails)
     else:
-        monkeypatch.setattr(_local, failing, fails)
+        monkeypatch.setattr(local, failing, fails)
     gc.collect()
     before = _open_files()
     with pytest.raises(OSError, match="too many"):
@@ -1120,9 +1117,9 @@ def _open_files():
 
 
 def test_a_system_that_is_no_posix_has_no_processes(monkeypatch):
-    monkeypatch.setattr(_spawning, "os", types.SimpleNamespace(name="nt"))
+    monkeypatch.setattr(spawning, "os", types.SimpleNamespace(name="nt"))
     with pytest.raises(SetupError, match="BackgroundThread"):
-        _spawning.spawn("pass", ())
+        spawning.spawn("pass", ())
 
 
 def test_a_program_that_is_frozen_starts_no_process_for_that_would_be_the_program(
@@ -1141,7 +1138,7 @@ def test_a_program_that_is_frozen_starts_no_process_for_that_would_be_the_progra
 
 def test_a_file_in_memory_has_no_name_where_the_system_makes_no_such_files(monkeypatch):
     monkeypatch.delattr(os, "memfd_create", raising=False)
-    file = _spawning.memory_file()
+    file = spawning.memory_file()
     assert os.fstat(file).st_nlink == 0
     assert os.write(file, b"kept") == 4
     assert os.pread(file, 4, 0) == b"kept"
@@ -1211,7 +1208,7 @@ def test_the_processes_of_instances_that_are_not_built_end(meeting, capfd):
 def test_what_cannot_be_sent_and_nobody_reads_stays_here():
     exchange = Exchange({"data", "context"}, {"data"}, None, None)
     batch = [{"data": 1, "context": threading.Lock()}, {"data": threading.Lock(), "context": 2}]
-    packed, bad = pack(batch, PipeLink(-1, -1, _spawning.memory_file()), {"data", "context"})
+    packed, bad = pack(batch, PipeLink(-1, -1, spawning.memory_file()), {"data", "context"})
     errors = {}
     (values, sent), left = exchange._without(bad, packed, batch, errors)
     assert [{key: values[at] for key, at in one.items()} for one in sent] == [{"data": 1}]
@@ -1280,7 +1277,7 @@ def test_an_item_that_loses_the_instance_it_is_run_on_once_more_loses_that_one(a
 )
 def test_a_process_ends_with_its_parent(how):
     code = (
-        "import os, sys, threading; from headrace.words._spawning import end_with_parent as end;"
+        "import os, sys, threading; from headrace_process.spawning import end_with_parent as end;"
         f"{how}; threading.Event().wait(60); print('it lives')"
     )
     done = python("-c", code)

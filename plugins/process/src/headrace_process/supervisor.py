@@ -12,16 +12,13 @@ import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from headrace._portable import error_text
-from headrace._scheduling.threads import run_on_helper
 from headrace.errors import InstanceLostError, SetupError
+from headrace.isolation import error_text, run_on_helper
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace._checked import Liveness
-    from headrace._elsewhere.protocols import Place
-    from headrace._elsewhere.restarts import Restarts
+    from headrace.isolation import Liveness, Place, Restarts
 
 _log = logging.getLogger("headrace.process")
 

@@ -1,0 +1,31 @@
+"""Containers for Headrace whose part lives in another process: `Process`.
+
+Nothing is imported until it is used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headrace_process.process import Process
+
+__version__ = "0.1.0"
+
+__all__ = ["Process", "__version__"]
+
+_HOME = {"Process": "process"}
+
+
+def __getattr__(name: str) -> Any:
+    import importlib
+
+    if name not in _HOME:
+        raise AttributeError(f"module 'headrace_process' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"headrace_process.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

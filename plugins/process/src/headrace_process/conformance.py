@@ -1,0 +1,22 @@
+"""For ``headrace conformance headrace-process``: expressions and requests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace_testing import BackendConformance
+
+if TYPE_CHECKING:
+    from headrace.keys import Request
+
+__all__ = ["ProcessConformance"]
+
+
+class ProcessConformance(BackendConformance):
+    """`Process`, whose child lives in a process of its own."""
+
+    expression = "Process[Identity]"
+
+    def make_item(self, k: int) -> Request:
+        """Return a request whose numbers no other request has."""
+        return {"data": [k, k + 1], "mask": k + 2}
