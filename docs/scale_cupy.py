@@ -69,6 +69,6 @@ class ScaleCupy(headrace.Backend):
         self.kept.clear()
 
     def close(self):
-        """Return CuPy's memory of this stream back to the device."""
+        """Give CuPy's memory of this stream back to the device."""
         self.kept.clear()
         self.cupy.get_default_memory_pool().free_all_blocks(self.stream)

@@ -18,7 +18,7 @@ CORE = Path(headrace.__file__).parent
 
 
 class Copy(headrace.Backend):
-    """Return the data back."""
+    """Give the data back."""
 
     def forward(self, batch: Sequence[dict[str, Any]]) -> None:
         """Write data into result."""

@@ -13,11 +13,11 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from headrace._config.shape import NodeKeys
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from headrace import PipelineConfig, errors
+from headrace._config.sections import NodeKeys
 from headrace._registry.discovery import CORE_BACKENDS
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
-from headrace._config.shape import NodeKeys
 
 import headrace
+from headrace._config.sections import NodeKeys
 from headrace._registry.discovery import CORE_BACKENDS, KNOWN_ELSEWHERE
 from headrace.errors import ConfigError
 

@@ -109,8 +109,7 @@ def test_a_page_without_a_device(page, model, tmp_path, monkeypatch):
 
 
 def test_every_option_of_a_page_exists():
-    from headrace._config.shape import NodeKeys
-
+    from headrace._config.sections import NodeKeys
     from headrace_trt.options import BuildOptions, InferOptions, LoadOptions
 
     classes = (BuildOptions, InferOptions, LoadOptions, NodeKeys)

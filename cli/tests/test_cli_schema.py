@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from headrace._config.shape import LINK_KEYS, NODE_KEYS
 
+from headrace._config.sections import LINK_KEYS, NODE_KEYS
 from headrace_cli.schema import json_schema
 
 jsonschema = pytest.importorskip("jsonschema")

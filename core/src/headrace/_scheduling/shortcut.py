@@ -187,7 +187,7 @@ class ShortCut:
     def _recovered(
         self, instance: Instance, request: Request, data: Any, raised: BaseException
     ) -> BaseException:
-        """Return the instance back after an interrupt, or an error of the user's dict; give what the caller raises."""
+        """Give the instance back after an interrupt, or an error of the user's dict; give what the caller raises."""
         # This waits, so that the next call finds the instance.
         self._end_alone(instance, request, raised)
         restore(request, data, raised)
@@ -236,7 +236,7 @@ class ShortCut:
         self._dispatcher.drive(work, leader)
 
     def _end_alone(self, instance: Instance, request: Request, error: BaseException | None) -> None:
-        """Return an instance back after a caller's own request, where there is more to do than usual."""
+        """Give an instance back after a caller's own request, where there is more to do than usual."""
         if get_ident() == main_thread.ident:
             run_on_helper(self._end_here, instance, request, error, False)
         else:

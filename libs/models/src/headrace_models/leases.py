@@ -35,7 +35,7 @@ class Leases:
         return False
 
     def give_back(self) -> None:
-        """Return one lease back; the last one after `end` wakes the thread in `wait`."""
+        """Give one lease back; the last one after `end` wakes the thread in `wait`."""
         leases = self._list
         leases.pop()
         if not leases[0] and len(leases) == 1:

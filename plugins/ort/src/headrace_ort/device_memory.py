@@ -92,7 +92,7 @@ class DeviceMemory:
             buffer.passed()
 
     def close(self) -> None:
-        """Return the memory back."""
+        """Give the memory back."""
         self._staged.clear()
         for buffer in self.pinned.values():
             buffer.close()

@@ -58,7 +58,7 @@ class GpuTensor(TensorBackend):
         self._staging = Staging(self._place)
 
     def close(self) -> None:
-        """Return that memory back."""
+        """Give that memory back."""
         self._staging.close()
         super().close()
 
@@ -134,7 +134,7 @@ class CpuTensor(TensorBackend):
         self._staging = Staging(self._place)
 
     def close(self) -> None:
-        """Return that memory back."""
+        """Give that memory back."""
         self._staging.close()
         super().close()
 

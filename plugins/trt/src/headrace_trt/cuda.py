@@ -122,7 +122,7 @@ class Cuda:
         return int(self._check(self._rt.cudaMalloc(nbytes), "cudaMalloc"))
 
     def free(self, pointer: int) -> None:
-        """Return memory of a device back."""
+        """Give memory of a device back."""
         self._check(self._rt.cudaFree(pointer), "cudaFree")
 
     def host_malloc(self, nbytes: int) -> int:
@@ -130,7 +130,7 @@ class Cuda:
         return int(self._check(self._rt.cudaHostAlloc(nbytes, 0), "cudaHostAlloc"))
 
     def host_free(self, pointer: int) -> None:
-        """Return pinned memory back."""
+        """Give pinned memory back."""
         self._check(self._rt.cudaFreeHost(pointer), "cudaFreeHost")
 
     def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:

@@ -172,7 +172,7 @@ class Buffer:
         return True
 
     def close(self) -> None:
-        """Return the memory back. Work that uses it must be done."""
+        """Give the memory back. Work that uses it must be done."""
         pointer, self.pointer, self.nbytes = self.pointer, 0, 0
         if pointer:
             self._cuda.free(pointer)
@@ -209,7 +209,7 @@ class PinnedArena:
             self._cuda.host_free(pointer)
 
     def close(self) -> None:
-        """Return the memory back."""
+        """Give the memory back."""
         chunks, self._chunks, self._used = self._chunks, [], 0
         for pointer, _ in chunks:
             self._cuda.host_free(pointer)

@@ -227,7 +227,7 @@ class InputBuffers:
             row = stop
 
     def close(self) -> None:
-        """Return the buffers back."""
+        """Give the buffers back."""
         self._values = {}
         close_all(list(self._buffers.values()))
 

@@ -40,5 +40,5 @@ class SharedScratch:
         self.lock = threading.RLock()
 
     def close(self) -> None:
-        """Return the memory back."""
+        """Give the memory back."""
         self.memory.close()

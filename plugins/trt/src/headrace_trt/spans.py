@@ -86,7 +86,7 @@ class Spans:
         self._free += [first, *(event for _, event in marks)]
 
     def close(self) -> None:
-        """Return the events back."""
+        """Give the events back."""
         events, self._free = self._free, []
         for event in events:
             self._cuda.event_destroy(event)
