@@ -39,7 +39,7 @@ class HandLink:
 
     def __init__(self, model, child):
         self.model, self.child = model, child
-        self.awaits = False
+        self.awaits, self.again = False, []
 
     def begin(self):
         """Nothing is put beside a message here."""
@@ -47,11 +47,15 @@ class HandLink:
     def send(self, message, *, awaits=False):
         if self.child.dead:
             raise EOFError
-        self.message = pickle.loads(pickle.dumps(message))
+        self.number, *self.message = pickle.loads(pickle.dumps(message))
         self.batch, _ = unpack(self.message[0], self)
+        self.begun = False
         self.awaits = awaits
 
     def receive(self, timeout_s=None):
+        if self.again and not self.begun:
+            return self.again.pop()  # an earlier answer, once more
+        self.begun = True
         model, numbers = self.model, [request["data"][1] for request in self.batch]
         for number in numbers:
             model.runs[number] = model.runs.get(number, 0) + 1
@@ -69,6 +73,14 @@ class HandLink:
                 if timeout_s is None:
                     self.die(numbers)  # somebody kills it by hand
                 self.overdue(timeout_s, numbers)
+            elif move == "twice":
+                self.again.append(None)
+            elif move == "lost":  # it was never begun there, and nobody says so
+                for number in numbers:
+                    model.runs[number] -= 1
+                if timeout_s is None:
+                    self.die(numbers)
+                self.overdue(timeout_s, numbers)
             elif move == "die":
                 self.die(numbers)
             elif move == "meanwhile":
@@ -77,7 +89,9 @@ class HandLink:
                 model.died(numbers)
                 raise EOFError
         self.awaits = False
-        return pickle.loads(pickle.dumps((0, *run(model.far, *self.message, self))))
+        answer = pickle.dumps((self.number, 0, *run(model.far, *self.message, self)))
+        self.again = [pickle.loads(answer) for _ in self.again]
+        return pickle.loads(answer)
 
     def overdue(self, timeout_s, numbers):
         self.model.let_pass(timeout_s)
@@ -104,7 +118,7 @@ class HandChild:
         self.about = {**ABOUT, "process": HandChild.count, "tree": {}}
         self.link = HandLink(model, self)
         self.ended = threading.Event()
-        self.how, self.dead = ("", None), False
+        self.how, self.dead, self.sent = ("", None), False, 0
 
     def kill(self):
         if not self.dead:

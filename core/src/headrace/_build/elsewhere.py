@@ -9,11 +9,13 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+import sys
 from functools import partial
 from pathlib import Path
 from types import FunctionType
 from typing import Any
 
+import headrace
 from headrace._backend import Backend
 from headrace._build.elements import Build, ElementBuilder
 from headrace._build.measuring import Measuring, Reports
@@ -25,6 +27,7 @@ from headrace._plan.element import Element, NodePlan, PipelinePlan
 from headrace._plan.word import Word, give_threads, needed_keys
 from headrace._portable import error_text
 from headrace._registry.backends import FunctionBackend, as_backend, of_function, source_of
+from headrace._registry.discovery import discover
 from headrace._registry.imports import run_imports
 from headrace._scheduling.probes import Probes
 from headrace.errors import SetupError
@@ -76,12 +79,27 @@ class ChildPlan:
         self.writes = tuple(sorted(_keys(element, {}, "writes")))
         self.keys = _keys_to_send(self.reads)
         self._files = tuple(path for path, _ in build.plan.files)
+        classes = [source_of(one.cls) for one in element.walk()]
+        self._packages = {str(getattr(one, "__module__", "")).split(".")[0] for one in classes}
 
     def __repr__(self) -> str:
         return f"<plan of {self.expression}>"
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_here": None}
+
+    @property
+    def requires(self) -> dict[str, str]:
+        """The versions with which the plan was made, as building it elsewhere needs them, by distribution.
+
+        These are core, every plugin that has a class in the child, and ``python``, as ``"3.11"``.
+        """
+        versions = {"python": "{}.{}".format(*sys.version_info), "headrace": headrace.__version__}
+        for plugin in discover():
+            paths = plugin.backends.values()
+            if self._packages & {path.partition(":")[0].split(".")[0] for path in paths}:
+                versions[plugin.distribution] = plugin.version
+        return versions
 
     @property
     def measures(self) -> bool:

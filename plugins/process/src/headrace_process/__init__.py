@@ -1,4 +1,4 @@
-"""Containers for Headrace whose part lives in another process: `Process`.
+"""Containers for Headrace whose part lives in another process, here or on another machine: `Process`, `Host`.
 
 Nothing is imported until it is used.
 """
@@ -8,13 +8,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from headrace_process.host import Host
     from headrace_process.process import Process
+    from headrace_process.worker import Worker
 
 __version__ = "0.1.0"
 
-__all__ = ["Process", "__version__"]
+__all__ = ["Host", "Process", "Worker", "__version__"]
 
-_HOME = {"Process": "process"}
+_HOME = {"Host": "host", "Process": "process", "Worker": "worker"}
 
 
 def __getattr__(name: str) -> Any:

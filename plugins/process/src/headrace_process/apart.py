@@ -21,16 +21,21 @@ if TYPE_CHECKING:
     from headrace.keys import Request
     from headrace_process.exchange import Outcomes
 
+_CUT_S = 10.0
+"""A part whose link is broken ends by itself within this time (seconds), or is killed."""
+
 
 class Apart(Isolated):
     """Let X live elsewhere. A subclass says where: it has `place` and `restarts`, and options.
 
     Attributes:
         cpus: The processors that what is started may use; None for all.
+        same_clock: Whether ``time.monotonic()`` is the same there: only then runs of backends in X can be reported.
         kill_after_s: How long after the last deadline of a batch what runs it is killed (seconds); None for never.
     """
 
     cpus: str | int | None = None
+    same_clock: bool = True
     kill_after_s: float | None = None
 
     def place(self, index: int) -> Place:
@@ -70,7 +75,9 @@ class Apart(Isolated):
         """Take over what the process has reported of X, whose plan is ``plan``."""
         self.min, self.max, self.rerun = about["min"], about["max"], about["rerun"]  # type: ignore[misc]
         self.reads = about["needs"]
-        self._exchange = Exchange({*about["keys"]}, {*about["reads"]}, self.kill_after_s, plan)
+        self._exchange = Exchange(
+            {*about["keys"]}, {*about["reads"]}, self.kill_after_s, plan, self.same_clock
+        )
 
     def forward(self, batch: list[Request]) -> Outcomes:
         """Run X on the batch in its process; if the process dies, each item once more if X says ``rerun``.
@@ -184,7 +191,9 @@ class Apart(Isolated):
 
     def _death(self, child: Child, hung: bool = False) -> InstanceLostError:
         """Wait until the supervisor has noted the death of the process; make the error of its batch."""
-        child.ended.wait()
+        if not child.ended.wait(_CUT_S):
+            child.kill()  # its link is broken, and it lives
+            child.ended.wait()
         how, hint = child.how
         if hung:
             how += ", killed for running on after the deadlines"

@@ -38,12 +38,14 @@ class Exchange:
         read: Those of ``keys`` that X reads: a request fails when the value of one cannot be pickled.
         kill_after_s: How long to wait after the last deadline of a batch; None for ever.
         plan: The plan of X: says whether its backends are measured, and takes the durations.
+        reports: Whether the clock of X is the one of the container, so that it can take them.
     """
 
     keys: Container[str]
     read: Container[str]
     kill_after_s: float | None
     plan: ChildPlan
+    reports: bool = True
 
     def run(self, child: Child, batch: list[Request], running: RunningBatch) -> Outcomes:
         """Send a batch, wait for the answer, and write it into the requests.
@@ -67,14 +69,15 @@ class Exchange:
             packed, left = self._without(bad, packed, left, errors)
         if not left:
             return [errors.get(id(one)) for one in batch]
-        link.send((packed, self.plan.measures), awaits=True)
+        child.sent += 1
+        link.send((child.sent, packed, self.reports and self.plan.measures), awaits=True)
         if running.may_leave:
             # X works on copies: from now on an owner whose deadline passes may leave with its request.
             running.lend(left)
         patience_s, last = None, running.last_deadline
         if last is not None and self.kill_after_s is not None:
             patience_s = max(last + self.kill_after_s - time.monotonic(), 0.001)
-        reported, packed, others, lost, runs = link.receive(patience_s)
+        reported, packed, others, lost, runs = _answer(child, patience_s)
         child.wait_reported(reported)
         self.plan.report(runs)
         answers, unknown = unpack(packed, link)
@@ -109,6 +112,14 @@ class Exchange:
                     errors[id(request)] = failure
         here = [id(one) not in errors for one in batch]
         return (values, list(compress(found, here))), list(compress(batch, here))
+
+
+def _answer(child: Child, patience_s: float | None) -> tuple[Any, ...]:
+    """Wait for the answer to the last batch; one that comes once more, to an earlier batch, is nobody's."""
+    while True:
+        number, *answer = child.link.receive(patience_s)
+        if number == child.sent:
+            return tuple(answer)
 
 
 def _wrong(

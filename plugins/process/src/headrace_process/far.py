@@ -101,9 +101,9 @@ def _serve(link: Link, reports: Reports, closing: ExitStack) -> None:
         return
     reports.send("built", about)
     while True:
-        packed, measures = link.receive()
+        number, packed, measures = link.receive()
         answer = run(backend, packed, measures, link)
-        link.send((reports.count, *answer))
+        link.send((number, reports.count, *answer))
 
 
 def run(backend: BuiltElsewhere, packed: Packed, measures: bool, link: Link) -> Answer:

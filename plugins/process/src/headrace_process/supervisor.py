@@ -40,13 +40,14 @@ class Child:
         about: What has been reported of the X that was built.
         ended: Set once it has ended and its `Supervisor` has noted so everywhere.
         how: How it has ended, and a hint or None; see `headrace._elsewhere.protocols.Place.how_ended`.
+        sent: How many batches were sent there.
         reported: How many of its reports (messages that are no answers) have arrived.
     """
 
     def __init__(self, place: Place) -> None:
         self.place = place
         self.ended = threading.Event()
-        self.reported = 0
+        self.reported = self.sent = 0
         self._arrived = threading.Condition()
         self.how: tuple[str, str | None] = ("", None)
         self.about: dict[str, Any] = {}
