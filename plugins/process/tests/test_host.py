@@ -404,7 +404,7 @@ def certificate(tmp_path_factory):
     return str(cert), str(key)
 
 
-def test_batches_pass_through_tls(working, secret, file, certificate):
+def test_batches_pass_through_tls(working, secret, file, certificate, until):
     numpy = pytest.importorskip("numpy")
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(*certificate)
@@ -415,7 +415,7 @@ def test_batches_pass_through_tls(working, secret, file, certificate):
         for data in (7, numpy.arange(1_000_000)):
             numpy.testing.assert_array_equal(pipe({"data": data})["result"], -data)
         os.kill(far, signal.SIGKILL)
-        wait_until_gone(far)
+        until(lambda: process_of(pipe) != far)
         assert pipe({"data": 1})["result"] == -1
         far = process_of(pipe)
     wait_until_gone(far)
