@@ -34,6 +34,7 @@ MODULES = (
     "headrace",
     "headrace.errors",
     "headrace.keys",
+    "headrace.words",
     "headrace.policies",
     "headrace.hookspecs",
     "headrace.isolation",

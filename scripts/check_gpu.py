@@ -25,7 +25,7 @@ LIBRARIES = {"ort": "onnxruntime", "torch": "torch", "trt": "tensorrt", "observe
 """Per plugin with tests for a GPU: the library that the tests need."""
 
 MORE = {
-    "torch": ("tests/test_device_spans.py",),
+    "torch": ("tests/test_device_spans.py", "tests/test_models_on_gpu.py"),
     "trt": (
         "tests/test_tensorrt_pages.py",
         "tests/test_example_detect.py",

@@ -33,7 +33,6 @@ PUBLIC = [
     "Backend",
     "FilePath",
     "InitContext",
-    "KVStorage",
     "Options",
     "OutputPath",
     "Pipeline",
@@ -49,6 +48,7 @@ PUBLIC = [
     "plugins",
     "policies",
     "register",
+    "words",
 ]
 
 

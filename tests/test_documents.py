@@ -125,7 +125,7 @@ RUN_ELSEWHERE = {
     """curl -s --json '{"text": "the lazy dog"}' http://localhost:8000/run/embed""": "test_example_serve",
     "headrace new backend Scale": "test_packaging",
     "headrace conformance OnnxTensor": "test_conformance, with all of its distribution",
-    "headrace conformance Denoise FileType": "test_third_party",
+    "headrace conformance Denoise FileType Retry": "test_third_party",
     "headrace run examples/third_party/line.toml examples/ocr/made/lines": "test_third_party",
 }
 BLOCK = re.compile(r"```(\w+)\n(.*?)```", re.DOTALL)

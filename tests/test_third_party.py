@@ -15,7 +15,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "examples" / "third_party"
-PLUGINS = {"headrace-denoise": "Denoise", "headrace-file-type": "FileType"}
+PLUGINS = {
+    "headrace-denoise": "Denoise",
+    "headrace-file-type": "FileType",
+    "headrace-retry": "Retry",
+}
 
 pytestmark = [
     pytest.mark.skipif(not (find_spec("magika") and find_spec("skimage")), reason="needs both"),
@@ -37,7 +41,7 @@ def run(*command, cwd=ROOT, status=0, **environ) -> subprocess.CompletedProcess[
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> str:
-    """A folder for PYTHONPATH with both, built and installed; the environment stays as it is."""
+    """A folder for PYTHONPATH with all, built and installed; the environment stays as it is."""
     folder = tmp_path_factory.mktemp("site")
     for name in PLUGINS:
         out = tmp_path_factory.mktemp("wheel")
@@ -79,7 +83,7 @@ def test_its_own_tests_pass(name, site, tmp_path):
     run("pytest", "-q", *apart, cwd=tmp_path / name, PYTHONPATH=site)
 
 
-def test_both_are_certified(site, tmp_path):
+def test_all_are_certified(site, tmp_path):
     certificate = tmp_path / "certificate.json"
     run("headrace", "conformance", *PLUGINS, "--certificate", certificate, PYTHONPATH=site)
     text = certificate.read_text(encoding="utf-8")

@@ -724,7 +724,18 @@ def test_doctor_reports_each_kind_with_reason_and_remedy(site, monkeypatch):
         (finding["distribution"], finding["kind"])
         for finding in found["findings"]
         if finding["distribution"].split("-")[-1]
-        not in ("cv", "models", "observe", "ort", "remote", "serve", "torch", "trt", "vision")
+        not in (
+            "cv",
+            "flow",
+            "models",
+            "observe",
+            "ort",
+            "remote",
+            "serve",
+            "torch",
+            "trt",
+            "vision",
+        )
     }
     assert kinds == {
         ("headrace-good", "duplicate"),

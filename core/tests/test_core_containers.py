@@ -678,8 +678,7 @@ def test_a_branch_that_is_a_definition_is_called_by_its_name():
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("Queue(q)", "init of a node"),
-        ("Fallback[Queue(q)]", "init of a node"),
+        ("Fallback[List[Identity]]", "cannot call it"),
         ("ModelLoader(model=a.x)[(.x)List[Identity]]", "cannot call it"),
         ("S[Identity,DagDispatcher]", "entrypoint"),
     ],

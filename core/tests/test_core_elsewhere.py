@@ -228,8 +228,9 @@ print(type(built(batch)[0]).__name__)
 
 
 def test_what_is_inside_may_name_nothing_outside_and_has_to_be_importable(keeps):
-    with pytest.raises(ConfigError, match="Send cannot stand in Keeps"):
-        headrace.PipelineConfig.load({"backend": "Keeps[Send(q)]"})
+    nodes = {"a": {"backend": "Keeps[Forward[node.b]]"}, "b": {"backend": "Identity"}}
+    with pytest.raises(ConfigError, match="Forward cannot stand in Keeps"):
+        headrace.PipelineConfig.load(nodes)
     with pytest.raises(ConfigError, match="Identity cannot stand in Keeps"):
         headrace.PipelineConfig.load({"backend": "IoC[Identity;Keeps[Identity]]"})
     headrace.register("Local", lambda data: data)

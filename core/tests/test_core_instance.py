@@ -382,16 +382,21 @@ def test_an_item_without_company_is_told_of_as_well(device):
         assert len(device.calls) == pipe.stats()["nodes"]["main"]["batches"]
 
 
-@pytest.mark.parametrize("word", ["Send", "Observer"])
-def test_before_a_copy_goes_to_a_queue(device, word):
-    config = {
-        "main": {"backend": f"S[Device(a),{word}(q),Device(b)]"},
-        "taker": {"backend": "S[Recv(q),Read]"},
-    }
-    with headrace.pipe(config) as pipe:
-        taken = pipe.submit({"data": None, "node_name": "taker"})
-        assert pipe({"data": 1, "node_name": "main"})["result"].done
-        assert taken.result()["result"].done
+def test_before_what_uses_the_pipeline_gives_something_away(device):
+    given = []
+
+    class Gives(headrace.Backend):
+        uses_pipeline = True
+
+        def forward(self, batch):
+            for request in batch:
+                given.append(request["data"].done)
+                request["result"] = request["data"]
+
+    headrace.register("Gives", Gives, replace=True)
+    with headrace.pipe({"backend": "S[Device(a),Gives,Device(b)]"}) as pipe:
+        assert pipe({"data": 1})["result"].done
+    assert given == [True]
 
 
 def test_before_a_next_node_and_a_repost(device, shortcut):
@@ -616,15 +621,23 @@ def test_it_belongs_to_the_forward_time(device, monkeypatch):
 
 
 def test_where_nobody_registers_nothing_is_put_around():
+    class Gives(headrace.Backend):
+        uses_pipeline = True
+
+        def forward(self, batch):
+            for request in batch:
+                request["result"] = request["data"]
+
+    headrace.register("Gives", Gives, replace=True)
     config = {
-        "main": {"backend": "S[Identity,Observer(q),BackgroundThread[Identity],Forward[node.x]]"},
+        "main": {"backend": "S[Identity,Gives,BackgroundThread[Identity],Forward[node.x]]"},
         "x": {"backend": "Identity"},
     }
     with headrace.pipe(config) as pipe:
         (main,) = pipe._engine._nodes["main"].scheduler.instances
         assert type(main.backend).__name__ == "Sequential"
-        observer, background, forward = (step.child for step in main.backend._steps[1:])
-        assert "forward" not in vars(observer)
+        gives, background, forward = (step.child for step in main.backend._steps[1:])
+        assert "forward" not in vars(gives)
         assert "forward" not in vars(background)
         door = forward.forward.__self__
         assert type(door) is NodeCall

@@ -263,8 +263,6 @@ class HidesMask(dict):
         "NotHasKey(mask)[Identity,Identity]",
         "HasKey(other)[Identity]",
         "Loop(until=mask,limit=2)[Identity]",
-        "Observer(q)",
-        "Send(q)",
     ],
 )
 def test_a_dict_that_a_word_cannot_read_costs_its_neighbours_nothing(backend):

@@ -906,17 +906,6 @@ def test_a_front_of_the_pipelines_own_stays(control):
         assert pipe({"data": 1})["result"] == (2, 1)
 
 
-def test_a_queue_that_a_failed_reload_made_is_gone(control):
-    with headrace.pipe({"backend": "S[Send(kept),Versioned]"}) as pipe:
-        pipe({"data": 1})
-        control.broken[2] = ValueError("no")
-        with pytest.raises(SetupError):
-            pipe.reload("main", {"backend": "S[Send(other),Versioned]", "version": 2})
-        assert set(pipe.stats()["queues"]) == {"kept"}
-        pipe.reload("main", {"version": 3})
-        assert pipe.stats()["queues"]["kept"]["waiting"] == 1
-
-
 def test_paths_in_changes_start_from_the_working_directory(tmp_path, monkeypatch):
     class Reads(headrace.Backend):
         class Options(headrace.Options):

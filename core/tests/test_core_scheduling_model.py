@@ -1,10 +1,10 @@
 """A model of the scheduler, driven by hand: no threads, no time but what the test lets pass.
 
 Whatever is submitted, called, cancelled, finished, failed (also by what is called at the end of the
-batch), lost, expired, reloaded or closed, in any order: every request has exactly one outcome, equals
-keep their order, range and queue bound hold, nothing that is due is left waiting beside a free
-instance, and an instance that was taken out of service ends its batch, begins no other, and is given
-back once.
+batch), kept as PENDING, resumed, answered later, lost, expired, reloaded or closed, in any order: every
+request has exactly one outcome, equals keep their order, range and queue bound hold, nothing that is due
+is left waiting beside a free instance, an instance that was taken out of service ends its batch, begins
+no other, and is given back once, and who keeps a request is told of its end once.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from internals.scheduling import (
     INLINE_BELOW_S,
     NOBODY,
     OUTSIDE,
+    PENDED,
     QUEUED,
     RUNNING,
     WAITING,
@@ -49,7 +50,7 @@ from internals.scheduling import (
     started,
 )
 
-from headrace import Backend
+from headrace import PENDING, Backend
 from headrace.errors import (
     BackendError,
     BatchRangeError,
@@ -68,17 +69,21 @@ class Told(Backend):
 
     Attributes:
         during: Called in the next batch.
+        told: The requests that it has kept and that have ended.
     """
 
     max = None
+    told: list
 
     def __init__(self):
         self.plan = None
         self.during = None
         self.seen = []
+        self.told = []
         self.ended = 0
 
     def init(self, options, context):
+        self.context = context
         context.at_batch_end(self.end)
 
     def end(self):
@@ -102,6 +107,13 @@ class Told(Backend):
             raise InstanceLostError("told to")
         outcomes = []
         for number, request in enumerate(batch):
+            if isinstance(plan, tuple) and number in plan[1]:
+                self.context.on_end(request, self.told.append)
+                if plan[0] == "early":
+                    assert self.context.finish(request, request["data"])
+                    assert not self.context.finish(request, "again")
+                outcomes.append(PENDING)
+                continue
             fails = isinstance(plan, set) and number in plan
             outcomes.append(ValueError("told to") if fails else None)
             if not fails:
@@ -111,7 +123,7 @@ class Told(Backend):
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread():
-    with scheduling.no_main_thread():
+    with scheduling.no_main_thread(), scheduling.no_helpers_tell():
         yield
 
 
@@ -135,6 +147,7 @@ class Model(RuleBasedStateMachine):
         hands: Per instance the thread that runs it, or the runner that will.
         old: Instances that were taken out of service and not given back.
         gone: Those that were given back, with the number of batches they had run.
+        kept: The entries whose outcome was PENDING, with how often it was so: its holder was told as often, in the end.
     """
 
     entries = Bundle("entries")
@@ -149,6 +162,7 @@ class Model(RuleBasedStateMachine):
         self.hands = []
         self.old = []
         self.gone = []
+        self.kept = {}
         self.closed = False
 
     @initialize(
@@ -249,7 +263,7 @@ class Model(RuleBasedStateMachine):
 
     @precondition(lambda self: self._may_call())
     @rule(
-        fails=st.sampled_from([None, None, None, "raise", "end", "lost at the end"]),
+        fails=st.sampled_from([None, None, "early", "raise", "end", "lost at the end"]),
         reloads=st.booleans(),
         ranges=RANGES,
     )
@@ -257,6 +271,8 @@ class Model(RuleBasedStateMachine):
         """A caller that finds an instance free runs its own request."""
         instance = free(self.scheduler)[0]
         instance.backend.child.plan = fails
+        if fails == "early":  # its answer is there before it is known that it comes later
+            instance.backend.child.plan, reloads, fails = ("early", {0}), False, None
         if reloads:
             instance.backend.child.during = lambda: self.reload(ranges, None, 0.0, (), False)
         request = {"data": "called", "result": "stale"}
@@ -276,6 +292,8 @@ class Model(RuleBasedStateMachine):
     def _may_call(self):
         there = free(self.scheduler)
         if not there or not scheduling.short_cut_max(self.scheduler) or self._count(QUEUED):
+            return False
+        if self._count(PENDED) >= self.limits.queue_size:
             return False
         return not self.limits.batching_timeout_ms or len(there) == len(self.scheduler.instances)
 
@@ -335,6 +353,63 @@ class Model(RuleBasedStateMachine):
     )
     def fail(self, index, plan):
         self._end(index, plan)
+
+    @precondition(lambda self: self._busy())
+    @rule(
+        index=st.integers(0, 5), which=st.sets(st.integers(0, 3), min_size=1), early=st.booleans()
+    )
+    def pend(self, index, which, early):
+        self._pend(index, which, early=early)
+
+    @precondition(lambda self: self._busy() and not self.closed)
+    @rule(index=st.integers(0, 5), ranges=RANGES)
+    def pend_while_it_is_reloaded(self, index, ranges):
+        self._pend(index, {0, 1}, lambda: self.reload(ranges, None, 0.0, (), False))
+
+    def _pend(self, index, which, during=None, *, early=False):
+        busy = self._busy()
+        instance = self.instances[self.hands.index(busy[index % len(busy)])]
+        backend = instance.backend.child
+        batches = len(backend.seen)
+        self._end(index, ("early" if early else "pend", which), during)
+        if len(backend.seen) > batches:
+            batch = [*enumerate(backend.seen[batches])]
+            for entry in self.made:
+                if any(number in which and entry.request is one for number, one in batch):
+                    self.kept[entry] = self.kept.get(entry, 0) + 1
+
+    @precondition(lambda self: self._count(PENDED))
+    @rule(which=st.integers(0, 5), how=st.sampled_from(["resume", "finish", "fail"]))
+    def answer(self, which, how):
+        pended = [entry for entry in self.made if entry.state == PENDED]
+        entry = pended[which % len(pended)]
+        context = self.instances[0].backend.child.context
+        assert not context.unwanted(entry.request)
+        queued = [one for one in self.made if one.state == QUEUED]
+        if how == "resume":
+            assert context.resume(entry.request)
+            if entry.state == QUEUED:  # it goes before those that have not begun
+                ahead = [*self.scheduler.node.queue].index(entry)
+                later = [one for one in queued if one.priority == entry.priority]
+                later = [one for one in later if one.state == QUEUED and one not in self.kept]
+                assert all([*self.scheduler.node.queue].index(one) > ahead for one in later)
+                assert not context.resume(entry.request)
+                assert not context.finish(entry.request, "too late")
+        else:
+            assert context.finish(
+                entry.request, ValueError("told to") if how == "fail" else entry.request["data"]
+            )
+            assert entry.state == DONE
+            assert (entry.error is None) == (how == "finish")
+            assert not context.finish(entry.request, "again")
+
+    @rule(entry=entries)
+    def nobody_answers_what_is_over(self, entry):
+        context = self.instances[0].backend.child.context
+        if entry.state == DONE:
+            assert not context.resume(entry.request)
+            assert not context.finish(entry.request, "too late")
+            assert context.unwanted(entry.request)
 
     @precondition(lambda self: self._busy() and len(self.made) > 6)
     @rule(index=st.integers(0, 5), plan=st.sampled_from(["lost", "lost at the end"]))
@@ -414,26 +489,37 @@ class Model(RuleBasedStateMachine):
                     assert entry.request == {"data": number}
 
     @invariant()
+    def who_keeps_a_request_is_told_of_its_end_once(self):
+        told = [id(one) for instance in self.instances for one in instance.backend.child.told]
+        for entry, times in self.kept.items():
+            assert told.count(id(entry.request)) == (times if entry.state == DONE else 0)
+
+    @invariant()
     def errors_are_not_shared(self):
         errors = [id(e.error) for e in self.made if isinstance(e.error, HeadraceError)]
         assert len(errors) == len(set(errors))
 
     @invariant()
     def equals_begin_in_the_order_in_which_they_came(self):
-        assert len(self.begun) == len(set(self.begun))
+        for entry in set(self.begun):
+            assert self.begun.count(entry) <= 1 + self.kept.get(entry, 0)
+        first = list(dict.fromkeys(self.begun))
         for level in (-1, 0, 1):
-            equals = [self.made.index(one) for one in self.begun if one.priority == level]
+            equals = [self.made.index(one) for one in first if one.priority == level]
             assert equals == sorted(equals)
 
     @invariant()
     def queue_bound_and_range_hold(self):
         if not hasattr(self, "scheduler"):
             return
-        assert self._count(QUEUED) <= self.limits.queue_size
+        begun = sum(1 for entry in self.kept if entry.state == QUEUED)
+        assert self._count(QUEUED) - begun <= self.limits.queue_size
         if self.limits.queue_full != "wait":
             assert not self._count(OUTSIDE)
         if self._count(OUTSIDE):
-            assert self._count(QUEUED) == self.limits.queue_size
+            waiting = self._count(QUEUED) + self._count(PENDED)
+            assert waiting >= self.limits.queue_size
+            assert waiting == self.limits.queue_size or self.kept
         for instance in self.instances:
             for batch in instance.backend.child.seen:
                 weight = len(batch)
@@ -478,6 +564,7 @@ class Model(RuleBasedStateMachine):
         if hasattr(self, "scheduler") and all(i.liveness.lost for i in self.scheduler.instances):
             assert not self._count(QUEUED)
             assert not self._count(OUTSIDE)
+            assert not self._count(PENDED)
             assert all(instance.holder is None for instance in self.scheduler.instances)
 
     @invariant()
@@ -499,7 +586,7 @@ class Model(RuleBasedStateMachine):
         done = [entry for entry in self.made if entry.state == DONE]
         called = self.called["ok"] + self.called["failed"]
         assert counts["submitted"] == len(self.made) + called
-        assert counts["waiting"] == self._count(QUEUED) + self._count(OUTSIDE)
+        assert counts["waiting"] == sum(map(self._count, (QUEUED, OUTSIDE, PENDED)))
         assert counts["ok"] == self.called["ok"] + sum(1 for e in done if e.error is None)
         failed = self.called["failed"] + sum(1 for e in done if e.error is not None)
         assert sum(counts["failed"].values()) == failed
@@ -539,6 +626,9 @@ class Model(RuleBasedStateMachine):
             for hand in busy:
                 if hand.jobs:  # a worker may have gone on with it
                     hand.work()
+            for entry in self.made:
+                if entry.state == PENDED:
+                    self.instances[0].backend.child.context.finish(entry.request, "last")
             self.clock.advance(0.05)
             self.timer.run_due()
         living = self.living

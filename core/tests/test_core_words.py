@@ -35,7 +35,6 @@ TWO_BATCHINGS = (
         ("IoC[Identity,Identity;Identity]", "'Identity' stands twice before ';'"),
         ("IoC[Identity;S[Identity],Identity]", "IoC has one front after ';'"),
         ("DI[S[Identity],Identity]", "S is to depend on Identity, and has a bracket"),
-        ("S[Queue(q)]", "Queue only declares a queue: S cannot call it"),
         ("S[List[Identity]]", "List only builds others: S cannot call it"),
         ("Proxy[main.0(a=1)]", "Proxy takes a name here, without ( ) and [ ]"),
         ("S[DagDispatcher]", "so node 'main' would call itself"),

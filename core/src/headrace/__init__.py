@@ -11,24 +11,24 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headrace import errors, hookspecs, isolation, keys, plugins, policies
+    from headrace import errors, hookspecs, isolation, keys, plugins, policies, words
     from headrace._backend import Backend, InitContext
     from headrace._build.compose import pipe
+    from headrace._checked import PENDING
     from headrace._explain import explain
     from headrace._expression.parser import parse
     from headrace._options import FilePath, Options, OutputPath
     from headrace._pipeline import Pipeline
     from headrace._pipeline_config import PipelineConfig
     from headrace._registry.registry import register
-    from headrace._storage import KVStorage
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "PENDING",
     "Backend",
     "FilePath",
     "InitContext",
-    "KVStorage",
     "Options",
     "OutputPath",
     "Pipeline",
@@ -44,13 +44,14 @@ __all__ = [
     "plugins",
     "policies",
     "register",
+    "words",
 ]
 
 _HOME = {
+    "PENDING": "headrace._checked",
     "Backend": "headrace._backend",
     "FilePath": "headrace._options",
     "InitContext": "headrace._backend",
-    "KVStorage": "headrace._storage",
     "Options": "headrace._options",
     "OutputPath": "headrace._options",
     "Pipeline": "headrace._pipeline",
@@ -60,7 +61,7 @@ _HOME = {
     "pipe": "headrace._build.compose",
     "register": "headrace._registry.registry",
 }
-_MODULES = ("errors", "hookspecs", "isolation", "keys", "plugins", "policies")
+_MODULES = ("errors", "hookspecs", "isolation", "keys", "plugins", "policies", "words")
 
 # Records go where the application's handlers put them. Without any handler Python would print warnings.
 logging.getLogger("headrace").addHandler(logging.NullHandler())
@@ -73,6 +74,11 @@ if not TYPE_CHECKING:  # with this function a type checker would accept every na
 
         if name in _MODULES:
             return importlib.import_module(f"headrace.{name}")
+        if (
+            name == "KVStorage"
+        ):  # `from headrace import KVStorage` shows the text of an ImportError only
+            text = "KVStorage moved to headrace-flow: pip install headrace-flow; from headrace_flow import KVStorage"
+            raise ImportError(text, name=name)
         if name not in _HOME:
             here = sys.modules[__name__]  # Python looks here for the nearest name to suggest
             text = f"module 'headrace' has no attribute {name!r}"

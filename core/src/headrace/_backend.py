@@ -125,6 +125,16 @@ class Backend(Checked):
             tree of the container.
         prefixes: The flags and keys that this container understands before its children: ``"or"``,
             ``"key="``; ``"*"`` means any positional value.
+        combine_ranges: A staticmethod of a container that returns its range (min, max): it is given a list with the
+            ``name``, the ``range`` and ``conditional`` (whether a prefix stands before it) of each child. The default
+            is the weights that all children take; see `headrace.words.combine_ranges`.
+        not_callable: Why it cannot be called, as ``"only declares a queue"``, for a backend that only works in
+            `init` and stands in a node's key ``init``; None for all others.
+        waits_while: In what state of something it waits and holds its instance, as ``"queue {queue!r} is full"``,
+            where ``{option}`` stands for the value of an option; None where it does not wait. `headrace explain`
+            shows it.
+        uses_pipeline: True when it hands something over by ``context.pipeline``. It is refused in a container that
+            `builds_elsewhere`, and what ``context.at_batch_end`` has registered is called before its `forward`.
     """
 
     Options: ClassVar[type[_Options]] = _Options
@@ -138,6 +148,9 @@ class Backend(Checked):
     phases: ClassVar[int] = 1
     builds_elsewhere: ClassVar[bool] = False
     prefixes: ClassVar[tuple[str, ...]] = ()
+    not_callable: ClassVar[str | None] = None
+    waits_while: ClassVar[str | None] = None
+    uses_pipeline: ClassVar[bool] = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -169,12 +182,16 @@ class Backend(Checked):
 
         Returns:
             None when all went well, else a list with an exception or None per item: this is the one way to
-            fail single items. Any other value is a ContractError for all items.
+            fail single items. In place of an exception stands `headrace.PENDING` for an item that the backend answers
+            later. Any other value is a ContractError for all items.
 
         Raises:
             Exception: Any exception fails the whole batch. Where `rerun` is True, the items are then run
                 one by one, so that only the wrong ones fail.
         """
+        if self.not_callable is not None:
+            hint = "It belongs in the init of a node."
+            raise ContractError(f"{self._label()} cannot be called", hint=hint)
         with_dependency = getattr(self, "forward_with_dep", None)
         if with_dependency is None:
             raise ContractError(f"{type(self).__name__} has no forward")
@@ -249,8 +266,13 @@ def _no_batch(function: Callable[[], object]) -> None:
     """Ignore the function: outside of a pipeline there is no end of a batch."""
 
 
+def _not_kept(request: Request, *_: object) -> bool:
+    """Know of no request that is kept: outside of a pipeline there is none."""
+    return False
+
+
 def _nothing_entered(request: Request) -> None:
-    """Know of nothing: outside of a pipeline no request enters."""
+    """Know of nothing: outside of a pipeline no request enters, and none has a deadline."""
 
 
 def no_build(expression: str, *_: object) -> Any:
@@ -304,9 +326,33 @@ class InitContext:
             the backend or on a device, from ``started`` to ``ended`` in seconds on the clock of
             ``time.monotonic()``; ``track`` names the place of the work, as ``"cuda:0"``. A backend measures
             only where this is not None.
+        pipeline: A store like ``shared`` for the whole pipeline: all nodes and instances have the same one, before
+            and after a reload. What a reload that fails has put there is closed and taken out again. When the pipeline
+            begins to close, ``end_waits()`` of each object that has it is called once, from any thread, so that no
+            request waits there any more; the objects are closed after all backends. An object under a key of two
+            texts, ``(kind, name)``, that has ``statistics()`` stands in ``Pipeline.stats()[kind][name]``. The store
+            may be used by any thread; a factory of ``get_or_create`` runs in one thread at a time, and what is stored
+            must be thread-safe itself. In another process it is a store of that process.
+        pad: The node's key ``pad``: whether copies fill up a batch below the min of a child.
+        deadline: ``deadline(request)``, in ``forward``: when the time of the request is over, in seconds on the clock
+            of ``time.monotonic()``; None for never. For an item that a container has made it is the latest deadline
+            of the batch.
         entered: ``entered(request)``, in ``forward``: what the class's ``enter`` returned for the request, also for a
             copy that a node runs on (``each``, a branch, a ``map``). None where it returned nothing, and for an
             item that a container has made itself.
+        resume: ``resume(request, node=None)`` queues a request again for which `forward` has returned
+            `headrace.PENDING`. It goes to the front of the queue of its own node, where any instance may take it, or
+            to the node of that name, whose outcome is then its outcome here. This and the next three may be called
+            from any thread, also while `forward` still runs. It gives False where the request is not kept as PENDING
+            (it has ended, or waits or runs already), and raises ContractError where there is no such node.
+        finish: ``finish(request, outcome)`` ends such a request, with ``result``, or with an error where ``outcome``
+            is an exception. It gives False, and changes nothing, where the request is not kept as PENDING. A deadline,
+            a cancellation, a close, a reload of the node and a fork end it too; then its dict is the caller's again.
+        on_end: ``on_end(request, function)`` has ``function(request)`` called once, in a helper thread, after a
+            request has its outcome, whichever that is. The request is kept as PENDING, or in the batch that runs;
+            where it has ended, the function is called at once.
+        unwanted: ``unwanted(request)`` tells whether nobody waits any more for a request that is kept as PENDING,
+            or is in the batch that runs: it was cancelled, its time is over, or it has ended otherwise.
         followed_by: The class of the one element that is given what this one writes, in a sequence without
             prefixes. So two classes that know each other may agree on a form of the value that no other
             backend sees. None where any backend may be given it.
@@ -341,6 +387,13 @@ class InitContext:
     span: Callable[[str, float, float, str], None] | None = None
     followed_by: type[Backend] | None = None
     entered: Callable[[Request], Any] = _nothing_entered
+    pipeline: Shared = field(default_factory=Shared)
+    pad: bool = False
+    deadline: Callable[[Request], float | None] = _nothing_entered
+    resume: Callable[..., bool] = _not_kept
+    finish: Callable[[Request, Any], bool] = _not_kept
+    on_end: Callable[[Request, Callable[[Request], object]], object] = _not_kept
+    unwanted: Callable[[Request], bool] = _not_kept
 
     def __post_init__(self) -> None:
         if self.scope is None:

@@ -27,6 +27,22 @@ Answers: TypeAlias = list[Exception | None]
 Outcomes: TypeAlias = Answers | None
 """The outcomes of a batch: None when all went well, else one exception or None per item."""
 
+
+class _Pending(Exception):  # noqa: N818 - an outcome like an error, and none
+    def __repr__(self) -> str:
+        return "headrace.PENDING"
+
+    def __reduce__(self) -> str:
+        return "PENDING"
+
+
+PENDING: Exception = _Pending("the answer comes later")
+"""The outcome of an item that its backend answers later: ``forward`` returns it in the list of outcomes.
+
+The item leaves its batch, and waits without a thread until ``context.resume`` or ``context.finish`` is called for it: see
+`headrace.InitContext`. The outermost backend of a node may return it, and the last one of an ``S`` that stands there.
+"""
+
 Located = TypeVar("Located", bound="RequestError | SetupError | MissingDependencyError")
 
 
@@ -50,6 +66,7 @@ class Liveness:
             ``lost`` or ``restarting``.
         killers: Functions that end what runs in the instance; called when its batch is left behind.
         entries: Gives the entries of the batch that it runs; none for a request that its caller runs.
+        node: The node whose scheduler runs it; None before that.
     """
 
     def __init__(self) -> None:
@@ -59,6 +76,7 @@ class Liveness:
         self.changed: Callable[[], object] = bool
         self.killers: list[Callable[[], object]] = []
         self.entries: Callable[[], Sequence[Any]] = tuple
+        self.node: Any = None
 
     def away(self, part: object, *, lost: bool = False) -> None:
         """Note that a part of the instance has ended, and is started again; or, with ``lost``, is not."""
@@ -92,6 +110,7 @@ class Checked:
     _takes_one: bool = False  # an item without a weight is within the range
     _reentrant: ClassVar[bool] = False  # several threads may call it at a time
     _reposts: bool = False  # a `Repost` stands inside
+    _keeps: bool = False  # its outcome is that of the node, so it may be PENDING
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -196,9 +215,19 @@ class Checked:
         elif all(o is None for o in outcomes):
             return None
         else:
-            return [None if o is None else self._wrap(without_locals(o)) for o in outcomes]
+            return [None if o is None else self._outcome_of(o) for o in outcomes]
         hint = 'forward writes request["result"], and returns None or a list with one exception or None per item'
         return [self._located(ContractError(f"{self._label()} {wrong}", hint=hint)) for _ in batch]
+
+    def _outcome_of(self, given: Exception) -> Exception:
+        """Return the outcome of an item for an exception, or PENDING, that a backend has given it."""
+        if given is not PENDING:
+            return self._wrap(without_locals(given))
+        if self._keeps:
+            return given
+        what = f"{self._label()} returned PENDING, and stands where others wait for its result"
+        hint = "The outermost backend of a node may, or the last one of an S that stands there."
+        return self._located(ContractError(what, hint=hint))
 
     def _wrap(self, error: Exception) -> Exception:
         """Make a new error for one item, even when the class of ``error`` raises as it is read."""

@@ -1,10 +1,11 @@
-"""The stores that backends share: of a node, of an instance, of a copy of an ``IoC``."""
+"""The stores that backends share: of a pipeline, of a node, of an instance, of a copy of an ``IoC``."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from headrace.errors import ClosedError
@@ -15,7 +16,7 @@ _log = logging.getLogger("headrace.build")
 
 
 class Shared:
-    """A store by key: of a node, of one of its instances, or of one copy of an ``IoC``.
+    """A store by key: of a pipeline, of a node, of one of its instances, or of one copy of an ``IoC``.
 
     It is closed together with its owner: every stored object that has a ``close`` method is closed, newest
     first.
@@ -55,6 +56,39 @@ class Shared:
                 self._items[key] = factory()
             value: T = self._items[key]
             return value
+
+    def _end_waits(self) -> None:
+        """Let no request wait any more for what a store of a pipeline holds."""
+        for item in list(self._items.values()):
+            if callable(end := getattr(item, "end_waits", None)):
+                try:
+                    end()
+                except Exception as error:  # noqa: BLE001 - the others must end as well
+                    _log.warning("end_waits of %s failed", type(item).__name__, exc_info=error)
+
+    def _statistics(self, among: Collection[str]) -> dict[str, dict[str, Any]]:
+        """Return what the stored objects with ``statistics()`` say, by kind and name; not of kinds in ``among``."""
+        found: dict[str, dict[str, Any]] = {}
+        for key, item in list(self._items.items()):
+            match key:
+                case (str(kind), str(name)) if kind not in among and hasattr(item, "statistics"):
+                    found.setdefault(kind, {})[name] = item.statistics()
+        return found
+
+    @contextmanager
+    def _trial(self) -> Iterator[None]:
+        """Close and forget what was stored inside the ``with``, when it raises."""
+        before = set(self._items)
+        try:
+            yield
+        except BaseException:
+            made = Shared()
+            made._items = {
+                key: self._items.pop(key) for key in list(self._items) if key not in before
+            }
+            with suppress(Exception):  # the error of the ``with`` is the one that is raised
+                made.close()
+            raise
 
     def close(self) -> None:
         """Close all stored objects, newest first, and raise the first error afterwards.

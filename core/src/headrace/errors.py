@@ -16,7 +16,7 @@
     │   │   └── NoResultError                    a backend wrote no ``result``
     │   ├── BatchRangeError                    the weight fits no instance
     │   ├── LimitError                         a loop went on for too long
-    │   ├── RequestNotFoundError (KeyError)    ``KVStorage`` has no such request
+    │   ├── RequestNotFoundError (KeyError)    ``KVStorage`` of headrace-flow has no such request
     │   ├── OverloadedError                    the queue is full
     │   └── DeadlineExceededError (TimeoutError)
     ├── RequestsFailed                       some items of a list failed
@@ -304,7 +304,7 @@ class LimitError(RequestError):
 
 
 class RequestNotFoundError(RequestError, KeyError):
-    """`KVStorage` has no such request.
+    """`KVStorage` of headrace-flow has no such request.
 
     Attributes:
         request_id: The identifier that is unknown.

@@ -179,11 +179,14 @@ def build(source: str | Path | Mapping[str, Any] | headrace.PipelineConfig) -> B
     return BuiltExpression(headrace.PipelineConfig.load(source))
 
 
-def resolve(source: str | Path | Mapping[str, Any] | headrace.PipelineConfig) -> Element | None:
-    """Give the meaning of one node's expression: classes and checked options. Nothing is built.
+def resolve(
+    source: str | Path | Mapping[str, Any] | headrace.PipelineConfig, key: str = "backend"
+) -> Element | None:
+    """Return the meaning of one node's expression: classes and checked options. Nothing is built.
 
     Args:
         source: A configuration of one node, as for `headrace.pipe`.
+        key: The key of the node that holds the expression: ``"backend"``, or ``"init"`` for what is not called.
 
     Returns:
         The outermost name, None where no instance is built from an expression.
@@ -192,7 +195,8 @@ def resolve(source: str | Path | Mapping[str, Any] | headrace.PipelineConfig) ->
         ConfigError: The configuration is wrong.
         ValueError: The configuration has several nodes.
     """
-    found = _only_node(headrace.PipelineConfig.load(source)).backend
+    node = _only_node(headrace.PipelineConfig.load(source))
+    found = node.init if key == "init" else node.backend
     return None if found is None else _element(found)
 
 

@@ -21,13 +21,13 @@ def instances_of(pipe, name="main"):
 
 
 def open_entries(pipe):
-    """Return the entries that run or wait, each with its scheduler."""
+    """Return the entries that run, wait or are PENDING, each with its scheduler."""
 
     def look(scheduler):
         node = scheduler.node
         with node.section:
             running = [entry for one in node.every for entry in one.entries or ()]
-            return [*running, *node.queue, *node.outside]
+            return [*running, *node.queue, *node.outside, *node.pending.open]
 
     return [(entry, one) for one in schedulers(pipe) for entry in run_on_helper(look, one)]
 

@@ -11,12 +11,13 @@ from types import SimpleNamespace
 from headrace._backend import InitContext
 from headrace._build.wrappers import BatchEnd
 from headrace._checked import Liveness
-from headrace._scheduling import dispatch, threads
+from headrace._scheduling import dispatch, pending, threads
 from headrace._scheduling.batch import repeated as repeated
 from headrace._scheduling.dispatch import Worker
 from headrace._scheduling.entry import DONE as DONE
 from headrace._scheduling.entry import NOBODY as NOBODY
 from headrace._scheduling.entry import OUTSIDE as OUTSIDE
+from headrace._scheduling.entry import PENDED as PENDED
 from headrace._scheduling.entry import QUEUED as QUEUED
 from headrace._scheduling.entry import RUNNING as RUNNING
 from headrace._scheduling.entry import WAITING as WAITING
@@ -117,11 +118,23 @@ def no_main_thread():
         threads.sections[before] = threads.main_thread
 
 
+@contextmanager
+def no_helpers_tell():
+    """Let who ends a request tell its holder, in place of a helper."""
+    before = pending.helpers
+    pending.helpers = SimpleNamespace(run=lambda function, *args: function(*args))
+    try:
+        yield
+    finally:
+        pending.helpers = before
+
+
 def started(backend):
-    """Return a backend as ``init`` leaves it, with the end of its batches."""
-    end = BatchEnd()
-    backend._liveness = Liveness()
-    backend._start(None, InitContext(at_batch_end=partial(end.register, backend)))
+    """Return a backend as ``init`` leaves it, with the end of its batches; it may keep requests."""
+    end, keeping = BatchEnd(), pending.Keeping(backend, dict)
+    backend._liveness, backend._keeps = Liveness(), True
+    kept = {name: getattr(keeping, name) for name in ("resume", "finish", "on_end", "unwanted")}
+    backend._start(None, InitContext(at_batch_end=partial(end.register, backend), **kept))
     return end.around(backend)
 
 

@@ -393,8 +393,6 @@ def test_what_another_process_cannot_know_is_told_at_setup(file):
 @pytest.mark.parametrize(
     ("source", "refused"),
     [
-        ({"a": {"backend": "Process[Send(q)]"}}, "Send"),
-        ({"a": {"backend": "Process[Recv(q)]"}}, "Recv"),
         ({"a": {"backend": "Process[Forward[node.other]]"}}, "Forward"),
         ({"a": {"backend": "IoC[Identity;Process[Identity]]"}}, "Identity"),
         ({"a": {"backend": "Process[S[Identity,Repost[other]]]"}}, "Repost"),

@@ -97,13 +97,15 @@ class Builder(Build):
     """
 
     def __init__(self, plan: PipelinePlan, commons: PipelineState | None = None) -> None:
-        commons = commons or PipelineState(times={} if plan.keys.timings else None)
+        state = commons or PipelineState(times={} if plan.keys.timings else None)
         reached = frozenset(one.name for one in registered_in(plan.roots))  # past any queue
-        registered, threads = commons.registered, plan.threads_of_one
-        super().__init__(plan, ChildPlan, commons, registered, threads, reached)
+        registered, threads = state.registered, plan.threads_of_one
+        super().__init__(plan, ChildPlan, state, registered, threads, reached)
         self.nodes: dict[str, ComposedNode] = {}
         self.front: ComposedNode | None = None
         self._all = CloseStack()
+        if commons is None:  # a reload builds for the store of the pipeline in service
+            self._all.add(self.commons.store)
         self._builds = threading.Lock()
 
     def close(self) -> list[Exception]:

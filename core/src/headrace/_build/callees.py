@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace._backend import Backend
 from headrace._build.wrappers import Around, WithBatchEnd, Wrapper
-from headrace._checked import Answers, Outcomes, filler, weight_of
+from headrace._checked import Answers, Filler, Outcomes, filler, weight_of
 from headrace._graph.entries import Elements
 from headrace._plan.word import Word
 from headrace._portable import caused, none_if_all_ok
 from headrace._scheduling.batch import entry_here, repeated
 from headrace._scheduling.entry import UNCOUNTED, Entry
 from headrace.errors import BatchRangeError, ClosedError, ContractError, NoResultError
+from headrace.keys import Request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
     from headrace._build.wrappers import Forward
     from headrace._graph.route import Each
     from headrace._scheduling.scheduler import Scheduler
-    from headrace.keys import Request
 
 
 class NodeCall(Backend):
@@ -115,6 +113,8 @@ class SharedUse(Wrapper):
     enter the node through it. Its ``forward`` is that of the child itself, so a call costs nothing more.
     """
 
+    _keeps = True  # as `Around`
+
     def __init__(self, child: Backend, forward: Forward | None = None) -> None:
         super().__init__(child)
         self.forward = forward or child.forward  # type: ignore[method-assign]
@@ -155,26 +155,54 @@ class NotCallable(Word):
         self._state = "ready"
 
 
-# What containers use to call a child with a part of a batch.
+# What containers use to call a child with a part of a batch; public in `headrace.words`.
 
 
-def run_some(call: Forward, batch: list[Request], places: Sequence[int], outcomes: Answers) -> None:
-    """Call ``call`` with the items at ``places`` of a batch, and write their outcomes into ``outcomes``."""
-    some = call([batch[i] for i in places]) if places else None
+def run_child(
+    child: Backend, batch: list[Request], places: Sequence[int], outcomes: Answers, *, pad: bool
+) -> None:
+    """Run a child on the items at some places of a batch, and write their outcomes into ``outcomes``.
+
+    A child with a max of 1 is called item by item. A part of the batch below the child's min is filled up with
+    ``pad``; otherwise each of its items fails with a BatchRangeError. No item's error is raised.
+
+    Args:
+        child: One of ``context.children``.
+        batch: The requests.
+        places: The places of the items in ``batch``, none of which has failed; none at all is no call.
+        outcomes: One exception or None per item of ``batch``; only those at ``places`` are written.
+        pad: Whether copies may fill the part up, as ``context.pad`` says.
+    """
+    some = call_child(child, [batch[i] for i in places], pad=pad) if places else None
     if some is not None:
         for i, outcome in zip(places, some, strict=True):
             outcomes[i] = outcome
 
 
 def select(
-    batch: list[Request], places: Iterable[int], takes: Callable[[Request], Any], outcomes: Answers
+    batch: list[Request],
+    places: Iterable[int],
+    takes: Callable[[Request], Any],
+    outcomes: Answers,
+    *,
+    fillers: bool = True,
 ) -> list[int]:
     """Return the places of the items that have not failed and to which ``takes`` says yes.
 
-    An item whose dict raises fails alone: the error becomes its outcome.
+    What ``takes`` raises is the outcome of its item alone.
+
+    Args:
+        batch: The requests.
+        places: The places to look at, in this order.
+        takes: Called with each request there that has not failed.
+        outcomes: One exception or None per item of ``batch``.
+        fillers: With False, copies that fill the batch up (``pad``) are not looked at: a container that does more
+            with an item than compute its ``result``, as to send it somewhere, does so for none of them.
     """
     taken: list[int] = []
     for i in places:
+        if not fillers and isinstance(batch[i], Filler):
+            continue
         try:
             if outcomes[i] is None and takes(batch[i]):
                 taken.append(i)
@@ -188,36 +216,35 @@ def no_result(silent: str, what_for: str = "") -> NoResultError:
     return NoResultError(f"{silent} wrote no 'result'{what_for}", backend=silent)
 
 
-@dataclass(frozen=True)
-class ChildCall:
-    """Calls one child, whose range a part of a batch need not fit.
-
-    A child with a max of 1 is called item by item. A batch below the child's min is filled up with ``pad``,
-    and fails otherwise.
-    """
-
-    child: Backend
-    pad: bool
-
-    def __call__(self, batch: list[Request]) -> Outcomes:
-        """Run the child; give one outcome per item, or None when all went well."""
-        child = self.child
-        if child.max == 1:
-            if len(batch) == 1:
-                return child(batch)
-            found = [child([request]) for request in batch]
-            return none_if_all_ok([None if one is None else one[0] for one in found])
-        if weight_of(batch) >= child.min:
+def call_child(child: Backend, batch: list[Request], *, pad: bool) -> Outcomes:
+    """Call a child with a part of a batch, which need not fit its range; see `run_child`."""
+    if child.max == 1:
+        if len(batch) == 1:
             return child(batch)
-        filled = filled_up(batch, child) if self.pad else None
-        if filled is None:
-            return [too_few(batch, child, pad=self.pad) for _ in batch]
-        outcomes = child(filled)
-        return None if outcomes is None else outcomes[: len(batch)]
+        found = [child([request]) for request in batch]
+        return none_if_all_ok([None if one is None else one[0] for one in found])
+    if child.min == 1 or weight_of(batch) >= child.min:
+        return child(batch)
+    filled = fill_up(batch, child) if pad else None
+    if filled is None:
+        return [too_few(batch, child, pad=pad) for _ in batch]
+    outcomes = child(filled)
+    return None if outcomes is None else outcomes[: len(batch)]
 
 
-def filled_up(batch: Sequence[Request], child: Backend) -> list[Request] | None:
-    """Give a batch with the copies of its items that bring it into the range of ``child``; None where none do."""
+def fill_up(batch: Sequence[Request], child: Backend) -> list[Request] | None:
+    """Return a batch with copies of its items at the end that bring it into the range of a child.
+
+    For a container that calls a child itself; `run_child` does so on its own. The copies have no ``result``; what a
+    child makes of them is to be dropped.
+
+    Args:
+        batch: The items, whose weight is below the child's min.
+        child: The child.
+
+    Returns:
+        None where no copies bring the batch into the range.
+    """
     found = repeated([one.get("request_size", 1) for one in batch], child)
     return None if found is None else [*batch, *(filler(batch[place]) for place in found)]
 
@@ -232,6 +259,7 @@ def too_few(batch: Sequence[Request], child: Backend, *, pad: bool) -> BatchRang
     return child._located(BatchRangeError(what, weight=weight, min=least, max=most, hint=hint))
 
 
-def child_call(child: Backend, *, pad: bool) -> Backend | ChildCall:
+def child_call(child: Backend, *, pad: bool) -> Forward:
     """Return what calls ``child``: the child itself where any part of a batch fits its range."""
-    return ChildCall(child, pad=pad) if child.max == 1 or child.min > 1 else child
+    fits = child.max != 1 and child.min == 1
+    return child.__call__ if fits else partial(call_child, child, pad=pad)

@@ -77,7 +77,7 @@ def _blueprint(config: PipelineConfig, builder: Builder, of_nodes: Builder) -> B
             for one in plan.probes
         },
         listen=partial(setattr, builder.commons, "probes"),
-        queues=builder.commons.queues,
+        store=builder.commons.store,
         dispatchers=builder.commons.dispatchers,
         close=builder.close,
         config=config,
@@ -215,17 +215,13 @@ class _Aside(Builder):
             PluginError: A plugin or a library is missing.
         """
         self._check_unheld()
-        queues = self.commons.queues
-        before = set(queues)
-        try:
-            node = super().node(name, schedule)
-            self._check_guards(node)
-        except BaseException:
-            self.close()
-            # Only the node that could not be built used these queues.
-            for made in set(queues) - before:
-                del queues[made]
-            raise
+        with self.commons.store._trial():
+            try:
+                node = super().node(name, schedule)
+                self._check_guards(node)
+            except BaseException:
+                self.close()
+                raise
         self._unused = node.scheduler
         return node
 

@@ -27,13 +27,14 @@ from headrace._plan.element import (
 )
 from headrace._plan.word import Word, give_threads, word_of
 from headrace._portable import error_text
-from headrace._scheduling.batch import entered_here
+from headrace._scheduling.batch import deadline_here, entered_here
 from headrace._scheduling.own_thread import OwnThread
+from headrace._scheduling.pending import Keeping
 from headrace._shared import Shared
 from headrace.errors import SetupError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from headrace._scheduling.scheduler import Scheduler
 
@@ -107,6 +108,7 @@ class ElementBuilder:
         self.name = node.name if node is not None else "entrypoint"
         self.keys = node.keys if node is not None else NodeKeys()
         self.measuring = Measuring(node, self.commons)
+        self.edges = set(edges(node.runs)) if node is not None else set()
         self.shared = Shared()
         self.parts.add(self.shared)
 
@@ -166,6 +168,7 @@ class ElementBuilder:
         late = replace(at, parts=at.parts.nested())
         at.parts.add(backend, at.thread)
         self.by_element.setdefault(element, backend)
+        backend._keeps = element in self.edges
         if isinstance(backend, Word):
             backend._prepare(self, element, at)
         if element.children or element.target is not None:
@@ -177,7 +180,7 @@ class ElementBuilder:
         backend._warm()
         if callable(getattr(cls, "enter", None)):
             self.enters[cls] = backend
-        if cls.builds_elsewhere:
+        if cls.builds_elsewhere or cls.uses_pipeline:
             at.end.exit(backend, element)
         self.measuring.add(backend, element, at.index or 0)
         if self.node is None and not cls._reentrant:
@@ -210,6 +213,7 @@ class ElementBuilder:
         self, backend: Backend, element: Element, children: tuple[Any, ...], at: BuildSite
     ) -> InitContext:
         keys, index = self.keys, at.index or 0
+        keeping = Keeping(backend, lambda: self.build.registered)
         return InitContext(
             node_name=self.name,
             instance_index=index,
@@ -233,6 +237,13 @@ class ElementBuilder:
             followed_by=self.followed_by.get(element),
             span=self.measuring.span(element, index),
             entered=partial(entered_here, element.cls),
+            pipeline=self.commons.store,
+            pad=keys.pad,
+            deadline=deadline_here,
+            resume=keeping.resume,
+            finish=keeping.finish,
+            on_end=keeping.on_end,
+            unwanted=keeping.unwanted,
         )
 
     def _late(self, asking: Backend, element: Element, at: BuildSite, text: str) -> Backend:
@@ -340,6 +351,15 @@ class ElementBuilder:
         if inner is not element:
             self.by_element.setdefault(element, outer)
         return outer
+
+
+def edges(root: Element) -> Iterator[Element]:
+    """Return the elements of a node whose outcome is that of the node: the outermost, and the last of an S there."""
+    element: Element | None = root
+    while element is not None and element.named is None:
+        yield element
+        word = word_of(element.cls)
+        element = element.children[0] if word._threaded else word._through(element, -1)
 
 
 def device_of(keys: NodeKeys, index: int) -> str | None:

@@ -16,7 +16,7 @@ from headrace._shared import Shared
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace._engine.blueprint import DagDispatcher, NamedQueue
+    from headrace._engine.blueprint import DagDispatcher
     from headrace._plan.element import Element
     from headrace._scheduling.instance import Timings
 
@@ -170,7 +170,7 @@ class PipelineState:
     """What belongs to all nodes of a pipeline.
 
     Attributes:
-        queues: The queues between its nodes, by name.
+        store: What backends share by ``context.pipeline``.
         dispatchers: The backends that are given the graph, to run requests through it.
         registered: The registered instances in service, by name. This dict is never replaced: a builder
             that had a copy would keep instances alive that a reload has retired.
@@ -178,7 +178,7 @@ class PipelineState:
         times: Sampled durations of elements, which a reload keeps; None without ``timings``.
     """
 
-    queues: dict[str, NamedQueue] = field(default_factory=dict)
+    store: Shared = field(default_factory=Shared)
     dispatchers: list[DagDispatcher] = field(default_factory=list)
     registered: dict[str, Backend] = field(default_factory=dict)
     probes: Probes = field(default_factory=Probes)

@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from headrace._backend import Backend
+from headrace._checked import PENDING
 from headrace._plan.word import word_of
 from headrace._portable import caused, error_text, without_locals
 from headrace.errors import BackendError, InstanceLostError, SetupError
@@ -53,6 +54,7 @@ class Around(Wrapper):
     """
 
     run: Forward
+    _keeps = True  # what it stands around has its own say
 
     def forward(self, batch: list[Request]) -> Outcomes:
         """Run the other backend in that way."""
@@ -184,7 +186,7 @@ class BatchEnd:
             return outcomes
         given = outcomes or [None] * len(batch)
         try:
-            return [errors[0] if one is None else one for one in given]
+            return [errors[0] if one is None or one is PENDING else one for one in given]
         finally:
             del errors  # see `Entry.take_error`
 

@@ -19,6 +19,7 @@ from headrace._scheduling.instance import Instance, Limits
 from headrace._scheduling.probes import GuardedProbe, Probes
 from headrace._scheduling.scheduler import Scheduler
 from headrace._scheduling.threads import Signal
+from headrace._shared import Shared
 from headrace.errors import Problem, SetupError
 
 if TYPE_CHECKING:
@@ -39,16 +40,6 @@ class CloseStack(Protocol):
 
     def close(self) -> object:
         """Close all parts, newest first; a second call does nothing."""
-
-
-class NamedQueue(Protocol):
-    """A queue between nodes, outside of the graph: see `headrace.words.queues`."""
-
-    def close(self) -> None:
-        """End all waits."""
-
-    def statistics(self) -> dict[str, int]:
-        """Return what ``stats()`` shows of the queue."""
 
 
 class DagDispatcher(Protocol):
@@ -156,7 +147,7 @@ class Blueprint:
         walks: Whether the configuration asks for a walk through the graph, even if that is one node.
         probes: The factories of the probes, by the names that ``stats()`` gives the probes.
         listen: Called with the probes, before the nodes are built.
-        queues: The named queues; building a node may add some.
+        store: What backends share by ``context.pipeline``; building a node may add to it.
         dispatchers: The backends that hand requests over to the graph; complete once all nodes are built.
         close: Gives up what is still being built, closes what was built, and gives the errors of that.
         config: The configuration of the pipeline.
@@ -170,7 +161,7 @@ class Blueprint:
     walks: bool = False
     probes: Mapping[str, Callable[[], object]] = field(default_factory=dict)
     listen: Callable[[Any], None] = lambda _: None
-    queues: Mapping[str, NamedQueue] = field(default_factory=dict)
+    store: Shared = field(default_factory=Shared)
     dispatchers: Sequence[DagDispatcher] = ()
     close: Callable[[], Sequence[Exception]] = lambda: ()
     config: Any = None

@@ -127,8 +127,8 @@ class Engine:
     def _statistics(self) -> dict[str, Any]:
         order = self.blueprint.order
         nodes = {name: self._nodes[name].statistics() for name in order}
-        queues = {name: one.statistics() for name, one in dict(self.blueprint.queues).items()}
-        found = {"state": self.state, "nodes": nodes, **({"queues": queues} if queues else {})}
+        found = {"state": self.state, "nodes": nodes}
+        found |= self.blueprint.store._statistics(among=(*found, "probes"))
         if self.probes.all:
             found["probes"] = self.probes.statistics()
         return found
@@ -307,13 +307,15 @@ class Engine:
 
     def _finish(self, until: float) -> None:
         """Wait for the requests that are open, fail those that are left, and close all that was built."""
-        for queue in dict(self.blueprint.queues).values():
-            queue.close()
+        self.blueprint.store._end_waits()
         # A node that calls others comes before them: a node stays quiet only once no other node hands it
         # requests.
         quiet = self.graph is None or self.graph.wait_ended(until)
         for scheduler in reversed(self._schedulers):
             quiet = scheduler.wait_quiet(until) and quiet
+        # A request that is PENDING may go to a node that had been quiet by then.
+        while quiet and not all(scheduler.is_quiet() for scheduler in self._schedulers):
+            quiet = all(scheduler.wait_quiet(until) for scheduler in self._schedulers)
         if not quiet:
             late = ClosedError("the pipeline was closed before the request was done")
             # An instance whose batch ends later is closed then.
@@ -361,6 +363,8 @@ class Engine:
                 found.append((f"node {name}", node.parts.close))
         if self._front is not None:
             found.append(("the workers of the entrypoint", self._front.scheduler.stop_workers))
+        if all_idle:
+            found.append(("what the nodes share", self.blueprint.store.close))
         return found
 
     def after_fork(self) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace._config.problems import shown_value
 from headrace.keys import BOX, COLOR, RESERVED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from headrace._backend import Backend
     from headrace._config.sections import NodeKeys
     from headrace._plan.element import Element, Prefix, Range
@@ -88,6 +87,25 @@ class Ranged(NamedTuple):
     conditional: bool = False
 
 
+def combine_ranges(children: Sequence[Ranged], *, divides: bool = False) -> tuple[int, int | None]:
+    """Return the range (min, max) of a container that runs its children with `run_child`; max None is unbounded.
+
+    A class says so with ``combine_ranges = staticmethod(headrace.words.combine_ranges)``; planning and building use
+    it. Children with a max of 1 are run item by item, so they do not count, unless all have a max of 1.
+
+    Args:
+        children: The children, each with its ``name``, its ``range``, and whether it is ``conditional``: whether a
+            prefix stands before it, so that it may get a part of the batch.
+        divides: Whether each child gets a part of the batch: the range is 1 to the smallest max then. With False all
+            children get the whole batch, and it is the largest min and the smallest max.
+
+    Raises:
+        ValueError: The range is empty, or a child that may get a single item has a min above 1. The text names the
+            children; the user gets it as an error of the configuration.
+    """
+    return branches(children) if divides else sequence(children)
+
+
 def sequence(ranges: Sequence[Ranged]) -> Range:
     """Give the range of elements that run one after the other.
 
@@ -132,7 +150,8 @@ def inside(ranges: Sequence[Ranged]) -> Range:
     Raises:
         ValueError: The range is empty; the text names the two children.
     """
-    low_name, (low, _), _ = max(ranges, key=lambda one: one.range[0])
+    lowest = max(ranges, key=lambda one: one.range[0])
+    low_name, low = lowest.name, lowest.range[0]
     bounded = [(one.name, one.range[1]) for one in ranges if one.range[1] is not None]
     if not bounded:
         return low, None

@@ -294,7 +294,6 @@ class Planner(Resolver):
         """
         other = Planner(self.shape, self.files, Problems(), refused=self.refused)
         other.registered, other.nodes = dict(self.registered), dict(self.nodes)
-        other.queues = self.queues
         name = node or "global"
         keys = self.nodes[node].keys if node is not None else None
         source = Source(f"{name}: built in init")

@@ -13,7 +13,7 @@ from headrace._expression.tree import EMPTY, PLAIN_NAME, Args, Call
 from headrace._options import mapped
 from headrace._plan.element import Element, Named, NodePlan, Prefix, Source, place_of
 from headrace._portable import nearest
-from headrace._registry.discovery import CORE_BACKENDS
+from headrace._registry.discovery import CORE_BACKENDS, MOVED
 from headrace._registry.registry import Files, Offer, registry
 from headrace.errors import PluginError
 
@@ -81,7 +81,9 @@ def known_definitions(
     """Return the definitions that each name may mean: the configuration's own, else those of plugins."""
     known: dict[str, list[Definition]] = {}
     for one in registry.offers("definitions"):
-        if one.name not in CORE_BACKENDS:  # a plugin cannot redefine a word of core
+        if (
+            one.name not in CORE_BACKENDS and one.name not in MOVED
+        ):  # a plugin cannot redefine a word of core
             offered = Definition(**vars(one), source=Source(f"{one.name} of {one.distribution}"))
             known.setdefault(one.name, []).append(offered)
     for name, written in own.items():
@@ -93,6 +95,8 @@ def known_definitions(
         taken = [f"is defined by {one.distribution} already" for one in known.get(name, ())]
         backends = registry.find(name, files)[:1]
         taken += [f"is the name of a backend of {one.distribution}" for one in backends]
+        if name in MOVED and not backends:
+            taken.append(f"is reserved: this word of core moved to {MOVED[name]}")
         for why in taken:
             problems.add("definition", f"{name!r} {why}", hint="Choose another name.", **at_key)
         known[name] = [Definition(name, path=written.value, source=Source.of(written, path))]
@@ -119,7 +123,6 @@ class Planning(ABC):
         cycles: The cycles of definitions that have been reported.
         registered: The registered instances, by name.
         made: All that were registered, in order, those whose name was registered again included.
-        queues: How many requests each queue holds that a word declares, by name.
         nodes: The nodes that are planned.
         all_parameters: By node, the keys of those whose planning has begun, finished or not; and of the front.
         excused: The problems for which a `Fallback` goes on to another branch.
@@ -138,7 +141,6 @@ class Planning(ABC):
     cycles: set[frozenset[str]] = field(default_factory=set)
     registered: dict[str, Named] = field(default_factory=dict)
     made: list[Named] = field(default_factory=list)
-    queues: dict[str, int] = field(default_factory=dict)
     nodes: dict[str, NodePlan] = field(default_factory=dict)
     all_parameters: dict[str, Parameters] = field(default_factory=dict)
     excused: Problems = field(default_factory=Problems)

@@ -40,8 +40,7 @@ class Word(Backend):
         _registers_names: Whether it registers names for the pipeline, which its args say, and has none in an ``IoC``.
         _needs_of: The place of the child whose needed keys are its own, None where `_needs` says more.
         _wrong_unused: The error when it has a name that no expression uses; None where that is no error.
-        _why_not_callable: Why it cannot be called, None when it can.
-        _not_callable_hint: What to do where it cannot be called.
+        _not_callable_hint: What to do where it is `not_callable`.
     """
 
     writes: tuple[str, ...] | type = ("result",)  # stated, so that it can be relied on
@@ -55,8 +54,7 @@ class Word(Backend):
     _registers_names: ClassVar[bool] = False
     _needs_of: ClassVar[int | None] = None
     _wrong_unused: ClassVar[str | None] = None
-    _why_not_callable: ClassVar[str | None] = None
-    _not_callable_hint: ClassVar[str | None] = None
+    _not_callable_hint: ClassVar[str | None] = "It belongs in the init of a node."
 
     # Questions about its text, before any name has a meaning.
 
@@ -90,7 +88,10 @@ class Word(Backend):
     @classmethod
     def _waits(cls, element: Element) -> str | None:
         """Say for what it waits while it holds its instance; None for a word that waits for nothing."""
-        return None
+        state, options = element.cls.waits_while, element.options
+        if state is None or options is None:
+            return None
+        return f"holds its instance while {state.format_map(dict(options))}"
 
     # Questions about what a batch meets in it.
 
@@ -264,7 +265,7 @@ def _check_stands_alone(use: Use) -> None:
         named, hint = one.named, None
         texts = [value for _, value in one.options or () if isinstance(value, str)]
         outer = named is not None and (named.registered or id(named.element) not in own)
-        if outer or word_of(one.cls)._reaches_out:
+        if outer or one.cls.uses_pipeline or word_of(one.cls)._reaches_out:
             why = "it reaches for something of the pipeline, which another process does not have"
         elif getattr(source_of(one.cls), "__module__", None) == "__main__":
             why = "it is registered by the program itself, which another process does not run"
@@ -289,7 +290,7 @@ def way_to_called(element: Element) -> list[Element]:
     while True:
         element = way[-1]
         word = word_of(element.cls)
-        if element.named is None and word._wiring and not word._why_not_callable:
+        if element.named is None and word._wiring and element.cls.not_callable is None:
             inner = element.children[-1] if element.children else None
         else:
             inner = element.named.element if element.named and not element.children else None
@@ -300,7 +301,7 @@ def way_to_called(element: Element) -> list[Element]:
 
 def why_not_callable(element: Element) -> str | None:
     """Tell why the backend of an element cannot be called; None when it can."""
-    return word_of(called(element).cls)._why_not_callable
+    return called(element).cls.not_callable
 
 
 # Elements that own a thread.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import string
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -82,7 +83,9 @@ def _check_class(cls: type[Any]) -> None:
 
 def _wrong_methods(cls: type[Any]) -> Iterator[str]:
     found = (getattr(cls, name, None) for name in ("forward", "forward_with_dep"))
-    if all(one in (Backend.forward, None) for one in found):
+    if getattr(cls, "not_callable", None) is None and all(
+        one in (Backend.forward, None) for one in found
+    ):
         policy = {"cut": "BatchPolicy", "choose": "DispatchPolicy"}
         base = next((policy[name] for name in policy if hasattr(cls, name)), None)
         derives = f", and a policy derives from headrace.policies.{base}" if base else ""
@@ -141,7 +144,14 @@ def _wrong_declarations(cls: type[Any]) -> Iterator[str]:
 
 
 def _wrong_flags(cls: type[Any]) -> Iterator[str]:
-    for name in ("owns_thread", "rerun", "builds_elsewhere"):
+    for name in ("not_callable", "waits_while"):
+        if not isinstance(text := getattr(cls, name, None), (str, type(None))):
+            yield f"{name} is {shown(text)}, neither a text nor None"
+    options, waits = getattr(cls, "Options", Options), getattr(cls, "waits_while", None)
+    for _, key, _, _ in string.Formatter().parse(waits) if isinstance(waits, str) else ():
+        if key is not None and key not in options.model_fields:
+            yield f"waits_while has {{{key}}}, and there is no option {key!r}"
+    for name in ("owns_thread", "rerun", "builds_elsewhere", "uses_pipeline"):
         flag = getattr(cls, name, False)
         if not isinstance(flag, (bool, property)):
             yield f"{name} is {shown(flag)}, not True or False"

@@ -362,7 +362,7 @@ _BY_DISTRIBUTION = {
     ),
     "headrace-observe": "Benchmark",
     "headrace-ort": "OnnxTensor",
-    "headrace-process": "Host Process",
+    "headrace-process": "Host",
     "headrace-torch": (
         "ArgMaxTensor CatTensor ContiguousTensor CpuTensor CropTensor CvtColorTensor DecodeTensor "
         "FixTensor GpuTensor IndexSelectTensor NormalizeTensor PadTensor ResizeTensor SoftmaxTensor "
@@ -374,7 +374,14 @@ _BY_DISTRIBUTION = {
     ),
 }
 
+MOVED = {
+    **dict.fromkeys(("Observer", "Queue", "Recv", "Send"), "headrace-flow"),
+    "Process": "headrace-process",
+}
+"""The distribution to which a word of core has moved, by name; these names stay reserved for a minor release."""
+
 KNOWN_ELSEWHERE = {name: by for by, names in _BY_DISTRIBUTION.items() for name in names.split()}
+KNOWN_ELSEWHERE.update(MOVED)
 """The distribution to install for each well-known backend, by name."""
 
 _PROBES = ("BatchTimes", "OpenTelemetry", "Prometheus", "Trace")
@@ -382,7 +389,18 @@ KNOWN_PROBES = dict.fromkeys(_PROBES, "headrace-observe")
 """The distribution to install for each well-known probe, by name."""
 
 
+def after_move(name: str) -> str:
+    """Return a name as it is written today: ``flow:Queue`` for ``headrace:Queue``."""
+    plugin, _, part = name.rpartition(":")
+    return f"{qualifier(MOVED[part])}:{part}" if plugin == "headrace" and part in MOVED else name
+
+
 def how_to_install(distribution: str) -> str:
     """Say how to install a distribution of `KNOWN_ELSEWHERE`, also from a clone of the repository."""
-    here = f"in a clone of Headrace: pip install ./plugins/{qualifier(distribution)}"
+    here = f"in a clone of Headrace: pip install {folder_of(distribution)}"
     return f"Install it: pip install {distribution}, or {here}"
+
+
+def folder_of(distribution: str) -> str:
+    """Return the folder of a distribution of `KNOWN_ELSEWHERE` in the repository, as pip takes it."""
+    return f"./plugins/{qualifier(distribution)}"

@@ -18,8 +18,11 @@ from headrace._registry.discovery import (
     CORE_BACKENDS,
     CORE_POLICIES,
     KNOWN_ELSEWHERE,
+    MOVED,
     Plugin,
+    after_move,
     discover,
+    folder_of,
     how_to_install,
     load,
     load_backend,
@@ -171,6 +174,9 @@ class Registry:
             raise PluginError(what, hint="A letter or _, then letters, digits and _ . - /")
         if name in CORE_BACKENDS or name in CORE_POLICIES:
             raise PluginError(f"the name {name!r} belongs to core", hint="Choose another name.")
+        if name in MOVED:
+            what = f"the name {name!r} is reserved: this word of core moved to {MOVED[name]}"
+            raise PluginError(what, hint="Choose another name.")
         if not isinstance(cls, type):
             cls = of_function(cls, batched=batched)
         elif batched:
@@ -219,7 +225,7 @@ class Registry:
             files: The files that the configuration imports, and what each has registered.
             table: What is looked for: ``backends``, or a table of the hooks: ``probes``, ...
         """
-        plugin, _, part = name.rpartition(":")
+        plugin, _, part = after_move(name).rpartition(":")
         nearest_first = self._candidates(part, files, table)
         if plugin:
             return [one for offers in nearest_first for one in offers if one.plugin == plugin]
@@ -248,7 +254,7 @@ class Registry:
 
     def unknown(self, name: str, known: Iterable[str]) -> Problem:
         """Say why ``name`` is unknown and what to do about it."""
-        plugin, _, part = name.rpartition(":")
+        plugin, _, part = after_move(name).rpartition(":")
         for one in (plugins := self.plugins()):
             has_it = part in one.backends or KNOWN_ELSEWHERE.get(part) == one.distribution
             if not one.usable and (plugin == one.plugin or (has_it and not plugin)):
@@ -257,6 +263,10 @@ class Registry:
                 return Problem("plugin_" + one.state, what, hint=one.remedy)
         brings = KNOWN_ELSEWHERE.get(part)
         if brings is not None and brings not in {one.distribution for one in plugins}:
+            if part in MOVED:
+                what = f"{name!r} moved to {brings}: pip install {brings}"
+                here = f"In a clone of Headrace: pip install {folder_of(brings)}"
+                return Problem("missing_plugin", what, hint=here)
             what = f"{name!r} comes with {brings}, which is not installed"
             return Problem("missing_plugin", what, hint=how_to_install(brings))
         names = [*known]

@@ -7,7 +7,7 @@ from math import inf
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from headrace._checked import filler
+from headrace._checked import PENDING, filler
 from headrace._portable import caused, is_abandoned
 from headrace._scheduling.cycles import batches_run
 from headrace._scheduling.entry import Entry, own_error
@@ -156,7 +156,7 @@ def _per_entry(
         if errors[index] is None and node.must_have_result and "result" not in entry.request:
             errors[index] = _no_result(node.name, instance, entry.request)
         failure = errors[index]
-        if failure is not None:
+        if failure is not None and failure is not PENDING:
             # Here, and not under the lock: `code` may be a property of a plugin's error.
             entry.code = code_of(failure)
             node.failures.note(failure, entry.request)
@@ -228,6 +228,21 @@ def entered_here(cls: type, request: Request) -> Any:
                 if entry.request is request:
                     return None if entry.entered is None else entry.entered.get(cls)
     return None
+
+
+def entry_of(request: Request) -> Entry:
+    """Return the entry of a request in a batch that runs here; see `entry_here` for an item that a container made."""
+    for ident in served_by(get_ident()):
+        for batch in batches_run.get(ident, ()):
+            for entry in batch:
+                if entry.request is request:
+                    return entry
+    return entry_here()(request)
+
+
+def deadline_here(request: Request) -> float | None:
+    """Return ``context.deadline(request)``."""
+    return entry_of(request).deadline
 
 
 def entry_here() -> Callable[[Request], Entry]:

@@ -22,7 +22,7 @@ from operator import index
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from headrace._checked import largest_size
+from headrace._checked import PENDING, largest_size
 from headrace._portable import caused, error_text
 from headrace._scheduling import batch as batches
 from headrace._scheduling.batch import Work
@@ -361,7 +361,8 @@ class Dispatcher:
         for entry in entries:
             entry.cut = now
             if timed:
-                instance.waited.add((now - entry.arrival) * 1000)
+                since = entry.arrival if entry.held is None else entry.held.since
+                instance.waited.add((now - since) * 1000)
         return new_work(Work, (instance, entries))  # type: ignore[no-any-return]
 
     def _top_up(self, work: Work) -> None:
@@ -548,7 +549,12 @@ class Dispatcher:
         instance, entries = work
         for i, entry in enumerate(entries):
             if entry.state == RUNNING:  # else it was settled while the batch ran
-                node.settle(entry, None if errors is None else errors[i], instance)
+                error = None if errors is None else errors[i]
+                if error is PENDING:
+                    node.pending.pend(entry, instance)
+                else:
+                    node.settle(entry, error, instance)
+                error = None  # see `Entry.take_error`
         if type(me) is OwnThread and me.wanted:
             me = None  # its other jobs come first
         if node.queue.count and me is not None and type(me) is not Waiter:

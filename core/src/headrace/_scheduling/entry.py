@@ -25,10 +25,12 @@ ENTERED = "entered"
 OUTSIDE = "outside"
 """The entry waits for room in the queue."""
 QUEUED = "queued"
+PENDED = "pending"
+"""A backend keeps the request, and answers it later: see `headrace._scheduling.pending`."""
 RUNNING = "running"
 DONE = "done"
-WAITING = (NEW, ENTERED, OUTSIDE, QUEUED)
-"""The states in which no backend has begun, so that the request may be taken back."""
+WAITING = (NEW, ENTERED, OUTSIDE, QUEUED, PENDED)
+"""The states in which no backend runs, so that the request may be taken back."""
 
 DATA_ALONE = ("data",)
 """The keys that a request needs at most nodes."""
@@ -92,7 +94,7 @@ class Entry:
         weight, arrival, deadline, priority: See `headrace.policies.Waiting`.
         cut: When the entry was put into its batch.
         data: The caller's object under ``data``, put back before the answer; `MISSING` for none.
-        state: One of NEW, ENTERED, OUTSIDE, QUEUED, RUNNING, DONE; changed under the scheduler's lock.
+        state: One of NEW, ENTERED, OUTSIDE, QUEUED, PENDED, RUNNING, DONE; changed under the scheduler's lock.
         error: The outcome once DONE: None for success, and after the error has been taken.
         code: The code under which a failure is counted; for a backend's error set before the lock is taken.
         alarm: The timer that ends the wait of an entry whose owner does not wait itself.
@@ -103,11 +105,13 @@ class Entry:
         group: Entries that are cancelled, if they still wait, when one fails, else None; emptied against a cycle.
         scheduler: Where the entry came in, and is counted; None before that.
         entered: What ``enter`` of each backend class returned for the request, by class; None for nothing.
+        held: What is known of it where a backend keeps it as PENDING, or has asked something for it; else None.
     """
 
     __slots__ = (
         *("request", "owner", "weight", "arrival", "cut", "deadline", "priority", "data", "state"),
         *("error", "code", "alarm", "room", "quota", "lent", "group", "scheduler", "entered"),
+        "held",
     )
 
     cut: float
@@ -117,6 +121,7 @@ class Entry:
     room: Signal | None
     lent: list[None] | None
     group: list[Entry] | None
+    held: Any  # a `headrace._scheduling.pending.Held`, or None
 
     def __init__(
         self,
@@ -135,7 +140,7 @@ class Entry:
         self.priority = priority
         self.data: Any = dict.get(request, "data", MISSING) if isinstance(request, dict) else None
         self.state = NEW
-        self.error = self.code = self.alarm = self.room = self.lent = self.group = None
+        self.error = self.code = self.alarm = self.room = self.lent = self.group = self.held = None
         self.scheduler: Any = None
         self.entered: dict[type, Any] | None = None
         self.quota = quota
@@ -143,7 +148,9 @@ class Entry:
     @property
     def began(self) -> bool:
         """Whether a backend has begun on the request, here or at a node before this one."""
-        return self.state == RUNNING or (self.quota is not None and self.quota.entered)
+        if self.state == RUNNING or self.held is not None:
+            return True
+        return self.quota is not None and self.quota.entered
 
     def refuse(self, error: BaseException) -> None:
         """Give an entry that never entered an error as its outcome."""

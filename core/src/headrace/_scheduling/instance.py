@@ -206,6 +206,7 @@ class Instance(Counts):
         limits: The keys under which its batches are cut and filled up; set by its node.
         liveness: Tells whether the backend is lost, or away until it is started again.
         away: Whether the node keeps the instance from the free ones, since its backend is away.
+        adopted: The entry of a request that its caller runs here, once a backend has asked something for it; else None.
         retired: Wakes the thread that closes the instance after its last batch; None while in service.
     """
 
@@ -242,6 +243,7 @@ class Instance(Counts):
         self.liveness = backend._liveness or Liveness()
         self.liveness.entries = lambda: self.entries or ()
         self.away = False
+        self.adopted: Entry | None = None
         self.retired: Signal | None = None
         self.over = False
 

@@ -30,6 +30,7 @@ from headrace._scheduling.entry import (
     NEW,
     NOBODY,
     OUTSIDE,
+    PENDED,
     QUEUED,
     WAITING,
     own_error,
@@ -37,6 +38,7 @@ from headrace._scheduling.entry import (
 )
 from headrace._scheduling.failures import FailureLog
 from headrace._scheduling.instance import Counts
+from headrace._scheduling.pending import Pending
 from headrace._scheduling.queue import NodeQuota, RequestQueue
 from headrace._scheduling.refusals import cancelled, overloaded, unfit
 from headrace._scheduling.threads import Signal, Watchers, sections
@@ -165,6 +167,7 @@ class Node:
         special: Whether callers must not take instances without the lock: closing, a reload, an instance away or lost.
         min, max, lost: The least and the greatest weight that a living instance takes; whether none lives.
         queue: The entries that wait for an instance; `outside` those that wait for room in it.
+        pending: The requests that backends keep as PENDING.
         quota: Counts the requests that have entered here and wait at other nodes.
         entered: How many requests have come, but those that their callers ran past the queue.
         counts: The failures of requests that no instance has run, and all counts of retired instances.
@@ -205,6 +208,7 @@ class Node:
         self.outside: OrderedDict[Entry, None] = OrderedDict()
         sheds = limits.queue_full == "shed_oldest"
         self.quota = NodeQuota(self.outside, self.move_up, sheds=sheds)
+        self.pending = Pending(self)
         self.must_have_result = True
         self.refusing: ClosedError | None = None
         self.drains = True
@@ -313,7 +317,7 @@ class Node:
     def evict(self, entry: Entry, error: BaseException) -> None:
         """Fail an entry whose request makes way for a newer one where it entered. Takes the section."""
         with self.section:
-            if entry.state == QUEUED:
+            if entry.state in (QUEUED, PENDED):
                 self.fail_waiting(error, [entry])
                 self.dispatch()
 
@@ -333,6 +337,8 @@ class Node:
             code = code_of(error) if at is None else entry.code or code_of(error)
             (at or self.counts).failed(code)
         entry.state = DONE
+        if entry.held is not None:
+            self.pending.ended(entry)
         owner = entry.owner
         if self.reporter is not None:
             self.reporter.settled(entry)
@@ -409,6 +415,8 @@ class Node:
         instance.entries = None
         instance.running_weight = instance.ident = 0
         instance.holder = None
+        if instance.adopted is not None:
+            self.pending.left(instance)
         if instance.retired is None:
             instance.away = bool(instance.liveness.restarting)
             if instance.liveness.lost:
@@ -436,6 +444,7 @@ class Node:
             return
         if self.reporter is not None:
             self.afterwards.append(partial(self.reporter.changed, "lost", [instance]))
+        self.pending.let_go([instance])
         living = [one for one in self.instances if one.living]
         self.measure(living)
         self.lost = not living
@@ -455,6 +464,7 @@ class Node:
         """Hear of the instances in service whose backend is away, or lost."""
         for instance in self.instances:
             instance.liveness.changed = partial(self._look_at, instance)
+            instance.liveness.node = self
             instance.away = False
 
     def _look_at(self, instance: Instance) -> None:
@@ -480,11 +490,12 @@ class Node:
 
     @property
     def quiet(self) -> bool:
-        """Whether newcomers are refused, no request waits or runs, and every owner has been notified."""
+        """Whether newcomers are refused, no request waits, runs or is PENDING, and every owner has been notified."""
         idle = (
             self.refusing is not None
             and not self.queue.count
             and not self.outside
+            and not self.pending.open
             and not self.notifying
         )
         return idle and all(

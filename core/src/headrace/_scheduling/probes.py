@@ -9,6 +9,7 @@ from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from headrace._checked import PENDING
 from headrace._portable import error_text
 from headrace._scheduling import batch
 from headrace._scheduling.entry import NOBODY
@@ -276,9 +277,10 @@ class Reporter:
         error: BaseException | None
         try:
             error = batch.run_alone(instance, request, node, may_time=False)
-            request["data"] = data
-            if error is not None:
-                request.pop("result", None)
+            if error is not PENDING:
+                request["data"] = data
+                if error is not None:
+                    request.pop("result", None)
         except BaseException as raised:  # noqa: BLE001 - raised again below
             error = interrupt = raised
         alone = [(request, started, started, request.get("request_size", 1))]
@@ -286,7 +288,8 @@ class Reporter:
             ended = self._ran(instance.index, alone, started, [error])
             instance.timed(ended - started)
             instance.waited.add(0.0)
-            self.probes.request_done(self._node, request, started, ended, error)
+            if error is not PENDING:
+                self.probes.request_done(self._node, request, started, ended, error)
             if interrupt is not None:
                 raise interrupt
             return error
@@ -302,6 +305,7 @@ class Reporter:
     ) -> float:
         """Report a batch that has run until now; give the time."""
         node, probes, ended = self._node, self.probes, self._clock()
+        errors = [None if error is PENDING else error for error in errors]
         if probes.batch_done is not None:
             probes.batch_done(node, instance, len(errors), started, ended, [*errors])
         if probes.batch_ran is not None:

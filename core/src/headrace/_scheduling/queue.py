@@ -51,19 +51,22 @@ class RequestQueue:
         self._evict = evict
         self._afterwards = afterwards
         # A level per priority. Only one that is alone may be empty: it is kept for the next entries.
-        self._levels: dict[int, Level] = {}
-        self._priorities: list[int] = []  # ascending
+        self._levels: dict[float, Level] = {}
+        self._priorities: list[float] = []  # ascending
         self._arrived: Level | None = None  # all priorities; None while there is one
         self.count = self.counted_elsewhere = self.weight = 0
 
     def push(self, entry: Entry) -> None:
-        """Put ``entry`` behind all entries of its priority."""
-        level = self._levels.get(entry.priority)
+        """Put ``entry`` behind all entries of its priority; one that a backend has kept goes before those that have not begun."""
+        priority = entry.priority if entry.held is None else entry.priority + 0.5
+        level = self._levels.get(priority)
         if level is None:
-            level = self._new_level(entry.priority)
+            level = self._new_level(priority)
         level[entry] = None
         if self._arrived is not None:
             self._arrived[entry] = None
+            if entry.held is not None:
+                self._arrived.move_to_end(entry, last=False)
         entry.state = QUEUED
         self.count += 1
         self.weight += entry.weight
@@ -71,7 +74,7 @@ class RequestQueue:
             self.counted_elsewhere += 1
             entry.quota.began(entry, self._evict)
 
-    def _new_level(self, priority: int) -> Level:
+    def _new_level(self, priority: float) -> Level:
         if not self.count:
             self._levels.clear()
             self._priorities.clear()
@@ -89,24 +92,25 @@ class RequestQueue:
             if entry.state != QUEUED:
                 continue
             entry.state = state
-            level = levels[entry.priority]
+            priority = entry.priority if entry.held is None else entry.priority + 0.5
+            level = levels[priority]
             del level[entry]
             self.count -= 1
             self.weight -= entry.weight
             if self._arrived is not None:
-                self._leave_levels(entry, level, self._arrived)
+                self._leave_levels(entry, priority, level, self._arrived)
             if entry.quota is not None:
                 self.counted_elsewhere -= 1
                 enqueue = entry.quota.ended(entry)
                 if enqueue is not None:
                     self._afterwards.append(enqueue)
 
-    def _leave_levels(self, entry: Entry, level: Level, arrived: Level) -> None:
+    def _leave_levels(self, entry: Entry, priority: float, level: Level, arrived: Level) -> None:
         """Remove an entry from the level of all priorities, and its priority if no entry has that any more."""
         del arrived[entry]
         if not level and self.count:
-            del self._levels[entry.priority]
-            del self._priorities[bisect_left(self._priorities, entry.priority)]
+            del self._levels[priority]
+            del self._priorities[bisect_left(self._priorities, priority)]
         if len(self._levels) == 1 or not self.count:
             self._arrived = None
 

@@ -6,6 +6,7 @@ queue: its caller waits (`call_many`), and may run batches meanwhile; or its own
 
 from __future__ import annotations
 
+import threading
 import time
 from contextlib import ExitStack
 from functools import partial
@@ -170,9 +171,42 @@ class Scheduler:
                 fresh.append(entry)
                 self._set_times(entry, now)
                 waiter.runs = waiter.runs and entry.deadline is None
-        self._wait(waiter, fresh, internal=internal)
+        self._wait(waiter, fresh, partial(self._arrive, waiter, fresh, internal=internal))
         for entry in fresh:
             entry.give_back()
+
+    @reentrant(later=lambda scheduler, *_: refuse_inside(scheduler.name))
+    def wait_kept(
+        self, instance: Instance, request: Request, data: Any, weight: int, home: Scheduler | None
+    ) -> BaseException | None:
+        """Wait for a request that its caller has run, and whose outcome is PENDING; give its error.
+
+        Args:
+            instance: The instance that the caller holds.
+            request: The request.
+            data: The caller's object under ``data``.
+            weight: Its weight.
+            home: Where it has entered; None for here.
+        """
+        waiter = Waiter(get_ident(), self.node)
+        quota = None if home is None else home.new_quota(is_one=True)
+        with self.node.section:
+            entry = self.node.pending.adopted(instance, request)
+            entry.owner, entry.data, entry.weight, entry.quota = waiter, data, weight, quota
+            entry.scheduler, waiter.pending = self, 1
+        self._wait(waiter, (entry,), partial(self._keep, waiter, entry, instance))
+        entry.give_back()
+        return entry.take_error()
+
+    def _keep(self, waiter: Waiter, entry: Entry, instance: Instance) -> Work | None:
+        """Keep an entry that its caller has run; give the batch that the caller is to run, None for none."""
+        node = self.node
+        with node.section:
+            node.pending.pend(entry, instance)
+            node.give_back(instance)
+            work = self.dispatcher.dispatch(waiter)
+            waiter.parked = work is None and waiter.pending > 0
+            return work
 
     call_many = reentrant(later=lambda scheduler, *_, **__: refuse_inside(scheduler.name))(wait_for)
 
@@ -184,7 +218,9 @@ class Scheduler:
             own = now + timeout_ms / 1000
             entry.deadline = own if entry.deadline is None else min(own, entry.deadline)
 
-    def _wait(self, waiter: Waiter, entries: Sequence[Entry], *, internal: bool) -> None:
+    def _wait(
+        self, waiter: Waiter, entries: Sequence[Entry], begin: Callable[[], Work | None]
+    ) -> None:
         """Let the entries of a caller in, and wait until all have their outcome; run batches meanwhile."""
         node, dispatcher, me = self.node, self.dispatcher, waiter.ident
         outer = waiting.get(me)
@@ -192,7 +228,7 @@ class Scheduler:
         if me in calls_run:
             withdrawn_by(partial(self._withdraw, entries))
         try:
-            work = self._arrive(waiter, entries, internal=internal)
+            work = begin()
             while True:
                 if work is not None:
                     dispatcher.drive(work, waiter)
@@ -364,6 +400,7 @@ class Scheduler:
             for instance in old:
                 home = instance in node.free or (instance.away and instance.holder is None)
                 instance.retired, instance.over = retired, home
+            node.pending.let_go(old)
             node.retiring = [*node.retiring, *old]
             node.instances = list(new.instances)
             node.watch()
@@ -409,7 +446,8 @@ class Scheduler:
             node.refusing = node.refusing or error
             self._short_cut.measure()
             node.drains &= drain
-            node.fail_waiting(error, [*node.outside, *(() if drain else node.queue)])
+            kept = () if drain else (*node.queue, *node.pending.waiting)
+            node.fail_waiting(error, [*node.outside, *kept])
             self.dispatcher.dispatch()
 
     def refusal(self, request: Request) -> ClosedError | None:
@@ -424,9 +462,11 @@ class Scheduler:
     @reentrant()
     def wait_quiet(self, until: float) -> bool:
         """Wait until no request waits or runs; False when ``until`` came first."""
-        return self.node.closers.wait(self._is_quiet, until)
+        return self.node.closers.wait(self.is_quiet, until)
 
-    def _is_quiet(self) -> bool:
+    @reentrant()
+    def is_quiet(self) -> bool:
+        """Tell whether no request waits, runs or is PENDING."""
         with self.node.section:
             return self.node.quiet
 
@@ -437,9 +477,10 @@ class Scheduler:
         with node.section:
             node.dead, node.retire = True, retire
             node.fail_waiting(error, [*node.queue, *node.outside])
+            running = [entry for instance in node.every for entry in instance.entries or ()]
+            for entry in [*running, *node.pending.open]:
+                node.fail(entry, partial(left_open, error.args[0]))
             for instance in node.every:
-                for entry in instance.entries or ():
-                    node.fail(entry, partial(left_open, error.args[0]))
                 if instance.holder is not None:
                     node.afterwards.extend(instance.liveness.killers)
 
@@ -455,6 +496,11 @@ class Scheduler:
         node.section = Section(node)
         node.refusing, node.dead, node.special = error, True, True
         self._short_cut.measure()
+        if (
+            node.pending.open
+        ):  # a helper tells their holders: owners have locks that the parent's threads held
+            node.quota.lock = threading.Lock()
+            helpers.run(self.fail_open, error, bool)
 
     # Looking.
 
@@ -497,7 +543,7 @@ class Scheduler:
             if holder is not None:
                 entries = instance.entries
                 running += 1 if entries is None else sum([one.state == RUNNING for one in entries])
-        waits = node.queue.count + len(node.outside)
+        waits = node.queue.count + len(node.outside) + len(node.pending.open)
         submitted = total.unqueued + node.entered
         counts = summary(total, submitted=submitted, waiting=waits, running=running)
         counts["instances"] = [instance.statistics() for instance in node.instances]
@@ -523,4 +569,7 @@ def cancel_all(places: Sequence[tuple[Entry, Scheduler]]) -> bool:
             scheduler.take_back(entry)
         for scheduler in schedulers.values():
             scheduler.dispatcher.dispatch()
-        return True
+    for entry, _ in places:
+        if entry.held is not None:  # a backend has changed its dict
+            entry.give_back()
+    return True

@@ -14,6 +14,7 @@ from __future__ import annotations
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
+from headrace._checked import PENDING
 from headrace._scheduling.batch import judged, run_alone, wrapped
 from headrace._scheduling.entry import (
     MISSING,
@@ -109,6 +110,7 @@ class ShortCut:
             return
         instance: Instance | None = None
         error: BaseException | None = None
+        is_kept = False
         try:
             # One step: Ctrl-C comes before it, or finds the instance named.
             (instance,) = map(_pop, (idle,), (0,))
@@ -124,14 +126,21 @@ class ShortCut:
                 else:
                     if outcomes is not None or "result" not in request:
                         error = judged(instance, request, outcomes, node)
-            request["data"] = data
-            if error is None and instance.retired is None:
-                instance.ident, instance.holder = 0, None
-                idle.append(instance)
-                if node.queue.count or node.special:
-                    self._lead(me)
-                return
-            self._end_alone(instance, request, error)
+            if error is None:
+                request["data"] = data
+                if instance.retired is None:
+                    instance.ident, instance.holder = 0, None
+                    idle.append(instance)
+                    if node.queue.count or node.special:
+                        self._lead(me)
+                    return
+            elif error is PENDING:
+                is_kept = True
+                error = self._scheduler.wait_kept(instance, request, data, weight, home)
+            else:
+                request["data"] = data
+            if not is_kept:
+                self._end_alone(instance, request, error)
         except BaseException as raised:
             if instance is not None:
                 helpers.put((self._end_here, (instance, request, raised, False)))
@@ -142,7 +151,7 @@ class ShortCut:
             self._call_slowly(request, internal, home)
         elif error is not None:
             try:
-                self._raise(request, error)
+                self._raise(request, error, is_noted=is_kept)
             finally:
                 del error  # see `Entry.take_error`
 
@@ -174,13 +183,18 @@ class ShortCut:
         data = request["data"]
         try:
             error = self._run_alone(instance, request)
-            request["data"] = data
+            is_kept = error is PENDING
+            if is_kept:
+                error = self._scheduler.wait_kept(instance, request, data, weight, home)
+            else:
+                request["data"] = data
         except BaseException as raised:  # noqa: BLE001 - raised again
             raise self._recovered(instance, request, data, raised) from None
-        self._end_here(instance, request, error)
+        if not is_kept:
+            self._end_here(instance, request, error)
         if error is not None:
             try:
-                self._raise(request, error)
+                self._raise(request, error, is_noted=is_kept)
             finally:
                 del error  # see `Entry.take_error`
 
@@ -256,10 +270,11 @@ class ShortCut:
         if leader is not None:
             self._dispatcher.drive(work, leader)
 
-    def _raise(self, request: Request, error: BaseException) -> None:
+    def _raise(self, request: Request, error: BaseException, *, is_noted: bool = False) -> None:
         """Raise the error of a request that its caller has run."""
         try:
-            self._node.failures.note(error, request)
+            if not is_noted:
+                self._node.failures.note(error, request)
             raise_failure(request, error)
         finally:
             del error  # see `Entry.take_error`

@@ -1,6 +1,15 @@
-"""The words of core: a module per word, or family of words, which nothing else in core names.
+"""The words of core, a module per word or family of words; and what a container of a third party is written with.
 
-The names in ``__all__`` of each module, an underscore before the module's name excepted, are words
-that may stand in a configuration; ``S = Sequential`` makes an alias. What a word says of itself to
-the planner and to the builder is in `headrace._plan.word.Word`.
+The functions here are public: `run_child`, `select`, `fill_up` and `combine_ranges`. Core's own containers use the
+same. A container is a `headrace.Backend` with ``takes``; what a child needs, and what it may get, is said in
+`headrace.Backend` and `headrace.InitContext`.
+
+The modules are core's own. The names in ``__all__`` of each, an underscore before the module's name excepted, are
+words that may stand in a configuration; ``S = Sequential`` makes an alias. What a word says of itself to the planner
+and to the builder is in `headrace._plan.word.Word`.
 """
+
+from headrace._build.callees import fill_up, run_child, select
+from headrace._plan.declared import combine_ranges
+
+__all__ = ["combine_ranges", "fill_up", "run_child", "select"]

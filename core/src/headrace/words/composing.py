@@ -5,16 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from headrace._build.callees import NotCallable, child_call, no_result, run_some, select
-from headrace._plan.declared import Needs, keys_named, range_of, sequence
+from headrace._build.callees import NotCallable, child_call, no_result
+from headrace._plan.declared import Needs, keys_named, range_of
 from headrace._plan.element import Element, Named
 from headrace._plan.word import Use, Word, check_used, needs_of, way_to_called, word_of
 from headrace._portable import none_if_all_ok
 from headrace._shared import Shared
 from headrace.keys import DATA, REPOST, RESULT, Request
+from headrace.words import combine_ranges, run_child, select
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from headrace._backend import Backend, InitContext
     from headrace._build.elements import ElementBuilder
@@ -65,7 +66,7 @@ class Sequential(Word):
 
     takes = (1, None)
     prefixes = ("or", "key=")
-    combine_ranges = staticmethod(sequence)
+    combine_ranges = staticmethod(combine_ranges)
     _joins = True
 
     @classmethod
@@ -103,11 +104,11 @@ class Sequential(Word):
     def init(self, options: Any, context: InitContext) -> None:
         """Take over the children."""
         self._steps = [
-            _Step(child, child_call(child, pad=self._pad).__call__, "or" in flags, named.get("key"))
+            _Step(child, "or" in flags, named.get("key"))
             for child, (flags, named) in zip(context.children, context.prefixes, strict=True)
         ]
         self._silent: dict[int, Backend] = {}
-        self._plain = [*enumerate(step.run for step in self._steps)]
+        self._plain = [*enumerate(child_call(one.child, pad=self._pad) for one in self._steps)]
         if self._reposts or any(step.otherwise or step.key is not None for step in self._steps):
             self._plain = []
 
@@ -140,7 +141,7 @@ class Sequential(Word):
         self._silent = {}
         for index in range(start, len(self._steps)):
             taken = self._taken(index, batch, outcomes, ready)
-            run_some(self._steps[index].run, batch, taken, outcomes)
+            run_child(self._steps[index].child, batch, taken, outcomes, pad=self._pad)
             for i in taken:
                 ready[i] = "result" in batch[i]
             self._silent |= {id(batch[i]): self._steps[index].child for i in taken if not ready[i]}
@@ -182,10 +183,9 @@ class Sequential(Word):
 
 
 class _Step(NamedTuple):
-    """One element of an ``S``, what runs it, and the conditions of its prefix."""
+    """One element of an ``S``, and the conditions of its prefix."""
 
     child: Backend
-    run: Callable[[list[Request]], Outcomes]
     otherwise: bool
     key: str | None
 
@@ -229,7 +229,7 @@ class Wiring(Word):
     def _build(cls, building: ElementBuilder, element: Element, at: BuildSite) -> Backend:
         """Build the children in order; the last one is called in place of the word."""
         built = [building.element(child, at) for child in element.children]
-        return NotCallable(element.name) if cls._why_not_callable else built[-1]
+        return NotCallable(element.name) if cls.not_callable is not None else built[-1]
 
 
 class IoC(Wiring):

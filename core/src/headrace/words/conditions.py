@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from headrace._build.callees import child_call, filled_up, no_result, run_some, select, too_few
+from headrace._build.callees import no_result, too_few
 from headrace._checked import Answers, Filler, Outcomes, batch_alone, is_one, weight_of
 from headrace._options import Options as _Options
-from headrace._plan.declared import Needs, Ranged, branches, inside
+from headrace._plan.declared import Needs, Ranged, inside
 from headrace._plan.element import Element, Range, elements_run
 from headrace._plan.word import Use, Word, needs_of
 from headrace._portable import none_if_all_ok
 from headrace.errors import InstanceLostError
 from headrace.keys import DATA, Request
+from headrace.words import combine_ranges, fill_up, run_child, select
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,7 +34,7 @@ class Branches(Word, ABC):
     _reentrant = True
 
     takes = (1, 2)
-    combine_ranges = staticmethod(branches)
+    combine_ranges = staticmethod(partial(combine_ranges, divides=True))
 
     @classmethod
     def _needs(cls, element: Element, built: Mapping[Element, Backend]) -> Needs:
@@ -45,8 +47,7 @@ class Branches(Word, ABC):
     def init(self, options: Any, context: InitContext) -> None:
         """Take over the branches."""
         self.options = options
-        calls = [child_call(child, pad=self._pad) for child in context.children]
-        self._branches = list(zip(context.children, calls, strict=True))
+        self._branches = context.children
         self._silent: dict[int, Backend] = {}
 
     @abstractmethod
@@ -59,8 +60,8 @@ class Branches(Word, ABC):
         chosen = select(batch, range(len(batch)), self.says_yes, outcomes)
         others = sorted({i for i, o in enumerate(outcomes) if o is None}.difference(chosen))
         self._silent = {}
-        for child, call in self._branches:
-            run_some(call, batch, chosen, outcomes)
+        for child in self._branches:
+            run_child(child, batch, chosen, outcomes, pad=self._pad)
             self._silent |= {id(batch[i]): child for i in chosen if "result" not in batch[i]}
             chosen = others
         if len(self._branches) == 1:
@@ -229,12 +230,8 @@ class CatSplit(Word):
 
     def init(self, options: Any, context: InitContext) -> None:
         """Take over the three parts."""
-        self._cat_backend, self._infer, self._split_backend = context.children
-        self._cat = child_call(self._cat_backend, pad=self._pad)
-        # Without `pad`: the gathered item must not be filled up with copies of itself.
-        self._call_infer = child_call(self._infer, pad=False)
+        self._cat, self._infer, self._split = context.children
         self._fills_up = self._pad and self._infer.min > 1
-        self._split = child_call(self._split_backend, pad=self._pad)
 
     def forward(self, batch: list[Request]) -> Outcomes:
         """Gather, infer and split."""
@@ -254,7 +251,8 @@ class CatSplit(Word):
     def _once(self, batch: list[Request]) -> Answers:
         self._infer_failure: BaseException | None = None
         before = [dict(request) for request in batch] if self._fills_up else []
-        outcomes: Answers = list(self._cat(batch) or [None] * len(batch))
+        outcomes: Answers = [None] * len(batch)
+        run_child(self._cat, batch, range(len(batch)), outcomes, pad=self._pad)
         places = [i for i, error in enumerate(outcomes) if error is None]
         if before and len(places) < len(batch) and self._fill_up(batch, before, places, outcomes):
             return outcomes
@@ -263,15 +261,17 @@ class CatSplit(Word):
         alive = [batch[i] for i in places]
         first = alive[0]
         if "result" not in first:
-            error = no_result(self._cat_backend._last_label(first))
+            error = no_result(self._cat._last_label(first))
             return [error if o is None else o for o in outcomes]
         gathered = dict(first)
         gathered["data"] = gathered.pop("result")
         gathered["request_size"] = weight_of(alive)
-        failed = self._call_infer([gathered])
-        if failed is None and "result" not in gathered:
+        failed: Answers = [None]
+        # Without `pad`: the gathered item must not be filled up with copies of itself.
+        run_child(self._infer, [gathered], [0], failed, pad=False)
+        if failed[0] is None and "result" not in gathered:
             failed = [no_result(self._infer._last_label(gathered))]
-        if failed is not None and failed[0] is not None:
+        if failed[0] is not None:
             if not isinstance(failed[0], InstanceLostError):
                 self._infer_failure = failed[0]
             return [failed[0] if o is None else o for o in outcomes]
@@ -281,7 +281,8 @@ class CatSplit(Word):
                 batch[i]["data"] = gathered["result"]
             except Exception as error:  # noqa: BLE001 - the dict is the user's, and may raise anything
                 outcomes[i] = error
-        run_some(self._split, batch, [i for i in places if outcomes[i] is None], outcomes)
+        left = [i for i in places if outcomes[i] is None]
+        run_child(self._split, batch, left, outcomes, pad=self._pad)
         return outcomes
 
     def _fill_up(
@@ -304,7 +305,7 @@ class CatSplit(Word):
             batch[i].clear()
             batch[i].update(before[i])
         alive = [batch[i] for i in left]
-        filled = filled_up(alive, self._infer)
+        filled = fill_up(alive, self._infer)
         short: Answers = [too_few(alive, self._infer, pad=True)] * len(alive)
         found = short if filled is None else self._once(filled)
         for i, error in zip(left, found, strict=False):  # without the fillers
@@ -312,4 +313,4 @@ class CatSplit(Word):
         return True
 
     def _last_label(self, request: Request) -> str:
-        return self._split_backend._last_label(request)
+        return self._split._last_label(request)

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from headrace._build.callees import child_call, no_result, run_some, select
+from headrace._build.callees import no_result
 from headrace._options import Options as _Options
 from headrace._plan.word import Use, Word
 from headrace._portable import none_if_all_ok
 from headrace.errors import ContractError, InputError, LimitError
 from headrace.keys import NODE_NAME, REPOST, RESTART, Request
+from headrace.words import run_child, select
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -172,7 +173,6 @@ class Again(Word, ABC):
         """Take over the child."""
         (self.child,) = context.children
         self.options = options
-        self._call = child_call(self.child, pad=self._pad)
 
     @abstractmethod
     def is_done(self, request: Request) -> bool:
@@ -183,7 +183,7 @@ class Again(Word, ABC):
         outcomes: Answers = [None] * len(batch)
         left = list(range(len(batch)))
         for _ in range(self.options.limit):
-            run_some(self._call, batch, left, outcomes)
+            run_child(self.child, batch, left, outcomes, pad=self._pad)
             left = select(batch, left, self._runs_again, outcomes)
             if not left:
                 break

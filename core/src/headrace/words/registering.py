@@ -35,7 +35,8 @@ class _Building(_Registering):
 
     reads = ()
     writes = ()
-    _why_not_callable = "only builds others"
+    not_callable = "only builds others"
+    _not_callable_hint = None
 
 
 class Register(_Registering):

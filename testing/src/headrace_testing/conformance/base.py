@@ -19,7 +19,8 @@ class BackendConformance:
 
     Attributes:
         expression: The expression of the backend that is certified, children included; rules about a class
-            judge the class of the outermost name.
+            judge the class of the outermost name. One that is `not_callable` is written into the key ``init``; it
+            has ``inside`` as well.
         options: Node keys and options beside the expression in the configuration.
         expected_failures: The rules that the backend does not keep, each with the reason, which the
             certificate shows. If a rule listed here is kept, that is itself a failure.

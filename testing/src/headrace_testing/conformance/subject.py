@@ -76,7 +76,20 @@ class Subject:
 
     def settings(self, **more: Any) -> dict[str, Any]:
         """Return the configuration as a dict: the expression, and the keys beside it."""
-        return {"backend": self.kit.expression, **dict(self.kit.options), **more}
+        known: dict[str, Any] = {**dict(self.kit.options), **more}
+        if self._key == "init":
+            return {"backend": "Identity", "init": self.kit.expression, **known}
+        return {"backend": self.kit.expression, **known}
+
+    @cached_property
+    def _key(self) -> str:
+        """The key of the node that holds the expression: ``init`` for a backend that is `not_callable`."""
+        try:
+            headrace.PipelineConfig.load({"backend": self.kit.expression, **self.kit.options})
+        except headrace.errors.ConfigError as error:
+            if any(one.code == "not_callable" for one in error.problems):
+                return "init"
+        return "backend"
 
     def load(self, **more: Any) -> PipelineConfig:
         """Read and check the configuration; nothing is built."""
@@ -90,7 +103,7 @@ class Subject:
     @cached_property
     def element(self) -> Element:
         """The outermost name of the expression."""
-        found = headrace.plugins.resolve(self.config)
+        found = headrace.plugins.resolve(self.config, self._key)
         if found is None:
             raise Broken(f"{self.kit.expression!r} names no backend that an instance is built from")
         return found

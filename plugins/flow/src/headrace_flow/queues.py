@@ -7,26 +7,17 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from math import inf
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from headrace._build.callees import select
-from headrace._checked import Answers, Filler, Outcomes
-from headrace._options import Options as _Options
-from headrace._plan.element import Element, elements_of
-from headrace._plan.word import Use, Word
-from headrace._portable import none_if_all_ok
-from headrace._scheduling.batch import entry_here
-from headrace._scheduling.entry import DONE, Entry
-from headrace.errors import ClosedError, DeadlineExceededError, SetupError
+import headrace
+from headrace.errors import ClosedError, DeadlineExceededError, InputError, SetupError
+from headrace.words import select
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace._backend import InitContext
-    from headrace._build.elements import ElementBuilder
-    from headrace._build.parts import BuildSite
     from headrace.keys import Request
 
 __all__ = ["Observer", "Queue", "Recv", "Send"]
@@ -36,31 +27,50 @@ _DEFAULT_MAX = 64
 
 
 class NamedQueue:
-    """A bounded first-in first-out queue of shallow copies of requests.
+    """A bounded first-in first-out queue of shallow copies of requests, for all threads of a pipeline.
 
     Attributes:
         max: How many requests it holds.
         dropped: How many requests an Observer has dropped.
     """
 
-    def __init__(self, name: str, most: int) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
-        self.max = most
+        self.max = _DEFAULT_MAX
         self.dropped = 0
+        self._fixed = False  # its size was declared, or it has been used
         self._items: deque[Request] = deque()
         self._changed = threading.Condition(threading.RLock())
         self._closed = False
 
-    def put(self, item: Request, entry: Entry | None) -> None:
-        """Append ``item`` for the request of ``entry``; wait while the queue is full, or drop its oldest for None.
+    def declare(self, most: int) -> None:
+        """Set how many requests it holds, once.
+
+        Raises:
+            SetupError: It was declared in another size, or it has been used in another size.
+        """
+        with self._changed:
+            if self._fixed and self.max != most:
+                what = f"queue {self.name!r} holds {self.max} already, so it cannot hold {most}"
+                hint = "Declare it once, in the init of one node; a reload does not change it: build the pipeline again."
+                raise SetupError(what, hint=hint)
+            self.max, self._fixed = most, True
+
+    def put(self, item: Request, left_s: Callable[[], float] | None) -> None:
+        """Append ``item``; wait while the queue is full, or drop its oldest where ``left_s`` is None.
+
+        Args:
+            item: The copy of a request.
+            left_s: Tells for how many seconds its request may still wait; 0 or less says that it is over.
 
         Raises:
             DeadlineExceededError: The request was over first.
             ClosedError: The pipeline was closed.
         """
         with self._changed:
-            if entry is not None:
-                self._wait(lambda: len(self._items) < self.max, entry, "full")
+            self._fixed = True
+            if left_s is not None:
+                self._wait(lambda: len(self._items) < self.max, left_s, "full")
             elif len(self._items) >= self.max:
                 self._items.popleft()
                 self.dropped += 1
@@ -73,31 +83,34 @@ class NamedQueue:
             self._items.appendleft(item)
             self._changed.notify_all()
 
-    def get(self, entry: Entry) -> Request:
-        """Take the oldest item for the request of ``entry``; wait while there is none.
+    def get(self, left_s: Callable[[], float]) -> Request:
+        """Take the oldest item; wait while there is none.
+
+        Args:
+            left_s: See `put`.
 
         Raises:
             DeadlineExceededError: The request was over first.
             ClosedError: The pipeline was closed and the queue is empty.
         """
         with self._changed:
-            self._wait(lambda: bool(self._items), entry, "empty")
+            self._fixed = True
+            self._wait(lambda: bool(self._items), left_s, "empty")
             item = self._items.popleft()
             self._changed.notify_all()
             return item
 
-    def close(self) -> None:
-        """End all waits; what is in the queue can still be taken."""
+    def end_waits(self) -> None:
+        """End all waits, as the pipeline closes; what is in the queue can still be taken."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
-    def _wait(self, ready: Callable[[], bool], entry: Entry, why: str) -> None:
+    def _wait(self, ready: Callable[[], bool], left_s: Callable[[], float], why: str) -> None:
         # For a request that was cancelled, or whose deadline has passed, no item may be taken or put: the
         # caller has the error already, and an item taken for it would be lost.
         while True:
-            left = inf if entry.deadline is None else entry.deadline - time.monotonic()
-            if left <= 0 or entry.state == DONE:
+            if (left := left_s()) <= 0:
                 what = f"the time of the request was over while queue {self.name!r} was {why}"
                 raise DeadlineExceededError(what)
             if ready():
@@ -112,47 +125,28 @@ class NamedQueue:
             return {"waiting": len(self._items), "max": self.max, "dropped": self.dropped}
 
 
-class QueueUser(Word):
-    """Base of the words that use a queue of the pipeline.
+class QueueUser(headrace.Backend):
+    """Base of the words that use a queue of the pipeline."""
 
-    Attributes:
-        waits_while: The state of the queue ("full", "empty") in which this word waits and holds its instance;
-            None for a word that never waits.
-    """
+    uses_pipeline = True
 
-    _reaches_out = True
-    _reentrant = True
-
-    class Options(_Options):
+    class Options(headrace.Options):
         """Options of Send, Recv and Observer."""
 
         positional = ("queue",)
         queue: str = Field(description="Name of the queue.")
 
-    waits_while: ClassVar[str | None] = None
-    _queue: NamedQueue
+    queue: NamedQueue
 
-    @classmethod
-    def _waits(cls, element: Element) -> str | None:
-        """Name the queue, and the state of it in which the word waits."""
-        queue, why = getattr(element.options, "queue", None), cls.waits_while
-        return f"holds its instance while queue {queue!r} is {why}" if why and queue else None
-
-    def _prepare(self, building: ElementBuilder, element: Element, at: BuildSite) -> None:
-        """Find the queue; the first word that asks for it makes it, in the size that a node declares."""
-        queues: dict[str, Any] = building.commons.queues
-        name = element.options.queue  # type: ignore[union-attr]
-        if name not in queues:
-            every = elements_of([element, *building.build.plan.roots])
-            known: list[Any] = [one for one in every if one.cls is Queue]
-            sizes = [one.options.max for one in known if one.options.queue == name]
-            # `setdefault` is one step of the interpreter: two threads that build at a time get one queue.
-            queues.setdefault(name, NamedQueue(name, next(iter(sizes), _DEFAULT_MAX)))
-        self._queue = queues[name]
+    def init(self, options: Any, context: headrace.InitContext) -> None:
+        """Find the queue; the first word of the pipeline that asks for it makes it."""
+        name = options.queue
+        self.context = context
+        self.queue = context.pipeline.get_or_create(("queues", name), lambda: NamedQueue(name))
 
     def describe(self) -> dict[str, Any]:
         """Return the queue, whether this word waits for it, and how many requests it has dropped."""
-        queue, waits = self._queue, self.waits_while is not None
+        queue, waits = self.queue, self.waits_while is not None
         return {
             "queue": queue.name,
             "queue_max": queue.max,
@@ -171,7 +165,7 @@ class Queue(QueueUser):
     Writes:
         Nothing.
     Batch:
-        None: it cannot be called.
+        1 or more, though it is never called.
 
     Raises:
         ContractError: It was called.
@@ -192,66 +186,64 @@ class Queue(QueueUser):
 
     reads = ()
     writes = ()
-    _why_not_callable = "only declares a queue"
-    _not_callable_hint = "It belongs in the init of a node."
+    not_callable = "only declares a queue"
 
-    @classmethod
-    def _check(cls, use: Use) -> None:
-        """Check that no other word declares the queue in another size."""
-        options: Any = use.element.options
-        if options is None or use.scope.lenient:
-            return
-        most = use.planning.queues.setdefault(options.queue, options.max)
-        if most != options.max:
-            what = f"queue {options.queue!r} is declared with max={most} and with max={options.max}"
-            use.add("twice", what, hint="Declare it once, in the init of one node.")
-
-    def init(self, options: Any, context: InitContext) -> None:
-        """Check that a reload leaves the size of the queue as it is.
+    def init(self, options: Any, context: headrace.InitContext) -> None:
+        """Find the queue and set its size.
 
         Raises:
-            SetupError: The queue is there already, in another size.
+            SetupError: Another place declares it in another size, or it has been used in another size.
         """
-        if self._queue.max != options.max:
-            holds = self._queue.max
-            what = f"queue {options.queue!r} holds {holds}, which a reload does not change"
-            raise SetupError(what, hint="Build the pipeline again.")
+        super().init(options, context)
+        self.queue.declare(options.max)
 
 
 class _Mover(QueueUser, ABC):
     """Base of the words that put each request of a batch into a queue, or take one out for it."""
 
     @abstractmethod
-    def _move(self, request: Request, entry: Entry) -> None:
-        """Use the queue for one request, that of ``entry``."""
+    def _move(self, request: Request) -> None:
+        """Use the queue for one request."""
 
-    def forward(self, batch: list[Request]) -> Outcomes:
+    def _left_s(self, request: Request) -> float:
+        """Tell for how many seconds a request may still wait."""
+        if self.context.unwanted(request):
+            return 0.0
+        deadline = self.context.deadline(request)
+        return inf if deadline is None else deadline - time.monotonic()
+
+    def forward(self, batch: list[Request]) -> list[Exception | None]:
         """Use the queue for one request after the other.
 
-        The fillers (`headrace._checked.Filler`) at the end get the ``result`` of the last item, and are not queued.
+        Copies that fill the batch up are not queued: they get the ``result`` of the last item.
         """
-        entry = entry_here()
-        outcomes: Answers = [None] * len(batch)
-        items = [i for i, request in enumerate(batch) if not isinstance(request, Filler)]
-        select(batch, items, lambda one: self._move(one, entry(one)), outcomes)
-        fillers = batch[len(items) :] if items else []
-        for filler in fillers:
-            if "result" in batch[items[-1]]:
-                filler["result"] = batch[items[-1]]["result"]
-        return none_if_all_ok(outcomes)
+        outcomes: list[Exception | None] = [None] * len(batch)
+        own = 0  # how many of the items, which come first, are no copies
+
+        def move(request: Request) -> bool:
+            nonlocal own
+            own += 1
+            self._move(request)
+            return True
+
+        select(batch, range(len(batch)), move, outcomes, fillers=False)
+        for filler in batch[own:] if own else ():
+            if "result" in batch[own - 1]:
+                filler["result"] = batch[own - 1]["result"]
+        return outcomes
 
 
 class _Sender(_Mover):
     """Base of the words that put copies of requests into a queue while their batch runs, and let them pass."""
 
-    def _prepare(self, building: ElementBuilder, element: Element, at: BuildSite) -> None:
-        """Find the queue, and register as an exit of the batch."""
-        super()._prepare(building, element, at)
-        at.end.exit(self, element)
-
-    def _move(self, request: Request, entry: Entry) -> None:
-        self._queue.put(dict(request), None if self.waits_while is None else entry)
-        request["result"] = request["data"]
+    def _move(self, request: Request) -> None:
+        if "data" not in request:
+            what = "the request has no 'data'"
+            raise InputError(what, key="data", expected="anything", got="nothing")
+        result = request["data"]  # before it is queued: an interrupt here leaves nothing behind
+        left_s = None if self.waits_while is None else lambda: self._left_s(request)
+        self.queue.put(dict(request), left_s)
+        request["result"] = result
 
 
 class Send(_Sender):
@@ -268,6 +260,7 @@ class Send(_Sender):
         1 or more.
 
     Raises:
+        InputError: ``data`` is missing.
         DeadlineExceededError: The time of the request was over while the queue was full.
         ClosedError: The pipeline was closed while the queue was full.
     Source:
@@ -278,7 +271,7 @@ class Send(_Sender):
             backend = "S[Upper,Send(q)]"
     """
 
-    waits_while = "full"
+    waits_while = "queue {queue!r} is full"
 
 
 class Observer(_Sender):
@@ -294,7 +287,7 @@ class Observer(_Sender):
         1 or more.
 
     Raises:
-        Nothing.
+        InputError: ``data`` is missing.
     Source:
         own
     Example:
@@ -329,17 +322,16 @@ class Recv(_Mover):
             backend = "S[Send(q),Recv(q)]"
     """
 
-    waits_while = "empty"
+    waits_while = "queue {queue!r} is empty"
     reads = ()
 
-    def _move(self, request: Request, entry: Entry) -> None:
-        request["result"] = self._queue.get(entry)["data"]
+    def _move(self, request: Request) -> None:
+        request["result"] = self.queue.get(lambda: self._left_s(request))["data"]
 
-    def forward(self, batch: list[Request]) -> Outcomes:
+    def forward(self, batch: list[Request]) -> list[Exception | None]:
         """Take one item per request; put back what was taken for those that were over before the batch is."""
         outcomes = super().forward(batch)
-        entry = entry_here()
         for request in reversed(batch):
-            if entry(request).state == DONE and "result" in request:
-                self._queue.put_back({"data": request.pop("result")})
+            if self.context.unwanted(request) and "result" in request:
+                self.queue.put_back({"data": request.pop("result")})
         return outcomes

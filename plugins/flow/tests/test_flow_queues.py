@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from types import SimpleNamespace
+import time
 
 import pytest
-from loading import problem
 
 import headrace
 from headrace import errors
-from headrace.words import queues
-from headrace.words.queues import NamedQueue
+from headrace_flow.queues import NamedQueue
+
+LATE_S = 300
+"""Only what hangs reaches this."""
 
 NODES = {
     "out": {"backend": "Send(q)"},
@@ -80,21 +81,28 @@ def test_an_init_that_registers_no_instances_leaves_them_to_the_node(init):
 
 
 @pytest.mark.parametrize("way", ["put", "get"])
-def test_who_wakes_after_the_deadline_neither_puts_nor_takes(way, monkeypatch):
-    now, items = [0.0], [{"data": 1}] if way == "put" else []
-    monkeypatch.setattr(queues, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    queue = NamedQueue("q", 1)
-    queue._items.extend(items)
+def test_who_wakes_after_the_deadline_neither_puts_nor_takes(way):
+    queue, waits, left = NamedQueue("q"), threading.Event(), [60.0]
+    queue.declare(1)
+    if way == "put":
+        queue.put({"data": 1}, None)
 
-    def wait(seconds):
-        now[0] = 2.0  # another thread comes first, and this one gets the processor late
-        queue._items.clear() if way == "put" else queue._items.append({"data": 2})
+    def left_s():
+        waits.set()
+        return left[0]
 
-    monkeypatch.setattr(queue._changed, "wait", wait)
-    late = SimpleNamespace(deadline=1.0, state=None)
-    with pytest.raises(errors.DeadlineExceededError):
-        queue.put({}, late) if way == "put" else queue.get(late)
-    assert len(queue._items) == (0 if way == "put" else 1)
+    def late():
+        with pytest.raises(errors.DeadlineExceededError):
+            queue.put({}, left_s) if way == "put" else queue.get(left_s)
+
+    thread = threading.Thread(target=late)
+    thread.start()
+    assert waits.wait(LATE_S)
+    left[0] = -1.0  # the time is over, and then another thread makes room, or puts an item
+    queue.get(lambda: 60.0) if way == "put" else queue.put({"data": 2}, None)
+    thread.join(LATE_S)
+    assert not thread.is_alive()
+    assert queue.statistics()["waiting"] == (0 if way == "put" else 1)
 
 
 def test_an_observer_drops_the_oldest_and_counts_it():
@@ -121,14 +129,16 @@ def test_a_queue_that_nobody_declares_holds_sixty_four():
         assert pipe.stats()["queues"]["q"] == {"waiting": 64, "max": 64, "dropped": 6}
 
 
-def test_closing_ends_every_wait(client):
+def test_closing_ends_every_wait():
     pipe = headrace.pipe({**NODES, "in": {"backend": "Recv(q)", "instance_num": 2}})
     futures = [pipe.submit(to("in")) for _ in range(2)]
-    closer = client(pipe.close)
+    closer = threading.Thread(target=pipe.close)
+    closer.start()
     for future in futures:
         with pytest.raises(errors.ClosedError, match="while queue 'q' was empty"):
             future.result(60)
-    closer.outcome()
+    closer.join(LATE_S)
+    assert not closer.is_alive()
     assert pipe.stats()["nodes"]["in"]["failed"] == {"closed": 2}
 
 
@@ -197,14 +207,23 @@ def test_a_queue_declared_twice_with_different_sizes_is_refused():
         "a": {"init": "List[Queue(q,max=1),Register[Identity]]"},
         "b": {"init": "List[Queue(q,max=2),Register[Identity]]"},
     }
-    found = problem(config)
-    assert (found.code, found.path, found.span) == ("twice", "b.init", (5, 10))
+    with pytest.raises(errors.SetupError, match="queue 'q' holds 1 already") as caught:
+        headrace.pipe(config)
+    assert (caught.value.node, caught.value.backend) == ("b", "Queue")
+
+
+def test_a_queue_that_was_used_undeclared_keeps_its_size():
+    with headrace.pipe({"backend": "S[Send(q),Recv(q)]"}) as pipe:
+        pipe({"data": 1})
+        with pytest.raises(errors.SetupError, match="queue 'q' holds 64 already"):
+            pipe.reload("main", {"init": "Queue(q,max=3)"})
+        assert pipe({"data": 2})["result"] == 2
 
 
 def test_a_reload_leaves_the_size_of_a_queue():
     node = {"backend": "S[Send(q),Recv(q)]", "init": "Queue(q,max=2)"}
     with headrace.pipe({"a": node}) as pipe:
-        with pytest.raises(errors.SetupError, match="holds 2"):
+        with pytest.raises(errors.SetupError, match="holds 2 already"):
             pipe.reload("a", {"init": "Queue(q,max=3)"})
         assert pipe.stats()["queues"]["q"]["max"] == 2
 
@@ -273,8 +292,125 @@ def test_what_fills_a_batch_up_has_the_result_of_the_last_item_inside_of_a_conta
         assert pipe.stats()["queues"]["q"]["waiting"] == 0
 
 
-def test_a_wait_in_the_middle_of_a_cat_split_ends_at_the_deadline(until):
+def test_a_wait_in_the_middle_of_a_cat_split_ends_at_the_deadline():
     with headrace.pipe({"backend": "CatSplit[Identity,Recv(q),Identity]", "max": 2}) as pipe:
         with pytest.raises(errors.DeadlineExceededError):
             pipe({"data": 1}, timeout=0.05)
-        until(lambda: not pipe.stats()["nodes"]["main"]["instances"][0]["busy"])
+        give_up = time.monotonic() + LATE_S
+        while pipe.stats()["nodes"]["main"]["instances"][0]["busy"]:
+            assert time.monotonic() < give_up
+            threading.Event().wait(0.01)
+
+
+class HidesMask(dict):
+    """Refuses to be changed or copied."""
+
+    def __setitem__(self, key, value):
+        raise TypeError("set")
+
+    def keys(self):
+        raise TypeError("keys")
+
+
+@pytest.mark.parametrize("word", ["Send", "Observer"])
+def test_a_dict_that_cannot_be_copied_costs_its_neighbours_nothing(word):
+    with headrace.pipe({"backend": f"{word}(q)", "max": 8}) as pipe:
+        requests = [{"data": 2}, HidesMask(data=1), {"data": 3}]
+        with pytest.raises(errors.RequestsFailed) as caught:
+            pipe(requests)
+        first, second, third = caught.value.errors
+        assert first is third is None
+        assert isinstance(second.__cause__, TypeError)
+        assert [requests[k]["result"] for k in (0, 2)] == [2, 3]
+
+
+def test_an_error_behind_a_queue_is_that_requests_alone():
+    def reciprocal(data):
+        return 1 / data
+
+    headrace.register("Reciprocal", reciprocal, replace=True)
+    with headrace.pipe({"backend": "S[Send(q),Recv(q),Reciprocal]", "max": 4}) as pipe:
+        for _ in range(3):
+            with pytest.raises(errors.BackendError, match="division by zero"):
+                pipe({"data": 0})
+            assert pipe({"data": 2})["result"] == 0.5
+
+
+@pytest.mark.parametrize("word", ["Send", "Observer", "Recv"])
+def test_no_word_of_queues_stands_in_another_process(word):
+    with pytest.raises(errors.ConfigError, match=f"{word} cannot stand in Process"):
+        headrace.PipelineConfig.load({"backend": f"Process[{word}(q)]"})
+
+
+@pytest.mark.parametrize("text", ["Queue(q)", "S[Queue(q)]", "Fallback[Queue(q)]"])
+def test_a_queue_stands_where_nothing_is_called(text):
+    with pytest.raises(errors.ConfigError, match="only declares a queue") as caught:
+        headrace.PipelineConfig.load({"backend": text})
+    if text != "Queue(q)":
+        assert caught.value.problems[0].hint == "It belongs in the init of a node."
+
+
+def test_queues_in_the_entrypoint_end_their_waits_too():
+    config = {"global": {"entrypoint": "S[Recv(q),DagDispatcher]"}, "main": {"backend": "Identity"}}
+    pipe = headrace.pipe(config)
+    futures = [pipe.submit({"data": None}) for _ in range(2)]
+    pipe.close()
+    for future in futures:
+        with pytest.raises(errors.ClosedError):
+            future.result(LATE_S)
+
+
+def test_what_a_failed_reload_declares_is_gone():
+    class Breaks(headrace.Backend):
+        def init(self, options, context):
+            raise ValueError("no")
+
+        def forward(self, batch):
+            raise AssertionError
+
+    headrace.register("BreaksInInit", Breaks, replace=True)
+    with headrace.pipe({"backend": "S[Send(kept),Identity]"}) as pipe:
+        pipe({"data": 1})
+        with pytest.raises(errors.SetupError):
+            pipe.reload("main", {"backend": "S[Send(other),BreaksInInit]"})
+        assert set(pipe.stats()["queues"]) == {"kept"}
+        pipe.reload("main", {"backend": "S[Send(kept),Identity,Identity]"})
+        assert pipe.stats()["queues"]["kept"]["waiting"] == 1
+
+
+def test_a_copy_is_queued_once_the_device_has_finished_it():
+    class Value:
+        done = False
+
+    class Device(headrace.Backend):
+        def init(self, options, context):
+            self.values = []
+            context.at_batch_end(self.finish)
+
+        def finish(self):
+            for value in self.values:
+                value.done = True
+
+        def forward(self, batch):
+            for request in batch:
+                request["result"] = Value()
+                self.values.append(request["result"])
+
+    class Read(headrace.Backend):
+        def forward(self, batch):
+            for request in batch:
+                request["result"] = request["data"].done
+
+    headrace.register("FinishesLate", Device, replace=True)
+    headrace.register("ReadsDone", Read, replace=True)
+    config = {
+        "main": {"backend": "S[FinishesLate,Send(q),Recv(never)]"},
+        "taker": {"backend": "S[Recv(q),ReadsDone]"},
+        "end": {"backend": "Send(never)"},
+    }
+    with headrace.pipe(config) as pipe:
+        sent = pipe.submit(to("main"))
+        assert pipe(to("taker"))["result"] is True  # while the batch that has sent it still runs
+        assert not sent.done()
+        pipe(to("end"))
+        sent.result(LATE_S)

@@ -6,12 +6,12 @@ import threading
 
 import pytest
 
-import headrace
 from headrace.errors import RequestNotFoundError
+from headrace_flow import KVStorage
 
 
 def test_values_are_kept_per_request():
-    storage = headrace.KVStorage()
+    storage = KVStorage()
     storage.add("a")
     storage.add("b")
     storage.insert("a", "k", 1)
@@ -27,7 +27,7 @@ def test_values_are_kept_per_request():
 
 
 def test_what_is_there_already_is_a_key_error():
-    storage = headrace.KVStorage()
+    storage = KVStorage()
     storage.add("a")
     storage.insert("a", "k", None)
     with pytest.raises(KeyError):
@@ -51,18 +51,18 @@ def test_what_is_there_already_is_a_key_error():
 )
 def test_an_unknown_request_is_an_error_of_its_own(call):
     with pytest.raises(RequestNotFoundError) as caught:
-        call(headrace.KVStorage())
+        call(KVStorage())
     assert isinstance(caught.value, KeyError)
     assert caught.value.request_id == "x"
 
 
 def test_contains_takes_an_unknown_request():
-    assert not headrace.KVStorage().contains("x")
-    assert not headrace.KVStorage().contains("x", "k")
+    assert not KVStorage().contains("x")
+    assert not KVStorage().contains("x", "k")
 
 
 def test_items_are_a_copy():
-    storage = headrace.KVStorage()
+    storage = KVStorage()
     storage.add("a")
     storage.insert("a", "k", 1)
     storage.items("a")["k"] = 2
@@ -70,7 +70,7 @@ def test_items_are_a_copy():
 
 
 def test_of_many_threads_one_inserts_and_no_value_is_lost():
-    storage, start = headrace.KVStorage(), threading.Barrier(8)
+    storage, start = KVStorage(), threading.Barrier(8)
     won = []
 
     def work(number):

@@ -6,6 +6,8 @@ from typing import Any
 
 from headrace.errors import RequestNotFoundError
 
+__all__ = ["KVStorage"]
+
 
 class KVStorage:
     """A table ``request_id → key → value`` that any thread may use.

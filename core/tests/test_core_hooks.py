@@ -1,0 +1,392 @@
+"""What a container, or a word, of a third party is written with: `headrace.words`, and what context and class offer."""
+
+from __future__ import annotations
+
+import inspect
+import queue
+import threading
+import time
+
+import pydantic
+import pytest
+from loading import problem
+
+import headrace
+from headrace import errors, words
+
+SIGNATURES = {
+    "combine_ranges": "(children: 'Sequence[Ranged]', *, divides: 'bool' = False) -> 'tuple[int, int | None]'",
+    "fill_up": "(batch: 'Sequence[Request]', child: 'Backend') -> 'list[Request] | None'",
+    "run_child": (
+        "(child: 'Backend', batch: 'list[Request]', places: 'Sequence[int]', outcomes: 'Answers', *, "
+        "pad: 'bool') -> 'None'"
+    ),
+    "select": (
+        "(batch: 'list[Request]', places: 'Iterable[int]', takes: 'Callable[[Request], Any]', "
+        "outcomes: 'Answers', *, fillers: 'bool' = True) -> 'list[int]'"
+    ),
+}
+OF_CLASS = {"not_callable": None, "waits_while": None, "uses_pipeline": False}
+OF_CONTEXT = ("pipeline", "pad", "deadline", "resume", "finish", "on_end", "unwanted")
+
+
+def test_the_names_and_signatures_are_these():
+    assert sorted(words.__all__) == sorted(SIGNATURES)
+    assert {n: str(inspect.signature(getattr(words, n))) for n in words.__all__} == SIGNATURES
+    assert {name: getattr(headrace.Backend, name) for name in OF_CLASS} == OF_CLASS
+    assert tuple(headrace.InitContext.__dataclass_fields__)[-len(OF_CONTEXT) :] == OF_CONTEXT
+
+
+# Small words as a third party would write them.
+
+
+class Passes(headrace.Backend):
+    def init(self, options, context):
+        self.context = context
+
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = request["data"]
+
+
+class Box(queue.SimpleQueue):
+    """A queue without bound; a None in it ends a wait."""
+
+    closed = 0
+
+    def end_waits(self):
+        self.put(None)
+
+    def close(self):
+        self.closed += 1
+
+    def statistics(self):
+        return {"held": self.qsize()}
+
+
+class Uses(Passes):
+    class Options(headrace.Options):
+        positional = ("name",)
+        name: str = pydantic.Field("x", description="Name of the box.")
+
+    uses_pipeline = True
+    waits_while = "box {name!r} is empty"
+
+    def init(self, options, context):
+        super().init(options, context)
+        self.box = context.pipeline.get_or_create(("boxes", options.name), Box)
+
+
+class Gives(Uses):
+    def forward(self, batch):
+        for request in batch:
+            self.box.put(request["data"])
+            request["result"] = request["data"]
+
+
+class Takes(Uses):
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = self.box.get()
+
+
+class Declares(headrace.Backend):
+    not_callable = "only declares a box"
+
+
+class Breaks(Passes):
+    def init(self, options, context):
+        raise ValueError("no")
+
+
+@pytest.fixture(autouse=True)
+def registered():
+    for cls in (Passes, Gives, Takes, Declares, Breaks):
+        headrace.register(cls.__name__, cls, replace=True)
+
+
+NODES = {"give": {"backend": "Gives(q)", "instance_num": 2}, "take": {"backend": "Takes(q)"}}
+
+
+def to(node, data=None):
+    return {"data": data, "node_name": node}
+
+
+def test_all_nodes_have_one_store_before_and_after_a_reload():
+    with headrace.pipe(NODES) as pipe, headrace.pipe(NODES) as other:
+        pipe(to("give", 1))
+        pipe.reload("give", {"instance_num": 1})
+        pipe(to("give", 2))
+        assert [pipe(to("take"))["result"], pipe(to("take"))["result"]] == [1, 2]
+        other(to("give", 3))
+        assert pipe.stats()["boxes"] == {"q": {"held": 0}}
+        assert other.stats()["boxes"] == {"q": {"held": 1}}
+
+
+def test_the_end_of_the_pipeline_ends_waits_and_then_closes_what_is_stored():
+    boxes = []
+
+    class Keeps(Takes):
+        def init(self, options, context):
+            super().init(options, context)
+            boxes.append(self.box)
+
+        def close(self):
+            assert self.box.closed == 0  # it is closed after all backends
+
+    headrace.register("Keeps", Keeps, replace=True)
+    pipe = headrace.pipe({"backend": "Keeps(q)"})
+    waiting = pipe.submit({"data": None})
+    pipe.close()
+    assert waiting.result(300)["result"] is None
+    assert [one.closed for one in boxes] == [1]
+
+
+def test_what_a_reload_that_fails_has_stored_is_closed_and_gone():
+    made = []
+
+    class Stores(Uses):
+        def init(self, options, context):
+            super().init(options, context)
+            made.append(self.box)
+
+    headrace.register("Stores", Stores, replace=True)
+    with headrace.pipe({"backend": "Stores(kept)"}) as pipe:
+        with pytest.raises(errors.SetupError):
+            pipe.reload("main", {"backend": "S[Stores(kept),Stores(other),Breaks]"})
+        assert set(pipe.stats()["boxes"]) == {"kept"}
+        assert [one.closed for one in made] == [0, 0, 1]
+        pipe.reload("main", {"backend": "S[Stores(kept),Stores(other)]"})
+        assert set(pipe.stats()["boxes"]) == {"kept", "other"}
+
+
+def test_kinds_of_stored_objects_hide_nothing_of_the_statistics():
+    class Hides(Passes):
+        def init(self, options, context):
+            for key in (("nodes", "main"), ("state", "x"), "plain", ("a", "b", "c")):
+                context.pipeline.get_or_create(key, Box)
+
+    headrace.register("Hides", Hides, replace=True)
+    with headrace.pipe({"backend": "Hides"}) as pipe:
+        assert set(pipe.stats()) == {"state", "nodes"}
+        assert pipe.stats()["nodes"]["main"]["failed"] == {}
+
+
+def test_the_deadline_is_on_the_clock_of_monotonic_time():
+    seen = []
+
+    class Tells(Passes):
+        def forward(self, batch):
+            seen.extend((self.context.deadline(one), self.context.unwanted(one)) for one in batch)
+            super().forward(batch)
+
+    headrace.register("Tells", Tells, replace=True)
+    with headrace.pipe({"backend": "S[Passes,Tells]"}) as pipe:
+        before = time.monotonic()
+        pipe.submit({"data": 1}, timeout=3600).result(300)
+        pipe.submit({"data": 1}).result(300)
+        pipe({"data": 1})
+        after = time.monotonic()
+    (deadline, unwanted), *others = seen
+    assert before + 3600 <= deadline <= after + 3600
+    assert unwanted is False
+    assert others == [(None, False)] * 2
+
+
+def test_an_item_that_a_container_has_made_has_the_latest_deadline_of_the_batch():
+    seen = {}
+
+    class Tells(Passes):
+        def forward(self, batch):
+            for one in batch:
+                seen[one["data"]] = self.context.deadline(one)
+            super().forward(batch)
+
+    headrace.register("Tells", Tells, replace=True)
+    backend = "S[Tells,CatSplit[Call(builtins:str),Tells,Passes]]"
+    with headrace.pipe({"backend": backend, "min": 2, "max": 2, "batching_timeout": 1e9}) as pipe:
+        futures = [pipe.submit({"data": n}, timeout=1000 * n) for n in (1, 2)]
+        for future in futures:
+            future.result(300)
+    assert seen["1"] == max(seen[1], seen[2]) == seen[2]
+
+
+def test_a_request_that_was_cancelled_is_unwanted(gate):
+    seen = threading.Event()
+
+    class Asks(Passes):
+        def forward(self, batch):
+            if self.context.unwanted(batch[0]):
+                seen.set()
+            super().forward(batch)
+
+    headrace.register("Asks", Asks, replace=True)
+    with headrace.pipe({"backend": "S[Gate,Asks]"}) as pipe:
+        with pytest.raises(errors.DeadlineExceededError):
+            pipe({"data": 1}, timeout=0.01)
+        gate.wait_entered()
+        gate.open()
+        assert seen.wait(300)
+
+
+def test_outside_of_a_pipeline_nothing_has_a_deadline():
+    context = headrace.InitContext()
+    assert context.deadline({}) is None
+    assert context.unwanted({}) is False
+    assert context.pad is False
+    assert context.pipeline.get_or_create("k", list) is context.pipeline.get("k")
+
+
+def test_what_is_not_callable_stands_in_init_only():
+    found = problem({"backend": "S[Declares]"})
+    assert (found.code, found.span) == ("not_callable", (2, 10))
+    assert found.message == "Declares only declares a box: S cannot call it"
+    assert found.hint == "It belongs in the init of a node."
+    found = problem({"backend": "Declares"})
+    assert found.message == "Declares only declares a box: Reflect cannot call it"
+    with headrace.pipe({"backend": "Passes", "init": "Declares"}) as pipe:
+        assert pipe({"data": 1})["result"] == 1
+    alone = Declares()
+    alone.init(Declares.Options(), headrace.InitContext())
+    (outcome,) = alone([{"data": 1}])
+    assert "cannot be called" in str(outcome)
+
+
+def test_explain_says_while_what_it_waits():
+    tree = headrace.explain({"backend": "S[Passes,Takes(q)]"})["nodes"]["main"]["tree"]
+    assert [one.get("waits") for one in tree["children"]] == [
+        None,
+        "holds its instance while box 'q' is empty",
+    ]
+
+
+def test_what_uses_the_pipeline_is_refused_in_another_process():
+    found = problem({"backend": "Process[Gives(q)]"})
+    assert found.code == "elsewhere"
+    assert found.message.startswith("Gives cannot stand in Process: it reaches for something")
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ({"not_callable": True}, "not_callable is True, neither a text nor None"),
+        ({"waits_while": 1}, "waits_while is 1, neither a text nor None"),
+        ({"waits_while": "queue {q}"}, "waits_while has {q}, and there is no option 'q'"),
+        ({"uses_pipeline": None}, "uses_pipeline is None, not True or False"),
+    ],
+)
+def test_a_class_that_says_it_wrong_is_refused(body, says):
+    with pytest.raises(errors.PluginError) as caught:
+        headrace.register("Wrong", type("Wrong", (Passes,), body))
+    assert says in str(caught.value)
+
+
+# A container, with the functions of `headrace.words`.
+
+
+class Twice(headrace.Backend):
+    """Run its child on the items that have a key, and pass the others by."""
+
+    takes = 1
+    combine_ranges = staticmethod(words.combine_ranges)
+
+    def init(self, options, context):
+        (self.child,) = context.children
+        self.pad = context.pad
+
+    def forward(self, batch):
+        outcomes = [None] * len(batch)
+        chosen = words.select(batch, range(len(batch)), lambda one: one["go"], outcomes)
+        words.run_child(self.child, batch, chosen, outcomes, pad=self.pad)
+        rest = [i for i in range(len(batch)) if i not in chosen]
+        words.select(batch, rest, lambda one: one.update(result="passed"), outcomes)
+        return outcomes
+
+
+@pytest.mark.parametrize("pad", [False, True])
+def test_a_part_of_a_batch_is_filled_up_or_fails_alone(pad):
+    seen = []
+
+    class Pairs(Passes):
+        min, max = 2, 4
+
+        def forward(self, batch):
+            seen.append(len(batch))
+            super().forward(batch)
+
+    headrace.register("Pairs", Pairs, replace=True)
+    headrace.register("Twice", Twice, replace=True)
+    config = {"backend": "Twice[Pairs]", "max": 3, "min": 3, "pad": pad, "batching_timeout": 1e9}
+    with headrace.pipe(config) as pipe:
+        requests = [{"data": 1, "go": True}, {"data": 2, "go": False}, {"data": 3}]
+        with pytest.raises(errors.RequestsFailed) as caught:
+            pipe(requests)
+    first, second, third = caught.value.errors
+    assert second is None
+    assert requests[1]["result"] == "passed"
+    assert isinstance(third.__cause__, KeyError)  # of its dict, and its own
+    assert seen == ([2] if pad else [])
+    assert first is None if pad else isinstance(first, errors.BatchRangeError)
+
+
+def test_a_child_that_takes_one_is_called_item_by_item():
+    seen = []
+
+    class One(Passes):
+        max = 1
+
+        def forward(self, batch):
+            seen.append([one["data"] for one in batch])
+            super().forward(batch)
+
+    headrace.register("One", One, replace=True)
+    headrace.register("Twice", Twice, replace=True)
+    with headrace.pipe(
+        {"backend": "Twice[S[One,Passes]]", "max": 3, "min": 3, "batching_timeout": 1e9}
+    ) as pipe:
+        pipe([{"data": k, "go": True} for k in range(3)])
+    assert seen == [[0], [1], [2]]
+
+
+def test_copies_are_left_out_where_they_are_to_be():
+    seen = []
+
+    class Looks(Passes):
+        min = 3
+
+        def forward(self, batch):
+            places = range(len(batch))
+            for fillers in (True, False):
+                outcomes = [None] * len(batch)
+                seen.append(words.select(batch, places, lambda _: True, outcomes, fillers=fillers))
+            super().forward(batch)
+
+    headrace.register("Looks", Looks, replace=True)
+    with headrace.pipe({"backend": "Looks", "pad": True, "max": 4}) as pipe:
+        pipe({"data": 1})
+    assert seen == [[0, 1, 2], [0]]
+
+
+def test_copies_bring_a_batch_into_the_range_of_a_child():
+    child = Passes()
+    child.min, child.max = 4, 4
+    batch = [{"data": 1, "result": 0}, {"data": 2, "request_size": 2}]
+    filled = words.fill_up(batch, child)
+    assert filled[:2] == batch
+    assert filled[2:] == [{"data": 1}]
+    assert words.fill_up([{"data": 1, "request_size": 3}], child) is None
+
+
+def test_ranges_of_children_make_that_of_the_container():
+    class Child:
+        conditional = False
+
+        def __init__(self, name, least, most):
+            self.name, self.range = name, (least, most)
+
+    wide, narrow, one = Child("A", 1, None), Child("B", 2, 8), Child("C", 1, 1)
+    assert words.combine_ranges([wide, narrow, one]) == (2, 8)
+    assert words.combine_ranges([one, one]) == (1, 1)
+    assert words.combine_ranges([wide, one], divides=True) == (1, None)
+    with pytest.raises(ValueError, match="B needs at least 2"):
+        words.combine_ranges([wide, narrow], divides=True)

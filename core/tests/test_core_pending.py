@@ -1,0 +1,562 @@
+"""Answers that come later: a backend keeps a request as PENDING, and anybody ends it; each end is one outcome, told once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import threading
+
+import pytest
+from internals.pipelines import expire, open_entries
+from sending import WAYS
+
+import headrace
+from headrace import PENDING
+from headrace.errors import (
+    BackendError,
+    ClosedError,
+    ContractError,
+    DeadlineExceededError,
+    InputError,
+    InstanceLostError,
+    OverloadedError,
+)
+
+WAIT_S = 60.0
+"""A test that hangs fails after this; nothing else is measured in seconds."""
+
+pytestmark = pytest.mark.usefixtures("shortcut")
+
+
+class Control:
+    """What a test sees and steers of the backend ``Keeper``.
+
+    Attributes:
+        came: Every request that was kept, when ``forward`` has returned.
+        told: The requests whose end was told.
+        contexts: The context of each instance that was built.
+        ends: How often the end of a batch was called.
+        during: Called in ``forward`` for each request that it keeps.
+    """
+
+    def __init__(self):
+        self.came, self.told = queue.Queue(), queue.Queue()
+        self.contexts, self.ends, self.threads = [], 0, set()
+        self.during = None
+
+    @property
+    def context(self):
+        return self.contexts[-1]
+
+    def kept(self):
+        """Wait for a request that is kept."""
+        return self.came.get(timeout=WAIT_S)
+
+    def one_was_told(self, request):
+        """Wait until the holder was told of one end, of this request, and of no other."""
+        assert self.told.get(timeout=WAIT_S) is request
+        assert self.told.empty()
+
+
+@pytest.fixture
+def keeper(monkeypatch):
+    control = Control()
+
+    class Keeper(headrace.Backend):
+        """Keeps a request whose ``data`` is above 0, and counts it down; answers the others with ``steps``."""
+
+        max = 4
+
+        def init(self, options, context):
+            self.context = context
+            control.contexts.append(context)
+            context.at_batch_end(self.end)
+
+        def end(self):
+            control.ends += 1
+
+        def forward(self, batch):
+            control.threads.add(threading.get_ident())
+            outcomes = []
+            for request in batch:
+                if not request["data"]:
+                    request["result"] = request.get("steps", 0)
+                    outcomes.append(None)
+                    continue
+                if not request.get("steps"):
+                    self.context.on_end(request, control.told.put)
+                request["data"] -= 1
+                request["steps"] = request.get("steps", 0) + 1
+                if control.during is not None:
+                    control.during(self.context, request)
+                control.came.put(request)
+                outcomes.append(PENDING)
+            return outcomes
+
+    class OwnKeeper(Keeper):
+        owns_thread = True
+
+    headrace.register("Keeper", Keeper, replace=True)
+    headrace.register("OwnKeeper", OwnKeeper, replace=True)
+    return control
+
+
+def in_thread(function, *args):
+    """Call a function in a thread; give a function that waits for its outcome."""
+    found = []
+
+    def run():
+        try:
+            found.append((function(*args), None))
+        except BaseException as error:
+            found.append((None, error))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+
+    def outcome():
+        thread.join(WAIT_S)
+        ((result, error),) = found
+        if error is not None:
+            raise error
+        return result
+
+    return outcome
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "backend", ["Keeper", "S[Identity,Keeper]", "OwnKeeper", "BackgroundThread[Keeper]"]
+)
+def test_a_request_that_is_resumed_runs_again_until_it_is_answered(keeper, way, backend):
+    with headrace.pipe({"backend": backend}) as pipe:
+        if way == "async":
+            keeper.context  # noqa: B018 - it is built
+        request = {"data": 3}
+        outcome = in_thread(WAYS[way], pipe, request)
+        for _ in range(3):
+            kept = keeper.kept()
+            assert kept is request
+            if backend.startswith("S["):
+                kept["data"] = kept["data"]
+            while not keeper.context.resume(kept):  # `forward` is about to return
+                pass
+        assert outcome() is request
+        assert request == {"data": 3, "steps": 3, "result": 3}
+        keeper.one_was_told(request)
+        stats = pipe.stats()["nodes"]["main"]
+        assert (stats["submitted"], stats["ok"], stats["waiting"]) == (1, 1, 0)
+        assert stats["batches"] == keeper.ends == 4
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_request_is_finished_once_by_any_thread(keeper, way):
+    with headrace.pipe({"backend": "Keeper"}) as pipe:
+        request = {"data": 1}
+        outcome = in_thread(WAYS[way], pipe, request)
+        kept = keeper.kept()
+        assert not keeper.context.unwanted(kept)
+        assert keeper.context.finish(kept, "answer")
+        assert not keeper.context.finish(kept, "another")
+        assert not keeper.context.resume(kept)
+        outcome()
+        assert request == {"data": 1, "steps": 1, "result": "answer"}
+        keeper.one_was_told(request)
+        assert keeper.context.unwanted(kept)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_request_is_finished_with_an_error(keeper, way):
+    with headrace.pipe({"backend": "Keeper"}) as pipe:
+        request = {"data": 1}
+        outcome = in_thread(WAYS[way], pipe, request)
+        assert keeper.context.finish(keeper.kept(), ValueError("not today"))
+        with pytest.raises(BackendError, match="not today") as caught:
+            outcome()
+        assert (caught.value.node, caught.value.backend) == ("main", "Keeper")
+        assert request == {"data": 1, "steps": 1}
+        keeper.one_was_told(request)
+        assert pipe.stats()["nodes"]["main"]["failed"] == {"backend": 1}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_is_asked_before_forward_has_returned_is_done_then(keeper, way):
+    asked = []
+
+    def during(context, request):
+        act = context.resume if request["data"] else context.finish
+        asked.append(act(request, *(() if request["data"] else ("early",))))
+        asked.append(context.finish(request, "twice"))
+
+    keeper.during = during
+    with headrace.pipe({"backend": "Keeper"}) as pipe:
+        request = {"data": 2}
+        WAYS[way](pipe, request)
+        assert request == {"data": 2, "steps": 2, "result": "early"}
+        assert asked == [True, False, True, False]
+        keeper.one_was_told(request)
+        assert pipe({"data": 0})["result"] == 0  # the short cut is open again
+
+
+def test_a_request_that_forward_answers_is_told_and_what_was_asked_for_it_is_dropped(keeper):
+    class Both(headrace.Backend):
+        def init(self, options, context):
+            self.context = context
+
+        def forward(self, batch):
+            for request in batch:
+                self.context.on_end(request, keeper.told.put)
+                self.context.finish(request, "never")
+                request["result"] = "answered"
+
+    headrace.register("Both", Both, replace=True)
+    with headrace.pipe({"backend": "Both"}) as pipe:
+        for _ in range(2):
+            request = {"data": 1}
+            assert pipe(request)["result"] == "answered"
+            keeper.one_was_told(request)
+
+
+def test_a_deadline_ends_a_request_that_is_kept(keeper):
+    with headrace.pipe({"backend": "Keeper"}) as pipe:
+        request = {"data": 1}
+        future = pipe.submit(request, timeout=3600)
+        kept = keeper.kept()
+        ((entry, scheduler),) = kept_entries(pipe)
+        expire(scheduler, entry)
+        with pytest.raises(DeadlineExceededError) as caught:
+            future.result(WAIT_S)
+        assert not caught.value.abandoned
+        assert request == {"data": 1, "steps": 1}
+        assert not keeper.context.finish(kept, "too late")
+        keeper.one_was_told(request)
+
+
+def test_the_deadline_of_a_call_that_waits_ends_a_request_that_is_kept(keeper):
+    with headrace.pipe({"backend": "Keeper", "timeout_ms": 1}) as pipe:
+        request = {"data": 1}
+        with pytest.raises(DeadlineExceededError):
+            pipe(request)
+        assert pipe.stats()["nodes"]["main"]["failed"] == {"deadline": 1}
+
+
+def test_cancel_takes_a_request_that_is_kept(keeper):
+    with headrace.pipe({"backend": "Keeper"}) as pipe:
+        request = {"data": 1}
+        future = pipe.submit(request)
+        kept = keeper.kept()
+        while kept_entries(pipe) == []:
+            pass
+        assert not future.running()
+        assert future.cancel()
+        assert request == {"data": 1, "steps": 1}
+        assert not keeper.context.finish(kept, "too late")
+        assert keeper.context.unwanted(kept)
+        keeper.one_was_told(request)
+
+
+def test_a_task_that_is_cancelled_takes_its_request_that_is_kept(keeper):
+    async def run(pipe):
+        task = asyncio.create_task(pipe.call_async({"data": 1}))
+        kept = await asyncio.to_thread(keeper.kept)
+        while kept_entries(pipe) == []:
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return kept
+
+    with headrace.pipe({"backend": "Keeper"}) as pipe:
+        kept = asyncio.run(run(pipe))
+        keeper.one_was_told(kept)
+        assert keeper.context.unwanted(kept)
+
+
+def kept_entries(pipe):
+    """Return the entries that are kept as PENDING, each with its scheduler."""
+    return [(entry, one) for entry, one in open_entries(pipe) if entry.state == "pending"]
+
+
+def test_a_close_that_drains_waits_for_what_is_kept(keeper, until):
+    with headrace.pipe({"backend": "Keeper"}) as pipe:
+        future = pipe.submit({"data": 2})
+        closing = in_thread(pipe.close)
+        kept = keeper.kept()
+        until(lambda: not pipe.ready)
+        while not keeper.context.resume(kept):  # also a node that closes takes it again
+            pass
+        assert keeper.kept() is kept
+        assert keeper.context.finish(kept, "drained")
+        assert future.result(WAIT_S)["result"] == "drained"
+        closing()
+        assert pipe.stats()["state"] == "closed"
+
+
+@pytest.mark.parametrize(("drain", "timeout"), [(False, 3600.0), (True, 0.0)])
+def test_a_close_that_does_not_wait_ends_what_is_kept(keeper, drain, timeout):
+    with headrace.pipe({"backend": "Keeper"}) as pipe:
+        request = {"data": 1}
+        future = pipe.submit(request)
+        kept = keeper.kept()
+        while kept_entries(pipe) == []:
+            pass
+        pipe.close(drain=drain, timeout=timeout)
+        with pytest.raises(ClosedError) as caught:
+            future.result(WAIT_S)
+        assert caught.value.begun
+        assert request == {"data": 1, "steps": 1}
+        keeper.one_was_told(request)
+        assert not keeper.context.resume(kept)
+
+
+def test_what_is_kept_while_a_close_does_not_drain_is_refused(keeper):
+    closes = threading.Event()
+    keeper.during = lambda *_: closes.wait(WAIT_S)
+    with headrace.pipe({"backend": "Keeper"}) as pipe:
+        future = pipe.submit({"data": 1})
+        while pipe.stats()["nodes"]["main"]["batches"] == 0:
+            pass
+        closing = in_thread(lambda: pipe.close(drain=False))
+        while pipe.ready:
+            pass
+        closes.set()
+        with pytest.raises(ClosedError):
+            future.result(WAIT_S)
+        closing()
+
+
+def test_a_reload_ends_what_the_old_instances_keep(keeper):
+    with headrace.pipe({"backend": "Keeper"}) as pipe:
+        request = {"data": 1}
+        future = pipe.submit(request)
+        kept = keeper.kept()
+        while kept_entries(pipe) == []:
+            pass
+        pipe.reload("main", {})
+        with pytest.raises(InstanceLostError, match="kept the request"):
+            future.result(WAIT_S)
+        keeper.one_was_told(request)
+        assert not keeper.contexts[0].finish(kept, "too late")
+        assert pipe.ready
+        second = pipe.submit({"data": 1})
+        assert keeper.context.finish(keeper.kept(), "new")
+        assert second.result(WAIT_S)["result"] == "new"
+
+
+def test_a_lost_instance_loses_what_it_keeps(keeper):
+    def during(context, request):
+        if request["data"] == 6:
+            raise InstanceLostError("gone")
+
+    keeper.during = during
+    with headrace.pipe({"backend": "Keeper"}) as pipe:
+        first = pipe.submit({"data": 1})
+        keeper.kept()
+        while kept_entries(pipe) == []:
+            pass
+        second = pipe.submit({"data": 7})
+        for future in (first, second):
+            with pytest.raises(InstanceLostError):
+                future.result(WAIT_S)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_request_goes_on_at_another_node_and_has_its_outcome(keeper, way):
+    nodes = {
+        "main": {"backend": "Keeper", "next": "after"},
+        "after": {"backend": "Identity"},
+        "other": {"backend": "Call(builtins:str)"},
+    }
+    with headrace.pipe(nodes) as pipe:
+        request = {"data": 1, "node_name": "main"}
+        outcome = in_thread(WAYS[way], pipe, request)
+        kept = keeper.kept()
+        kept["data"] = 41
+        while not keeper.context.resume(kept, "other"):
+            pass
+        outcome()
+        assert request["result"] == "41"
+        assert request["data"] == 1
+        keeper.one_was_told(kept)
+        stats = pipe.stats()["nodes"]
+        assert [stats[name]["ok"] for name in nodes] == [1, 1, 1]
+
+
+def test_an_error_at_another_node_is_the_error_of_the_request(keeper):
+    class Refuses(headrace.Backend):
+        def forward(self, batch):
+            raise InputError(key="data", expected="better", got="this")
+
+    headrace.register("Refuses", Refuses, replace=True)
+    with headrace.pipe({"main": {"backend": "Keeper"}, "other": {"backend": "Refuses"}}) as pipe:
+        future = pipe.submit({"data": 1, "node_name": "main"})
+        kept = keeper.kept()
+        while not keeper.context.resume(kept, "other"):
+            pass
+        with pytest.raises(InputError) as caught:
+            future.result(WAIT_S)
+        assert caught.value.node == "other"
+
+
+def test_an_unknown_node_is_an_error_with_the_nearest_name(keeper):
+    with headrace.pipe({"main": {"backend": "Keeper"}, "other": {"backend": "Identity"}}) as pipe:
+        future = pipe.submit({"data": 1, "node_name": "main"})
+        kept = keeper.kept()
+        with pytest.raises(ContractError, match="no node is called 'othr'") as caught:
+            keeper.context.resume(kept, "othr")
+        assert "Did you mean 'other'?" in str(caught.value.hint)
+        assert keeper.context.finish(kept, "still there")
+        assert future.result(WAIT_S)["result"] == "still there"
+
+
+def test_a_node_with_each_takes_no_request_that_is_resumed(keeper):
+    nodes = {"main": {"backend": "Keeper"}, "other": {"backend": "Identity", "each": "items"}}
+    with headrace.pipe(nodes) as pipe:
+        future = pipe.submit({"data": 1, "node_name": "main"})
+        kept = keeper.kept()
+        with pytest.raises(ContractError, match="each"):
+            keeper.context.resume(kept, "other")
+        assert keeper.context.finish(kept, 1)
+        future.result(WAIT_S)
+
+
+def test_what_is_kept_counts_against_the_bound_of_the_queue(keeper):
+    config = {"backend": "Keeper", "queue_size": 2, "queue_full": "reject"}
+    with headrace.pipe(config) as pipe:
+        futures = [pipe.submit({"data": 1}) for _ in range(2)]
+        kept = [keeper.kept() for _ in futures]
+        while len(kept_entries(pipe)) < 2:
+            pass
+        with pytest.raises(OverloadedError):
+            pipe.submit({"data": 0}).result(WAIT_S)
+        assert keeper.context.finish(kept[0], "room")
+        assert pipe.submit({"data": 0}).result(WAIT_S)["result"] == 0
+        assert keeper.context.finish(kept[1], "done")
+        assert [one.result(WAIT_S)["result"] for one in futures] == ["room", "done"]
+
+
+def test_what_is_kept_makes_way_where_the_oldest_is_shed(keeper):
+    config = {"backend": "Keeper", "queue_size": 1, "queue_full": "shed_oldest"}
+    with headrace.pipe(config) as pipe:
+        request = {"data": 1}
+        future = pipe.submit(request)
+        keeper.kept()
+        while kept_entries(pipe) == []:
+            pass
+        assert pipe.submit({"data": 0}).result(WAIT_S)["result"] == 0
+        with pytest.raises(OverloadedError):
+            future.result(WAIT_S)
+        keeper.one_was_told(request)
+
+
+def test_who_is_resumed_goes_before_those_that_have_not_begun(keeper):
+    begins, batches = threading.Event(), []
+
+    def during(context, request):
+        if request["data"] == 8:
+            begins.wait(WAIT_S)
+
+    keeper.during = during
+    with headrace.pipe({"backend": "Keeper", "max": 1}) as pipe:
+        first = pipe.submit({"data": 1})
+        kept = keeper.kept()
+        while kept_entries(pipe) == []:
+            pass
+        blocking = pipe.submit({"data": 9})  # its batch runs
+        while not pipe.stats()["nodes"]["main"]["instances"][0]["busy"]:
+            pass
+        later = pipe.submit({"data": 0})
+        for name, future in (("first", first), ("later", later)):
+            future.add_done_callback(lambda _, name=name: batches.append(name))
+        assert keeper.context.resume(kept)
+        begins.set()
+        assert keeper.context.finish(keeper.kept(), "unblocked")
+        assert blocking.result(WAIT_S)["result"] == "unblocked"
+        assert first.result(WAIT_S)["result"] == 1
+        assert later.result(WAIT_S)["result"] == 0
+
+
+@pytest.mark.parametrize("backend", ["S[Keeper,Identity]", "HasKey(steps)[Identity,Keeper]"])
+def test_pending_inside_what_waits_for_a_result_is_refused(keeper, backend):
+    with headrace.pipe({"backend": backend}) as pipe:
+        with pytest.raises(ContractError, match="returned PENDING") as caught:
+            pipe({"data": 1})
+        assert caught.value.backend == "Keeper"
+
+
+def test_the_elements_of_a_list_are_kept_each_by_itself(keeper):
+    with headrace.pipe({"backend": "Keeper", "each": "items"}) as pipe:
+        future = pipe.submit({"items": [1, 0, 1], "data": None})
+        kept = [keeper.kept() for _ in range(2)]
+        for one in kept:
+            while not keeper.context.finish(one, "later"):
+                pass
+        assert future.result(WAIT_S)["result"] == ["later", 0, "later"]
+
+
+def test_a_batch_whose_end_fails_fails_what_it_would_keep(keeper):
+    class Ends(headrace.Backend):
+        def init(self, options, context):
+            context.at_batch_end(self.end)
+
+        def end(self):
+            raise ValueError("the device says no")
+
+        def forward(self, batch):
+            return [PENDING for _ in batch]
+
+    headrace.register("Ends", Ends, replace=True)
+    with headrace.pipe({"backend": "Ends"}) as pipe, pytest.raises(BackendError, match="says no"):
+        pipe({"data": 1})
+
+
+def test_a_holder_that_raises_when_it_is_told_changes_nothing(keeper):
+    with headrace.pipe({"backend": "Keeper"}) as pipe:
+        future = pipe.submit({"data": 1})
+        kept = keeper.kept()
+        keeper.context.on_end(kept, lambda _: 1 / 0)
+        assert keeper.context.finish(kept, 1)
+        assert future.result(WAIT_S)["result"] == 1
+        keeper.one_was_told(kept)
+
+
+def test_who_asks_for_the_end_of_what_has_ended_is_told_at_once(keeper):
+    with headrace.pipe({"backend": "Keeper"}) as pipe:
+        future = pipe.submit({"data": 1})
+        kept = keeper.kept()
+        assert keeper.context.finish(kept, 1)
+        future.result(WAIT_S)
+        keeper.one_was_told(kept)
+        keeper.context.on_end(kept, keeper.told.put)
+        keeper.one_was_told(kept)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_fork_ends_what_is_kept_in_the_child_alone(keeper):
+    with headrace.pipe({"backend": "Keeper"}) as pipe:
+        future = pipe.submit({"data": 1})
+        kept = keeper.kept()
+        while kept_entries(pipe) == []:
+            pass
+        child = os.fork()
+        if not child:
+            code = 1
+            try:
+                keeper.one_was_told(kept)
+                with pytest.raises(ClosedError):
+                    future.result(WAIT_S)
+                code = int(keeper.context.finish(kept, "in the child"))
+            finally:
+                os._exit(code)
+        assert os.waitpid(child, 0)[1] == 0
+        assert keeper.context.finish(kept, "in the parent")
+        assert future.result(WAIT_S)["result"] == "in the parent"
+
+
+def test_outside_of_a_pipeline_nothing_is_kept():
+    context = headrace.InitContext()
+    assert not context.resume({})
+    assert not context.finish({}, 1)
+    assert not context.unwanted({})
+    assert repr(PENDING) == "headrace.PENDING"

@@ -1,0 +1,1 @@
+"""The Headrace container Retry."""

@@ -1,0 +1,32 @@
+"""Headrace words that hand requests over between nodes: `Queue`, `Send`, `Recv`, `Observer`; and `KVStorage`.
+
+Nothing is imported until it is used: ``import headrace_flow`` loads no pydantic.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headrace_flow.queues import Observer, Queue, Recv, Send
+    from headrace_flow.storage import KVStorage
+
+__version__ = "0.1.0"
+
+__all__ = ["KVStorage", "Observer", "Queue", "Recv", "Send", "__version__"]
+
+_HOME = {"KVStorage": "storage", **dict.fromkeys(("Observer", "Queue", "Recv", "Send"), "queues")}
+
+
+def __getattr__(name: str) -> Any:
+    import importlib
+
+    if name not in _HOME:
+        raise AttributeError(f"module 'headrace_flow' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"headrace_flow.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

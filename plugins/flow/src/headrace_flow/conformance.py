@@ -1,0 +1,61 @@
+"""For ``headrace conformance headrace-flow``: the words of queues, each in an expression that ends on its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace_testing import BackendConformance
+
+if TYPE_CHECKING:
+    from headrace.keys import Request
+
+__all__ = ["ObserverConformance", "QueueConformance", "RecvConformance", "SendConformance"]
+
+
+class ObserverConformance(BackendConformance):
+    """`Observer`, whose queue drops its oldest requests, since nobody takes them."""
+
+    expression = "Observer(seen)"
+
+    def make_item(self, k: int) -> Request:
+        """Return a request whose number no other request has."""
+        return {"data": [k, k + 1]}
+
+
+class SendConformance(ObserverConformance):
+    """`Send`, into a queue that never becomes full."""
+
+    expression = "Send(q)"
+    options = {"init": "Queue(q,max=1000000)"}  # noqa: RUF012 - a class of this kind is a table
+    expected_failures = {  # noqa: RUF012 - the same
+        "requests-released": "a queue keeps what nobody takes out, and nobody does here"
+    }
+
+
+class _SentAndReceived(BackendConformance):
+    # Another instance may take what this one has sent: all requests bring the same value.
+    expression = "S[Send(q),Recv(q)]"
+    options = SendConformance.options
+
+    def make_item(self, k: int) -> Request:
+        """Return a request that differs from others in its identifier."""
+        return {"data": "sent", "request_id": k}
+
+
+class RecvConformance(ObserverConformance):
+    """`Recv`, after the `Send` from which it takes."""
+
+    expression = "Recv(q)"
+    inside = _SentAndReceived
+
+
+class _Declared(ObserverConformance):
+    expression = "Observer(q)"
+    options = {"init": "Queue(q,max=8)"}  # noqa: RUF012 - a class of this kind is a table
+
+
+class QueueConformance(ObserverConformance):
+    """`Queue`, which only declares a queue, beside an `Observer` that uses it."""
+
+    expression = "Queue(q,max=8)"
+    inside = _Declared

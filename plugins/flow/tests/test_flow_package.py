@@ -1,0 +1,59 @@
+"""What the package says of itself: the programs of its README, and the examples in the docstrings of the words."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import headrace
+import headrace_flow
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+GIVES = re.compile(r"``(.+)`` gives ``(.+)``::\n\n((?: +.*\n?)+)")
+WORDS = ("Observer", "Queue", "Recv", "Send")
+
+
+@pytest.mark.parametrize("program", re.findall(r"```python\n(.*?)```", README, re.DOTALL))
+def test_the_programs_run_and_print_what_they_say(program, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == re.findall(r"print\(.*\)  # (.*)$", program, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_the_example_of_a_word_gives_what_it_says(name):
+    headrace.register("Upper", str.upper, replace=True)
+    word = getattr(headrace_flow, name)
+    request, result, text = GIVES.search(inspect.cleandoc(word.__doc__) + "\n").groups()
+    config = tomllib.loads(inspect.cleandoc(text))
+    nodes = {"main": config} if "backend" in config else config
+    with headrace.pipe(nodes) as pipe:
+        assert pipe(json.loads(request))["result"] == json.loads(result)
+
+
+def test_the_table_names_every_word():
+    assert set(re.findall(r"^\| `(\w+)\(", README, re.MULTILINE)) == set(WORDS)
+    assert {*headrace_flow.__all__} == {*WORDS, "KVStorage", "__version__"}
+
+
+def test_importing_the_package_imports_nothing_else():
+    code = "import headrace_flow, sys; print(sorted({'pydantic', 'headrace'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

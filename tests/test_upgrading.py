@@ -1,0 +1,145 @@
+"""The table of what moved: the old form says where it is now, and the new one works."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import headrace
+from headrace.errors import ConfigError, PluginError, SetupError
+from headrace_cli.app import app
+
+TEXT = (Path(__file__).resolve().parents[1] / "docs" / "upgrading.md").read_text(encoding="utf-8")
+ROWS = [
+    tuple(cells)
+    for cells in re.findall(r"^\| `(.+?)` \| `(.+?)` \| `(.+?)` \|$", TEXT, re.MULTILINE)
+]
+WORDS = [row for row in ROWS if not row[0].startswith("from ")]
+MOVED = ("Observer", "Process", "Queue", "Recv", "Send")
+
+
+@pytest.fixture
+def without_flow(monkeypatch):
+    """Let headrace-flow and headrace-process look as if they were not installed."""
+    groups = ("headrace.backends", "headrace.plugins")
+    found = importlib.metadata.entry_points
+    every = [point for group in groups for point in found(group=group)]
+    left = [
+        point
+        for point in every
+        if not point.value.startswith(("headrace_flow", "headrace_process"))
+    ]
+    assert len(left) < len(every)
+    only = importlib.metadata.EntryPoints(left)
+    monkeypatch.setattr(
+        importlib.metadata, "entry_points", lambda **select: found(**select) if select else only
+    )
+    monkeypatch.setenv("HEADRACE_PLUGINS", "-nothing")  # another value than before: look again
+
+
+def test_the_table_has_each_of_them_and_its_qualified_name():
+    assert {re.split(r"[(\[]", old)[0] for old, _, _ in WORDS} == {
+        name for word in MOVED for name in (word, f"headrace:{word}")
+    }
+    assert len(ROWS) == len(WORDS) + 1
+
+
+def written(word):
+    """Write a configuration with a word where it belongs."""
+    return (
+        {"init": word, "backend": "Identity"}
+        if "Queue" in word
+        else {"backend": f"S[Identity,{word}]"}
+    )
+
+
+@pytest.mark.parametrize(("old", "new", "says"), WORDS)
+def test_a_moved_word_works_as_before_and_as_it_is_written_now(old, new, says):
+    for word in (old, new):
+        with headrace.pipe(written(word)) as pipe:
+            if "(q)" in word:
+                assert set(pipe.stats()["queues"]) == {"q"}
+            else:
+                assert pipe({"data": 1})["result"] == 1
+
+
+@pytest.mark.usefixtures("without_flow")
+@pytest.mark.parametrize(("old", "new", "says"), WORDS)
+def test_without_the_distribution_a_moved_word_says_where_it_is(old, new, says, tmp_path):
+    config = written(old)
+    with pytest.raises(ConfigError) as caught:
+        headrace.pipe(config)
+    (found,) = caught.value.problems
+    assert found.code == "missing_plugin"
+    assert found.message == says
+    assert f"./plugins/{says.rpartition('-')[2]}" in found.hint
+    name = re.split(r"[(\[]", old)[0]
+    assert found.text[slice(*found.span)] == name
+
+    file = tmp_path / "node.toml"
+    file.write_text("".join(f"{key} = {value!r}\n" for key, value in config.items()))
+    done = CliRunner().invoke(app, ["check", str(file)])
+    assert done.exit_code != 0
+    shown = re.sub(r"\s+", " ", done.output)
+    assert says in shown
+    assert "^" * len(name) in shown
+
+    with headrace.pipe({"main": {"backend": "Identity"}}) as pipe:
+        with pytest.raises(ConfigError, match=re.escape(says)):
+            pipe.reload("main", config)
+        assert pipe({"data": 1})["result"] == 1
+
+
+@pytest.mark.usefixtures("without_flow")
+def test_a_fallback_goes_on_and_says_where_the_word_is():
+    with headrace.pipe({"backend": "Fallback[Send(q),Identity]"}) as pipe:
+        built = pipe.describe()["nodes"]["main"]["tree"]["built"]
+    assert built["chosen"] == "Identity"
+    assert built["not_chosen"]["Send"] == "'Send' moved to headrace-flow: pip install headrace-flow"
+    with pytest.raises(
+        SetupError, match="'Send' moved to headrace-flow: pip install headrace-flow"
+    ):
+        headrace.pipe({"backend": "Fallback[Send(q),Recv(q)]"})
+
+
+@pytest.mark.usefixtures("without_flow")
+def test_a_misspelt_word_that_moved_is_as_unknown_as_any():
+    with pytest.raises(ConfigError, match="unknown backend 'Qeue'"):
+        headrace.pipe({"backend": "Identity", "init": "Qeue(q)"})
+
+
+@pytest.mark.parametrize("name", MOVED)
+@pytest.mark.parametrize("installed", [True, False])
+def test_the_names_stay_reserved(name, installed, request):
+    if not installed:
+        request.getfixturevalue("without_flow")
+    for replace in (True, False):
+        with pytest.raises(PluginError, match=f"'{name}' is reserved.*headrace-"):
+            headrace.register(name, lambda data: data, replace=replace)
+    config = {"define": {name: "Identity"}, "main": {"backend": "Identity"}}
+    with pytest.raises(ConfigError, match="moved to headrace-") as caught:
+        headrace.PipelineConfig.load(config)
+    assert caught.value.problems[0].path == f"define.{name}"
+
+
+def test_a_plugin_that_is_not_allowed_is_said_to_be_so(monkeypatch):
+    monkeypatch.setenv("HEADRACE_PLUGINS", "-flow")
+    for name in ("Queue", "headrace:Queue"):
+        with pytest.raises(ConfigError, match="HEADRACE_PLUGINS") as caught:
+            headrace.pipe({"backend": "Identity", "init": f"{name}(q)"})
+        assert caught.value.problems[0].code == "plugin_disabled"
+
+
+def test_the_storage_says_where_it_is():
+    ((old, new, says),) = [row for row in ROWS if row[0].startswith("from ")]
+    for code in (old, "import headrace; headrace.KVStorage"):
+        with pytest.raises(ImportError, match=re.escape(says)):
+            exec(code, {})
+    names = {}
+    exec(new, names)
+    assert len(names["KVStorage"]()) == 0
+    assert "KVStorage" not in dir(headrace)
