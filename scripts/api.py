@@ -38,6 +38,7 @@ MODULES = (
     "headrace.policies",
     "headrace.hookspecs",
     "headrace.isolation",
+    "headrace.plan",
     "headrace.plugins",
     "headrace_testing",
     "headrace_cli.for_plugins",

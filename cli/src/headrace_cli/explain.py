@@ -171,9 +171,8 @@ def _range(pair: list[int | None]) -> str:
 
 
 def _runner(run_by: str) -> str:
-    return {"caller": "its callers", "runner": "runners", "own thread": "a thread of its own"}.get(
-        run_by, run_by
-    )
+    texts = {"caller": "its callers", "worker": "workers", "own thread": "a thread of its own"}
+    return texts.get(run_by, run_by)
 
 
 def _add_needs(tree: Tree, found: dict[str, Any]) -> None:

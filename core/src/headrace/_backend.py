@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import wraps
@@ -157,6 +157,19 @@ class Backend(Checked):
         _note_life(cls)
 
     # The methods that authors write.
+
+    @classmethod
+    def lint(cls, options: Any, largest_batch: int) -> Iterable[str]:
+        """Return what is legal here but suspicious, a sentence each; nothing is built, no heavy library imported.
+
+        ``headrace check`` and `headrace.plan` show it as warnings: what a model file says of itself, or options
+        that are seldom meant together. The default returns nothing.
+
+        Args:
+            options: An instance of this class's `Options`, validated and frozen.
+            largest_batch: The greatest weight of a batch of the node.
+        """
+        return ()
 
     def init(self, options: Any, context: InitContext) -> None:
         """Do the heavy imports and work. The default does nothing.

@@ -146,11 +146,11 @@ class BuiltExpression:
 
     def describe(self) -> dict[str, Any]:
         """Return the tree of the instances, as in ``Pipeline.describe()``; empty without an expression."""
-        from headrace._explain import describe_element
+        from headrace._plan.publish import described
 
         if self._element is None:
             return {}
-        return describe_element(self._element, self._by_element)
+        return described(self._element, self._by_element)
 
     def close(self) -> list[Exception]:
         """Close all that was built, newest first; give the errors. A second call does nothing."""

@@ -278,6 +278,16 @@ class ElementBuilder:
         at = replace(at, end=BatchEnd())
         return at.end.around(self.element(element, at), element)
 
+    def instances(self, root: Element, at: BuildSite) -> list[Backend]:
+        """Build the instances of the node, each with stores of its own, and register them by their index."""
+        for index in range(self.keys.instance_num):
+            parts = at.parts.nested()
+            inner = BuildSite.begin(parts, index=index, thread=at.thread, local=at.local)
+            built = inner.end.around(self.element(root, inner), root)
+            self.register(f"{self.name}.{index}", built)
+            self.instance_parts.append(parts)
+        return [self.build.registered[f"{self.name}.{i}"] for i in range(self.keys.instance_num)]
+
     def guarded(self, built: Backend) -> Backend:
         """Let one thread at a time call a backend, unless it takes calls of several threads."""
         if isinstance(built, (NodeCall, SharedUse, NotCallable, Guarded)):

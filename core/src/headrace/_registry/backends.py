@@ -73,7 +73,8 @@ def _check_class(cls: type[Any]) -> None:
             is of a wrong kind. The error names the class and all of its faults.
     """
     try:
-        wrong = [*_wrong_methods(cls), *_wrong_declarations(cls), *_wrong_flags(cls)]
+        wrong = [*_wrong_methods(cls), *_wrong_functions(cls)]
+        wrong += [*_wrong_declarations(cls), *_wrong_flags(cls)]
     except Exception as error:  # noqa: BLE001 - a descriptor or a metaclass of the author's may raise
         wrong = [f"looking at its attributes raised {error_text(error)}"]
     if wrong:
@@ -104,11 +105,17 @@ def _wrong_methods(cls: type[Any]) -> Iterator[str]:
         elif inspect.isfunction(own) and _mismatch(own, "self", *given):
             yield f"{name} takes other arguments: write def {name}({', '.join(('self', *given))})"
 
+
+def _wrong_functions(cls: type[Any]) -> Iterator[str]:
+    """Tell what is wrong with the functions that are called on the class."""
     enter: Any = getattr(cls, "enter", None)
     if enter is not None and not callable(enter):
         yield f"enter is {shown(enter)}, and is called as enter(request)"
     elif enter is not None and (wrong := unfit(enter, {})):
         yield f"enter {wrong}; write @staticmethod and def enter(request)"
+    lint: Any = getattr(cls, "lint", None)
+    if lint is not None and (not callable(lint) or _mismatch(lint, None, 1)):
+        yield "lint is called on the class: write @classmethod and def lint(cls, options, largest_batch)"
 
 
 def _mismatch(function: Any, *given: Any, **named: Any) -> str | None:

@@ -102,10 +102,10 @@ class Model:
         self.owned = not isinstance(entry.config, headrace.Pipeline)
         self.pipe: Pipeline = headrace.pipe(entry.config) if self.owned else entry.config
         try:
-            plan = headrace.explain(self.pipe.config)
+            plan = self.pipe.config.plan()
             found = described(self.pipe, plan)
             self.signature = read_signature(found, entry)
-            self.entry, self.entry_keys = entry_node(plan["nodes"], found)
+            self.entry, self.entry_keys = entry_node(plan.nodes, found)
             self.queue_size = queue_size(self.entry_keys)
             self.timed = is_timed(self.pipe)
             self.fields = read_fields(entry, self.pipe.config, self.entry)
@@ -141,9 +141,8 @@ class Model:
     @property
     def threads(self) -> int:
         """The number of threads that the instances and their libraries may run at a time."""
-        nodes = headrace.explain(self.pipe.config)["nodes"].values()
-        own = [node for node in nodes if node["alias_of"] is None]
-        return sum(int(node["instance_num"]) * int(node["threads"]) for node in own)
+        nodes = self.pipe.config.plan().nodes.values()
+        return sum(node.instance_num * node.threads for node in nodes if node.alias_of is None)
 
     @property
     def ready(self) -> bool:
