@@ -87,7 +87,7 @@ def _pipeline(path: str, found: dict[str, Any]) -> Tree:
         branch = tree.add(
             _text(
                 (name, "bold cyan"),
-                f"  {instances}, {_range(node['range'])}, run by {_runner(node['run_by'])}, "
+                f"  {instances}, {_range(node['range'])}{_picked(node)}, run by {_runner(node['run_by'])}, "
                 f"{counted(node['threads'], 'thread')}{each}",
             )
         )
@@ -168,6 +168,10 @@ def _range(pair: list[int | None]) -> str:
     if most is None:
         return f"batches of {least} or more"
     return f"batches of {least}" if least == most else f"batches of {least} to {most}"
+
+
+def _picked(node: dict[str, Any]) -> str:
+    return f" picked by {node['picked_by']}" if "picked_by" in node else ""
 
 
 def _runner(run_by: str) -> str:

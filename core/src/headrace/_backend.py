@@ -284,6 +284,10 @@ def _not_kept(request: Request, *_: object) -> bool:
     return False
 
 
+def _nobody_reads(request: Request, part: Any) -> None:
+    """Drop a part of an answer: outside of a pipeline nobody reads it."""
+
+
 def _nothing_entered(request: Request) -> None:
     """Know of nothing: outside of a pipeline no request enters, and none has a deadline."""
 
@@ -365,7 +369,11 @@ class InitContext:
             request has its outcome, whichever that is. The request is kept as PENDING, or in the batch that runs;
             where it has ended, the function is called at once.
         unwanted: ``unwanted(request)`` tells whether nobody waits any more for a request that is kept as PENDING,
-            or is in the batch that runs: it was cancelled, its time is over, or it has ended otherwise.
+            or is in the batch that runs, since it was cancelled, its time is over, or it has ended otherwise.
+        emit: ``emit(request, part)`` gives a part of the answer of a request that is in the batch that runs, or is kept as
+            PENDING, to who reads it by ``pipe.stream``; from any thread of that batch, in order, and it never waits. For
+            all other callers it does nothing, and so it does for an item that a container has made itself. With `rerun` a
+            request of which a part was given is not run again.
         followed_by: The class of the one element that is given what this one writes, in a sequence without
             prefixes. So two classes that know each other may agree on a form of the value that no other
             backend sees. None where any backend may be given it.
@@ -407,6 +415,7 @@ class InitContext:
     finish: Callable[[Request, Any], bool] = _not_kept
     on_end: Callable[[Request, Callable[[Request], object]], object] = _not_kept
     unwanted: Callable[[Request], bool] = _not_kept
+    emit: Callable[[Request, Any], None] = _nobody_reads
 
     def __post_init__(self) -> None:
         if self.scope is None:

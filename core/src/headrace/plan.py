@@ -153,6 +153,7 @@ class Node(_Data):
         tree: The expression of an instance.
         init, node_entrypoint: What is written under these keys.
         processes: The processes that it starts; None for none.
+        picked_by: The batch policy, where it picks which requests share a batch; None where it takes them in their order.
     """
 
     expression: str
@@ -171,6 +172,7 @@ class Node(_Data):
     init: Element | None = None
     node_entrypoint: Element | None = None
     processes: Processes | None = None
+    picked_by: str | None = None
 
     @property
     def trees(self) -> tuple[Element, ...]:

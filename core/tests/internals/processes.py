@@ -119,6 +119,7 @@ class HandChild:
         self.link = HandLink(model, self)
         self.ended = threading.Event()
         self.how, self.dead, self.sent = ("", None), False, 0
+        self.part = None
 
     def kill(self):
         if not self.dead:

@@ -214,6 +214,7 @@ class ElementBuilder:
     ) -> InitContext:
         keys, index = self.keys, at.index or 0
         keeping = Keeping(backend, lambda: self.build.registered)
+        backend._emitted = keeping.emitted  # type: ignore[method-assign]
         return InitContext(
             node_name=self.name,
             instance_index=index,
@@ -244,6 +245,7 @@ class ElementBuilder:
             finish=keeping.finish,
             on_end=keeping.on_end,
             unwanted=keeping.unwanted,
+            emit=keeping.emit,
         )
 
     def _late(self, asking: Backend, element: Element, at: BuildSite, text: str) -> Backend:

@@ -10,6 +10,8 @@ import copy
 import io
 import pickle
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import FunctionType
@@ -29,6 +31,7 @@ from headrace._portable import error_text
 from headrace._registry.backends import FunctionBackend, as_backend, of_function, source_of
 from headrace._registry.discovery import discover
 from headrace._registry.imports import run_imports
+from headrace._scheduling.parts import SentParts, elsewhere
 from headrace._scheduling.probes import Probes
 from headrace.errors import SetupError
 from headrace.keys import Request
@@ -212,6 +215,18 @@ class BuiltElsewhere(Wrapper):
         finally:
             self._builder.measuring.listen(Probes())
             self._reports.kept = None
+
+    @contextmanager
+    def sending_parts(
+        self, requests: list[Request], send: Callable[[int, Any], object] | None
+    ) -> Iterator[None]:
+        """Let ``send(number, part)`` have the parts of answers in the meantime; None where nobody reads any."""
+        if send is not None:
+            elsewhere.update({id(one): SentParts(send, n) for n, one in enumerate(requests)})
+        try:
+            yield
+        finally:
+            elsewhere.clear()
 
     def describe(self) -> dict[str, Any]:
         """Return the tree of the child, as in ``Pipeline.describe()``."""

@@ -71,6 +71,10 @@ class Isolated(Word):
         """Return the batch that the instance runs now; for `forward`, in the thread that runs it."""
         return RunningBatch(self._liveness.entries(), may_leave=bool(self._whole))
 
+    def has_emitted(self, request: Request) -> bool:
+        """Tell whether a part of the answer was given (``context.emit``): then nothing runs the request once more."""
+        return self._emitted(request)
+
     def alone(self, request: Request) -> list[Request] | None:
         """Return the batch of one item alone, filled up with copies where the node says ``pad``.
 

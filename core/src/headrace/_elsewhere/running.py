@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from headrace._scheduling.parts import parts_of
 from headrace._scheduling.threads import took_token
 from headrace.keys import Request
 
@@ -56,6 +57,10 @@ class RunningBatch:
                 return False
             entry.lent = None
         return True
+
+    def parts(self, request: Request) -> Any:
+        """Return where the parts of a request's answer go, which has ``put(part)``; None where nobody reads any."""
+        return parts_of(request, None)
 
     def has_left(self, request: Request) -> bool:
         """Tell whether the owner of a request that was lent has left with it."""

@@ -82,6 +82,7 @@ def _node(plan: PipelinePlan, node: NodePlan) -> public.Node:
         links=_links(plan.links[node.name]),
         keys={key: _value(getattr(keys, key), origin) for key, origin in node.origins.items()},
         processes=_processes(node),
+        picked_by=door.batch_policy.cls.__name__ if door.batch_policy.cls.picks else None,
         **{key: public_element(one) for key, one in _trees(node).items()},
     )
 

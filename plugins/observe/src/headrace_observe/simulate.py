@@ -11,9 +11,10 @@ from headrace_observe.simulated_node import NodeRules
 from headrace_observe.simulation import Line, Simulation
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from headrace.plan import Element, Node
+    from headrace.policies import BatchPolicy
     from headrace_observe.service_times import ServiceTimes
 
 __all__ = ["simulation_of"]
@@ -24,6 +25,7 @@ def simulation_of(
     times: Mapping[str, ServiceTimes],
     seed: int = 0,
     wake_s: float = 0.0,
+    like: Sequence[Mapping[str, Any]] = (),
 ) -> Simulation:
     """Make a simulation of a configuration; nothing of the configuration is built.
 
@@ -33,13 +35,15 @@ def simulation_of(
         times: The times of batches of each node.
         seed: The seed of the random draws of times.
         wake_s: The mean time that a woken thread takes to go on, in seconds.
+        like: Sample requests, which a batch policy that picks compares: each simulated request is like one of them.
 
     Raises:
         SetupError: The configuration has something that is not simulated: calls of other nodes or of their instances,
             a ``node_entrypoint``, ``init`` or ``entrypoint`` of its own, several roots, ``each`` at the only root,
             a `Repost` to a node that others lead to, ``shed_oldest`` with several nodes.
         InputError: There are no times of a node, or no counts that show how often a node with ``or`` runs,
-            how many elements a node with ``each`` has, or how often `Repost` goes to a node.
+            how many elements a node with ``each`` has, or how often `Repost` goes to a node; or a policy
+            that picks has no sample requests, or refuses one.
     """
     plan = config.plan()
     nodes = plan.nodes
@@ -57,6 +61,7 @@ def simulation_of(
                 )
             raise InputError(what)
         rules[name] = _rules(name, node, policies[name][0].options)
+        _check_like(name, policies[name][0], like)
     after = {name: node.next for name, node in nodes.items()}
     rules = _by_counts(nodes, after, rules, times)
     reposted = {name for node in nodes.values() for name in node.links.reposts}
@@ -82,7 +87,25 @@ def simulation_of(
             hint="Set another one: --set global.queue_full=reject.",
         )
     line = Line(rules, after, roots[0], keys["queue_size"].value, full)
-    return Simulation(line, policies, times, seed, wake_s)
+    return Simulation(line, policies, times, seed, wake_s, like)
+
+
+def _check_like(name: str, policy: BatchPolicy, like: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse a policy that picks without sample requests, or that refuses one of them."""
+    if not policy.picks:
+        return
+    policy_name = type(policy).__name__
+    if not like:
+        what = f"node {name!r}: the policy {policy_name} picks requests by what they hold"
+        raise InputError(f"{what}: give sample requests (--like FILE)")
+    for number, one in enumerate(like, 1):
+        try:
+            policy.trait({**one})
+        except Exception as error:
+            what = (
+                f"node {name!r}: the policy {policy_name} refuses sample request {number}: {error}"
+            )
+            raise InputError(what) from error
 
 
 def _refuse(name: str, node: Node, nodes: Mapping[str, Node]) -> None:

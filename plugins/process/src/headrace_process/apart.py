@@ -108,7 +108,10 @@ class Apart(Isolated):
             if self._siblings.waiting:
                 self._siblings.look()
         each = [self.alone(request) for request in batch]
-        return [died if one is None else self._once_more(one, running) for one in each]
+        return [
+            died if alone is None or self.has_emitted(one) else self._once_more(alone, running)
+            for one, alone in zip(batch, each, strict=True)
+        ]
 
     def _once_more(self, alone: list[Request], running: RunningBatch) -> Exception | None:
         """Run one item alone in a process that lives; return its outcome."""

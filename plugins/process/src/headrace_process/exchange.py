@@ -69,8 +69,10 @@ class Exchange:
             packed, left = self._without(bad, packed, left, errors)
         if not left:
             return [errors.get(id(one)) for one in batch]
-        child.sent += 1
-        link.send((child.sent, packed, self.reports and self.plan.measures), awaits=True)
+        reads = [running.parts(one) for one in left]
+        streams = any(one is not None for one in reads)
+        child.part, child.sent = (reads.__getitem__ if streams else None), child.sent + 1
+        link.send((child.sent, packed, self.reports and self.plan.measures, streams), awaits=True)
         if running.may_leave:
             # X works on copies: from now on an owner whose deadline passes may leave with its request.
             running.lend(left)
@@ -79,6 +81,7 @@ class Exchange:
             patience_s = max(last + self.kill_after_s - time.monotonic(), 0.001)
         reported, packed, others, lost, runs = _answer(child, patience_s)
         child.wait_reported(reported)
+        child.part = None
         self.plan.report(runs)
         answers, unknown = unpack(packed, link)
         wrong = _wrong(packed, lost, unknown) if lost or unknown else [None] * len(left)

@@ -12,7 +12,7 @@ import pickle
 import threading
 import traceback
 import warnings
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from logging.handlers import QueueHandler
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from headrace_process.spawning import use_cpus
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Callable
 
     from headrace.isolation import BuiltElsewhere, Link
     from headrace_process.packing import Packed
@@ -49,6 +50,10 @@ class Reports(QueueHandler):
     def enqueue(self, record: logging.LogRecord) -> None:
         """Send a log record, as `QueueHandler` has made it ready."""
         self.send("log", {key: portable(one) for key, one in vars(record).items()})
+
+    def part(self, number: int, part: Any) -> None:
+        """Send a part of the answer of one request of the batch."""
+        self.send("part", (number, part))
 
     def warn(self, message: Any, category: Any, filename: str, lineno: int, *_: Any) -> None:
         """Send a warning; this replaces `warnings.showwarning`."""
@@ -101,13 +106,19 @@ def _serve(link: Link, reports: Reports, closing: ExitStack) -> None:
         return
     reports.send("built", about)
     while True:
-        number, packed, measures = link.receive()
-        answer = run(backend, packed, measures, link)
+        number, packed, measures, streams = link.receive()
+        answer = run(backend, packed, measures, reports.part if streams else None, link)
         link.send((number, reports.count, *answer))
 
 
-def run(backend: BuiltElsewhere, packed: Packed, measures: bool, link: Link) -> Answer:
-    """Run a batch in the child process, and make the answer.
+def run(
+    backend: BuiltElsewhere,
+    packed: Packed,
+    measures: bool,
+    send: Callable[[int, Any], object] | None,
+    link: Link,
+) -> Answer:
+    """Run a batch, and make the answer; ``send`` sends the parts of answers, where somebody reads them.
 
     Returns:
         The new values of the requests, with the outcome of a failed request under the key None; per
@@ -119,8 +130,10 @@ def run(backend: BuiltElsewhere, packed: Packed, measures: bool, link: Link) -> 
     batch = [one for one, wrong in zip(requests, unknown, strict=True) if not wrong]
     before = [dict(request) for request in batch]
     runs: list[Any] = []
+    parts = backend.sending_parts(requests, send) if send else nullcontext()
     try:
-        outcomes, runs = backend.measured(batch) if measures else (backend(batch), runs)
+        with parts:
+            outcomes, runs = backend.measured(batch) if measures else (backend(batch), runs)
     except BaseException as error:  # noqa: BLE001 - SystemExit, for one, must not end this process
         name = backend.name
         what = f"{name} raised {type(error).__name__}"

@@ -41,6 +41,7 @@ class Child:
         ended: Set once it has ended and its `Supervisor` has noted so everywhere.
         how: How it has ended, and a hint or None; see `headrace._elsewhere.protocols.Place.how_ended`.
         sent: How many batches were sent there.
+        part: Gives where the parts of a request of the batch go, by its number; None where nobody reads any.
         reported: How many of its reports (messages that are no answers) have arrived.
     """
 
@@ -48,6 +49,7 @@ class Child:
         self.place = place
         self.ended = threading.Event()
         self.reported = self.sent = 0
+        self.part: Callable[[int], Any] | None = None
         self._arrived = threading.Condition()
         self.how: tuple[str, str | None] = ("", None)
         self.about: dict[str, Any] = {}
@@ -114,6 +116,8 @@ class Child:
                 built(what)
             elif kind == "log":
                 _show(what)
+            elif kind == "part":
+                self._take_part(*what)
             else:
                 warnings.warn_explicit(*what)
         except Exception as error:  # noqa: BLE001 - a filter may raise the warning; classes may be unknown
@@ -122,6 +126,11 @@ class Child:
             self.reported += 1
             self._arrived.notify_all()
         return True
+
+    def _take_part(self, number: int, part: Any) -> None:
+        reads = None if self.part is None else self.part(number)
+        if reads is not None:
+            reads.put(part)
 
     def wait_reported(self, count: int) -> None:
         """Wait until ``count`` reports have arrived, or the process has ended."""
