@@ -335,6 +335,17 @@ def test_a_greeting_that_never_ends_is_left(working, monkeypatch):
         assert len(read_all(raw)) == 43  # the greeting of the worker, and then the end
 
 
+def test_a_greeting_that_comes_byte_by_byte_is_left(working, monkeypatch):
+    monkeypatch.setattr(workers, "_GREETING_S", 0.2)
+    sent = 0
+    with socket.create_connection(("127.0.0.1", working().port), 60) as raw:
+        assert len(raw.recv(43, socket.MSG_WAITALL)) == 43
+        with contextlib.suppress(OSError):
+            while not select.select([raw], [], [], 0.05)[0]:
+                sent += raw.send(b"h")
+    assert sent < 64  # what was asked for had not come
+
+
 def test_an_announced_length_of_2_gib_takes_no_memory(working, secret):
     with socket.create_connection(("127.0.0.1", working().port), 60) as raw:
         connect(raw, read_secret(secret))

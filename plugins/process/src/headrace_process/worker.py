@@ -130,6 +130,16 @@ class Worker:
     def _greet(self, connection: socket.socket, peer: Any) -> None:
         """Learn what a connection is for, and serve it; in a thread of its own."""
         asked: dict[str, Any] = {}
+
+        def give_up() -> None:
+            with contextlib.suppress(OSError):
+                socket.socket.shutdown(connection, socket.SHUT_RDWR)
+
+        late = threading.Timer(
+            _GREETING_S, give_up
+        )  # who sends a byte now and then is late as well
+        late.daemon = True
+        late.start()
         try:
             try:
                 connection.settimeout(_GREETING_S)
@@ -138,6 +148,7 @@ class Worker:
                 accept(connection, self._secret)
                 asked = hello.read(connection)
             finally:
+                late.cancel()
                 self._greetings.release()
             if asked.get("for") == "reports":
                 self._bring(connection, str(asked.get("token")))
