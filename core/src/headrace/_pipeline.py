@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import headrace
+from headrace._engine.async_streams import AsyncStream
 from headrace._engine.blueprint import Blueprint
 from headrace._engine.engine import Engine
 from headrace._engine.entrance import raise_failed, seconds
@@ -21,7 +22,6 @@ from headrace.errors import ConfigError, PluginError, SetupError
 from headrace.keys import Request
 
 if TYPE_CHECKING:
-    from headrace._engine.async_streams import AsyncStream
     from headrace._engine.entrance import Admitted
 
 Error = TypeVar("Error", bound=BaseException)
@@ -242,10 +242,6 @@ class Pipeline:
             RuntimeError: There is no running event loop.
             RequestError, ClosedError: As `stream`.
         """
-        from headrace._engine.async_streams import (
-            AsyncStream,  # it imports asyncio, see `call_async`
-        )
-
         return AsyncStream(self._entrance, self._admitted_one(data, timeout, priority))
 
     def _admitted_one(self, data: Any, timeout: float | None, priority: int) -> list[Admitted]:
