@@ -57,6 +57,11 @@ def speaks(text):
     logging.getLogger("far.away").warning("said %s", text)
     return os.getpid()
 
+@headrace.register("Letters")
+def letters(word):
+    yield from word
+    return word.upper()
+
 @headrace.register("Negative")
 def negative(data):
     if isinstance(data, str):
@@ -141,6 +146,13 @@ def test_each_request_has_its_own_outcome(host):
     assert first is third is None
     assert (type(bad), bad.key, bad.backend) == (InputError, "data", "Negative")
     assert [requests[0]["result"], requests[2]["result"]] == [-1, -3]
+
+
+def test_parts_of_an_answer_come_before_its_end(host):
+    with headrace.pipe({**host, "backend": "Host[Letters]"}) as pipe:
+        *parts, last = pipe.stream({"data": "abc"})
+    assert parts == [*"abc"]
+    assert last["result"] == "ABC"
 
 
 def test_large_values_arrive_as_they_were(host):
