@@ -52,10 +52,10 @@ SLOW = frozenset(
         ),
         *(
             "test_core_exit",
-            "test_core_process",
             "test_core_process_model",
             "test_cv_contract",
             "test_interpreter_exit",
+            *("test_host", "test_process", "test_process_conformance"),
         ),
         *("test_serve_clients", "test_serve_command", "test_serve_page", "test_serve_round_trip"),
         *("test_serve_workers", "test_serve_faults", "test_serve_shared_changes"),

@@ -38,6 +38,7 @@ MODULES = (
     "headrace.words",
     "headrace.policies",
     "headrace.hookspecs",
+    "headrace.isolation",
     "headrace.plan",
     "headrace.plugins",
     "headrace_testing",
