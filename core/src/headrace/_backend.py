@@ -146,6 +146,7 @@ class Backend(Checked):
     rerun: ClassVar[bool] = False
     reads: tuple[str, ...] | type = ("data",)
     writes: tuple[str, ...] | type = ("result",)
+    combine_ranges: ClassVar[Callable[..., tuple[int, int | None]]]
     takes: ClassVar[int | tuple[int, int | None]] = 0
     phases: ClassVar[int] = 1
     builds_elsewhere: ClassVar[bool] = False

@@ -10,6 +10,7 @@ BACKENDS = {
     "headrace-flow": "Iterate Observer Queue Recv Send",
     "headrace-observe": "Benchmark",
     "headrace-ort": "OnnxTensor",
+    "headrace-process": "Host Process",
     "headrace-remote": "Remote",
     "headrace-torch": (
         "ArgMaxTensor CatTensor ContiguousTensor CpuTensor CropTensor CvtColorTensor "
