@@ -25,6 +25,7 @@ class Begin(headrace.Backend):
         text: What was written: nothing yet.
     Batch:
         1 or more.
+
     Raises:
         InputError: ``data`` is no text, is empty, or has a character that the model does not know.
     Source:
@@ -60,6 +61,7 @@ class Letter(headrace.Backend):
         end: True after a full stop, and at the greatest length.
     Batch:
         1 or more.
+
     Raises:
         BackendError: ``length`` or ``seed`` is no int.
     Source:
