@@ -115,7 +115,8 @@ class Backend(Checked):
             tried one by one. A backend that overwrites a key that it reads must leave it False.
         reads, writes: The keys of a request that `forward` reads and writes; ``"{option}"`` stands for the key
             that an option names, or for all keys of a list or table; a TypedDict class may be given in place of the
-            tuple. Where only `init` knows the keys (the inputs of a model), it may set these on the instance.
+            tuple. Where only `init` knows the keys (the inputs of a model), it may set these on the instance. What a
+            container with one child writes, apart from ``data``, no request has to bring for that child.
         takes: How many children stand in ``[ ]``: a number, or (least, most) with most None for any number.
         phases: How many phases, separated by ``;``, stand in ``[ ]``.
         builds_elsewhere: True for a container whose children live in another place, such as another
