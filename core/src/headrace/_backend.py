@@ -115,8 +115,9 @@ class Backend(Checked):
             tried one by one. A backend that overwrites a key that it reads must leave it False.
         reads, writes: The keys of a request that `forward` reads and writes; ``"{option}"`` stands for the key
             that an option names, or for all keys of a list or table; a TypedDict class may be given in place of the
-            tuple. Where only `init` knows the keys (the inputs of a model), it may set these on the instance. What a
-            container with one child writes, apart from ``data``, no request has to bring for that child.
+            tuple. Where only `init` knows the keys (the inputs of a model), it may set these on the instance.
+        gives: The keys that a container with one child sets before that child runs, written as `reads` are: no
+            request has to bring them for that child.
         takes: How many children stand in ``[ ]``: a number, or (least, most) with most None for any number.
         phases: How many phases, separated by ``;``, stand in ``[ ]``.
         builds_elsewhere: True for a container whose children live in another place, such as another
@@ -145,6 +146,7 @@ class Backend(Checked):
     rerun: ClassVar[bool] = False
     reads: tuple[str, ...] | type = ("data",)
     writes: tuple[str, ...] | type = ("result",)
+    gives: tuple[str, ...] = ()
     takes: ClassVar[int | tuple[int, int | None]] = 0
     phases: ClassVar[int] = 1
     builds_elsewhere: ClassVar[bool] = False

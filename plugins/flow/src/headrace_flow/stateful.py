@@ -8,6 +8,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, model_validator
+from typing_extensions import NotRequired, TypedDict
 
 import headrace
 from headrace import PENDING
@@ -16,7 +17,7 @@ from headrace.words import run_child, select
 from headrace_flow.order import InOrder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping
+    from collections.abc import Callable, Hashable, Iterable, Mapping
 
     from headrace.keys import Request
 
@@ -155,15 +156,13 @@ class StateFul(headrace.Backend):
 
     Reads:
         {key}: Which session: text, a number, or anything else that can be hashed.
-        sequence_start: Whether the session begins anew. Need not be there.
-        sequence_end: Whether the session ends. Need not be there.
     Writes:
         result: What X writes, without the outputs under ``keep``.
     Batch:
         That of X. Where a batch of X has a least size, ``pad = true`` fills up what requests that wait leave.
 
     Raises:
-        InputError: The session cannot be hashed.
+        InputError: The session is not there, or cannot be hashed.
         OverloadedError: The session is new, and ``states`` sessions are kept.
         ContractError: X gave no output that ``keep`` names; or the word is not outermost in its node.
     Source:
@@ -211,8 +210,8 @@ class StateFul(headrace.Backend):
 
     takes = 1
     uses_pipeline = True
-    reads = ("{key}",)
-    writes = ("result", "{keep}")
+    reads: tuple[str, ...] | type = ("{key}",)
+    gives = ("{keep}",)
 
     @staticmethod
     def clock() -> float:
@@ -223,7 +222,7 @@ class StateFul(headrace.Backend):
         """Find the sessions of the node, and the inputs that the child declares."""
         self.options, self.context = options, context
         (self._child,) = context.children
-        self.reads = (options.key,)
+        self.reads = _reads(options.key, (START, END, *options.keep.values()))
         self._sessions = context.pipeline.get_or_create(
             ("sessions", context.node_name), lambda: Sessions(self.clock)
         )
@@ -287,12 +286,15 @@ class StateFul(headrace.Backend):
         return outcomes
 
     def _admit(self, request: Request) -> bool:
-        session = request[self.options.key]
+        key, wanted = self.options.key, "text, a number, or what else can be hashed"
+        if key not in request:
+            raise InputError("the request has no session", key=key, expected=wanted, got="nothing")
+        session = request[key]
         try:
             hash(session)
         except TypeError:
-            wanted, got = "text, a number, or what else can be hashed", type(session).__name__
-            raise InputError(key=self.options.key, expected=wanted, got=got) from None
+            got = type(session).__name__
+            raise InputError(key=key, expected=wanted, got=got) from None
         self._sessions.admit(session)
         return True
 
@@ -354,6 +356,12 @@ class StateFul(headrace.Backend):
         if ran.after is None or self.context.unwanted(ran.request):
             return (lambda before: before) if self.options.on_error == "keep" else lambda _: None
         return lambda _: ran.after
+
+
+def _reads(key: str, optional: Iterable[str]) -> type:
+    """Return the keys that a request has, apart from those of the child; only one has to be there."""
+    kinds: dict[str, Any] = {**dict.fromkeys(optional, NotRequired[Any]), key: Any}
+    return TypedDict("Reads", kinds)  # type: ignore[operator, no-any-return]
 
 
 def zeros(declared: Mapping[str, Any]) -> Any:
