@@ -356,6 +356,9 @@ class InitContext:
             where it has ended, the function is called at once.
         unwanted: ``unwanted(request)`` tells whether nobody waits any more for a request that is kept as PENDING,
             or is in the batch that runs: it was cancelled, its time is over, or it has ended otherwise.
+        alongside: ``alongside()``, in ``forward``: the requests that other instances of the node have in their batches
+            at this moment, also where `forward` has not begun, each with what the class's ``enter`` returned for it.
+            It is for a backend that keeps an order.
         followed_by: The class of the one element that is given what this one writes, in a sequence without
             prefixes. So two classes that know each other may agree on a form of the value that no other
             backend sees. None where any backend may be given it.
@@ -397,6 +400,7 @@ class InitContext:
     finish: Callable[[Request, Any], bool] = _not_kept
     on_end: Callable[[Request, Callable[[Request], object]], object] = _not_kept
     unwanted: Callable[[Request], bool] = _not_kept
+    alongside: Callable[[], list[tuple[Request, Any]]] = list
 
     def __post_init__(self) -> None:
         if self.scope is None:

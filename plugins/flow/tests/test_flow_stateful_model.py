@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 import threading
 import tracemalloc
@@ -175,7 +176,7 @@ def expected_without_bound(model, step):
 
 
 @pytest.mark.parametrize("instance_num", [2, 4])
-def test_with_several_instances_no_session_runs_twice_at_once_and_no_word_is_lost(instance_num):
+def test_with_several_instances_no_session_runs_twice_at_once_and_order_holds(instance_num):
     config = {"backend": "StateFul(session)[Words]", "keep": {"words": "before"}, "max": 4}
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
@@ -189,68 +190,113 @@ def test_with_several_instances_no_session_runs_twice_at_once_and_no_word_is_los
     assert not Words.overlaps
     assert (counts["busy"], counts["waiting"], counts["kept"]) == (0, 0, 7)
     for session in range(7):
-        mine = answers[session::7]
-        assert sorted(map(len, mine)) == [*range(1, 101)]
-        assert mine == sorted(mine, key=len)  # each has the words of those before it
-        assert mine[-1] == tuple(range(session, 700, 7))
+        words = range(session, 700, 7)
+        assert answers[session::7] == [tuple(words[:n]) for n in range(1, 101)]
 
 
 class Lines:
-    """The context of a backend, as far as InOrder uses it: what is asked for, and the ends that were told."""
+    """The context of a backend, as far as InOrder uses it: what is asked for, and the ends that are to be told.
+
+    A request has its ``number`` as it came in; ``others`` are run by other instances.
+    """
 
     def __init__(self):
-        self.resumed, self.ends, self.over = [], {}, set()
+        self.resumed, self.ends, self.over, self.others = [], [], [], []
 
     def resume(self, request):
-        if id(request) in self.over:
+        if request in self.over:
             return False
-        self.resumed.append(request)
+        self.resumed.append(request["number"])
         return True
 
     def on_end(self, request, function):
-        self.ends[id(request)] = function
+        self.ends.append((request["number"], function))
+
+    def tell(self, request):
+        for function in [one for number, one in self.ends if number == request["number"]]:
+            function(request)
+
+    def alongside(self):
+        return [(one, one["number"]) for one in self.others]
+
+    @staticmethod
+    def entered(request):
+        return request["number"]
 
 
-class TestInOrder:
-    def test_the_next_is_called_when_the_one_before_has_left(self):
-        order, context = InOrder(), Lines()
-        first, second, third, other = ({"n": n} for n in range(4))
-        assert order.take("k", first, context)
-        assert not order.take("k", second, context)
-        assert not order.take("k", third, context)
-        assert order.take("l", other, context)
+def a_line(count):
+    made = [{"number": number, "key": "k"} for number in range(1, count + 1)]
+    return InOrder(operator.itemgetter("key")), Lines(), made
+
+
+def test_the_next_is_called_when_the_one_before_has_left():
+    order, context, requests = a_line(4)
+    other = {"number": 9, "key": "l"}
+    assert order.take([*requests[:3], other], context) == [True, False, False, True]
+    order.leave("k")
+    assert context.resumed == [2]
+    assert order.take([requests[3]], context) == [False]
+    for one in requests[1:]:
+        assert context.resumed[-1] == one["number"]
+        assert order.take([one], context) == [True]
         order.leave("k")
-        assert context.resumed == [second]
-        assert not order.take("k", newcomer := {"n": 4}, context)
-        assert order.take("k", second, context)
-        for one in (third, newcomer):
-            order.leave("k")
-            assert context.resumed[-1] is one
-            assert order.take("k", one, context)
-        order.leave("k")
-        order.leave("l")
-        assert order.statistics() == {"busy": 0, "waiting": 0}
-
-    def test_who_ends_while_it_waits_or_is_called_gives_the_turn_on(self):
-        order, context = InOrder(), Lines()
-        requests = [{"n": n} for n in range(5)]
-        assert [order.take("k", one, context) for one in requests] == [True, *[False] * 4]
-        context.ends[id(requests[2])](requests[2])  # it waits
-        context.over.add(id(requests[1]))  # it has ended, which is told later
-        order.leave("k")
-        assert context.resumed == [requests[3]]
-        context.ends[id(requests[1])](requests[1])
-        context.ends[id(requests[3])](requests[3])  # it was called
-        assert context.resumed == [requests[3], requests[4]]
-        assert order.take("k", requests[4], context)
-        order.leave("k")
-        for one in requests[1:]:  # told late, or of one that has run: nothing changes
-            context.ends[id(one)](one)
-        assert not order.busy("k")
+    order.leave("l")
+    assert context.resumed == [2, 3, 4]
+    assert order.statistics() == {"busy": 0, "waiting": 0}
 
 
-def test_an_hour_of_a_thousand_sessions_that_come_and_go_keeps_memory_flat():
-    """Each session has a piece a second for about a minute; half of them end, the others just stop."""
+def test_who_ends_while_it_waits_or_is_called_gives_the_turn_on():
+    order, context, requests = a_line(5)
+    assert order.take(requests, context) == [True, *[False] * 4]
+    context.tell(requests[2])  # it waits
+    context.over.append(requests[1])  # it has ended, which is told later
+    order.leave("k")
+    assert context.resumed == [4]
+    context.tell(requests[1])
+    context.tell(requests[3])  # it was called
+    assert context.resumed == [4, 5]
+    assert order.take([requests[4]], context) == [True]
+    order.leave("k")
+    for one in requests:  # told late, or of one that has run: nothing changes
+        context.tell(one)
+    assert not order.busy("k")
+
+
+def test_who_came_in_before_goes_first_also_when_another_instance_is_late_with_it():
+    order, context, requests = a_line(4)
+    context.others = requests[:2]
+    assert order.take(requests[2:], context) == [False, False]
+    context.others = requests[1:2]
+    assert order.take(requests[:1], context) == [True]
+    order.leave("k")
+    assert context.resumed == [3]  # the second is late
+    assert order.take(requests[2:3], context) == [False]  # so it waits again
+    context.others = []
+    assert order.take(requests[1:2], context) == [True]
+    context.tell(requests[0])
+    assert context.resumed == [3]
+    for one in requests[2:]:
+        order.leave("k")
+        assert context.resumed[-1] == one["number"]
+        assert order.take([one], context) == [True]
+    order.leave("k")
+    assert not order.busy("k")
+
+
+def test_who_waits_for_one_that_never_comes_is_called_when_that_has_ended():
+    order, context, requests = a_line(2)
+    context.others = requests[:1]
+    assert order.take(requests[1:], context) == [False]
+    context.others = []
+    context.tell(requests[0])
+    assert context.resumed == [2]
+    assert order.take(requests[1:], context) == [True]
+    order.leave("k")
+    assert not order.busy("k")
+
+
+def test_an_hour_of_more_than_a_thousand_sessions_that_come_and_go_keeps_memory_flat():
+    """Twenty begin every minute, with three pieces each; half of them end, the others just stop."""
     Timed.fake = FakeClock()
     config = {"backend": "Timed(session)[Keeps]", "keep": {"state": "before"}, "max": 64}
 
@@ -260,7 +306,7 @@ def test_an_hour_of_a_thousand_sessions_that_come_and_go_keeps_memory_flat():
         def forward(self, batch):
             for request in batch:
                 count = request["before"][0] + 1 if "before" in request else 1
-                request["result"] = {"state": (count, bytearray(4096)), "count": count}
+                request["result"] = {"state": (count, bytearray(1 << 15)), "count": count}
 
     headrace.register("Keeps", Keeps, replace=True)
     sizes, begun = [], 0
@@ -268,18 +314,21 @@ def test_an_hour_of_a_thousand_sessions_that_come_and_go_keeps_memory_flat():
         tracemalloc.start()
         try:
             for minute in range(60):
-                begun += 1000
-                for turn in range(3):  # of the pieces of a minute: the first, one between, the last
-                    ends = turn == 2
+                begun += 20
+                for turn in range(3):
                     wave = [
-                        {"session": (minute, n), "data": 0, "sequence_end": ends and n % 2 == 0}
-                        for n in range(1000)
+                        {
+                            "session": (minute, n),
+                            "data": 0,
+                            "sequence_end": turn == 2 and n % 2 == 0,
+                        }
+                        for n in range(20)
                     ]
                     done = [one.result(WAIT_S) for one in map(pipe.submit, wave)]
                     assert {one["result"]["count"] for one in done} == {turn + 1}
                     del done, wave
                     Timed.fake.advance(20)
-                assert pipe.stats()["sessions"]["main"]["kept"] <= 1000
+                assert pipe.stats()["sessions"]["main"]["kept"] <= 20
                 sizes.append(tracemalloc.get_traced_memory()[0])
         finally:
             tracemalloc.stop()

@@ -244,6 +244,7 @@ class ElementBuilder:
             finish=keeping.finish,
             on_end=keeping.on_end,
             unwanted=keeping.unwanted,
+            alongside=partial(keeping.alongside, element.cls),
         )
 
     def _late(self, asking: Backend, element: Element, at: BuildSite, text: str) -> Backend:

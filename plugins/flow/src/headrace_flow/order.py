@@ -2,45 +2,64 @@
 
 Whoever needs it (`StateFul`, the order of the pictures of one source, ...) holds one `InOrder` for all instances of a node::
 
+    enter = staticmethod(arrival)
+
     def forward(self, batch):
-        outcomes, mine = [None] * len(batch), []
-        for place, request in enumerate(batch):
-            if self.order.take(request["source"], request, self.context):
-                mine.append(place)  # it runs now
-            else:
+        outcomes = [None] * len(batch)
+        turns = self.order.take(batch, self.context)
+        mine = [place for place, turn in enumerate(turns) if turn]
+        for place, turn in enumerate(turns):
+            if not turn:
                 outcomes[place] = headrace.PENDING  # it comes again when its turn has come
         ...
 
 and calls ``order.leave(key)`` for each that has run, once nothing of it runs any more (``context.at_batch_end``).
 No thread waits, and the scheduler knows nothing of it.
+
+**Several instances.** Of two batches that were cut one after the other, the second may come here first. So the order is that
+of the numbers which `arrival` gives as requests come in, and who comes here also looks at what other instances run: a request
+of the same key that came in before it, and has not been here yet, goes first.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Sequence
 
     import headrace
     from headrace.keys import Request
 
-__all__ = ["InOrder"]
+__all__ = ["InOrder", "arrival"]
 
 _WAITS, _CALLED, _RUNS, _OVER = range(4)
+
+
+_numbers = itertools.count(1)
+
+
+def arrival(request: Request) -> int:
+    """Return the number of a request that comes in: the ``enter`` of a backend that holds an `InOrder`."""
+    return next(_numbers)
 
 
 class _Turn:
     """The place of one request in the line of its key: it waits, is called (resumed), runs, or is over."""
 
-    __slots__ = ("request", "resume", "stage")
+    __slots__ = ("number", "request", "resume", "stage")
 
-    def __init__(self, stage: int, request: Request, resume: Callable[[Request], bool]) -> None:
-        self.stage = stage
+    def __init__(
+        self, number: int, request: Request, resume: Callable[[Request], bool], stage: int
+    ) -> None:
+        self.number = number
         self.request = request
         self.resume = resume
+        self.stage = stage
 
 
 class InOrder:
@@ -48,37 +67,73 @@ class InOrder:
 
     A request that waits for its turn, or was called and waits in the queue again, may end otherwise: by its deadline, a
     cancellation, a close. Then it leaves the line, and the one behind it has the turn.
+
+    Args:
+        key_of: Returns the key of a request; where it raises, the request is none of a line.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, key_of: Callable[[Request], Hashable]) -> None:
+        self._key_of = key_of
         self._lock = threading.Lock()
         self._lines: dict[Hashable, deque[_Turn]] = {}
 
-    def take(self, key: Hashable, request: Request, context: headrace.InitContext) -> bool:
-        """Tell whether it is the turn of a request; if not, it is in the line from now on.
+    def take(self, requests: Sequence[Request], context: headrace.InitContext) -> list[bool]:
+        """Tell of each request whether it is its turn; if not, it is in the line of its key from now on.
 
         Args:
-            key: Requests of equal keys run one after the other.
-            request: A request of the batch that runs.
-            context: The context of the backend that runs it.
+            requests: Requests of the batch that runs, each with a key.
+            context: The context of the backend that runs them.
 
         Returns:
             True: it runs now, and `leave` has to be called afterwards. False: its outcome has to be `headrace.PENDING`;
             it is resumed, and comes here again, when its turn has come.
         """
+        elsewhere: dict[Hashable, list[tuple[int, Request]]] = {}
+        for other, number in context.alongside():
+            with suppress(Exception):  # a dict of a user may raise anything
+                elsewhere.setdefault(self._key_of(other), []).append((number or 0, other))
+        return [self._take(one, context, elsewhere) for one in requests]
+
+    def _take(
+        self,
+        request: Request,
+        context: headrace.InitContext,
+        elsewhere: dict[Hashable, list[tuple[int, Request]]],
+    ) -> bool:
+        key, number = self._key_of(request), context.entered(request) or 0
+        with self._lock:
+            line = self._lines.setdefault(key, deque())
+            earlier = [
+                other
+                for before, other in elsewhere.get(key, ())
+                if before < number and all(one.request is not other for one in line)
+            ]
+            called = bool(line) and line[0].stage == _CALLED and line[0].request is request
+            if called:
+                turn = line[0]
+                turn.stage = _WAITS if earlier else _RUNS
+            else:
+                turn = _Turn(number, request, context.resume, _WAITS)
+                place = len(line)
+                while place and line[place - 1].stage == _WAITS and line[place - 1].number > number:
+                    place -= 1
+                line.insert(place, turn)
+                if not place and not earlier:
+                    turn.stage = _RUNS
+            if turn.stage == _RUNS:
+                return True
+        for other in earlier:
+            context.on_end(other, lambda _: self._look(key))
+        if not called:
+            context.on_end(request, lambda _: self._ended(key, turn))
+        return False
+
+    def _look(self, key: Hashable) -> None:
+        """Call the first of a line, where none has the turn: another request, for which it waited, has ended."""
         with self._lock:
             line = self._lines.get(key)
-            if line is None:
-                self._lines[key] = deque([_Turn(_RUNS, request, context.resume)])
-                return True
-            first = line[0]
-            if first.stage == _CALLED and first.request is request:
-                first.stage = _RUNS
-                return True
-            turn = _Turn(_WAITS, request, context.resume)
-            line.append(turn)
-        context.on_end(request, lambda _: self._ended(key, turn))
-        return False
+            called = self._next(key) if line and line[0].stage == _WAITS else None
+        self._call(key, called)
 
     def leave(self, key: Hashable) -> None:
         """Give the turn of a key to the next in its line, since the one that ran has ended."""
@@ -116,7 +171,12 @@ class InOrder:
         called: _Turn | None = None
         with self._lock:
             if turn.stage == _WAITS:
-                self._lines[key].remove(turn)
+                line = self._lines[key]
+                line.remove(turn)
+                if not line:
+                    del self._lines[key]
+                elif line[0].stage == _WAITS:
+                    called = self._next(key)
             elif turn.stage == _CALLED:
                 self._lines[key].popleft()
                 called = self._next(key)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
+from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, model_validator
@@ -14,7 +16,7 @@ import headrace
 from headrace import PENDING
 from headrace.errors import ContractError, InputError, OverloadedError
 from headrace.words import run_child, select
-from headrace_flow.order import InOrder
+from headrace_flow.order import InOrder, arrival
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -52,8 +54,8 @@ class Sessions:
         idle_s, states: The options of `StateFul`, as the last instance was built with.
     """
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self.order = InOrder()
+    def __init__(self, key: str, clock: Callable[[], float]) -> None:
+        self.order = InOrder(itemgetter(key))
         self.idle_s, self.states = 60.0, 10_000
         self._clock = clock
         self._lock = threading.Lock()
@@ -133,7 +135,7 @@ class _Ran:
 
     def __init__(self, session: Hashable, request: Request) -> None:
         self.session, self.request = session, request
-        self.ends = bool(request.get(END))
+        self.ends = False
         self.after: dict[str, Any] | None = None  # what it leaves; None where it has failed
 
 
@@ -213,6 +215,8 @@ class StateFul(headrace.Backend):
     reads: tuple[str, ...] | type = ("{key}",)
     gives = ("{keep}",)
 
+    enter = staticmethod(arrival)
+
     @staticmethod
     def clock() -> float:
         """Return the time in seconds by which idle sessions go; a subclass in a test has a clock of its own."""
@@ -224,7 +228,7 @@ class StateFul(headrace.Backend):
         (self._child,) = context.children
         self.reads = _reads(options.key, (START, END, *options.keep.values()))
         self._sessions = context.pipeline.get_or_create(
-            ("sessions", context.node_name), lambda: Sessions(self.clock)
+            ("sessions", context.node_name), partial(Sessions, options.key, self.clock)
         )
         self._sessions.idle_s, self._sessions.states = options.idle_s, options.states
         self._described = dict(self._child.describe())
@@ -269,11 +273,15 @@ class StateFul(headrace.Backend):
         places = select(batch, range(len(batch)), self._admit, outcomes, fillers=False)
         mine, self._inside = [], True
         try:
-            for place in places:
-                if self._takes_turn(batch[place]):
+            turns = self._sessions.order.take([batch[place] for place in places], self.context)
+            for place, turn in zip(places, turns, strict=True):
+                if turn:
                     mine.append(place)
+                    self._ran.append(_Ran(batch[place][self.options.key], batch[place]))
                 else:
                     outcomes[place] = PENDING
+            for ran in self._ran:
+                self._give(ran)
             run_child(self._child, batch, mine, outcomes, pad=self.context.pad)
             for ran, place in zip(self._ran, mine, strict=True):
                 if outcomes[place] is None:
@@ -298,17 +306,14 @@ class StateFul(headrace.Backend):
         self._sessions.admit(session)
         return True
 
-    def _takes_turn(self, request: Request) -> bool:
-        """Give a request the state of its session, if it is its turn."""
-        ran = _Ran(request[self.options.key], request)
-        if not self._sessions.order.take(ran.session, request, self.context):
-            return False
-        self._ran.append(ran)
+    def _give(self, ran: _Ran) -> None:
+        """Give a request the state of its session."""
+        request = ran.request
+        ran.ends = bool(request.get(END))
         state = None if request.get(START) else self._sessions.state(ran.session)
         for key in self.options.keep.values():
             request.pop(key, None)
         request.update(self._zeros if state is None else state)
-        return True
 
     def _keep(self, ran: _Ran) -> Exception | None:
         """Take what is kept out of what the child has written; return an error where it is not there."""
