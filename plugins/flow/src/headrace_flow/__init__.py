@@ -1,4 +1,4 @@
-"""Headrace words that hand requests over between nodes: `Queue`, `Send`, `Recv`, `Observer`; and `KVStorage`.
+"""Headrace words that keep requests or hand them over: `Queue`, `Send`, `Recv`, `Observer`, `StateFul`; and `KVStorage`.
 
 Nothing is imported until it is used: ``import headrace_flow`` loads no pydantic.
 """
@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headrace_flow.queues import Observer, Queue, Recv, Send
+    from headrace_flow.stateful import StateFul
     from headrace_flow.storage import KVStorage
 
 __version__ = "0.1.0"
 
-__all__ = ["KVStorage", "Observer", "Queue", "Recv", "Send", "__version__"]
+__all__ = ["KVStorage", "Observer", "Queue", "Recv", "Send", "StateFul", "__version__"]
 
 _HOME = {"KVStorage": "storage", **dict.fromkeys(("Observer", "Queue", "Recv", "Send"), "queues")}
+_HOME["StateFul"] = "stateful"
 
 
 def __getattr__(name: str) -> Any:
