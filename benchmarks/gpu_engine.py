@@ -54,8 +54,8 @@ class EngineBench:
         self, engine: Any, rows: int, *, streams: int, graph: bool = False, copies: bool = False
     ) -> Any:
         """Measure an engine by the loop of trtexec."""
-        from headrace_trt.benching import bench_engine
         from headrace_trt.signature import read_signature
+        from headrace_trt.tools.benching import bench_engine
 
         (port,) = read_signature(engine).inputs
         shapes = {port.name: (rows, *port.best[1:])}

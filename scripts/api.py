@@ -37,6 +37,7 @@ MODULES = (
     "headrace.words",
     "headrace.policies",
     "headrace.hookspecs",
+    "headrace.plan",
     "headrace.plugins",
     "headrace_testing",
     "headrace_cli.for_plugins",

@@ -1,4 +1,4 @@
-"""Write docs/catalogue.md: every backend of this repository's distributions, from their classes.
+"""Write docs/catalogue.md: every backend and batch policy of this repository's distributions, from their classes.
 
 python scripts/catalogue.py            write the page
 python scripts/catalogue.py --check    exit 1 when the page is not what the code says
@@ -6,6 +6,7 @@ python scripts/catalogue.py --check    exit 1 when the page is not what the code
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import json
 import re
@@ -16,6 +17,7 @@ from typing import Any
 from generated import write_or_check
 from typer.testing import CliRunner
 
+from headrace.policies import Greedy
 from headrace_cli.app import app
 
 if sys.version_info >= (3, 11):
@@ -28,7 +30,7 @@ PAGE = ROOT / "docs" / "catalogue.md"
 
 HEAD = """# Catalogue
 
-Every backend of the distributions in this repository, made from the code by
+Every backend of the distributions in this repository, and every batch policy of the plugins, made from the code by
 `python scripts/catalogue.py`. `headrace plugins info NAME` prints the same for whatever is installed.
 
 The range is that of a batch, in weights (`request_size`, 1 for most requests), before the node's own
@@ -51,6 +53,49 @@ def project(folder: Path) -> dict[str, Any]:
     text = (folder / "pyproject.toml").read_text(encoding="utf-8")
     found: dict[str, Any] = tomllib.loads(text)["project"]
     return found
+
+
+def policies(distribution: str) -> dict[str, type[Any]]:
+    """Return the batch policies that a distribution offers, by name."""
+    done = CliRunner().invoke(app, ["plugins", "info", distribution, "--json"])
+    found: dict[str, str] = {}
+    for plugin in json.loads(done.stdout)["plugins"]:
+        found.update(plugin["hooks"]["batch_policies"])
+    return {name: import_object(path) for name, path in sorted(found.items())}
+
+
+def import_object(path: str) -> Any:
+    """Return what a path like ``package.module:name`` names."""
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def policy_options(cls: Any) -> list[dict[str, Any]]:
+    """Return the options of a policy, its own ones first."""
+    base = Greedy.Options.model_fields
+    fields = sorted(cls.Options.model_fields.items(), key=lambda field: field[0] in base)
+    schema = cls.Options.model_json_schema()["properties"]
+    return [
+        {
+            "name": name,
+            "type": type_of(schema[name]),
+            "required": field.is_required(),
+            "default": field.default,
+            "description": field.description or "",
+        }
+        for name, field in fields
+    ]
+
+
+def type_of(schema: dict[str, Any]) -> str:
+    """Return the type of an option in words."""
+    if "enum" in schema:
+        return " | ".join(json.dumps(one) for one in schema["enum"])
+    if "anyOf" in schema:
+        kinds = [type_of(one) for one in schema["anyOf"] if one.get("type") != "null"]
+        return " | ".join(kinds)
+    known = {"string": "text", "boolean": "true or false", "array": "numbers"}
+    return known.get(schema["type"], str(schema["type"]))
 
 
 def described(distribution: str) -> list[dict[str, Any]]:
@@ -147,7 +192,18 @@ def part(folder: Path) -> str:
         entry(same[0], [other["name"] for other in same[1:]])
         for same in sorted(groups, key=lambda same: same[0]["name"].lower())
     ]
+    entries += [policy_entry(*one) for one in policies(name).items()]
     return "\n".join([*lines, *entries])
+
+
+def policy_entry(name: str, cls: type[Any]) -> str:
+    """Write what the page says about one batch policy."""
+    text, found = sections(cls.__doc__ or "")
+    lines = [f"### {name} (batch policy)", "", text, ""]
+    if "Example" in found:
+        lines += listed("Example", found["Example"])
+    lines += option_rows(policy_options(cls))
+    return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
 def page() -> str:

@@ -84,6 +84,16 @@ def test_instances_measures_every_setting_beside_one_shared_session(tmp_path):
     assert all(load["rps"] > 0 for found in loads.values() for load in found)
 
 
+def test_alike_measures_every_policy_beside_greedy(tmp_path):
+    pytest.importorskip("onnx")
+    text, figures = run("benchmarks.alike", tmp_path, "--clients", "4")
+    cell = figures["4"]
+    assert cell["ratio"]["greedy"] == {"rps": 1.0, "p99": 1.0}
+    for side, loads in cell["loads"].items():
+        assert side in text
+        assert all(load["rps"] > 0 for load in loads)
+
+
 def test_spinning_measures_idle_threads_that_spin_and_that_sleep_beside_a_plain_loop(tmp_path):
     pytest.importorskip("onnx")
     text, figures = run("benchmarks.spinning", tmp_path, "--threads", "2", "--sizes", "0.02 ms")
@@ -323,3 +333,13 @@ def test_remote_overhead_counts_every_request(tmp_path):
     for one in figures["killed"].values():
         assert one["wrong"] == 0
         assert one["answered"] + sum(one["failed"].values()) == one["sent"]
+
+
+def test_vision_files_runs_every_side(tmp_path):
+    for needed in ("onnx", "trackers", "headrace_ort", "headrace_vision"):
+        pytest.importorskip(needed)
+    text, figures = run("benchmarks.vision.files", tmp_path)
+    sides = {"loop", "threads", "detect", "process_video", "save", "runner"}
+    assert set(figures["sides"]) == sides
+    assert all(one["fps"] > 0 for rows in figures["sides"].values() for one in rows)
+    assert all(side in text for side in sides)

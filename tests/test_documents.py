@@ -46,6 +46,7 @@ DOCUMENTS = [
     ROOT / "docs" / "threads_and_streams.md",
     ROOT / "docs" / "elsewhere.md",
     ROOT / "docs" / "functions.md",
+    ROOT / "docs" / "parts.md",
     ROOT / "docs" / "from_torchpipe.md",
     ROOT / "docs" / "production.md",
     ROOT / "docs" / "signals.md",
@@ -104,7 +105,8 @@ RUN_ELSEWHERE = {
     "python examples/classify/prepare.py": "plugins/torch: test_torch_example",
     "headrace run examples/classify/classify.toml examples/classify/made/digits": "the same",
     "headrace run examples/classify/torchvision.toml PICTURES": "the same",
-    "headrace serve examples/serve/thumbnail.toml --port 8000": "test_example_serve",
+    "headrace serve examples/serve/models --port 8000": "test_example_serve",
+    "headrace models examples/serve/models": "test_example_serve",
     "headrace serve examples/ocr/page.toml --port 8000 --cors-origin "
     "http://localhost:8080": "test_example_serve",
     "curl -s --data-binary @examples/ocr/made/pages/letter.png "

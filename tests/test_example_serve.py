@@ -73,6 +73,17 @@ def test_the_commands_of_the_page(address, tmp_path):
     assert said[2] == f"photo.jpg\t{size} bytes\n" * 2
 
 
+def test_the_folder_is_built_and_shown():
+    (command,) = [one for one in COMMANDS if one.startswith("headrace models")]
+    done = subprocess.run(
+        [sys.executable, "-m", *shlex.split(command)],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert [row.split()[:3] for row in done.stdout.splitlines()[1:]] == [
+        ["thumbnail:1", "ready", "cpu"]
+    ]
+
+
 @pytest.mark.skipif(sys.platform == "win32" or not shutil.which("curl"), reason="needs curl")
 def test_the_commands_of_bodies_of_json():
     sklearn = pytest.importorskip("sklearn.datasets")

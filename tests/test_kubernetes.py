@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "examples" / "kubernetes"
 PAGE = ROOT / "docs" / "kubernetes.md"
-THUMBNAIL = ROOT / "examples" / "serve" / "thumbnail.toml"
+THUMBNAIL = ROOT / "examples" / "serve" / "models" / "thumbnail.toml"
 SCHEMAS = Path(__file__).parent / "kubernetes_schemas"
 OWN_SCHEMAS = {"ScaledObject": "scaledobject.json", "InferenceService": "inferenceservice.json"}
 VERSIONS = ("1.27", kubernetes_validate.latest_version())
@@ -292,7 +292,7 @@ def test_the_image_has_what_the_manifests_start(help_text):
         installed.split()
     )
     source, target = re.search(r"COPY (examples\S+) (\S+)", image).groups()
-    assert ROOT / source == THUMBNAIL
+    assert ROOT / source == THUMBNAIL.parent
     assert {one["command"][2] for one, _ in containers() if "gpu" not in one["image"]} == {target}
     (started,) = re.findall(r"^CMD (.*)$", image, re.MULTILINE)
     assert set(options_of(json.loads(started))) <= set(re.findall(r"(--[a-z-]+)", help_text))

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import api
+import names_elsewhere
 import pytest
 import reference
 import words_of_core
@@ -34,6 +35,16 @@ def test_the_table_of_words_is_what_their_modules_say():
         assert issubclass(getattr(importlib.import_module(module), word), headrace.Backend)
     entries = tomllib.loads(words_of_core.PROJECT.read_text(encoding="utf-8"))["project"]
     assert entries["entry-points"]["headrace.backends"] == CORE_BACKENDS
+
+
+def test_the_table_of_names_that_plugins_bring_is_what_the_plugins_say():
+    written = names_elsewhere.TABLE.read_text(encoding="utf-8")
+    assert written == names_elsewhere.table(), "run: python scripts/names_elsewhere.py"
+    for plugin in headrace.plugins.installed():
+        if plugin.distribution in names_elsewhere.names()[0]:
+            brought = {*plugin.backends, *plugin.hooks["definitions"]}
+            known = headrace.plugins.KNOWN_BACKENDS
+            assert {name for name in brought if known[name] == plugin.distribution} == brought
 
 
 def test_the_page_is_what_the_code_says():

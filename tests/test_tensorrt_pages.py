@@ -73,7 +73,7 @@ def run(command: str) -> None:
     from typer.testing import CliRunner
 
     from headrace_cli.app import app
-    from headrace_trt.cli import app as trt
+    from headrace_trt.tools.cli import app as trt
 
     words = shlex.split(command)
     if words[0] == "python":

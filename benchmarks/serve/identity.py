@@ -43,7 +43,7 @@ from benchmarks.serve.floor import METHOD
 from benchmarks.serve.ours import SIDES
 from benchmarks.servers.process import read_cores
 
-from headrace_serve.grpc_messages import message
+from headrace_serve.grpc.messages import message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from benchmarks.load import arguments, environment, print_environment, save
 
-from headrace_serve.grpc_messages import message
+from headrace_serve.grpc.messages import message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -91,7 +91,7 @@ BESIDE = """
 import sys
 for name in sys.argv[1:]:
     __import__(name)
-from headrace_serve.grpc_messages import message
+from headrace_serve.grpc.messages import message
 made = message("inference.ModelInferRequest")(model_name="m")
 assert made.SerializeToString() == bytes([10, 1, 109])
 """
@@ -132,7 +132,7 @@ def check(folder: Path, http: str, grpc: str) -> bool:
     for name in ("kserve", "mlserver"):
         python = environment(folder, name)
         print(version(python, name).strip(), version(python, "protobuf").strip())
-        ours = "headrace_serve.grpc_messages"
+        ours = "headrace_serve.grpc.messages"
         orders = ((ours, THEIRS[name]), (THEIRS[name], ours))
         found += [
             run(f"  {' before '.join(order)}", [python, "-c", BESIDE, *order]) for order in orders
@@ -141,7 +141,7 @@ def check(folder: Path, http: str, grpc: str) -> bool:
             found.append(run("  its clients", [python, "-c", KSERVE, http, grpc]))
     python = environment(folder, "protobuf7")
     print(version(python, "protobuf").strip())
-    found.append(run("  the messages", [python, "-c", BESIDE, "headrace_serve.grpc_tensors"]))
+    found.append(run("  the messages", [python, "-c", BESIDE, "headrace_serve.grpc.tensors"]))
     python = environment(folder, "oldest")
     print(version(python, "tritonclient").strip(), version(python, "protobuf").strip())
     found.append(run("  every call", [python, TESTS / "triton_calls.py", http, grpc]))

@@ -9,8 +9,8 @@ import sys
 import threading
 
 from headrace_serve import Server
-from headrace_serve.allocator import keep_freed_memory
-from headrace_serve.running import switching
+from headrace_serve.operating.allocator import keep_freed_memory
+from headrace_serve.operating.running import switching
 
 SIDES = (16, 150_000)
 """Elements of a request: 64 bytes, and 600 kB."""

@@ -146,17 +146,17 @@ def test_the_threads_are_as_many_as_the_usable_cpus(monkeypatch, said, usable, t
     assert headrace.explain({"backend": "Identity"})["threads"] == count
 
 
-def test_a_node_under_a_time_limit_is_run_by_a_runner():
+def test_a_node_under_a_time_limit_is_run_by_a_worker():
     node = headrace.explain({"backend": "Identity", "timeout_ms": 5})["nodes"]["main"]
-    assert node["run_by"] == "runner"
+    assert node["run_by"] == "worker"
 
 
-@pytest.mark.parametrize(("limited", "behind"), [("door", "caller"), ("main", "runner")])
+@pytest.mark.parametrize(("limited", "behind"), [("door", "caller"), ("main", "worker")])
 def test_a_second_door_is_under_the_time_limits_of_both(limited, behind):
     nodes = {"door": {"backend": "Forward[node.main]"}, "main": {"backend": "Identity"}}
     nodes[limited]["timeout_ms"] = 5
     found = headrace.explain(nodes)["nodes"]
-    assert (found["door"]["run_by"], found["main"]["run_by"]) == ("runner", behind)
+    assert (found["door"]["run_by"], found["main"]["run_by"]) == ("worker", behind)
 
 
 def test_explain_builds_nothing():

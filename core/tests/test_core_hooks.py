@@ -27,7 +27,7 @@ SIGNATURES = {
     ),
 }
 OF_CLASS = {"not_callable": None, "waits_while": None, "uses_pipeline": False}
-OF_CONTEXT = ("pipeline", "pad", "deadline", "resume", "finish", "on_end", "unwanted")
+OF_CONTEXT = ("pipeline", "pad", "deadline", "resume", "finish", "on_end", "unwanted", "emit")
 
 
 def test_the_names_and_signatures_are_these():

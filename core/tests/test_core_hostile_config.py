@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import difflib
 import os
 import re
 import sys
 import threading
-import types
 
 import loading
 import pytest
@@ -16,7 +14,6 @@ from loading import load, write
 from pydantic import Field, field_validator
 
 import headrace
-from headrace._registry import imports
 from headrace.errors import ConfigError
 
 BIG = "1" * 5000
@@ -364,63 +361,20 @@ def test_what_is_no_clear_yes_refuses_imports(value, tmp_path, monkeypatch):
 
 
 LOADS = "import headrace\nheadrace.PipelineConfig.load({!r})\n"
-WAITS = """
-import threading, headrace
-errors = []
-def load():
-    try:
-        headrace.PipelineConfig.load({!r})
-    except headrace.errors.ConfigError as error:
-        errors.append(error)
-thread = threading.Thread(target=load)
-thread.start()
-thread.join()
-raise errors[0]
-"""
 
 
-@pytest.mark.parametrize("code", [LOADS, WAITS], ids=["itself", "in a thread it waits for"])
 @pytest.mark.parametrize("kind", ["file", "module"])
-def test_code_that_loads_its_own_configuration_is_told_so(code, kind, tmp_path, monkeypatch):
-    monkeypatch.setattr(imports, "LOOK_S", 0.01)
+def test_code_that_loads_its_own_configuration_is_told_so(kind, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
-    name = f"own_loads_{kind}_{code is WAITS}"
+    name = f"own_loads_{kind}"
     item = f"{name}.py" if kind == "file" else name
     path = write(tmp_path / "c.toml", f'import = ["{item}"]\nbackend = "Identity"\n')
-    write(tmp_path / f"{name}.py", code.format(str(path)))
+    write(tmp_path / f"{name}.py", LOADS.format(str(path)))
     (found,) = problems(path)
     assert found.code == "import"
     assert "is being imported already" in found.message
     write(tmp_path / f"{name}.py", "")
     load(path)  # nothing is left of the attempt
-
-
-def test_code_that_waits_for_an_earlier_thread_which_loads_it_is_told_so(tmp_path, monkeypatch):
-    monkeypatch.setattr(imports, "LOOK_S", 0.01)
-    monkeypatch.setattr(imports, "PATIENCE_S", 0.05)
-    module = sys.modules["hrt_pool"] = type(sys)("hrt_pool")
-    code = "import headrace, hrt_pool\nhrt_pool.pool.submit(headrace.PipelineConfig.load, {!r}).result()\n"
-    path = write(tmp_path / "c.toml", 'import = ["waits.py"]\nbackend = "Identity"\n')
-    write(tmp_path / "waits.py", code.format(str(path)))
-    with concurrent.futures.ThreadPoolExecutor(1) as module.pool:
-        module.pool.submit(int).result(60)  # its thread is there before the import begins
-        (found,) = problems(path)
-    assert "waits for a thread that imports as well" in found.message
-
-
-def test_an_import_that_goes_on_is_waited_for_however_long_it_takes(monkeypatch):
-    frame = types.SimpleNamespace(f_globals={"__name__": "threading"}, f_lasti=0)
-
-    class Gate:
-        def acquire(self, timeout):
-            frame.f_lasti += 1  # the importing thread stands elsewhere at each look
-            return frame.f_lasti == 200
-
-    monkeypatch.setattr(imports, "_gate", Gate())
-    monkeypatch.setattr(imports, "_importer", (1, frozenset()))
-    monkeypatch.setattr(sys, "_current_frames", lambda: {1: frame})
-    imports._enter("other.py")
-    assert frame.f_lasti == 200
 
 
 def test_two_files_that_load_each_others_configuration_are_told_so(tmp_path):

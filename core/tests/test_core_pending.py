@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("shortcut")
 
 
 class Control:
-    """What a test sees and steers of the backend ``Keeper``.
+    """What a test sees and steers of the backend ``KeptKeeper``.
 
     Attributes:
         came: Every request that was kept, when ``forward`` has returned.
@@ -63,7 +63,7 @@ class Control:
 def keeper(monkeypatch):
     control = Control()
 
-    class Keeper(headrace.Backend):
+    class KeptKeeper(headrace.Backend):
         """Keeps a request whose ``data`` is above 0, and counts it down; answers the others with ``steps``."""
 
         max = 4
@@ -94,10 +94,10 @@ def keeper(monkeypatch):
                 outcomes.append(PENDING)
             return outcomes
 
-    class OwnKeeper(Keeper):
+    class OwnKeeper(KeptKeeper):
         owns_thread = True
 
-    headrace.register("Keeper", Keeper, replace=True)
+    headrace.register("KeptKeeper", KeptKeeper, replace=True)
     headrace.register("OwnKeeper", OwnKeeper, replace=True)
     return control
 
@@ -127,7 +127,7 @@ def in_thread(function, *args):
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
-    "backend", ["Keeper", "S[Identity,Keeper]", "OwnKeeper", "BackgroundThread[Keeper]"]
+    "backend", ["KeptKeeper", "S[Identity,KeptKeeper]", "OwnKeeper", "BackgroundThread[KeptKeeper]"]
 )
 def test_a_request_that_is_resumed_runs_again_until_it_is_answered(keeper, way, backend):
     with headrace.pipe({"backend": backend}) as pipe:
@@ -152,7 +152,7 @@ def test_a_request_that_is_resumed_runs_again_until_it_is_answered(keeper, way, 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_request_is_finished_once_by_any_thread(keeper, way):
-    with headrace.pipe({"backend": "Keeper"}) as pipe:
+    with headrace.pipe({"backend": "KeptKeeper"}) as pipe:
         request = {"data": 1}
         outcome = in_thread(WAYS[way], pipe, request)
         kept = keeper.kept()
@@ -168,13 +168,13 @@ def test_a_request_is_finished_once_by_any_thread(keeper, way):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_request_is_finished_with_an_error(keeper, way):
-    with headrace.pipe({"backend": "Keeper"}) as pipe:
+    with headrace.pipe({"backend": "KeptKeeper"}) as pipe:
         request = {"data": 1}
         outcome = in_thread(WAYS[way], pipe, request)
         assert keeper.context.finish(keeper.kept(), ValueError("not today"))
         with pytest.raises(BackendError, match="not today") as caught:
             outcome()
-        assert (caught.value.node, caught.value.backend) == ("main", "Keeper")
+        assert (caught.value.node, caught.value.backend) == ("main", "KeptKeeper")
         assert request == {"data": 1, "steps": 1}
         keeper.one_was_told(request)
         assert pipe.stats()["nodes"]["main"]["failed"] == {"backend": 1}
@@ -190,7 +190,7 @@ def test_what_is_asked_before_forward_has_returned_is_done_then(keeper, way):
         asked.append(context.finish(request, "twice"))
 
     keeper.during = during
-    with headrace.pipe({"backend": "Keeper"}) as pipe:
+    with headrace.pipe({"backend": "KeptKeeper"}) as pipe:
         request = {"data": 2}
         WAYS[way](pipe, request)
         assert request == {"data": 2, "steps": 2, "result": "early"}
@@ -200,7 +200,7 @@ def test_what_is_asked_before_forward_has_returned_is_done_then(keeper, way):
 
 
 def test_a_request_that_forward_answers_is_told_and_what_was_asked_for_it_is_dropped(keeper):
-    class Both(headrace.Backend):
+    class KeptBoth(headrace.Backend):
         def init(self, options, context):
             self.context = context
 
@@ -210,8 +210,8 @@ def test_a_request_that_forward_answers_is_told_and_what_was_asked_for_it_is_dro
                 self.context.finish(request, "never")
                 request["result"] = "answered"
 
-    headrace.register("Both", Both, replace=True)
-    with headrace.pipe({"backend": "Both"}) as pipe:
+    headrace.register("KeptBoth", KeptBoth, replace=True)
+    with headrace.pipe({"backend": "KeptBoth"}) as pipe:
         for _ in range(2):
             request = {"data": 1}
             assert pipe(request)["result"] == "answered"
@@ -219,7 +219,7 @@ def test_a_request_that_forward_answers_is_told_and_what_was_asked_for_it_is_dro
 
 
 def test_a_deadline_ends_a_request_that_is_kept(keeper):
-    with headrace.pipe({"backend": "Keeper"}) as pipe:
+    with headrace.pipe({"backend": "KeptKeeper"}) as pipe:
         request = {"data": 1}
         future = pipe.submit(request, timeout=3600)
         kept = keeper.kept()
@@ -234,7 +234,7 @@ def test_a_deadline_ends_a_request_that_is_kept(keeper):
 
 
 def test_the_deadline_of_a_call_that_waits_ends_a_request_that_is_kept(keeper):
-    with headrace.pipe({"backend": "Keeper", "timeout_ms": 1}) as pipe:
+    with headrace.pipe({"backend": "KeptKeeper", "timeout_ms": 1}) as pipe:
         request = {"data": 1}
         with pytest.raises(DeadlineExceededError):
             pipe(request)
@@ -242,7 +242,7 @@ def test_the_deadline_of_a_call_that_waits_ends_a_request_that_is_kept(keeper):
 
 
 def test_cancel_takes_a_request_that_is_kept(keeper):
-    with headrace.pipe({"backend": "Keeper"}) as pipe:
+    with headrace.pipe({"backend": "KeptKeeper"}) as pipe:
         request = {"data": 1}
         future = pipe.submit(request)
         kept = keeper.kept()
@@ -267,7 +267,7 @@ def test_a_task_that_is_cancelled_takes_its_request_that_is_kept(keeper):
             await task
         return kept
 
-    with headrace.pipe({"backend": "Keeper"}) as pipe:
+    with headrace.pipe({"backend": "KeptKeeper"}) as pipe:
         kept = asyncio.run(run(pipe))
         keeper.one_was_told(kept)
         assert keeper.context.unwanted(kept)
@@ -279,7 +279,7 @@ def kept_entries(pipe):
 
 
 def test_a_close_that_drains_waits_for_what_is_kept(keeper, until):
-    with headrace.pipe({"backend": "Keeper"}) as pipe:
+    with headrace.pipe({"backend": "KeptKeeper"}) as pipe:
         future = pipe.submit({"data": 2})
         closing = in_thread(pipe.close)
         kept = keeper.kept()
@@ -295,7 +295,7 @@ def test_a_close_that_drains_waits_for_what_is_kept(keeper, until):
 
 @pytest.mark.parametrize(("drain", "timeout"), [(False, 3600.0), (True, 0.0)])
 def test_a_close_that_does_not_wait_ends_what_is_kept(keeper, drain, timeout):
-    with headrace.pipe({"backend": "Keeper"}) as pipe:
+    with headrace.pipe({"backend": "KeptKeeper"}) as pipe:
         request = {"data": 1}
         future = pipe.submit(request)
         kept = keeper.kept()
@@ -313,7 +313,7 @@ def test_a_close_that_does_not_wait_ends_what_is_kept(keeper, drain, timeout):
 def test_what_is_kept_while_a_close_does_not_drain_is_refused(keeper):
     closes = threading.Event()
     keeper.during = lambda *_: closes.wait(WAIT_S)
-    with headrace.pipe({"backend": "Keeper"}) as pipe:
+    with headrace.pipe({"backend": "KeptKeeper"}) as pipe:
         future = pipe.submit({"data": 1})
         while pipe.stats()["nodes"]["main"]["batches"] == 0:
             pass
@@ -327,7 +327,7 @@ def test_what_is_kept_while_a_close_does_not_drain_is_refused(keeper):
 
 
 def test_a_reload_ends_what_the_old_instances_keep(keeper):
-    with headrace.pipe({"backend": "Keeper"}) as pipe:
+    with headrace.pipe({"backend": "KeptKeeper"}) as pipe:
         request = {"data": 1}
         future = pipe.submit(request)
         kept = keeper.kept()
@@ -350,7 +350,7 @@ def test_a_lost_instance_loses_what_it_keeps(keeper):
             raise InstanceLostError("gone")
 
     keeper.during = during
-    with headrace.pipe({"backend": "Keeper"}) as pipe:
+    with headrace.pipe({"backend": "KeptKeeper"}) as pipe:
         first = pipe.submit({"data": 1})
         keeper.kept()
         while kept_entries(pipe) == []:
@@ -364,7 +364,7 @@ def test_a_lost_instance_loses_what_it_keeps(keeper):
 @pytest.mark.parametrize("way", WAYS)
 def test_a_request_goes_on_at_another_node_and_has_its_outcome(keeper, way):
     nodes = {
-        "main": {"backend": "Keeper", "next": "after"},
+        "main": {"backend": "KeptKeeper", "next": "after"},
         "after": {"backend": "Identity"},
         "other": {"backend": "Call(builtins:str)"},
     }
@@ -384,12 +384,14 @@ def test_a_request_goes_on_at_another_node_and_has_its_outcome(keeper, way):
 
 
 def test_an_error_at_another_node_is_the_error_of_the_request(keeper):
-    class Refuses(headrace.Backend):
+    class KeptRefuses(headrace.Backend):
         def forward(self, batch):
             raise InputError(key="data", expected="better", got="this")
 
-    headrace.register("Refuses", Refuses, replace=True)
-    with headrace.pipe({"main": {"backend": "Keeper"}, "other": {"backend": "Refuses"}}) as pipe:
+    headrace.register("KeptRefuses", KeptRefuses, replace=True)
+    with headrace.pipe(
+        {"main": {"backend": "KeptKeeper"}, "other": {"backend": "KeptRefuses"}}
+    ) as pipe:
         future = pipe.submit({"data": 1, "node_name": "main"})
         kept = keeper.kept()
         while not keeper.context.resume(kept, "other"):
@@ -400,7 +402,9 @@ def test_an_error_at_another_node_is_the_error_of_the_request(keeper):
 
 
 def test_an_unknown_node_is_an_error_with_the_nearest_name(keeper):
-    with headrace.pipe({"main": {"backend": "Keeper"}, "other": {"backend": "Identity"}}) as pipe:
+    with headrace.pipe(
+        {"main": {"backend": "KeptKeeper"}, "other": {"backend": "Identity"}}
+    ) as pipe:
         future = pipe.submit({"data": 1, "node_name": "main"})
         kept = keeper.kept()
         with pytest.raises(ContractError, match="no node is called 'othr'") as caught:
@@ -411,7 +415,7 @@ def test_an_unknown_node_is_an_error_with_the_nearest_name(keeper):
 
 
 def test_a_node_with_each_takes_no_request_that_is_resumed(keeper):
-    nodes = {"main": {"backend": "Keeper"}, "other": {"backend": "Identity", "each": "items"}}
+    nodes = {"main": {"backend": "KeptKeeper"}, "other": {"backend": "Identity", "each": "items"}}
     with headrace.pipe(nodes) as pipe:
         future = pipe.submit({"data": 1, "node_name": "main"})
         kept = keeper.kept()
@@ -422,7 +426,7 @@ def test_a_node_with_each_takes_no_request_that_is_resumed(keeper):
 
 
 def test_what_is_kept_counts_against_the_bound_of_the_queue(keeper):
-    config = {"backend": "Keeper", "queue_size": 2, "queue_full": "reject"}
+    config = {"backend": "KeptKeeper", "queue_size": 2, "queue_full": "reject"}
     with headrace.pipe(config) as pipe:
         futures = [pipe.submit({"data": 1}) for _ in range(2)]
         kept = [keeper.kept() for _ in futures]
@@ -437,7 +441,7 @@ def test_what_is_kept_counts_against_the_bound_of_the_queue(keeper):
 
 
 def test_what_is_kept_makes_way_where_the_oldest_is_shed(keeper):
-    config = {"backend": "Keeper", "queue_size": 1, "queue_full": "shed_oldest"}
+    config = {"backend": "KeptKeeper", "queue_size": 1, "queue_full": "shed_oldest"}
     with headrace.pipe(config) as pipe:
         request = {"data": 1}
         future = pipe.submit(request)
@@ -458,7 +462,7 @@ def test_who_is_resumed_goes_before_those_that_have_not_begun(keeper):
             begins.wait(WAIT_S)
 
     keeper.during = during
-    with headrace.pipe({"backend": "Keeper", "max": 1}) as pipe:
+    with headrace.pipe({"backend": "KeptKeeper", "max": 1}) as pipe:
         first = pipe.submit({"data": 1})
         kept = keeper.kept()
         while kept_entries(pipe) == []:
@@ -477,16 +481,18 @@ def test_who_is_resumed_goes_before_those_that_have_not_begun(keeper):
         assert later.result(WAIT_S)["result"] == 0
 
 
-@pytest.mark.parametrize("backend", ["S[Keeper,Identity]", "HasKey(steps)[Identity,Keeper]"])
+@pytest.mark.parametrize(
+    "backend", ["S[KeptKeeper,Identity]", "HasKey(steps)[Identity,KeptKeeper]"]
+)
 def test_pending_inside_what_waits_for_a_result_is_refused(keeper, backend):
     with headrace.pipe({"backend": backend}) as pipe:
         with pytest.raises(ContractError, match="returned PENDING") as caught:
             pipe({"data": 1})
-        assert caught.value.backend == "Keeper"
+        assert caught.value.backend == "KeptKeeper"
 
 
 def test_the_elements_of_a_list_are_kept_each_by_itself(keeper):
-    with headrace.pipe({"backend": "Keeper", "each": "items"}) as pipe:
+    with headrace.pipe({"backend": "KeptKeeper", "each": "items"}) as pipe:
         future = pipe.submit({"items": [1, 0, 1], "data": None})
         kept = [keeper.kept() for _ in range(2)]
         for one in kept:
@@ -496,7 +502,7 @@ def test_the_elements_of_a_list_are_kept_each_by_itself(keeper):
 
 
 def test_a_batch_whose_end_fails_fails_what_it_would_keep(keeper):
-    class Ends(headrace.Backend):
+    class KeptEnds(headrace.Backend):
         def init(self, options, context):
             context.at_batch_end(self.end)
 
@@ -506,13 +512,16 @@ def test_a_batch_whose_end_fails_fails_what_it_would_keep(keeper):
         def forward(self, batch):
             return [PENDING for _ in batch]
 
-    headrace.register("Ends", Ends, replace=True)
-    with headrace.pipe({"backend": "Ends"}) as pipe, pytest.raises(BackendError, match="says no"):
+    headrace.register("KeptEnds", KeptEnds, replace=True)
+    with (
+        headrace.pipe({"backend": "KeptEnds"}) as pipe,
+        pytest.raises(BackendError, match="says no"),
+    ):
         pipe({"data": 1})
 
 
 def test_a_holder_that_raises_when_it_is_told_changes_nothing(keeper):
-    with headrace.pipe({"backend": "Keeper"}) as pipe:
+    with headrace.pipe({"backend": "KeptKeeper"}) as pipe:
         future = pipe.submit({"data": 1})
         kept = keeper.kept()
         keeper.context.on_end(kept, lambda _: 1 / 0)
@@ -522,7 +531,7 @@ def test_a_holder_that_raises_when_it_is_told_changes_nothing(keeper):
 
 
 def test_who_asks_for_the_end_of_what_has_ended_is_told_at_once(keeper):
-    with headrace.pipe({"backend": "Keeper"}) as pipe:
+    with headrace.pipe({"backend": "KeptKeeper"}) as pipe:
         future = pipe.submit({"data": 1})
         kept = keeper.kept()
         assert keeper.context.finish(kept, 1)
@@ -533,8 +542,9 @@ def test_who_asks_for_the_end_of_what_has_ended_is_told_at_once(keeper):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_fork_ends_what_is_kept_in_the_child_alone(keeper):
-    with headrace.pipe({"backend": "Keeper"}) as pipe:
+    with headrace.pipe({"backend": "KeptKeeper"}) as pipe:
         future = pipe.submit({"data": 1})
         kept = keeper.kept()
         while kept_entries(pipe) == []:

@@ -648,12 +648,12 @@ TestModel = Model.TestCase
 # A batch between its cut and its start.
 
 
-def one_by_hand(*, most=4, **limits):
+def one_by_hand(*, most=4, policy=Greedy, **limits):
     hand, ended = Hand(), started(Told())
     backend = ended.child
     instance = Instance(0, ended, least=1, most=most, thread=hand.thread)
     options = Greedy.Options(batch_sizes=limits.get("batch_sizes") or None)
-    scheduler = Scheduler("n", [instance], Greedy(options), BestFit(), Limits(**limits))
+    scheduler = Scheduler("n", [instance], policy(options), BestFit(), Limits(**limits))
     return scheduler, hand, backend
 
 
@@ -697,6 +697,21 @@ def test_who_comes_while_a_thread_wakes_up_joins_only_what_the_policy_would_cut(
         hand.work()
     assert [len(batch) for batch in backend.seen] == [1, 1, 3, 1, 1]
     assert all(owner.notified == 1 for owner in owners)
+    assert all(entry.error is None for entry in entries)
+
+
+class PicksAll(Greedy):
+    """Cuts as its base does, and says that it picks."""
+
+    picks = True
+
+
+def test_nobody_joins_a_batch_that_a_policy_has_picked():
+    scheduler, hand, backend = one_by_hand(most=4, policy=PicksAll)
+    entries = sent(scheduler, 6)
+    while hand.jobs:
+        hand.work()
+    assert [len(batch) for batch in backend.seen] == [1, 4, 1]
     assert all(entry.error is None for entry in entries)
 
 

@@ -336,3 +336,45 @@ def test_what_a_node_never_builds_or_never_calls_is_a_warning(keys, expected):
     assert [one["code"] for one in found] == expected
     paths = {"backend_unused": "main.backend", "entrypoint_bypassed": "main.node_entrypoint"}
     assert [one["path"] for one in found] == [paths[code] for code in expected]
+
+
+def test_what_a_class_finds_suspicious_in_its_options_is_told_with_its_node():
+    class Suspicious(headrace.Backend):
+        class Options(headrace.Options):
+            size: int = 1
+
+        max = 16
+
+        @classmethod
+        def lint(cls, options, largest_batch):
+            if options.size > 4:
+                yield f"size {options.size} with batches of {largest_batch}"
+
+        def forward(self, batch):
+            raise AssertionError("nothing is built")
+
+    class Broken(Suspicious):
+        @classmethod
+        def lint(cls, options, largest_batch):
+            return 1 / 0
+
+    headrace.register("Suspicious", Suspicious, replace=True)
+    headrace.register("Broken", Broken, replace=True)
+    config = {
+        "fine": {"backend": "S[Suspicious(size=3),Suspicious]", "max": 8},
+        "odd": {"backend": "S[Suspicious(size=5),Broken]", "max": 8},
+    }
+    found = [one for one in warnings(config) if one["code"] == "backend_warning"]
+    assert [one["path"] for one in found] == ["odd.backend"] * 2
+    assert found[0]["message"] == "size 5 with batches of 8"
+    assert "Broken: lint raised" in found[1]["message"]
+    assert "ZeroDivisionError" in found[1]["message"]
+
+
+@pytest.mark.parametrize("lint", ["always", lambda self: (), lambda self, options, most: ()])
+def test_a_lint_that_cannot_be_called_on_the_class_is_refused_by_name(lint):
+    cls = type("Told", (headrace.Backend,), {"forward": lambda self, batch: None, "lint": lint})
+    with pytest.raises(
+        headrace.errors.PluginError, match=r"def lint\(cls, options, largest_batch\)"
+    ):
+        headrace.register("Told", cls, replace=True)

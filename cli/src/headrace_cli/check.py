@@ -64,7 +64,8 @@ def check(
         with _logged_by_backends() as logged:
             built = _built(loaded) if build else None
         cut = _cut(found["nodes"], built["nodes"]) if built is not None else ()
-        warnings += [problem.to_dict() for problem in (*logged, *cut)]
+        known = {warning["message"] for warning in warnings}  # the plan may have told of it already
+        warnings += [one.to_dict() for one in (*logged, *cut) if one.message not in known]
     except HeadraceError as error:
         if not json:
             raise

@@ -87,7 +87,7 @@ def _pipeline(path: str, found: dict[str, Any]) -> Tree:
         branch = tree.add(
             _text(
                 (name, "bold cyan"),
-                f"  {instances}, {_range(node['range'])}, run by {_runner(node['run_by'])}, "
+                f"  {instances}, {_range(node['range'])}{_picked(node)}, run by {_runner(node['run_by'])}, "
                 f"{counted(node['threads'], 'thread')}{each}",
             )
         )
@@ -170,10 +170,13 @@ def _range(pair: list[int | None]) -> str:
     return f"batches of {least}" if least == most else f"batches of {least} to {most}"
 
 
+def _picked(node: dict[str, Any]) -> str:
+    return f" picked by {node['picked_by']}" if "picked_by" in node else ""
+
+
 def _runner(run_by: str) -> str:
-    return {"caller": "its callers", "runner": "runners", "own thread": "a thread of its own"}.get(
-        run_by, run_by
-    )
+    texts = {"caller": "its callers", "worker": "workers", "own thread": "a thread of its own"}
+    return texts.get(run_by, run_by)
 
 
 def _add_needs(tree: Tree, found: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headrace import errors, hookspecs, keys, plugins, policies, words
+    from headrace import errors, hookspecs, keys, plan, plugins, policies, words
     from headrace._backend import Backend, InitContext
     from headrace._build.compose import pipe
     from headrace._checked import PENDING
@@ -40,6 +40,7 @@ __all__ = [
     "keys",
     "parse",
     "pipe",
+    "plan",
     "plugins",
     "policies",
     "register",
@@ -60,7 +61,7 @@ _HOME = {
     "pipe": "headrace._build.compose",
     "register": "headrace._registry.registry",
 }
-_MODULES = ("errors", "hookspecs", "keys", "plugins", "policies", "words")
+_MODULES = ("errors", "hookspecs", "keys", "plan", "plugins", "policies", "words")
 
 # Records go where the application's handlers put them. Without any handler Python would print warnings.
 logging.getLogger("headrace").addHandler(logging.NullHandler())

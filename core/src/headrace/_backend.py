@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import wraps
@@ -161,6 +161,19 @@ class Backend(Checked):
 
     # The methods that authors write.
 
+    @classmethod
+    def lint(cls, options: Any, largest_batch: int) -> Iterable[str]:
+        """Return what is legal here but suspicious, a sentence each; nothing is built, no heavy library imported.
+
+        ``headrace check`` and `headrace.plan` show it as warnings: what a model file says of itself, or options
+        that are seldom meant together. The default returns nothing.
+
+        Args:
+            options: An instance of this class's `Options`, validated and frozen.
+            largest_batch: The greatest weight of a batch of the node.
+        """
+        return ()
+
     def init(self, options: Any, context: InitContext) -> None:
         """Do the heavy imports and work. The default does nothing.
 
@@ -274,6 +287,10 @@ def _not_kept(request: Request, *_: object) -> bool:
     return False
 
 
+def _nobody_reads(request: Request, part: Any) -> None:
+    """Drop a part of an answer: outside of a pipeline nobody reads it."""
+
+
 def _nothing_entered(request: Request) -> None:
     """Know of nothing: outside of a pipeline no request enters, and none has a deadline."""
 
@@ -355,10 +372,14 @@ class InitContext:
             request has its outcome, whichever that is. The request is kept as PENDING, or in the batch that runs;
             where it has ended, the function is called at once.
         unwanted: ``unwanted(request)`` tells whether nobody waits any more for a request that is kept as PENDING,
-            or is in the batch that runs: it was cancelled, its time is over, or it has ended otherwise.
+            or is in the batch that runs, since it was cancelled, its time is over, or it has ended otherwise.
         alongside: ``alongside()``, in ``forward``: the requests that other instances of the node have in their batches
             at this moment, also where `forward` has not begun, each with what the class's ``enter`` returned for it.
             It is for a backend that keeps an order.
+        emit: ``emit(request, part)`` gives a part of the answer of a request that is in the batch that runs, or is kept as
+            PENDING, to who reads it by ``pipe.stream``; from any thread of that batch, in order, and it never waits. For
+            all other callers it does nothing, and so it does for an item that a container has made itself. With `rerun` a
+            request of which a part was given is not run again.
         followed_by: The class of the one element that is given what this one writes, in a sequence without
             prefixes. So two classes that know each other may agree on a form of the value that no other
             backend sees. None where any backend may be given it.
@@ -401,6 +422,7 @@ class InitContext:
     on_end: Callable[[Request, Callable[[Request], object]], object] = _not_kept
     unwanted: Callable[[Request], bool] = _not_kept
     alongside: Callable[[], list[tuple[Request, Any]]] = list
+    emit: Callable[[Request, Any], None] = _nobody_reads
 
     def __post_init__(self) -> None:
         if self.scope is None:

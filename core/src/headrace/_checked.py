@@ -147,6 +147,10 @@ class Checked:
         finally:
             del outcomes  # its errors keep this frame: a frame that keeps them is a reference cycle
 
+    def _emitted(self, request: Request) -> bool:
+        """Tell whether a part of the answer was given; the builder sets this."""
+        return False
+
     def _refuse(self, batch: Sequence[Request]) -> Answers:
         why = {"new": "before init", "closed": "after close", "failed": "after a failed init"}
         what = f"{self._label()} was called {why.get(self._state, 'while ' + self._state)}"
@@ -178,7 +182,8 @@ class Checked:
         failed = error
         outcomes: Answers = []
         for request in batch:
-            if issubclass(type(error), InstanceLostError):  # the instance runs nothing any more
+            # An instance that is lost runs nothing any more; parts of an answer cannot be taken back.
+            if issubclass(type(error), InstanceLostError) or self._emitted(request):
                 outcomes.append(self._wrap(error))
                 continue
             try:

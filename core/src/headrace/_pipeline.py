@@ -14,12 +14,14 @@ from headrace._engine.engine import Engine
 from headrace._engine.entrance import raise_failed, seconds
 from headrace._engine.futures import AsyncOwner, RequestFuture, give_up_all
 from headrace._engine.reload import Reloader
+from headrace._engine.streams import Stream
 from headrace._graph.caller import run_in_caller
 from headrace._scheduling.probes import GuardedProbe, Probes
 from headrace.errors import ConfigError, PluginError, SetupError
 from headrace.keys import Request
 
 if TYPE_CHECKING:
+    from headrace._engine.async_streams import AsyncStream
     from headrace._engine.entrance import Admitted
 
 Error = TypeVar("Error", bound=BaseException)
@@ -202,6 +204,54 @@ class Pipeline:
         else:
             entries[0].raise_error()
         return data
+
+    def stream(self, data: Request, *, timeout: float | None = None, priority: int = 0) -> Stream:
+        """Let one request run, and read its answer in parts as they come; it begins at this call.
+
+        Leaving the loop (``break``, or ``close()`` of the iterator) cancels the request.
+
+        Args:
+            data: A request.
+            timeout: See `__call__`.
+            priority: See `__call__`.
+
+        Returns:
+            An iterator of the parts, in order, and last of ``data`` with its ``result``. A part of an element of
+            ``each`` comes as ``(index, part)``. The error of the request is raised after the parts that have come.
+
+        Raises:
+            LimitError: While it is read: 1024 parts waited, since the caller reads too slowly.
+            RequestError, ClosedError: As `__call__` does.
+        """
+        return Stream(self._entrance, self._admitted_one(data, timeout, priority))
+
+    def stream_async(
+        self, data: Request, *, timeout: float | None = None, priority: int = 0
+    ) -> AsyncStream:
+        """As `stream`, for ``async for`` in the running event loop; ``aclose()``, or leaving the loop, cancels.
+
+        Args:
+            data: A request.
+            timeout: See `__call__`.
+            priority: See `__call__`.
+
+        Returns:
+            An asynchronous iterator; see `stream`.
+
+        Raises:
+            RuntimeError: There is no running event loop.
+            RequestError, ClosedError: As `stream`.
+        """
+        from headrace._engine.async_streams import (
+            AsyncStream,  # it imports asyncio, see `call_async`
+        )
+
+        return AsyncStream(self._entrance, self._admitted_one(data, timeout, priority))
+
+    def _admitted_one(self, data: Any, timeout: float | None, priority: int) -> list[Admitted]:
+        """Check the request of a stream, unless the pipeline is closed."""
+        self._entrance.check_open([data])
+        return self._entrance.admitted([data], timeout, priority)
 
     def _admitted(self, data: Any, timeout: float | None, priority: int) -> list[Admitted]:
         """Check the requests of a call, one or a list of them, unless the pipeline is closed."""

@@ -13,10 +13,12 @@ from headrace._config.sections import FIXED_KEYS, NODE_KEYS, Sections, key_schem
 from headrace._options import keys_of, mapped, path_as_text, without_base
 from headrace._plan.element import PipelinePlan, elements_of
 from headrace._plan.planner import Planner
+from headrace._plan.publish import public_plan
 from headrace._portable import nearest
 from headrace._registry.imports import HOW_TO_ALLOW, refused, run_imports
 from headrace._registry.registry import Files, registry
 from headrace.errors import ConfigError, PluginError, Problem
+from headrace.plan import Plan
 
 _LACKS = ("unknown_backend", "unknown_policy", "unknown_probe", "missing_plugin", "plugin_")
 """A problem whose code begins with one of these may be gone once another plugin is installed."""
@@ -68,16 +70,16 @@ class PipelineConfig:
         return with_room(lambda: cls._of(read_document(source, base), allow_import))
 
     @classmethod
-    def _of(cls, document: Document, allow_import: bool) -> PipelineConfig:
+    def _of(cls, document: Document, allow_import: bool, *, again: bool = False) -> PipelineConfig:
         problems = Problems()
         why = refused(allow_import=allow_import)
         files = _run_imports(document, why, problems)
         all_names = not len(problems)
         shape = read_sections(document, problems)
         plan = Planner(shape, files, problems, all_names, why).pipeline()
-        lacks = any(one.code.startswith(_LACKS) for one in problems)
-        if lacks and registry.look_again():  # pip has been run since, in a notebook say
-            return cls._of(document, allow_import)
+        if not again and any(one.code.startswith(_LACKS) for one in problems):
+            registry.refresh()  # pip may have been run since, in a notebook say
+            return cls._of(document, allow_import, again=True)
         problems.raise_if_any()
         config = object.__new__(cls)
         parts = {"_document": document, "_shape": shape, "_plan": plan}
@@ -154,6 +156,10 @@ class PipelineConfig:
             keys = {**document.top, node: Table.of(keys, table.base, table.file)}
         changed = Document(keys, document.imports, document.file)
         return _checked_config(changed, self._allow_import)
+
+    def plan(self) -> Plan:
+        """Return what the configuration asks for, as frozen data; see `headrace.plan`."""
+        return with_room(lambda: public_plan(self._plan, self._shape))
 
     @property
     def nodes(self) -> tuple[str, ...]:

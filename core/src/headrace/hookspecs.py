@@ -15,7 +15,8 @@ The module implements a hook by a function of the same name with the marker `hoo
 
 Rules for all hooks:
 
-- Each is called once per process, without arguments, when names of plugins are first looked for.
+- Each is called without arguments when names of plugins are first looked for, and again where a configuration names
+  what nobody has: a plugin may have been installed since.
 - It returns texts: expressions, or import paths ``package.module:Name``. The object of a path is
   imported when a configuration or a command uses it. So the module of the hooks is light: it
   imports nothing but the standard library and `headrace.hookspecs`.

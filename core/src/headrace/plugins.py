@@ -130,27 +130,29 @@ class BuiltExpression:
 
         plan, self._blueprint = _only_node(config), compose(config)
         (self._node,) = start(self._blueprint).nodes.values()
-        scheduled = self._node.scheduler.instances
-        self.instances: list[headrace.Backend] = [one.backend for one in scheduled]
-        self._threads = [one.thread for one in scheduled]
+        self._scheduled = self._node.scheduler.instances
+        self.instances: list[headrace.Backend] = [one.backend for one in self._scheduled]
         assert isinstance(self._node, ComposedNode)  # noqa: S101 - so does `compose`
         self._element, self._by_element = plan.backend, self._node.elements.by_element
         root = self._by_element.get(plan.backend or plan.entrypoint)
         self.root: headrace.Backend = root or self.instances[0]
 
     def call(self, batch: list[Request], index: int = 0) -> list[Exception | None]:
-        """Call an instance in the thread that owns it, if any; give an exception or None per request."""
-        backend, thread = self.instances[index], self._threads[index]
-        outcomes = backend(batch) if thread is None else thread.call(backend, batch)
-        return [None] * len(batch) if outcomes is None else list(outcomes)
+        """Call an instance in the thread that owns it, if any; give an exception or None per request.
+
+        A request that the backend keeps as `headrace.PENDING` is waited for.
+        """
+        from headrace._scheduling.direct import call_directly
+
+        return call_directly(self._node.scheduler.node, self._scheduled[index], batch)
 
     def describe(self) -> dict[str, Any]:
         """Return the tree of the instances, as in ``Pipeline.describe()``; empty without an expression."""
-        from headrace._explain import describe_element
+        from headrace._plan.publish import described
 
         if self._element is None:
             return {}
-        return describe_element(self._element, self._by_element)
+        return described(self._element, self._by_element)
 
     def close(self) -> list[Exception]:
         """Close all that was built, newest first; give the errors. A second call does nothing."""

@@ -166,3 +166,29 @@ def test_a_name_means_the_greatest_version_though_a_smaller_one_was_built_first(
     with Models({"a:1": saying("one"), "a:2": saying("two")}, preload=False) as models:
         assert models("a:1", {"data": 0})["result"] == "one"
         assert models("a", {"data": 0})["result"] == "two"
+
+
+def test_wake_has_a_lazy_model_built_and_waits_for_nothing(says):
+    now = 0.0
+    says.gate, says.broken = threading.Event(), {"broken"}
+    lazy = {"a": saying("one"), "b": saying("broken")}
+    with Models(lazy, preload=False, clock=lambda: now) as models:
+        for _ in range(2):
+            models.wake("a")
+        assert says.building.acquire(timeout=60)
+        assert models.status()["a"]["state"] == "loading"
+        says.gate.set()
+        assert models("a", {"data": 0}, timeout=60)["result"] == "one"
+        models.wake("a")
+        assert says.built == ["one"]
+        for now in (0.0, 1.5):  # noqa: B007 - the clock
+            models.wake("b")
+            assert says.building.acquire(timeout=60)
+            with pytest.raises(SetupError, match="broken"):
+                models("b", {"data": 0}, timeout=60)  # waits for that build
+            with pytest.raises(SetupError, match="broken"):
+                models.wake("b")
+        assert not says.building.acquire(blocking=False)
+        models.unload("a")
+        with pytest.raises(UnloadedError):
+            models.wake("a")

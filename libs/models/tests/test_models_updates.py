@@ -56,7 +56,7 @@ def test_all_wrong_configurations_are_reported_before_any_is_built(says):
     with pytest.raises(ConfigError) as caught:
         Models({"good": saying("good"), "a": {"backend": "Sayz"}, "b": saying("b", maxx=1)})
     assert len(caught.value.problems) == 2
-    assert "model 'a:1'" in str(caught.value) or "a:1." in str(caught.value)
+    assert [one.path for one in caught.value.problems] == ["a.main.backend", "b.main.maxx"]
     assert says.built == []
 
 

@@ -13,6 +13,7 @@ import pytest
 
 import headrace
 import headrace_flow
+from headrace.policies import Greedy
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -22,6 +23,7 @@ else:
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 GIVES = re.compile(r"``(.+)`` gives ``(.+)``::\n\n((?: +.*\n?)+)")
 WORDS = ("Observer", "Queue", "Recv", "Send")
+POLICIES = ("Alike", "Budget")
 
 
 @pytest.mark.parametrize("program", re.findall(r"```python\n(.*?)```", README, re.DOTALL))
@@ -49,11 +51,45 @@ def test_the_example_of_a_word_gives_what_it_says(name):
 
 
 def test_the_table_names_every_word():
-    assert set(re.findall(r"^\| `(\w+)\(", README, re.MULTILINE)) == set(WORDS)
-    assert {*headrace_flow.__all__} == {*WORDS, "KVStorage", "__version__"}
+    assert set(re.findall(r"^\| `(\w+)\(", README, re.MULTILINE)) == {*WORDS, *POLICIES}
+    assert {*headrace_flow.__all__} == {*WORDS, *POLICIES, "KVStorage", "__version__"}
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_the_example_of_a_policy_is_a_configuration(name):
+    (policy,) = re.findall(
+        r'``batch_policy = "(.*)"``', inspect.getdoc(getattr(headrace_flow, name))
+    )
+    config = headrace.PipelineConfig.load({"backend": "Identity", "batch_policy": policy})
+    batch, _ = headrace.plugins.policies(config)["main"]
+    assert type(batch) is getattr(headrace_flow, name)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_the_table_of_a_policy_has_its_options(name):
+    own = (
+        getattr(headrace_flow, name).Options.model_fields.keys()
+        - Greedy.Options.model_fields.keys()
+    )
+    (rows,) = re.findall(
+        rf"^\*\*`{name}`\*\*.*?\n\n((?:\|[^\n]*\n)+)", README, re.MULTILINE | re.DOTALL
+    )
+    assert set(re.findall(r"^\| `(\w+)` \|", rows, re.MULTILINE)) == own
 
 
 def test_importing_the_package_imports_nothing_else():
     code = "import headrace_flow, sys; print(sorted({'pydantic', 'headrace'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_explain_says_that_a_policy_picks(tmp_path):
+    file = tmp_path / "line.toml"
+    file.write_text('backend = "Identity"\nmax = 8\nbatch_policy = "Alike"\n')
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace", "explain", str(file)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "batches of 1 to 8 picked by Alike, run by" in done.stdout

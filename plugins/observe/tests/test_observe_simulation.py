@@ -21,6 +21,7 @@ from headrace_observe.arrivals import poisson
 from headrace_observe.batch_times import BatchTimes
 from headrace_observe.service_times import ServiceTimes, read_times
 from headrace_observe.simulate import simulation_of
+from headrace_testing import Sent, play
 
 EVERY = 10**6
 
@@ -654,10 +655,10 @@ def test_an_interrupt_leaves_the_loads_that_were_finished_and_130(tmp_path, monk
 
     real, calls = command.simulation_of, itertools.count()
 
-    def interrupted(*args):
+    def interrupted(*args, **more):
         if next(calls) == 3:  # the first load is simulated three times
             raise KeyboardInterrupt
-        return real(*args)
+        return real(*args, **more)
 
     monkeypatch.setattr(command, "simulation_of", interrupted)
     file = tmp_path / "times.json"
@@ -668,3 +669,105 @@ def test_an_interrupt_leaves_the_loads_that_were_finished_and_130(tmp_path, monk
     found = json.loads(done.stdout)
     assert found["interrupted"]
     assert len(found["configurations"][0]["points"]) == 1
+
+
+# Policies that pick.
+
+
+class Neighbours(BatchPolicy):
+    """Cuts what is of the kind of the first request; a kind of 9 is refused."""
+
+    picks = True
+    sends_when_idle = True
+
+    def trait(self, request):
+        if request["kind"] == 9:
+            raise InputError(key="kind", expected="below 9")
+        return request["kind"]
+
+    def cut(self, queue, instance, now):
+        assert not queue.closing
+        assert queue.weight == len(queue)
+        kinds = [queue[k].trait for k in range(len(queue))]
+        assert queue[-1].trait == kinds[-1]
+        alike = [k for k, kind in enumerate(kinds) if kind == kinds[0]]
+        return Cut(tuple(alike[: instance.max]))
+
+
+KINDS = [{"kind": kind} for kind in range(3)]
+
+
+def picking(most, like=KINDS, seed=0, instances=1, size_time=2.37):
+    headrace.register("Neighbours", Neighbours, replace=True)
+    config = {
+        "backend": "Identity",
+        "max": most,
+        "instance_num": instances,
+        "batch_policy": "Neighbours",
+    }
+    times = fixed(dict.fromkeys(range(1, 300), size_time))
+    return simulation_of(headrace.PipelineConfig.load(config), times, seed, 0.0, like)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.sets(st.integers(0, 40), min_size=1, max_size=25).map(sorted),
+    st.integers(1, 2),
+    st.integers(1, 4),
+    st.integers(0, 5),
+)
+def test_a_policy_that_picks_agrees_with_a_node_on_another_clock(arrivals, instances, most, seed):
+    run = picking(most, seed=seed, instances=instances)
+    drawn = random.Random(seed + 1)  # as the simulation draws them
+    sent = [Sent(float(at), {"kind": drawn.randrange(3), "at": float(at)}) for at in arrivals]
+    run.open_loop([*map(float, arrivals), float(EVERY)], {"kind": "open", "rate": 1}, 0)
+    played = play(Neighbours(), sent, runs_s=2.37, instance_num=instances, max=most)
+    latencies = [at + 2.37 - one["at"] for at, batch in played.batches for one in batch]
+    assert sorted(run._seen.latencies) == pytest.approx(sorted([*latencies, 2.37]))
+    assert [size for _, size in run._seen.batches["main"]] == [
+        *(len(batch) for _, batch in played.batches),
+        1,
+    ]
+
+
+def test_a_policy_that_picks_sees_256_requests_and_serves_all():
+    run = picking(300, like=[{"kind": 0}], size_time=1000.0)
+    run.open_loop([0.0, *[1.0] * 600], {"kind": "open"}, 0)
+    assert [size for _, size in run._seen.batches["main"]] == [1, 256, 256, 88]
+
+
+@pytest.mark.parametrize("clients", [1, 7])
+def test_in_a_closed_loop_nobody_skips_the_queue_of_a_policy_that_picks(clients):
+    found = picking(4).closed_loop(clients, 400, 0)
+    assert sum(found.nodes["main"][size] * size for size in found.nodes["main"]) >= 399 - clients
+
+
+def test_without_sample_requests_a_policy_that_picks_cannot_decide():
+    with pytest.raises(InputError, match=r"Neighbours picks requests by what they hold.*--like"):
+        picking(4, like=[])
+    with pytest.raises(InputError, match=r"Neighbours refuses sample request 2: .*below 9"):
+        picking(4, like=[{"kind": 1}, {"kind": 9}])
+    with pytest.raises(InputError, match=r"refuses sample request 1: .*kind"):
+        picking(4, like=[{"data": 1}])
+
+
+def test_the_command_reads_sample_requests(tmp_path):
+    headrace.register("Neighbours", Neighbours, replace=True)
+    times, like = tmp_path / "times.json", tmp_path / "like.jsonl"
+    times.write_text('{"main": {"1": 2.0, "8": 4.0}}')
+    like.write_text('{"kind": 1}\n\n{"kind": 2}\n')
+    args = ["simulate", "Identity", "--times", str(times), "--requests", "200", "--clients", "8"]
+    args += ["--set", "batch_policy=Neighbours", "--set", "max=8"]
+    done = CliRunner().invoke(app, [*args, "--json", "--like", str(like)])
+    assert done.exit_code == 0, done.output
+    (point,) = json.loads(done.stdout)["configurations"][0]["points"]
+    assert max(map(int, point["batch_size"]["main"]["histogram"])) < 8
+    done = CliRunner().invoke(app, args)
+    assert done.exit_code == 2
+    assert "--like FILE" in done.output
+    for text, why in (("", "no request in it"), ("[1]", "expected a JSON object"), ("{", "got")):
+        like.write_text(text)
+        done = CliRunner().invoke(app, [*args, "--like", str(like)])
+        assert done.exit_code == 2
+        assert why in done.output
+    assert "cannot be read" in CliRunner().invoke(app, [*args, "--like", str(tmp_path)]).output

@@ -308,6 +308,23 @@ def checked(path, most, *flags):
     return done.stdout, done.stderr
 
 
+@pytest.mark.parametrize(("most", "warns"), [(8, True), (1, False)])
+def test_the_plan_warns_of_such_operators_without_building_anything(save, most, warns):
+    path = save(
+        [
+            ("DynamicQuantizeLinear", ["x"], ["q", "s", "z"], {}),
+            ("DequantizeLinear", ["q", "s", "z"], ["y"], {}),
+        ],
+        [("x", T.FLOAT, ["n", 2])],
+        [("y", T.FLOAT, ["n", 2])],
+    )
+    config = {"backend": "OnnxTensor", "model": str(path), "max": most}
+    found = headrace.PipelineConfig.load(config).plan().warnings
+    told = [one.message for one in found if one.code == "backend_warning"]
+    assert len(told) == warns
+    assert all("DynamicQuantizeLinear" in one and "max = 1" in one for one in told)
+
+
 @pytest.mark.parametrize("dynamic", [True, False])
 def test_check_runs_a_row_alone_and_in_company_and_says_if_that_changes_its_results(save, dynamic):
     """Right is what ONNX Runtime itself gives for a row alone and beside one of greater numbers."""
@@ -339,7 +356,7 @@ def test_the_arena_and_the_spinning_of_idle_threads_are_options(start, one_to_on
         found = start(path, **options)._session.get_session_options()
         assert found.enable_cpu_mem_arena is arena
         assert found.get_session_config_entry(spins) == spin
-    assert start(path, spinning=True).describe()["spinning"], "the former name"
+    assert start(path, spin=True).describe()["spinning"]
 
 
 def test_libraries_with_operators_are_loaded_and_bring_in_code(start, one_to_one, tmp_path):
@@ -360,3 +377,5 @@ def test_the_old_name_of_an_option_is_refused_by_name(one_to_one):
         headrace.pipe({"backend": "OnnxTensor", "model": path, "share_session": True})
     with pytest.raises(ValueError, match="share_session is called share_weights"):
         OnnxTensor.Options(model=path, share_session=True)
+    with pytest.raises(ValueError, match="spinning is called spin"):
+        OnnxTensor.Options(model=path, spinning=True)

@@ -22,9 +22,10 @@ import tritonclient.grpc as triton
 
 import headrace
 from headrace.errors import ConfigError
-from headrace_serve import Limits, Server, exchange
-from headrace_serve.grpc_messages import message
-from headrace_serve.http_cycle import Cycle
+from headrace_serve import Limits, Server
+from headrace_serve.grpc.messages import message
+from headrace_serve.http import exchange
+from headrace_serve.http.cycle import Cycle
 
 
 def connect(server):
@@ -570,8 +571,8 @@ def test_a_model_may_have_smaller_limits_than_the_server(serving, gate):
 
 def test_the_pipeline_is_asked_how_many_wait_now_and_then(gate):
     """Between two times, what has come here and gone is counted."""
-    from headrace_serve.entries import ModelEntry
-    from headrace_serve.models import Model
+    from headrace_serve.models.entries import ModelEntry
+    from headrace_serve.models.model import Model
 
     with headrace.pipe({"backend": "ServeGate", "queue_size": 9}) as pipe:
         model = Model("m", "1", ModelEntry(config=pipe))

@@ -46,6 +46,13 @@ def test_tritonclient_of_asyncio(addresses, call):
     asyncio.run(call(*addresses))
 
 
+@pytest.mark.parametrize("call", triton_calls.CONTROL, ids=lambda call: call.__name__)
+def test_tritonclient_loads_and_unloads(call):
+    models = {name: served_examples.models()[name] for name in ("simple", "simple_string")}
+    with Server(models, port=0, grpc_port=0, allow=["repository"]) as server:
+        call(f"127.0.0.1:{server.port}", f"127.0.0.1:{server.grpc_port}")
+
+
 OLDEST = ("tritonclient[all]==2.3.0", "numpy<1.24", "protobuf<3.21", "setuptools<70")
 """The oldest that installs, with what it was written for."""
 
@@ -77,11 +84,11 @@ def test_the_messages_live_beside_others_of_the_same_names(order, tmp_path):
         "found = pool.FindMessageTypeByName('inference.ModelInferRequest')\n"
         "assert [field.number for field in found.fields] == [9]\n"
     )
-    names = {"ours": "headrace_serve.grpc_service"}
+    names = {"ours": "headrace_serve.grpc.service"}
     code = "\n".join(
         [
             *(f"import {names.get(name, name)}" for name in order),
-            "from headrace_serve.grpc_messages import message",
+            "from headrace_serve.grpc.messages import message",
             "made = message('inference.ModelInferRequest')(model_name='m')",
             "assert made.SerializeToString() == bytes([10, 1, 109])",
         ]
@@ -130,7 +137,7 @@ class TestWhatKserveSends:
         import grpc
         from grpc import StatusCode
 
-        from headrace_serve.grpc_messages import message
+        from headrace_serve.grpc.messages import message
 
         raw = np.array([1, 2], "<f4").tobytes()
         made = message("inference.ModelInferRequest")(model_name="same_fp32", id="i")

@@ -19,12 +19,12 @@ import headrace
 from headrace.errors import ClosedError, ConfigError, SetupError
 from headrace_cli.app import app
 from headrace_serve import Limits, Server
-from headrace_serve.entries import read_entries, read_models
 from headrace_serve.keys import Keys
-from headrace_serve.models import build_models
-from headrace_serve.running import announce
-from headrace_serve.settings import Settings
-from headrace_serve.signature import read_signature
+from headrace_serve.models.catalogue import build_models
+from headrace_serve.models.entries import read_entries, read_models
+from headrace_serve.models.signature import read_signature
+from headrace_serve.operating.running import announce
+from headrace_serve.operating.settings import Settings
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 
@@ -455,8 +455,8 @@ def test_the_serving_file_of_the_page_is_read(tmp_path):
 
 
 def test_a_result_in_the_order_of_another_machine_is_sent_in_that_of_the_protocol():
-    from headrace_serve.messages import Tensor
-    from headrace_serve.tensors import tensor_view
+    from headrace_serve.inference.messages import Tensor
+    from headrace_serve.inference.tensors import tensor_view
 
     array = np.array([1, 2], ">i4")
     assert bytes(tensor_view(Tensor("y", "INT32", (2,), array))) == b"\1\0\0\0\2\0\0\0"

@@ -11,7 +11,7 @@ import pytest
 import headrace
 from headrace.errors import SetupError
 from headrace_serve import Server
-from headrace_serve.entries import read_models
+from headrace_serve.models.entries import read_models
 
 PAGE = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 

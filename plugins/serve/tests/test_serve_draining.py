@@ -9,8 +9,8 @@ import threading
 import grpc
 import pytest
 
-from headrace_serve import draining
-from headrace_serve.grpc_messages import message
+from headrace_serve.grpc.messages import message
+from headrace_serve.operating import draining
 
 POST = b"POST /run/m HTTP/1.1\r\nhost: h\r\ncontent-length: 1\r\n\r\na"
 SERVICE = "/inference.GRPCInferenceService"

@@ -18,7 +18,7 @@ import tritonclient.grpc as triton
 import headrace
 from headrace.errors import ClosedError, ConfigError, SetupError
 from headrace_serve import Server
-from headrace_serve.grpc_messages import message
+from headrace_serve.grpc.messages import message
 
 
 class Late(headrace.Backend):

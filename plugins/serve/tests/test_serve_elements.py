@@ -13,7 +13,8 @@ import tritonclient.grpc as triton
 import tritonclient.http as triton_http
 
 import headrace
-from headrace_serve import Limits, datatypes, tensors
+from headrace_serve import Limits, datatypes
+from headrace_serve.inference import tensors
 
 TWO = {
     "inputs": {

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSI
 
 BEGIN = """
 import os, signal, threading
-import headrace, headrace_serve.server, httpx
+import headrace, headrace_serve.operating.server, httpx
 from headrace.errors import ClosedError
 from headrace_serve import Server
 
@@ -113,7 +113,7 @@ def serve(text):
 
 
 with Server({"m": {"backend": "Named"}}, port=0) as server:
-    interrupts(headrace_serve.server, "build_models", lambda: serve("third"))
+    interrupts(headrace_serve.operating.server, "build_models", lambda: serve("third"))
     serve("second")
     print(httpx.post(f"{server.url}/run/m", content=b"x").json()["result"], alive)
 """

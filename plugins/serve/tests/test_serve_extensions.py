@@ -16,7 +16,7 @@ import tritonclient.http as triton_http
 import headrace
 from headrace.errors import ConfigError, SetupError
 from headrace_serve import Limits, Server
-from headrace_serve.entries import read_models
+from headrace_serve.models.entries import read_models
 
 LABELS = ["cat", "dog", "fish", "bird"]
 SCORES = {

@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 
 from headrace_serve import Limits
-from headrace_serve.grpc_messages import message
+from headrace_serve.grpc.messages import message
 
 HONEST = 50
 BODY = b"POST /run/echo HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n"

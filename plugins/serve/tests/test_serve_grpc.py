@@ -20,7 +20,7 @@ from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 import headrace
 from headrace.errors import InputError
 from headrace_serve import Limits, Server
-from headrace_serve.grpc_messages import message
+from headrace_serve.grpc.messages import message
 
 FP32 = {
     "config": {"backend": "S[Identity]", "max": 8},
@@ -417,7 +417,7 @@ def test_reflection_gives_services_and_files(client, version):
 def test_the_numbers_of_the_messages_are_those_of_tritonclient():
     from tritonclient.grpc import model_config_pb2, service_pb2
 
-    from headrace_serve.grpc_messages import FILES
+    from headrace_serve.grpc.messages import FILES
 
     def compare(mine, theirs):
         fields = theirs.fields_by_name
@@ -437,9 +437,9 @@ def test_the_numbers_of_the_messages_are_those_of_tritonclient():
     assert names == dict(model_config_pb2.DataType.items())
 
 
-@pytest.mark.parametrize("first", ["headrace_serve.grpc_messages", "tritonclient.grpc"])
+@pytest.mark.parametrize("first", ["headrace_serve.grpc.messages", "tritonclient.grpc"])
 def test_the_messages_live_beside_those_of_other_packages(first):
-    second = {"tritonclient.grpc"} ^ {"headrace_serve.grpc_messages"} ^ {first}
+    second = {"tritonclient.grpc"} ^ {"headrace_serve.grpc.messages"} ^ {first}
     code = f"import {first}, {second.pop()}"
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -505,7 +505,7 @@ def test_large_tensors_go_there_and_back(client, streamed):
 def test_a_large_message_is_read_like_a_small_one_or_refused():
     from google.protobuf.message import DecodeError
 
-    from headrace_serve.grpc_tensors import read_message
+    from headrace_serve.grpc.tensors import read_message
 
     request = message("inference.ModelInferRequest")(model_name="m", id="i")
     for size in (0, 1, 100_000, 127, 128):

@@ -9,7 +9,7 @@ import pytest
 
 import headrace
 from headrace_serve import Limits
-from headrace_serve.grpc_messages import message
+from headrace_serve.grpc.messages import message
 
 SERVING, NOT_SERVING, SERVICE_UNKNOWN = 1, 2, 3
 

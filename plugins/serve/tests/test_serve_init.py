@@ -12,7 +12,7 @@ import threading
 import httpx
 import pytest
 
-from headrace_serve.init_process import below_init
+from headrace_serve.operating.init_process import below_init
 
 UNSHARE = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
 

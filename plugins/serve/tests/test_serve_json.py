@@ -13,7 +13,7 @@ import pytest
 import headrace
 from headrace.errors import ConfigError
 from headrace_serve import Server
-from headrace_serve.entries import read_models
+from headrace_serve.models.entries import read_models
 
 
 class Needed(TypedDict):

@@ -11,7 +11,7 @@ import tritonclient.grpc as triton
 from prometheus_client.parser import text_string_to_metric_families
 
 import headrace
-from headrace_serve.described import statistics
+from headrace_serve.models.described import statistics
 
 
 def samples(server):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import headrace
-from headrace_serve.grpc_messages import message
+from headrace_serve.grpc.messages import message
 from headrace_serve.outlines import Outline, Outlines
 
 SERVED = {

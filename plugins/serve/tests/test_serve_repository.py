@@ -15,7 +15,7 @@ from tritonclient.utils import InferenceServerException
 import headrace
 from headrace.errors import ConfigError, SetupError
 from headrace_serve import Server
-from headrace_serve.manager import load_manager
+from headrace_serve.models.manager import load_manager
 
 
 @pytest.fixture(params=["http", "grpc"])

@@ -20,7 +20,9 @@ from starlette.routing import Mount
 from tritonclient.utils import InferenceServerException
 
 import headrace
-from headrace_serve import Limits, Server, asgi, grpc_tensors, rest_tensors
+from headrace_serve import Limits, Server, asgi
+from headrace_serve.grpc import tensors as grpc_tensors
+from headrace_serve.http import tensors as rest_tensors
 
 FP32 = {
     "config": {"backend": "S[Identity]", "max": 8},

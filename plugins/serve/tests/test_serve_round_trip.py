@@ -26,7 +26,7 @@ from tritonclient.utils import triton_to_np_dtype
 from headrace.errors import InputError
 from headrace_serve import Server
 from headrace_serve.datatypes import as_bf16_bits, from_json
-from headrace_serve.grpc_messages import message
+from headrace_serve.grpc.messages import message
 
 MUTATIONS = runpy.run_path(str(Path(__file__).with_name("mutations.py")))
 

@@ -17,7 +17,7 @@ from headrace.errors import DeadlineExceededError
 from headrace_serve import service
 from headrace_serve.access_log import AccessLine
 from headrace_serve.counters import Counts
-from headrace_serve.models import Catalogue
+from headrace_serve.models.catalogue import Catalogue
 from headrace_serve.run_times import RunTimes, TimedContext
 
 

@@ -16,7 +16,7 @@ import tritonclient.grpc as triton
 
 from headrace_serve.errors import RelayedError, UnavailableError
 from headrace_serve.everywhere import Everywhere
-from headrace_serve.shared_changes import SharedChanges
+from headrace_serve.operating.shared_changes import SharedChanges
 
 REFUSED = {"status": 400, "code": "input"}
 

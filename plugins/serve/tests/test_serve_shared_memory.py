@@ -15,8 +15,9 @@ import tritonclient.http as triton_http
 import tritonclient.utils.shared_memory as shm
 from tritonclient.utils import InferenceServerException
 
-from headrace_serve import Limits, grpc_extensions
-from headrace_serve.grpc_messages import message
+from headrace_serve import Limits
+from headrace_serve.grpc import extensions as grpc_extensions
+from headrace_serve.grpc.messages import message
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="regions are files on Linux alone")
 

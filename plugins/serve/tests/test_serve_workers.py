@@ -15,10 +15,10 @@ import pytest
 import tritonclient.grpc as triton
 
 from headrace.errors import ConfigError
-from headrace_serve import workers
 from headrace_serve.limits import Limits
-from headrace_serve.settings import Settings
-from headrace_serve.supervisor import Supervisor
+from headrace_serve.operating import workers
+from headrace_serve.operating.settings import Settings
+from headrace_serve.operating.supervisor import Supervisor
 
 linux = pytest.mark.skipif(
     sys.platform != "linux", reason="the kernel spreads connections on Linux"
@@ -159,7 +159,7 @@ def test_settings_travel_as_text():
 
 SIGNALLED = """
 import signal, sys, threading
-from headrace_serve.running import signals
+from headrace_serve.operating.running import signals
 
 main = threading.get_ident()
 
@@ -258,8 +258,8 @@ def test_processes_share_the_ports_and_are_started_again(tmp_path, start):
 
 INHERITED = """
 import sys
-from headrace_serve import workers
-from headrace_serve.settings import Settings
+from headrace_serve.operating import workers
+from headrace_serve.operating.settings import Settings
 
 workers.REUSES_PORTS = False  # as on macOS
 if __name__ == "__main__":

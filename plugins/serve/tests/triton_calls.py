@@ -426,6 +426,44 @@ SYNC = (
 AIO = (http_aio, grpc_aio)
 
 
+def control(client, rows):
+    """What both examples of model control do, but for the configuration and the files that they send to be served.
+
+    Those are code, which a request cannot bring here: it is refused like their configuration that is wrong.
+    """
+    assert rows(client.get_model_repository_index()) == 2
+    client.load_model("simple")
+    assert client.is_model_ready("simple")
+    if supports(client.load_model, "config"):
+        wrong = '"parameters": {"config": {{"max_batch_size": "16"}}}'
+        refused(lambda: client.load_model("simple", config=wrong), "failed to load")
+    if supports(client.load_model, "files"):
+        files = {"file:" + "A" * 256: b"a"}
+        refused(lambda: client.load_model("simple", config="{}", files=files), "failed to load")
+        assert client.is_server_live()
+    client.unload_model("simple")
+    assert not client.is_model_ready("simple")
+    refused(lambda: client.load_model("wrong_model_name"), "failed to load")
+    client.load_model("simple")
+    assert client.is_model_ready("simple")
+
+
+def http_model_control(http, grpc):
+    with over_http.InferenceServerClient(http) as client:
+        control(client, len)
+        check_pair(client.infer("simple", pair(over_http)))
+
+
+def grpc_model_control(http, grpc):
+    with over_grpc.InferenceServerClient(grpc) as client:
+        control(client, lambda index: len(index.models))
+        check_pair(client.infer("simple", pair(over_grpc)))
+
+
+CONTROL = (http_model_control, grpc_model_control)
+"""They need a server whose models clients may load."""
+
+
 def say(*words):
     sys.stdout.write(" ".join(map(str, words)) + "\n")
 

@@ -289,7 +289,7 @@ def test_tactics_are_recorded_by_one_build_and_found_with_it_afterwards(
     from dataclasses import replace
 
     from headrace_trt.tactics import TacticFile
-    from headrace_trt.tools.tactic_tools import exclude_tactics
+    from headrace_trt.tools.tactics import exclude_tactics
 
     path = tmp_path / "tactics.json"
     builds = []

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 CliRunner = pytest.importorskip("typer.testing").CliRunner
-app = pytest.importorskip("headrace_trt.cli").app
+app = pytest.importorskip("headrace_trt.tools.cli").app
 
 ROOT = Path(__file__).resolve().parents[3]
 README = ROOT / "plugins" / "trt" / "README.md"

@@ -21,7 +21,7 @@ from headrace_trt import BuildCancelledError, BuildSettings, build_engine, build
 from headrace_trt.lean_runtime import load_lean_runtime
 from headrace_trt.library import find_library
 from headrace_trt.tactics import read_tactics
-from headrace_trt.tools.tactic_tools import exclude_tactics
+from headrace_trt.tools.tactics import exclude_tactics
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu_cache")]
 
@@ -305,7 +305,7 @@ def test_the_timing_cache_makes_the_second_build_no_slower_and_is_shared(
 
 def test_the_tools_measure_compare_and_inspect(small_net, tmp_path, cuda):
     pytest.importorskip("onnxruntime")
-    from headrace_trt.benching import bench_engine
+    from headrace_trt.tools.benching import bench_engine
     from headrace_trt.tools.comparing import compare, run_built
     from headrace_trt.tools.inspecting import as_page, inspect_engine
     from headrace_trt.tools.opening import engine_of_settings

@@ -13,10 +13,9 @@ from onnx import TensorProto as T
 
 from headrace.errors import BackendError, SetupError
 from headrace_tensors import gather
-from headrace_trt import DeviceArray, benching
+from headrace_trt import DeviceArray
 from headrace_trt import cuda as cuda_module
 from headrace_trt.arrays import StreamRef
-from headrace_trt.benching import bench_engine
 from headrace_trt.cuda import CudaError
 from headrace_trt.engine import Engine
 from headrace_trt.gathering import Gathering
@@ -24,6 +23,8 @@ from headrace_trt.memory import DevicePool
 from headrace_trt.runner import Runner, RunSettings
 from headrace_trt.signature import read_signature
 from headrace_trt.spans import SpannedRunner, Spans
+from headrace_trt.tools import benching
+from headrace_trt.tools.benching import bench_engine
 from headrace_trt.tools.profiling import profile_layers, run_once, running
 
 pytest.importorskip("onnxruntime")

@@ -20,11 +20,11 @@ from headrace_trt.tools.comparing import compare, differences, random_inputs, re
 from headrace_trt.tools.extracting import extract_model
 from headrace_trt.tools.inspecting import as_page, inspect_file
 from headrace_trt.tools.refitting import refit_plan
-from headrace_trt.tools.tactic_tools import bisect_tactics, exclude_tactics, show_tactics
+from headrace_trt.tools.tactics import bisect_tactics, exclude_tactics, show_tactics
 
 onnxruntime = pytest.importorskip("onnxruntime")
 CliRunner = pytest.importorskip("typer.testing").CliRunner
-app = pytest.importorskip("headrace_trt.cli").app
+app = pytest.importorskip("headrace_trt.tools.cli").app
 
 SHAPES = ["--min-shapes", "x:1x3x16x16", "--max-shapes", "x:4x3x16x16"]
 PROFILE = {"min": "x:1x3x16x16", "max": "x:4x3x16x16"}

@@ -26,7 +26,7 @@ def render(path, count=12, rate=10, size=(48, 64), codec="libx264", times=None, 
     with av.open(str(path), "w") as container:
         stream = container.add_stream(codec, rate=rate)
         stream.height, stream.width = size
-        stream.pix_fmt = "rgb8" if codec == "gif" else "yuv420p"
+        stream.pix_fmt = {"gif": "rgb8", "mjpeg": "yuvj420p"}.get(codec, "yuv420p")
         stream.codec_context.time_base = Fraction(1, 1000)
         stream.codec_context.gop_size = 6
         for number in range(count):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import json
 import shutil
 import subprocess
@@ -18,7 +20,9 @@ import supervision as sv
 import headrace
 import headrace_vision
 from headrace.errors import ConfigError
-from headrace_vision.configured import VisionConfig
+from headrace_vision import VisionConfig
+from headrace_vision import view as view_module
+from headrace_vision.tables import SINKS
 
 WORDS = """
 import headrace
@@ -89,7 +93,7 @@ def test_a_file_gives_what_it_describes(folder):
     ("line", "error"),
     [
         ("nonsense = 1", "nonsense"),
-        ("[sources.a]\nstride = 2", "input is missing"),
+        ("[sources.a]\nstride = 2", "sources.a.input: it is missing"),
         ('[sources.a]\ninput = "x"\nstrides = 2', "did you mean 'stride'"),
         ('[sinks.a]\nkind = "SaveVide"', "kind is one of SaveVideo"),
         ('[sinks.a]\nkind = "SaveVideo"\nfolders = "x"', "folders"),
@@ -105,7 +109,7 @@ def test_a_wrong_file_is_refused_with_its_reason(folder, line, error):
 
 def test_all_problems_are_named_together_and_there_is_a_schema(folder):
     (folder / "vision.toml").write_text("[sources.a]\n[sources.b]\nx = 1\n")
-    with pytest.raises(ConfigError, match="model: Field required"):
+    with pytest.raises(ConfigError, match=r"sources\.a\.input: it is missing; sources\.b"):
         headrace_vision.open(folder / "vision.toml")
     (folder / "vision.toml").write_text(
         'model = "p"\n[sources.a]\n[sources.b]\ninput = "v"\nx = 1\n'
@@ -113,6 +117,139 @@ def test_all_problems_are_named_together_and_there_is_a_schema(folder):
     with pytest.raises(ConfigError, match=r"sources\.a.*sources\.b"):
         headrace_vision.open(folder / "vision.toml")
     assert "sources" in VisionConfig.model_json_schema()["properties"]
+
+
+SEVERAL = """
+network = ["127.0.0.1"]
+
+[models.cars]
+model = "pipe.toml"
+ordered = "S[Track,CountLine([32,0,32,48],name=door)]"
+
+[models.light]
+model = {backend = "Call(words.py:brightness)", import = ["words.py"], max = 2}
+
+[sources.street]
+input = "street.mp4"
+model = "cars"
+
+[sources.yard]
+input = ["yard.mp4", "street.mp4"]
+model = "light"
+
+[sinks.lines]
+kind = "SaveJSONL"
+path = "all.jsonl"
+"""
+
+
+@pytest.fixture
+def several(folder):
+    (folder / "words.py").write_text(
+        f"{WORDS}\n@headrace.register('VisionLight')\ndef light(image):\n    return float(image.mean())\n"
+    )
+    text = SEVERAL.replace("Call(words.py:brightness)", "VisionLight")
+    (folder / "vision.toml").write_text(text)
+    return folder
+
+
+def test_several_models_each_have_their_sources_and_their_order(several):
+    with headrace_vision.open(several / "vision.toml") as vision:
+        assert list(vision.models) == ["cars", "light"]
+        frames = list(vision.run())
+        image = np.full((4, 4, 3), 8, np.uint8)
+        assert vision.submit({"data": image}, model="light").result(timeout=60)["result"] == 8
+        assert len(vision.submit({"data": image}, model="cars").result(timeout=60)["result"]) == 0
+        (still,) = vision.run(image, model="light")
+        assert still.result == 8
+        assert vision.add(image, model="cars").wait(60)
+        with pytest.raises(ValueError, match=r"several models.*cars, light"):
+            vision.run(image)
+        with pytest.raises(ValueError, match="did you mean 'light'"):
+            vision.submit({"data": image}, model="lite")
+        status = vision.status()
+    by_source = {}
+    for frame in frames:
+        assert frame.error is None
+        by_source.setdefault(frame.source, []).append(frame)
+    street = by_source.pop("street")
+    assert len(street) == 16
+    assert sum(street[-1].request["counts"]["door"].values()) == 1
+    assert sorted(map(len, by_source.values())) == [9, 16]
+    assert all(isinstance(f.result, float) for found in by_source.values() for f in found)
+    assert status["sources"]["street"]["model"] == "cars"
+    assert status["models"]["cars"]["nodes"]["main"]["submitted"] >= 16
+    assert status["models"]["light"]["nodes"]["main"]["submitted"] >= 25
+    lines = [json.loads(line) for line in (several / "all.jsonl").read_text().splitlines()]
+    assert sum("detections" in line for line in lines if line["source"] == "street") == 16
+
+
+def test_models_in_python_are_those_of_a_file(kit):
+    headrace.register("VisionMean", lambda image: float(image.mean()), replace=True)
+    headrace.register("VisionShape", lambda image: image.shape, replace=True)
+    models = {
+        "mean": headrace_vision.VideoModel({"backend": "VisionMean", "max": 2}),
+        "shape": headrace_vision.VideoModel("VisionShape"),
+    }
+    with pytest.raises(headrace.errors.ConfigError):
+        headrace_vision.VideoRunner(models)  # a text is the path of a file
+    models["shape"] = headrace_vision.VideoModel({"backend": "VisionShape"}, ordered="Identity")
+    with pytest.raises(TypeError, match="argument of VideoModel"):
+        headrace_vision.VideoRunner(models, ordered="Identity")
+    with headrace_vision.VideoRunner(models) as runner:
+        (one,) = runner.run(kit.picture(0), model="shape")
+        (other,) = runner.run(kit.picture(0), model="mean")
+    assert one.result == (48, 64, 3)
+    assert other.result == pytest.approx(kit.picture(0).mean())
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "error"),
+    [
+        ('model = "cars"', 'model = "car"', r"sources\.street: .*did you mean 'cars'"),
+        ('model = "cars"\n', "", r"sources\.street: there are several models"),
+        ('model = "pipe.toml"', 'model = "pip.toml"', r"models\.cars\.model: "),
+        ('model = "pipe.toml"', 'model = "none.onnx"', r"models\.cars\.model: there is no file"),
+        ("CountLine(", "CountLines(", r"models\.cars\.ordered: .*CountLine"),
+        ("max = 2", "maxx = 2", r"models\.light\.model: .*max"),
+        ("network", 'model = "pipe.toml"\nnetwork', r"model: write it below \[models\.NAME\]"),
+        (
+            '"street.mp4"\nmodel',
+            '"rtsp://other.example/a"\nmodel',
+            r"sources\.street: .*not allowed",
+        ),
+        ('kind = "SaveJSONL"', 'kind = "SaveJSONL"\nfolder = "x"', r"sinks\.lines: .*'folder'"),
+        ('kind = "SaveJSONL"', 'kind = "Webhook"', r"sinks\.lines"),
+    ],
+)
+def test_a_file_is_checked_as_a_whole_before_anything_is_built(several, old, new, error):
+    assert old in (several / "vision.toml").read_text()
+    text = (several / "vision.toml").read_text().replace(old, new, 1)
+    (several / "vision.toml").write_text(text)
+    with pytest.raises(ConfigError, match=error):
+        headrace_vision.open(several / "vision.toml")
+    assert not (several / "all.jsonl").exists()
+
+
+def test_the_tables_of_a_file_are_the_arguments_of_what_they_make():
+    for kind, table in SINKS.items():
+        taken = inspect.signature(getattr(headrace_vision, kind)).parameters
+        assert set(table.model_fields) - {"kind"} == set(taken)
+        for name, one in taken.items():
+            if one.default is not inspect.Parameter.empty and name != "network":
+                assert table.model_fields[name].default == one.default
+    schema = VisionConfig.model_json_schema()
+    options = {one.name for one in dataclasses.fields(headrace_vision.SourceOptions)}
+    found = schema["$defs"]["SourceTable"]["properties"]
+    assert set(found) == {"input", *options}
+    assert all(one["description"] for one in found.values())
+    assert len(schema["properties"]["sinks"]["additionalProperties"]["oneOf"]) == len(SINKS)
+    jsonschema = pytest.importorskip("jsonschema")
+    jsonschema.Draft202012Validator.check_schema(schema)
+    good = {"model": "m.onnx", "sources": {"a": {"input": "v.mp4", "stride": 2}}}
+    jsonschema.validate(good, schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**good, "sources": {"a": {"input": "v.mp4", "strid": 2}}}, schema)
 
 
 def command(*arguments, cwd):
@@ -187,16 +324,47 @@ def test_the_page_shows_every_source_and_answers_its_own_address_only(kit):
         assert list(state) == ["<yard>", "door"]
         assert state["door"]["objects"] == 1
         assert state["door"]["status"]["delivered"] == 1
-        kind, data = get(f"{view.url}picture/1.jpg")
+        kind, data = get(f"{view.url}picture.jpg?source=door&frame=0")
         image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
         assert (kind, image.shape) == ("image/jpeg", (48, 64, 3))
-        for wrong in ("picture/2.jpg", "picture/-1.jpg", "other", "../pyproject.toml"):
+        for wrong in ("picture.jpg", "picture.jpg?source=other", "other", "../pyproject.toml"):
             with pytest.raises(urllib.error.HTTPError, match="404"):
                 get(view.url + wrong)
         with pytest.raises(urllib.error.HTTPError, match="403"):
             get(view.url, host="elsewhere.example")
     with pytest.raises(urllib.error.URLError):
         get(view.url)
+
+
+def test_the_page_says_frames_a_second_of_the_last_seconds_and_shows_what_never_opened(kit):
+    shown = view_module._Shown()
+    record = {"frame": 7, "timestamp": 0.28}
+    for number in range(100):
+        shown.add(b"", record, 50 + number / 25)
+    assert shown.summary(54.0)["fps"] == pytest.approx(25, rel=0.05)
+    assert shown.summary(60.0)["fps"] == 0
+    burst = view_module._Shown()
+    burst.add(b"", record, 50.0)
+    burst.add(b"", record, 50.0001)
+    assert burst.summary(50.001)["fps"] <= 2
+    view = headrace_vision.View()
+    lost = threading.Event()
+
+    class Clock(headrace_vision.Clock):
+        def wait(self, stop, seconds):
+            lost.set()
+            return stop.wait()
+
+    runner = headrace_vision.VideoRunner({"backend": "Identity"}, sinks=[view], clock=Clock())
+    with runner:
+        handle = runner.add({"door": "camera:999"})
+        assert lost.wait(60)
+        state = json.loads(get(f"{view.url}state.json")[1])
+        handle.stop()
+    assert state["door"]["status"]["state"] == "lost"
+    assert state["door"]["status"]["retry_in_s"] > 0
+    assert "videocamera" not in state["door"]["status"]["error"]
+    assert not state["door"]["has_picture"]
 
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not installed")

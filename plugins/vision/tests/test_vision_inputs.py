@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import io
 import itertools
+import struct
 import sys
+import threading
 
+import av
 import cv2
 import numpy as np
 import pytest
@@ -41,6 +44,18 @@ def test_bytes_arrays_images_and_file_objects_are_stills(runner, kit):
         np.testing.assert_array_equal(frame.image, image)
         np.testing.assert_array_equal(frame.result, kit.network(image))
     np.testing.assert_array_equal(frames[4].image, np.repeat(image[..., :1], 3, 2))
+
+
+def test_one_file_object_is_read_once_and_one_of_text_is_refused(runner, kit, tmp_path):
+    video = kit.render(tmp_path / "v.mp4", count=5)
+    with (tmp_path / "v.mp4").open("rb") as file:
+        assert len(list(runner.run(file))) == 5
+    with (tmp_path / "v.mp4").open("rb") as file:
+        assert len(list(runner.run({"door": file}, stride=2))) == 3
+    assert len(list(runner.run(io.BytesIO(kit.encoded(kit.picture(1)))))) == 1
+    assert len(list(itertools.islice(runner.run((tmp_path / "v.mp4").read_bytes(), loop=True), 12)))
+    with pytest.raises(InputError, match="gives text"):
+        runner.run(io.StringIO(video))
 
 
 def test_a_folder_is_read_in_natural_order_and_its_stills_are_one_source(runner, kit, tmp_path):
@@ -145,6 +160,8 @@ def test_what_is_no_input_is_refused_before_anything_is_read(runner, tmp_path):
         runner.run([], strides=2)
     with pytest.raises(ValueError, match="stop = 1"):
         runner.run([], start=2, stop=1)
+    with pytest.raises(ValueError, match="loop is true or false"):
+        runner.run([], loop="yes")
 
 
 @pytest.mark.parametrize("scheme", ["rtsp", "rtmp", "http", "https"])
@@ -201,6 +218,34 @@ def test_a_file_that_is_repeated_goes_on_in_time_and_says_where_it_began_again(
     assert [f.frame for f in frames if f.gap] == [5, 10]
 
 
+def test_stills_have_a_beginning_an_end_and_a_speed_as_videos_have(runner, kit, tmp_path):
+    for number in range(6):
+        (tmp_path / f"{number}.png").write_bytes(kit.encoded(kit.picture(number)))
+    pictures = [kit.picture(number) for number in range(6)]
+    for x in (tmp_path, str(tmp_path / "*.png"), {"a": pictures}, itertools.cycle(pictures)):
+        part = list(runner.run(x, image_fps=10, start=0.15, stop=0.45))
+        assert [f.timestamp for f in part] == pytest.approx([0.2, 0.3, 0.4])
+        assert [int(f.image[0, 0, 0]) for f in part] == [
+            int(kit.picture(n)[0, 0, 0]) for n in (2, 3, 4)
+        ]
+    for x in (tmp_path, pictures):
+        frames = list(itertools.islice(runner.run(x, image_fps=10, loop=True), 15))
+        assert [f.timestamp for f in frames] == pytest.approx([n / 10 for n in range(15)])
+        assert [f.frame for f in frames if f.gap] == [6, 12]
+        assert int(frames[8].image[0, 0, 0]) == int(kit.picture(2)[0, 0, 0])
+    assert len(list(runner.run(iter(pictures), loop=True))) == 6
+    assert list(runner.run([], loop=True)) == []
+
+
+def test_stills_are_given_no_faster_than_they_play(kit):
+    clock = Hours()
+    with VideoRunner({"backend": "VisionNetwork"}, clock=clock) as runner:
+        pictures = [kit.picture(n) for n in range(6)]
+        frames = list(runner.run(pictures, realtime=True, frames="every", image_fps=10))
+    assert len(frames) == 6
+    assert clock.time == pytest.approx(100.5)
+
+
 def test_damaged_packets_are_counted_and_the_others_are_read(runner, kit, tmp_path):
     video = kit.render(tmp_path / "v.mkv", count=60, rate=10, codec="mpeg4")
     data = bytearray((tmp_path / "v.mkv").read_bytes())
@@ -214,6 +259,35 @@ def test_damaged_packets_are_counted_and_the_others_are_read(runner, kit, tmp_pa
     assert counts["read"] == counts["delivered"] + counts["failed"] == len(frames)
 
 
+def spoil(path, first, last):
+    """Overwrite the packets of a video from one number up to another."""
+    with av.open(str(path)) as container:
+        packets = [(one.pos, one.size) for one in container.demux(video=0) if one.size]
+    data = bytearray(path.read_bytes())
+    for position, size in packets[first:last]:
+        begin = data.index(b"\xff\xd8", position)
+        data[begin : begin + size - 8] = bytes(size - 8)
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("count", [99, 100])
+def test_a_hundred_damaged_packets_in_a_row_lose_a_source(runner, kit, tmp_path, count):
+    path = tmp_path / "v.avi"
+    kit.render(path, count=130, rate=25, codec="mjpeg")
+    spoil(path, 10, 10 + count)
+    frames = list(runner.run(str(path)))
+    status = runner.status()["sources"][str(path)]
+    assert status["damaged_packets"] == count
+    if count < 100:
+        assert len(frames) == 130 - count
+        assert all(f.error is None for f in frames)
+        assert [f.frame for f in frames if f.gap] == [10]
+    else:
+        assert len(frames) == 11
+        assert "100 packets in a row are damaged" in str(frames[-1].error)
+        assert status["state"] == "failed"
+
+
 def test_a_video_that_is_cut_ends_early_without_harm_to_others(runner, kit, tmp_path):
     whole = kit.render(tmp_path / "whole.mp4", count=10)
     cut = tmp_path / "cut.mp4"
@@ -223,17 +297,33 @@ def test_a_video_that_is_cut_ends_early_without_harm_to_others(runner, kit, tmp_
     assert by_source[str(cut)][-1].error is not None
 
 
-def test_a_rotated_video_is_turned_upright(runner, tmp_path, kit, monkeypatch):
-    class Turned:
-        rotation = -90
+TURNS = {"90": (0, 1, -1, 0), "180": (-1, 0, 0, -1), "270": (0, -1, 1, 0)}
+"""The matrix of a track, as telephones write it, by how far it is turned clockwise."""
 
-        def to_ndarray(self, **_):
-            return np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
 
-    turned = video_files._converter(Turned())()
-    np.testing.assert_array_equal(
-        turned, cv2.rotate(Turned().to_ndarray(), cv2.ROTATE_90_CLOCKWISE)
-    )
+def turn(path, matrix):
+    """Write a matrix into the header of the track of an MP4."""
+    data = bytearray(path.read_bytes())
+    begin = data.index(b"tkhd") + 4 + 4 + 20 + 16
+    a, b, c, d = (value << 16 for value in matrix)
+    data[begin : begin + 36] = struct.pack(">9i", a, b, 0, c, d, 0, 0, 0, 1 << 30)
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("degrees", list(TURNS))
+def test_a_rotated_video_is_turned_upright_as_opencv_turns_it(runner, tmp_path, kit, degrees):
+    video = kit.render(tmp_path / "v.mp4", count=4)
+    turn(tmp_path / "v.mp4", TURNS[degrees])
+    frames = list(runner.run(video))
+    reader = cv2.VideoCapture(video)
+    reader.set(cv2.CAP_PROP_ORIENTATION_AUTO, 1)
+    for frame in frames:
+        expected = reader.read()[1]
+        assert frame.image.shape == expected.shape
+        assert np.abs(frame.image.astype(int) - expected).mean() < 3
+        assert frame.request["image"] is frame.image
+    assert frames[0].image.shape[:2] == ((48, 64) if degrees == "180" else (64, 48))
+    reader.release()
 
 
 def test_times_that_repeat_or_go_back_still_increase():
@@ -315,6 +405,46 @@ def test_a_camera_that_is_lost_comes_back_in_the_same_order(monkeypatch):
     assert frames[10].timestamp - frames[9].timestamp == pytest.approx(sum(clock.waits[:2]))
     assert counts["reconnects"] >= 3
     assert counts["live"]
+
+
+def test_a_camera_that_never_opens_is_tried_quietly_and_says_when(monkeypatch, caplog):
+    monkeypatch.setitem(video_files.CAMERAS, sys.platform, ("v4l2", "/nowhere/video{}"))
+    clock, often = Hours(), threading.Event()
+    advance = clock.wait
+
+    def wait(stop, seconds):
+        advance(stop, seconds)
+        if len(clock.waits) >= 12:
+            often.set()
+            clock.time -= seconds  # the last wait has not passed
+            return stop.wait()
+        return stop.is_set()
+
+    clock.wait = wait
+    with (
+        caplog.at_level("DEBUG", logger="headrace.vision"),
+        VideoRunner({"backend": "VisionNetwork"}, clock=clock) as runner,
+    ):
+        handle = runner.add("camera:0")
+        assert often.wait(60)
+        status = handle.status()["sources"]["camera:0"]
+        handle.stop()
+        assert handle.wait(60)
+    assert len(caplog.records) == 1
+    assert "camera:0 is lost" in caplog.text
+    assert (status["state"], status["attempts"], status["read"]) == ("lost", 12, 0)
+    assert status["error"]
+    assert status["retry_in_s"] == pytest.approx(clock.waits[-1])
+    assert all(0.5 <= one <= 30 for one in clock.waits)
+    assert len(set(clock.waits[:5])) == 5
+    assert min(clock.waits[7:]) > 22
+
+
+@pytest.mark.parametrize("option", ["start", "stop", "loop"])
+def test_a_camera_has_no_beginning_and_no_end(option):
+    with VideoRunner({"backend": "VisionNetwork"}) as runner:
+        (frame,) = runner.run("camera:0", **{option: 1 if option != "loop" else True})
+    assert f"{option} is for what has a beginning and an end" in str(frame.error)
 
 
 def test_realtime_waits_for_the_time_of_each_frame(kit, tmp_path):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import http.server
 import itertools
+import re
 import threading
 from pathlib import Path
 
+import av
 import numpy as np
 import pytest
 import supervision as sv
@@ -17,10 +19,15 @@ from headrace_vision import VideoRunner
 
 
 class Peer:
-    """A web server that serves a folder, moves `/moved` elsewhere, and counts who asks."""
+    """A web server that serves a folder, moves `/moved` elsewhere, and counts who asks.
+
+    With `ranges` it serves parts of files; each of `cuts` is after how many bytes an answer breaks off.
+    """
 
     def __init__(self, folder):
         self.asked = []
+        self.ranges = False
+        self.cuts = []
         self.silent = threading.Event()
         peer = self
 
@@ -38,11 +45,23 @@ class Peer:
                     peer.silent.wait(60)
                     return
                 data = (Path(folder) / self.path[1:]).read_bytes()
-                self.send_response(200)
+                whole = len(data)
+                wanted = (
+                    re.match(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+                    if peer.ranges
+                    else None
+                )
+                if wanted:
+                    first, last = int(wanted[1]), int(wanted[2] or whole - 1)
+                    data = data[first : last + 1]
+                    self.send_response(206)
+                    self.send_header("Content-Range", f"bytes {first}-{last}/{whole}")
+                else:
+                    self.send_response(200)
                 if not self.path.endswith(".ts"):  # a stream has no length
                     self.send_header("Content-Length", str(len(data)))
                 self.end_headers()
-                self.wfile.write(data)
+                self.wfile.write(data[: peer.cuts.pop(0)] if peer.cuts else data)
 
             def log_message(self, *_):
                 pass
@@ -161,6 +180,96 @@ def test_a_stream_that_dies_comes_back_with_a_gap(kit, tmp_path, peer):
     assert 0 < gaps[0] <= 6
     assert all(a.timestamp < b.timestamp for a, b in itertools.pairwise(frames))
     assert peer.asked.count("/v.ts") >= 2
+
+
+@pytest.mark.parametrize("ranges", [False, True])
+def test_a_file_at_an_address_that_breaks_off_goes_on_behind_its_last_frame(
+    kit, tmp_path, peer, ranges
+):
+    video = kit.render(tmp_path / "v.mkv", count=90, size=(96, 128), rate=10)
+    size = (tmp_path / "v.mkv").stat().st_size
+    peer.ranges, peer.cuts = ranges, [size // 3, size // 2]
+    with runner(frames="every", clock=Quick()) as r:
+        frames = list(r.run({"door": peer.url("v.mkv")}))
+        status = r.status()["sources"]["door"]
+    expected = kit.plain_loop(video)
+    assert [f.timestamp for f in frames] == [time_s for _, time_s in expected]
+    for frame, (image, _) in zip(frames, expected, strict=True):
+        np.testing.assert_array_equal(frame.image, image)
+    assert status["state"] == "ended"
+    assert status["reconnects"] >= 1
+
+
+def test_a_file_at_an_address_can_begin_again_and_ends_at_stop(kit, tmp_path, peer):
+    kit.render(tmp_path / "v.mkv", count=5, rate=10)
+    with runner(frames="every", clock=Quick()) as r:
+        frames = list(itertools.islice(r.run(peer.url("v.mkv"), loop=True), 12))
+        part = list(r.run(peer.url("v.mkv"), start=0.1, stop=0.35))
+    assert [f.timestamp for f in frames] == pytest.approx([n / 10 for n in range(12)])
+    assert [f.frame for f in frames if f.gap] == [5, 10]
+    assert [f.timestamp for f in part] == pytest.approx([0.1, 0.2, 0.3])
+
+
+def playlist(folder, video, **options):
+    """Cut a video into a playlist of segments."""
+    path = folder / "live.m3u8"
+    chosen = {"hls_time": "1", "hls_list_size": "0", **options}
+    with av.open(video) as into, av.open(str(path), "w", format="hls", options=chosen) as out:
+        stream = out.add_stream_from_template(into.streams.video[0])
+        for packet in into.demux(video=0):
+            if packet.dts is not None:
+                packet.stream = stream
+                out.mux(packet)
+    return path
+
+
+@pytest.mark.parametrize("options", [{}, {"hls_flags": "single_file"}], ids=["files", "parts"])
+def test_a_playlist_with_an_end_is_read_to_it(kit, tmp_path, peer, options):
+    video = kit.render(tmp_path / "v.mp4", count=40, rate=10)
+    playlist(tmp_path, video, **options)
+    peer.ranges = True
+    with runner(frames="every") as r:
+        frames = list(r.run({"door": peer.url("live.m3u8")}))
+        status = r.status()["sources"]["door"]
+    expected = kit.plain_loop(video)
+    assert len(frames) == len(expected)
+    for frame, (image, _) in zip(frames, expected, strict=True):
+        np.testing.assert_array_equal(frame.image, image)
+    assert (status["state"], status["live"]) == ("ended", False)
+
+
+def test_a_playlist_without_an_end_is_live(kit, tmp_path, peer):
+    path = playlist(tmp_path, kit.render(tmp_path / "v.mp4", count=40, rate=10))
+    path.write_text(path.read_text().replace("#EXT-X-ENDLIST\n", ""))
+    with runner(frames="every", clock=Quick()) as r:
+        frames = list(itertools.islice(r.run({"door": peer.url("live.m3u8")}), 10))
+        status = r.status()["sources"]["door"]
+    assert len(frames) == 10
+    assert status["live"]
+
+
+@pytest.mark.parametrize("named", ["http://other.example/x.ts", "file://{}/secret.ts"])
+def test_a_playlist_opens_no_other_host_and_no_file(kit, tmp_path, peer, named):
+    path = playlist(tmp_path, kit.render(tmp_path / "v.mp4", count=40, rate=10))
+    (tmp_path / "secret.ts").write_bytes((tmp_path / "live1.ts").read_bytes())
+    path.write_text(path.read_text().replace("live1.ts", named.format(tmp_path)))
+    clock, lost = Quick(), threading.Event()
+
+    def wait(stop, seconds):
+        lost.set()
+        return stop.wait()
+
+    clock.wait = wait
+    with runner(frames="every", clock=clock) as r:
+        handle = r.add({"door": peer.url("live.m3u8")})
+        taken = r.run()
+        assert lost.wait(60)
+        status = handle.status()["sources"]["door"]
+        taken.close()
+        handle.stop()
+    assert status["state"] == "lost"
+    assert "not allowed" in status["error"] or "not opened" in status["error"]
+    assert "/secret.ts" not in peer.asked
 
 
 def find(image):

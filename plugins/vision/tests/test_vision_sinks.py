@@ -5,7 +5,10 @@ from __future__ import annotations
 import http.server
 import itertools
 import json
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import av
 import cv2
@@ -163,6 +166,51 @@ def test_a_sink_that_cannot_write_ends_alone(kit, tmp_path, kind):
     assert len(frames) == len(seen) == 1
     assert sinks[kind.__name__]["state"] == "failed"
     assert "Error" in sinks[kind.__name__]["error"]
+
+
+FULL = """
+import resource, sys, json
+import numpy as np
+import supervision as sv
+import headrace, headrace_vision as v
+
+kind, folder = sys.argv[1:]
+random = np.random.default_rng(0)
+pictures = [random.integers(0, 256, (96, 128, 3), np.uint8) for _ in range(12)]
+boxes = np.tile(np.array([[1, 2, 30, 40]], np.float32), (400, 1))
+found = sv.Detections(boxes, confidence=np.full(400, 0.5), class_id=np.zeros(400, int))
+headrace.register("Many", lambda image: found)
+resource.setrlimit(resource.RLIMIT_FSIZE, (15_000, 15_000))  # no file grows beyond that
+seen = []
+sink = getattr(v, kind)(folder + ("/all.jsonl" if kind == "SaveJSONL" else ""))
+with v.VideoRunner({"backend": "Many"}, sinks=[sink, seen.append]) as runner:
+    frames = list(runner.run({"a": pictures, "b": pictures}))
+assert all(frame.error is None for frame in frames)
+print(json.dumps([len(frames), len(seen), runner.status()["sinks"][kind]]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the size of files as Linux does")
+@pytest.mark.parametrize("kind", ["SaveVideo", "SaveImages", "SaveJSONL", "SaveCOCO", "SaveYOLO"])
+def test_a_disk_that_is_full_ends_the_sink_alone(tmp_path, kind):
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, kind, str(tmp_path)],
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    frames, seen, status = json.loads(done.stdout)
+    assert frames == seen == 24
+    assert status["state"] == "failed"
+    assert status["error"]
+    assert status["waiting"] == 0
+    assert not list(tmp_path.rglob("*.mp4"))  # none that is not whole
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_a_device_that_is_full_is_named_in_the_status(kit):
+    frames, sinks = run([SaveJSONL("/dev/full")], [kit.picture(n) for n in range(5)])
+    assert len(frames) == 5
+    assert "No space left on device" in sinks["SaveJSONL"]["error"]
 
 
 class Peer:

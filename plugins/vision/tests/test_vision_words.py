@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import warnings
 from types import SimpleNamespace
 
@@ -15,7 +17,7 @@ from hypothesis import strategies as st
 
 import headrace
 from headrace.errors import HeadraceError, InputError
-from headrace_vision import from_records, to_records
+from headrace_vision import Frame, frame_record, from_records, to_records
 from headrace_vision.boxes import best_boxes
 from headrace_vision.layouts import cells_of, fitting_layouts
 
@@ -168,6 +170,80 @@ def test_suppression_equals_a_slow_loop(seed, count, threshold):
         found = best_boxes(boxes, scores, classes, iou_threshold=threshold, class_agnostic=agnostic)
         expected = slow_nms(boxes, scores, None if agnostic else classes, threshold)
         assert found.tolist() == expected
+
+
+def crowded(seed, count=80):
+    random = np.random.default_rng(seed)
+    corner = random.uniform(0, 50, (count, 2))
+    boxes = np.hstack([corner, corner + random.uniform(5, 30, (count, 2))]).astype(np.float32)
+    scores = random.permutation(np.linspace(0.1, 0.9, count)).astype(np.float32)
+    return boxes, scores, random.integers(0, 3, count)
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("agnostic", [False, True])
+def test_suppression_equals_that_of_supervision(seed, agnostic):
+    boxes, scores, classes = crowded(seed)
+    rows = np.column_stack([boxes, scores, classes])
+    expected = sv.box_non_max_suppression(rows[:, :5] if agnostic else rows, 0.44)
+    found = best_boxes(
+        boxes.astype(np.float64), scores, classes, iou_threshold=0.44, class_agnostic=agnostic
+    )
+    assert sorted(found.tolist()) == np.flatnonzero(expected).tolist()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_suppression_equals_that_of_torchvision(seed):
+    ops = pytest.importorskip("torchvision.ops")
+    torch = pytest.importorskip("torch")
+    boxes, scores, classes = crowded(seed)
+    tensors = [torch.from_numpy(one) for one in (boxes, scores)]
+    number = torch.from_numpy(classes)
+    for agnostic in (False, True):
+        expected = ops.nms(*tensors, 0.44) if agnostic else ops.batched_nms(*tensors, number, 0.44)
+        found = best_boxes(
+            boxes.astype(np.float64), scores, classes, iou_threshold=0.44, class_agnostic=agnostic
+        )
+        assert found.tolist() == expected.tolist()
+
+
+def test_the_record_of_a_frame_has_results_but_of_a_picture_only_its_form():
+    def recorded(result):
+        return json.loads(json.dumps(frame_record(Frame("door", 1, 0.5, result=result))))["result"]
+
+    assert recorded({"a": np.arange(3), "b": (1, "x", None)}) == {
+        "a": [0, 1, 2],
+        "b": [1, "x", None],
+    }
+    assert recorded(np.zeros((2, 2))) == [[0, 0], [0, 0]]
+    picture = np.zeros((48, 64, 3), np.uint8)
+    assert recorded([picture]) == [{"shape": [48, 64, 3], "dtype": "uint8"}]
+
+
+def test_records_are_read_from_what_headrace_run_writes(tmp_path):
+    found = sv.Detections(
+        np.array([[1, 2, 3.5, 4], [5, 6, 7, 8.25]], np.float32),
+        confidence=np.array([0.1, 0.7], np.float32),
+        class_id=np.array([3, 1]),
+        data={"class_name": np.array(["cat", "dog"])},
+    )
+    (tmp_path / "words.py").write_text(
+        "import headrace, numpy as np, supervision as sv\n"
+        "@headrace.register('VisionFixed')\n"
+        "def fixed(data):\n"
+        "    return sv.Detections(np.array([[1, 2, 3.5, 4], [5, 6, 7, 8.25]], np.float32),\n"
+        "        confidence=np.array([0.1, 0.7], np.float32), class_id=np.array([3, 1]),\n"
+        "        data={'class_name': np.array(['cat', 'dog'])})\n"
+    )
+    (tmp_path / "p.toml").write_text('import = ["words.py"]\nbackend = "VisionFixed"\n')
+    (tmp_path / "a.bin").write_bytes(b"x")
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace_cli", "run", "p.toml", "a.bin", "--json"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=300, check=True,
+    )  # fmt: skip
+    assert from_records(json.loads(done.stdout)["result"]) == found
+    with pytest.raises(InputError, match="no detections"):
+        from_records({"boxes": []})
 
 
 def test_labels_are_read_from_a_file(tmp_path):

@@ -3,6 +3,8 @@
 A subclass of `BackendConformance` has an expression and a factory of requests. pytest collects it with one
 test per rule of the backend contract, and ``headrace conformance NAME`` prints a certificate.
 
+A subclass of `PolicyConformance` names a batch policy; `play` lets one serve requests on a virtual clock.
+
 The fakes, which Headrace's own tests use as well, are a clock, and backends that record, block, are slow or
 fail. The test that needs such a backend registers it::
 
@@ -18,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headrace_testing.conformance import BackendConformance, Certificate, certify
     from headrace_testing.fakes import Blocking, Failing, FakeClock, Recording, Slow
+    from headrace_testing.policies import Played, PolicyConformance, PolicyQueue, Sent, play
 
 __version__ = "0.1.0"
 
@@ -27,10 +30,15 @@ __all__ = [
     "Certificate",
     "Failing",
     "FakeClock",
+    "Played",
+    "PolicyConformance",
+    "PolicyQueue",
     "Recording",
+    "Sent",
     "Slow",
     "__version__",
     "certify",
+    "play",
 ]
 
 _HOME = {
@@ -39,9 +47,14 @@ _HOME = {
     "Certificate": "conformance",
     "Failing": "fakes",
     "FakeClock": "fakes",
+    "Played": "policies",
+    "PolicyConformance": "policies",
+    "PolicyQueue": "policies",
     "Recording": "fakes",
+    "Sent": "policies",
     "Slow": "fakes",
     "certify": "conformance",
+    "play": "policies",
 }
 
 

@@ -15,9 +15,9 @@ from headrace._build.parts import BuildSite, CloseStack, PipelineState
 from headrace._build.wrappers import BatchEnd, InThread
 from headrace._config.problems import with_room
 from headrace._engine.blueprint import BuiltNode
-from headrace._explain import trees_of
 from headrace._plan.declared import narrowed, no_batch
 from headrace._plan.element import Element, NodePlan, PipelinePlan, registered_in
+from headrace._plan.publish import described_trees
 from headrace._plan.word import needed_keys
 from headrace._scheduling.instance import Instance
 from headrace.errors import SetupError
@@ -81,7 +81,7 @@ class ComposedNode(BuiltNode):
         if plan is None:
             return described
         own = {"expression": plan.expression, **described, "threads": self.elements.build.threads}
-        return {**own, **trees_of(plan, self.elements.by_element)}
+        return {**own, **described_trees(plan, self.elements.by_element)}
 
 
 class Builder(Build):
@@ -152,9 +152,12 @@ class Builder(Build):
         at = BuildSite.begin(parts)
         if node.init is not None:
             builder.element(node.init, replace(at, end=BatchEnd()))
-        whole = at.end.around(builder.element(node.entrypoint, at), node.entrypoint)
-        callee = self.registered.setdefault(name, whole)
-        scheduler = callee.scheduler if isinstance(callee, NodeCall) else put_queue([callee])
+        if node.just_instances:
+            scheduler = put_queue(builder.instances(node.entrypoint, at))
+        else:
+            whole = at.end.around(builder.element(node.entrypoint, at), node.entrypoint)
+            callee = self.registered.setdefault(name, whole)
+            scheduler = callee.scheduler if isinstance(callee, NodeCall) else put_queue([callee])
         self.registered[name] = NodeCall(scheduler, self.plan.links[node.name].levels)
         built = ComposedNode(scheduler, parts, builder.instance_parts, plan=node, elements=builder)
         built.registers = {name, *builder.registers}

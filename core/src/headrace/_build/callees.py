@@ -75,8 +75,7 @@ class NodeCall(Backend):
         request.pop("result", None)
         terms: Any = {"deadline": outer.deadline, "priority": outer.priority}
         made = Elements(self, request, quota=quota, **terms)
-        for entry in made.entries:
-            entry.entered = outer.entered
+        made.enter_with(outer.entered)
         return made
 
     def _outcome(self, request: Request, item: Elements) -> BaseException | None:

@@ -214,6 +214,7 @@ class ElementBuilder:
     ) -> InitContext:
         keys, index = self.keys, at.index or 0
         keeping = Keeping(backend, lambda: self.build.registered)
+        backend._emitted = keeping.emitted  # type: ignore[method-assign]
         return InitContext(
             node_name=self.name,
             instance_index=index,
@@ -245,6 +246,7 @@ class ElementBuilder:
             on_end=keeping.on_end,
             unwanted=keeping.unwanted,
             alongside=partial(keeping.alongside, element.cls),
+            emit=keeping.emit,
         )
 
     def _late(self, asking: Backend, element: Element, at: BuildSite, text: str) -> Backend:
@@ -278,6 +280,16 @@ class ElementBuilder:
         """Build a backend outside of any instance, which several instances may call."""
         at = replace(at, end=BatchEnd())
         return at.end.around(self.element(element, at), element)
+
+    def instances(self, root: Element, at: BuildSite) -> list[Backend]:
+        """Build the instances of the node, each with stores of its own, and register them by their index."""
+        for index in range(self.keys.instance_num):
+            parts = at.parts.nested()
+            inner = BuildSite.begin(parts, index=index, thread=at.thread, local=at.local)
+            built = inner.end.around(self.element(root, inner), root)
+            self.register(f"{self.name}.{index}", built)
+            self.instance_parts.append(parts)
+        return [self.build.registered[f"{self.name}.{i}"] for i in range(self.keys.instance_num)]
 
     def guarded(self, built: Backend) -> Backend:
         """Let one thread at a time call a backend, unless it takes calls of several threads."""

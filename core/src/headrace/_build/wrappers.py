@@ -41,6 +41,7 @@ class Wrapper(Backend):
         self._liveness = child._liveness
         self._bounded, self._takes_one = child._bounded, child._takes_one
         self._state = "ready"
+        self._emitted = child._emitted  # type: ignore[method-assign]
 
     def _last_label(self, request: Request) -> str:
         return self.child._last_label(request)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from headrace._backend import Backend
     from headrace._engine.futures import RequestFuture
+    from headrace._engine.streams import Reading
     from headrace._graph.graph import Graph
     from headrace._graph.route import Route
     from headrace._scheduling.entry import Owner
@@ -189,7 +190,7 @@ class Entrance:
         entry.raise_error()
 
     @reentrant()
-    def submit(self, admitted: list[Admitted], futures: list[RequestFuture]) -> None:
+    def submit(self, admitted: list[Admitted], futures: Sequence[RequestFuture | Reading]) -> None:
         """Let requests run that futures answer; this waits only for room in a full queue."""
         call = withdrawn_by(lambda: sum([one.cancel() for one in futures]) < len(futures))
         begun: list[Pending] = []

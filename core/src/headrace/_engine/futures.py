@@ -61,6 +61,10 @@ class NodeRequest:
         """Withdraw the request if it waits; give whether a backend still runs on it."""
         return not self.cancel() and self._scheduler.abandon(self._entry)
 
+    def stop(self, error: BaseException) -> None:
+        """End the request with an error, unless it has its outcome."""
+        self._scheduler.end(self._entry, error)
+
 
 class _Waiters(list[Any]):
     """What `concurrent.futures.wait` and `as_completed` leave in a future; a thread that would wait for itself is refused."""
@@ -243,24 +247,25 @@ class AsyncOwner:
     """Gives the outcome to a coroutine in its event loop.
 
     Attributes:
+        waker: Wakes the event loop.
         future: A future of the event loop, which is done when the entry is.
         pending: Stands for the request while it has no outcome.
     """
 
-    __slots__ = ("_waker", "future", "pending")
+    __slots__ = ("future", "pending", "waker")
     pending: NodeRequest | GraphRequest
 
     def __init__(self, waker: LoopWaker) -> None:
-        self._waker = waker
+        self.waker = waker
         self.future: asyncio.Future[None] = waker.loop.create_future()
 
     def finished(self, entry: Entry) -> None:
         """Wake the coroutine; the outcome is in the entry."""
-        self._waker.wake(self.future)
+        self.waker.wake(self.future)
 
     def fail(self, error: BaseException) -> None:
         """Raise an error in the coroutine, whose request could not begin."""
-        self._waker.wake(self.future, error)
+        self.waker.wake(self.future, error)
 
 
 @reentrant()

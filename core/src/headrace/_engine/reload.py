@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,7 @@ _WAITS, _BUILDS, _IN_PLACE = "waits", "builds", "in place"
 _SERVES, _OVER, _FAILED = "serves", "over", "failed"
 
 
+@dataclass(eq=False)
 class _Job:
     """One reload, shared by the thread that asked for it, which waits, and the worker that does it.
 
@@ -43,26 +45,27 @@ class _Job:
 
     Attributes:
         node, changes: The node, and its new keys.
+        timeout_s: The seconds that the reload may take.
         inside: Whether the thread that asked runs a batch of the pipeline, is inside a probe or takes a request
             through the nodes, as below a signal handler: it waits for no batch and no request then.
-        until: When the timeout is over, in seconds of `time.monotonic`.
+        until: When that timeout is over, in seconds of `time.monotonic`.
+        cancel: Lets the thread that builds give up, once there is such a thread.
         state: The job waits for earlier reloads, builds, is in place (the new instances are about to serve),
             serves (they do), is over (all old instances are closed), or has failed.
     """
 
-    def __init__(
-        self, node: str, changes: Mapping[str, Any], timeout_s: float, *, inside: bool
-    ) -> None:
-        self.node = node
-        self.changes = changes
-        self.inside = inside
-        self.until = time.monotonic() + timeout_s
-        self.state = _WAITS
-        self._timeout_s = timeout_s
-        self._error: BaseException | None = None
-        self._cancel: Callable[[], None] | None = None
-        self._lock = threading.RLock()
-        self._watchers = Watchers()
+    node: str
+    changes: Mapping[str, Any]
+    timeout_s: float
+    inside: bool
+    state: str = _WAITS
+    cancel: Callable[[], None] | None = None
+    _error: BaseException | None = None
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+    _watchers: Watchers = field(default_factory=Watchers)
+
+    def __post_init__(self) -> None:
+        self.until = time.monotonic() + self.timeout_s
 
     @property
     def left_s(self) -> float:
@@ -82,27 +85,23 @@ class _Job:
             _log.warning("node %s: old instances are closed when their batch ends", self.node)
 
     def _late(self) -> DeadlineExceededError:
-        what = f"the new instances were not warm within {self._timeout_s:g} s"
+        what = "the new instances were not warm"
         if self.state == _WAITS:
-            what = f"another reload of this pipeline did not end within {self._timeout_s:g} s"
+            what = "another reload of this pipeline did not end"
+        what += f" within {self.timeout_s:g} s"
         return DeadlineExceededError(f"{what}; nothing has changed", node=self.node)
 
     # For the worker, and for threads that end the job.
 
-    def fail(self, error: BaseException) -> None:
-        """End the job with nothing changed, unless the new instances are in place."""
+    def fail(self, error: BaseException) -> bool:
+        """End the job with nothing changed, unless the new instances are in place; False: no backend is left running."""
         with self._lock:
-            if self.state not in (_WAITS, _BUILDS):
-                return
-            self.state, self._error = _FAILED, error
-            cancel = self._cancel
-        if cancel is not None:
-            cancel()
+            ends = self.state in (_WAITS, _BUILDS)
+            if ends:
+                self.state, self._error = _FAILED, error
+        if ends and self.cancel is not None:
+            self.cancel()
         self._watchers.wake()
-
-    def give_up(self) -> bool:
-        """Fail the job, for which no thread waits any more; False says that no backend is left running."""
-        self.fail(_GivenUpError())
         return False
 
     def enter(self, state: str) -> None:
@@ -112,14 +111,6 @@ class _Job:
                 raise _GivenUpError
             self.state = state
         self._watchers.wake()
-
-    def on_failure(self, cancel: Callable[[], None]) -> None:
-        """Call ``cancel()`` when the job fails; at once if it has failed already."""
-        with self._lock:
-            self._cancel = cancel
-            failed = self.state == _FAILED
-        if failed:
-            cancel()
 
 
 class Reloader:
@@ -144,7 +135,7 @@ class Reloader:
         job = _Job(node, changes, timeout_s, inside=self._engine.needs_this_thread())
         called = f"headrace-reload-{node}"
         thread = threading.Thread(target=self._work, args=(job,), name=called, daemon=True)
-        withdrawn_by(job.give_up)
+        withdrawn_by(partial(job.fail, _GivenUpError()))
         try:
             thread.start()
             job.wait()
@@ -209,8 +200,11 @@ class Reloader:
         """Build the new node and put it in place; None for a second door, where nothing retires."""
         self._engine.entrance.check_open()
         change = self._engine.blueprint.change(job.node, job.changes)
-        job.on_failure(change.cancel)
+        job.cancel = change.cancel
         try:
+            job.enter(
+                _BUILDS
+            )  # raises where the job has failed in the meantime, and has cancelled nothing
             new = self._engine.build_aside(change, job.node)
             commit = partial(job.enter, _IN_PLACE)
             left_s = 0.0 if job.inside else job.left_s

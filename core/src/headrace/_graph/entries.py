@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from headrace._checked import as_int
 from headrace._scheduling.entry import NOBODY, Entry
+from headrace._scheduling.parts import of_element
 from headrace.errors import (
     ClosedError,
     DeadlineExceededError,
@@ -17,7 +18,7 @@ from headrace.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from headrace._graph.route import Each
     from headrace._graph.traversal import Failure
@@ -169,6 +170,14 @@ class Elements:
         self.entries.append(entry)
         return len(self.entries) - 1
 
+    def enter_with(self, entered: dict[type, Any] | None) -> None:
+        """Let ride beside the entries what rides beside the request; parts of an element bear its index."""
+        for entry in self.entries:
+            entry.entered = entered
+        if self._top is not None and entered is not None:
+            for number, path in _paths(self._top):
+                self.entries[number].entered = of_element(entered, path)
+
     def gather(self) -> BaseException | None:
         """Put the results of all elements into the request; give the error that fails the request, if any.
 
@@ -193,6 +202,14 @@ class Elements:
         """Let the entries, which have all run, keep neither their errors nor each other; give the errors."""
         self._together.clear()
         return [entry.take_error() for entry in self.entries]
+
+
+def _paths(group: _Group) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Return the index of each entry of a group, with its places in the list and in lists in it, the innermost last."""
+    for place, part in enumerate(group.parts):
+        below = [(part, ())] if isinstance(part, int) else _paths(part)
+        for number, path in below:
+            yield number, (place, *path)
 
 
 def _copies(each: Each, request: Request) -> list[Request]:

@@ -130,8 +130,7 @@ class GraphRequest:
                 return None
             counts_here = step.runs_once and not self._has_entered
             elements = Elements(step, request, quota=None if counts_here else self._quota)
-            for entry in elements.entries:
-                entry.entered = self._entry.entered
+            elements.enter_with(self._entry.entered)
             with self._turn:
                 if not self._over:
                     self.open.update(dict.fromkeys(elements.entries, scheduler))
@@ -186,8 +185,8 @@ class GraphRequest:
             refused = visit.step.scheduler.refusal(visit.request)
         if refused is not None or not elements.entries:
             return [], self.ended(visit, refused or elements.gather())
+        elements.enter_with(call.entered)
         for one in list(elements.entries):
-            one.entered = call.entered
             if one.error is not None:
                 one.owner = NOBODY  # no cycle is left
                 owner.finished(one)
@@ -278,6 +277,14 @@ class GraphRequest:
                 self._entry.request.pop("result", None)
         self.open = {}
         self._traversal.forget()
+
+    def stop(self, error: BaseException) -> None:
+        """End the request with an error also where a backend runs on it."""
+        with self._turn:
+            if not self._over:
+                left = [one.abandon(entry) for entry, one in list(self.open.copy().items())]
+                error.abandoned = any(left)  # type: ignore[attr-defined]
+        self.end(error)
 
     # Where the request is, and cancelling it: all branches or none.
 

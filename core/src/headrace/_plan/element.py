@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 Range = tuple[int, "int | None"]
 """Least and greatest weight, both included; None for unbounded."""
 
+DEFAULT_NODE = (
+    "IoC[InstancesRegister[Reflect[backend]],Register[DI[Batching,InstanceDispatcher]];"
+    "Forward[node.{node_name}]]"
+)
+"""What a node means that configures no ``node_entrypoint``: the builder does so without the expression."""
+
 Place = dict[str, Any]
 """A place in the configuration: ``file``, ``path``, ``span`` and ``text`` of a problem."""
 
@@ -161,6 +167,7 @@ class Named:
         element: The element from which it is built; None when that is wrong, which has been reported.
         node: The node that registered it for the whole pipeline; None for an element of an ``IoC``.
         index: Its index among the instances of the node, None when it is none of them.
+        queued: Whether its calls wait in the queue of its node, before the instances that ``element`` says.
         used: Whether an expression names it.
         depth: How many names lead on from one to the next until an instance that names none: calls nest as deep.
     """
@@ -169,6 +176,7 @@ class Named:
     element: Element | None
     node: str | None = None
     index: int | None = None
+    queued: bool = False
     used: bool = False
     depth: int = field(init=False)
 
@@ -215,7 +223,7 @@ class NodePlan:
         keys: Its keys, checked.
         origins: Where each key comes from: ``node``, ``global``, ``default``, or ``inline`` (``batch_policy``).
         init: The expression that is built before the node, or None.
-        entrypoint: The expression of the whole node.
+        entrypoint: The expression of the whole node; ``instance`` itself where nobody has written one.
         alias_of: The node behind it, when it is a second door; else None.
         instance: The element from which each instance is built, None when the node registers none.
         runs: What runs a batch: each instance, else what the node is called through.
@@ -237,6 +245,24 @@ class NodePlan:
 
     def __post_init__(self) -> None:
         self.runs = self.entrypoint
+
+    @property
+    def just_instances(self) -> bool:
+        """Whether the node is instances of ``backend`` behind its queue, as `DEFAULT_NODE` says."""
+        return self.instance is self.entrypoint
+
+    @property
+    def node_expression(self) -> str:
+        """The text of the expression of the whole node."""
+        default = DEFAULT_NODE.format(node_name=self.name)
+        return default if self.just_instances else str(self.entrypoint.call)
+
+    @property
+    def is_default(self) -> bool:
+        """Whether nothing is written around ``backend``, or just what is meant without it."""
+        return self.init is None and self.node_expression == DEFAULT_NODE.format(
+            node_name=self.name
+        )
 
     @property
     def instance_num(self) -> int:

@@ -20,7 +20,7 @@ from headrace._graph.route import KEPT, Each, Links, Pairs, closure, reached
 from headrace._plan.declared import OPTIONAL, Needs
 from headrace._plan.element import Element, NodePlan, doors, elements_run, nodes_named, place_of
 from headrace._plan.parameters import check_keys, written_key
-from headrace._plan.word import needs_of, way_to_called, word_of
+from headrace._plan.word import has_queue, needs_of, word_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -345,7 +345,7 @@ def _waits(
         thread = id(element) if _has_thread(element) else thread
         below, named = list(element.children), element.named
         while named is not None and (made := named.element) is not None:
-            queued = any(word_of(one.cls)._gathers for one in way_to_called(made))
+            queued = has_queue(named)
             key: Any = named.name if named.registered else made
             if named.index is not None or queued:
                 key = f"node.{named.node}"

@@ -40,17 +40,11 @@ if TYPE_CHECKING:
     from headrace._plan.element import Element, NamedPlan
 
 
-DEFAULT_NODE = (
-    "IoC[InstancesRegister[Reflect[backend]],Register[DI[Batching,InstanceDispatcher]];"
-    "Forward[node.{node_name}]]"
-)
-"""The expression of a node that configures neither ``init`` nor ``node_entrypoint``."""
-
-_DEFAULT_FRONT = "Forward[node.{node_name}]"
-"""The expression of a node that has an ``init`` of its own."""
+_INSTANCE, _FRONT = "Reflect[backend]", "Forward[node.{node_name}]"
+"""The expressions of an instance, and of a node whose ``init`` registers what it is called through."""
 
 _AROUND = 3
-"""How many levels of `DEFAULT_NODE` stand around ``backend``; they do not count as nesting."""
+"""How many levels of what a plugin gives may stand around ``backend`` without counting as nesting."""
 
 _OF_A_DOOR = ("backend", "timeout_ms")
 """The keys that a second door to another node may have."""
@@ -192,28 +186,41 @@ class Planner(Resolver):
         return self.planned(found.value, found.source, Scope(may_register=may_register))
 
     def _entrypoint(self) -> Element | None:
-        """Plan the expression of the whole node, which the user, a plugin or `DEFAULT_NODE` gives."""
+        """Plan the expression of the whole node, which the user or a plugin gives; else that of its instances."""
         if self.parameters.key("node_entrypoint") is not None:
             return self._key("node_entrypoint")
-        text, source = DEFAULT_NODE, Source(f"{self.node}.node_entrypoint")
+        source = Source(f"{self.node}.node_entrypoint")
         init = self.parameters.key("init")
         if init is not None and not self._only_prepares():
-            text, name = _DEFAULT_FRONT, f"node.{self.node}"
-            if name not in self.registered:
+            if (name := f"node.{self.node}") not in self.registered:
                 what = f"init registers nothing as {name!r}, through which the node is called"
                 hint = "Add Register[...] to it, or write a node_entrypoint."
                 self.problems.add("unknown_instance", what, hint=hint, **init.place())
                 return None
-        else:
-            try:
-                hooked = registry.node_entrypoint()
-            except PluginError as error:
-                self.problems.add(error.code, error.what, hint=error.hint)
-                return None
-            if hooked is not None:
-                text, distribution = hooked
-                source = Source(f"node_entrypoint of {distribution}", origin="definition")
+            return self.planned(_FRONT, source, Scope())
+        try:
+            hooked = registry.node_entrypoint()
+        except PluginError as error:
+            self.problems.add(error.code, error.what, hint=error.hint)
+            return None
+        if hooked is None:
+            return self._instances(source)
+        text, distribution = hooked
+        source = Source(f"node_entrypoint of {distribution}", origin="definition")
         return self.planned(text, source, Scope(depth=-_AROUND, may_register=True))
+
+    def _instances(self, source: Source) -> Element | None:
+        """Plan an instance of ``backend``, and register ``instance_num`` of them behind the queue of the node."""
+        node, keys = self.node, self.parameters.keys
+        element = self.planned(_INSTANCE, source, Scope(depth=-1))
+        count = 1 if keys is None else keys.instance_num
+        if element is None:
+            self.register_wrong(node, count)
+            return None
+        for index in range(count):
+            self.register(Named(f"{node}.{index}", element, node, index), element.call)
+        self.register(Named(f"node.{node}", element, node, queued=True), element.call)
+        return element
 
     def _only_prepares(self) -> bool:
         """Tell whether ``init`` registers no instances, so that the default expression builds ``backend``."""
@@ -233,8 +240,9 @@ class Planner(Resolver):
             give_threads_to_instances(root)
         own = {n.name: n for n in (*self.made[earlier:], named) if n.node == plan.name}
         check_used(self, [one for one in own.values() if one.index is None])
-        *before, callee = way_to_called(named.element)
-        for one in (element.named for element in before if plan.alias_of is None):
+        way = [named.element] if named.queued else way_to_called(named.element)
+        *before, callee = way
+        for one in (element.named for element in way if plan.alias_of is None):
             # Its queue and instances would be those of the other node, and its own keys mean nothing.
             if one is not None and one.name == f"node.{one.node}" and one.node != plan.name:
                 what = f"node {plan.name!r} is called through node {one.node!r}, and has more than a second door has"
@@ -246,7 +254,7 @@ class Planner(Resolver):
                 self.add("scheduling", what, element.call)
         self.check_called(callee)
         front = called(plan.entrypoint)
-        plan.bypassed = front is not callee and why_not_callable(front) is None
+        plan.bypassed = not named.queued and front is not callee and why_not_callable(front) is None
         gathers = word_of(callee.cls)._gathers and callee.children
         with_thread = next((one for one in before if one.own_thread), callee)
         plan.runs = plan.instance or (callee.children[0] if gathers else with_thread)

@@ -12,6 +12,7 @@ from headrace._plan.declared import OPTIONAL, keys_named, narrowed
 from headrace._plan.element import Element, NodePlan, PipelinePlan, elements_of, elements_run
 from headrace._plan.parameters import written_key
 from headrace._plan.word import called, word_of
+from headrace._portable import error_text
 from headrace._process import usable_cpus
 from headrace.keys import DATA, RESULT
 
@@ -37,9 +38,9 @@ def warnings_about(plan: PipelinePlan, shape: Sections) -> list[Problem]:
         node = plan.nodes[name]
         if node.alias_of is None:
             found = [*_of_keys(node), *_of_own_thread(node), *_of_cores(node, plan.total_instances)]
-            found += _of_map(plan, name)
+            found += [*_of_map(plan, name), *_of_classes(node)]
             for code, key, message, hint in found:
-                warnings.add(code, message, hint=hint, **_place(name, key, shape))
+                warnings.add(code, message, hint=hint or None, **_place(name, key, shape))
     return list(with_lines(warnings))
 
 
@@ -128,6 +129,18 @@ def _of_cores(node: NodePlan, instances: int) -> Iterator[_Warning]:
         what = f"{alone}, and {cores} cores can be used here"
         hint = f"Set instance_num, up to {cores}, if requests come from several threads."
         yield "idle_cores", "instance_num", what, hint
+
+
+def _of_classes(node: NodePlan) -> Iterator[_Warning]:
+    """Warn of what the classes of the backends find suspicious, see `Backend.lint`."""
+    most = narrowed(node.runs.range, node.keys)[1]
+    for element in node.runs.walk():
+        if element.named is None and element.options is not None:
+            try:
+                texts = [*element.cls.lint(element.options, most)]
+            except Exception as error:  # noqa: BLE001 - the author's code may raise anything
+                texts = [f"{element.name}: lint raised {error_text(error)}"]
+            yield from (("backend_warning", "backend", text, "") for text in texts)
 
 
 def _computing(root: Element, *, threads: bool = True) -> Iterator[Element]:

@@ -290,11 +290,16 @@ def called(element: Element) -> Element:
 
 
 def way_to_called(element: Element) -> list[Element]:
-    """Return an element, the names and wiring words that are followed from it, and the element called in the end."""
+    """Return an element, the names and wiring words that are followed from it, and the element called in the end.
+
+    The way ends at a name whose calls wait in a queue: a node is called there.
+    """
     way = [element]
     while True:
         element = way[-1]
         word = word_of(element.cls)
+        if element.named is not None and element.named.queued:
+            return way
         if element.named is None and word._wiring and element.cls.not_callable is None:
             inner = element.children[-1] if element.children else None
         else:
@@ -302,6 +307,14 @@ def way_to_called(element: Element) -> list[Element]:
         if inner is None:
             return way
         way.append(inner)
+
+
+def has_queue(named: Named) -> bool:
+    """Tell whether calls of an instance wait in the queue of a node."""
+    way = [] if named.element is None else way_to_called(named.element)
+    inner = (one.named for one in way if one.named is not None)
+    gathers = any(word_of(one.cls)._gathers for one in way)
+    return named.queued or gathers or any(one.queued for one in inner)
 
 
 def why_not_callable(element: Element) -> str | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import inspect
 import string
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -13,9 +14,10 @@ from headrace._backend import Backend, authored
 from headrace._checked import Outcomes, is_count, range_problem
 from headrace._options import Options
 from headrace._portable import error_text, none_if_all_ok, shown
-from headrace.errors import ContractError, InputError, PluginError
+from headrace.errors import BackendError, ContractError, InputError, PluginError
 
 if TYPE_CHECKING:
+    from headrace._backend import InitContext
     from headrace.keys import Request
 
 _METHODS = {
@@ -73,7 +75,8 @@ def _check_class(cls: type[Any]) -> None:
             is of a wrong kind. The error names the class and all of its faults.
     """
     try:
-        wrong = [*_wrong_methods(cls), *_wrong_declarations(cls), *_wrong_flags(cls)]
+        wrong = [*_wrong_methods(cls), *_wrong_functions(cls)]
+        wrong += [*_wrong_declarations(cls), *_wrong_flags(cls)]
     except Exception as error:  # noqa: BLE001 - a descriptor or a metaclass of the author's may raise
         wrong = [f"looking at its attributes raised {error_text(error)}"]
     if wrong:
@@ -104,11 +107,17 @@ def _wrong_methods(cls: type[Any]) -> Iterator[str]:
         elif inspect.isfunction(own) and _mismatch(own, "self", *given):
             yield f"{name} takes other arguments: write def {name}({', '.join(('self', *given))})"
 
+
+def _wrong_functions(cls: type[Any]) -> Iterator[str]:
+    """Tell what is wrong with the functions that are called on the class."""
     enter: Any = getattr(cls, "enter", None)
     if enter is not None and not callable(enter):
         yield f"enter is {shown(enter)}, and is called as enter(request)"
     elif enter is not None and (wrong := unfit(enter, {})):
         yield f"enter {wrong}; write @staticmethod and def enter(request)"
+    lint: Any = getattr(cls, "lint", None)
+    if lint is not None and (not callable(lint) or _mismatch(lint, None, 1)):
+        yield "lint is called on the class: write @classmethod and def lint(cls, options, largest_batch)"
 
 
 def _mismatch(function: Any, *given: Any, **named: Any) -> str | None:
@@ -192,6 +201,10 @@ class FunctionBackend(Backend):
     function: Callable[[Any], Any]
     batched: bool = False
 
+    def init(self, options: Any, context: InitContext) -> None:
+        """Keep the context, through which a generator gives its parts."""
+        self.context = context
+
     def forward(self, batch: list[Request]) -> Outcomes:
         """Call the function once per item, so that an error fails its item alone; or once per batch.
 
@@ -205,10 +218,23 @@ class FunctionBackend(Backend):
         for place, request in enumerate(batch):
             if outcomes[place] is None:
                 try:
-                    request["result"] = self.function(request["data"])
+                    result = self.function(request["data"])
+                    if type(result) is GeneratorType:
+                        result = self._exhaust(request, result)
+                    request["result"] = result
                 except Exception as error:  # noqa: BLE001 - any error is the outcome of its item
                     outcomes[place] = error
         return none_if_all_ok(outcomes)
+
+    def _exhaust(self, request: Request, parts: Generator[Any, None, Any]) -> Any:
+        """Give what a generator yields as parts of the answer; return what it returns, which is the result."""
+        try:
+            while not self.context.unwanted(request):
+                self.context.emit(request, next(parts))
+        except StopIteration as end:
+            return end.value
+        parts.close()
+        raise BackendError("nobody waits for the answer any more")
 
     def _call_once(self, batch: list[Request]) -> None:
         if not batch:
@@ -255,6 +281,9 @@ def of_function(function: Callable[[Any], Any], *, batched: bool) -> type[Backen
     named = getattr(function, "__name__", type(function).__name__)
     if wrong := unfit(function, {}):
         raise PluginError(f"the function {named!r} {wrong}", hint="It is called as function(data).")
+    if batched and inspect.isgeneratorfunction(function):
+        what = f"the function {named!r} is a generator, which answers one request, and is registered as batched"
+        raise PluginError(what, hint="Register it without batched, or return a list.")
     body = {
         "__doc__": inspect.getdoc(function),
         "__module__": getattr(function, "__module__", None) or "builtins",

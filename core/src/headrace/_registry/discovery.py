@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 import headrace
 from headrace._portable import error_text
+from headrace._registry import names_elsewhere
 from headrace._registry.words_of_core import BACKENDS
 from headrace.errors import MissingDependencyError, PluginError, PluginLoadError
 
@@ -355,34 +356,14 @@ _HOOKS_OF_CORE = {**_hooks_of(()), **_POLICIES}
 CORE = Plugin("headrace", "headrace", headrace.__version__, "", CORE_BACKENDS, _HOOKS_OF_CORE)
 """Core itself, as if it were a plugin."""
 
-_BY_DISTRIBUTION = {
-    "headrace-cv": (
-        "CropMat CvtColorMat DecodeMat EncodeMat LetterBoxMat Mat2Tensor NMS PerspectiveCropMat "
-        "ResizeMat Tensor2Mat TopLeftResizeMat UnletterBox"
-    ),
-    "headrace-observe": "Benchmark",
-    "headrace-ort": "OnnxTensor",
-    "headrace-torch": (
-        "ArgMaxTensor CatTensor ContiguousTensor CpuTensor CropTensor CvtColorTensor DecodeTensor "
-        "FixTensor GpuTensor IndexSelectTensor NormalizeTensor PadTensor ResizeTensor SoftmaxTensor "
-        "SplitTensor StreamPool SyncTensor TopKTensor TorchModule"
-    ),
-    "headrace-trt": (
-        "LoadTensorrtEngine Onnx2Tensorrt TensorrtCat TensorrtInferTensor TensorrtSplit "
-        "TensorrtTensor"
-    ),
-}
+KNOWN_ELSEWHERE, KNOWN_PROBES = (
+    {name: by for by, names in table.items() for name in names.split()}
+    for table in (names_elsewhere.BACKENDS, names_elsewhere.PROBES)
+)
+"""The distribution to install for each backend and each probe of the plugins of Headrace's repository, by name."""
 
 MOVED = dict.fromkeys(("Observer", "Queue", "Recv", "Send"), "headrace-flow")
 """The distribution to which a word of core has moved, by name; these names stay reserved for a minor release."""
-
-KNOWN_ELSEWHERE = {name: by for by, names in _BY_DISTRIBUTION.items() for name in names.split()}
-KNOWN_ELSEWHERE.update(MOVED)
-"""The distribution to install for each well-known backend, by name."""
-
-_PROBES = ("BatchTimes", "OpenTelemetry", "Prometheus", "Trace")
-KNOWN_PROBES = dict.fromkeys(_PROBES, "headrace-observe")
-"""The distribution to install for each well-known probe, by name."""
 
 
 def after_move(name: str) -> str:

@@ -1,9 +1,8 @@
 """Running the code that a configuration imports: modules once, files once per version.
 
-One thread at a time runs imported files and modules. Where another thread would wait for it for ever, that
-thread gets an error. For the code is the user's: it may load a configuration that imports the same code
-again, in its own thread or in one for which it waits. Without the error, the file would run within itself
-until memory is used up, or the two threads would wait for each other.
+One thread at a time runs imported files and modules. The code is the user's: where it loads a configuration that
+imports the same code again, that is an error, or the file would run within itself until memory is used up. It
+must not wait for another thread that loads one, which waits here until the import is over.
 """
 
 from __future__ import annotations
@@ -31,12 +30,6 @@ _NO = ("0", "false", "no", "off", "")
 
 _files: dict[Path, tuple[str, dict[str, type[Any]]]] = {}
 """By file: the digest of the version that was run, and the classes that it has registered."""
-
-LOOK_S = 1.0
-"""How often a thread that waits looks at the thread that imports."""
-
-PATIENCE_S = 60.0
-"""How long the importing thread may stand still outside of `threading`: libraries may take long to load."""
 
 
 def run_imports(wanted: list[tuple[str, Path]]) -> Files:
@@ -165,8 +158,6 @@ _gate = threading.RLock()
 """Held by the thread that runs imported code."""
 _running: list[str] = []
 """What the thread that holds `_gate` is importing, the innermost last."""
-_importer: tuple[int, set[int | None]] = (0, set())
-"""The ident of that thread, and the idents of all threads when it began."""
 
 
 @contextmanager
@@ -174,46 +165,18 @@ def _alone(name: str) -> Iterator[None]:
     """Run the body while no other thread runs imported code.
 
     Raises:
-        PluginLoadError: This thread is importing ``name`` already; or another thread imports, and waits
-            for this one.
+        PluginLoadError: This thread is importing ``name`` already.
     """
-    global _importer
-    _enter(name)
-    try:
+    with _gate:
         if name in _running:
-            raise _cycle(name, "what it runs loads a configuration that imports it")
-        if not _running:
-            _importer = threading.get_ident(), {one.ident for one in threading.enumerate()}
+            why = "what it runs loads a configuration that imports it"
+            what = f"code is being imported already, so {name!r} cannot be: {why}"
+            hint = (
+                "Code under 'import' registers backends; load and build configurations elsewhere."
+            )
+            raise PluginLoadError(what, hint=hint)
         _running.append(name)
         try:
             yield
         finally:
             _running.pop()
-    finally:
-        _gate.release()
-
-
-def _enter(name: str) -> None:
-    """Acquire `_gate`, and raise where that would never end.
-
-    The imported code may wait for this thread, in some place that is not known. So a thread that is younger
-    than the import gives up when the importing thread stands still for some time; an older thread, which
-    the imported code has not started, only when it stands still in `threading`, and for a long time.
-    """
-    me, place, still_s = threading.get_ident(), None, 0.0
-    while not _gate.acquire(timeout=LOOK_S):
-        thread, before = _importer
-        frame = sys._current_frames().get(thread)
-        waits = frame is not None and frame.f_globals.get("__name__") == "threading"
-        looks = frame is not None and (waits or me not in before)
-        now = (id(frame), frame.f_lasti) if frame is not None and looks else None
-        still_s = still_s + LOOK_S if now is not None and now == place else 0.0
-        place = now
-        if still_s >= (LOOK_S if waits and me not in before else PATIENCE_S):
-            raise _cycle(name, "what it runs waits for a thread that imports as well")
-
-
-def _cycle(name: str, why: str) -> PluginLoadError:
-    what = f"code is being imported already, so {name!r} cannot be: {why}"
-    hint = "Code under 'import' registers backends; load and build configurations elsewhere."
-    return PluginLoadError(what, hint=hint)

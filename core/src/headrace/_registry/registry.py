@@ -7,7 +7,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, overload
@@ -118,15 +118,6 @@ def _is_again(known: type[Any], cls: type[Any]) -> bool:
     return same or "<" not in cls.__qualname__
 
 
-def _folder_times() -> list[int]:
-    """Return when each folder of ``sys.path`` has changed, in nanoseconds."""
-    times = []
-    for folder in sys.path:
-        with suppress(OSError):
-            times.append(Path(folder).stat().st_mtime_ns)
-    return times
-
-
 class Registry:
     """All names of the process: core's, those of installed plugins, and registered ones.
 
@@ -137,7 +128,6 @@ class Registry:
     def __init__(self) -> None:
         self.local: dict[str, type[Any]] = {}
         self._plugins: tuple[tuple[str | None, ...], list[Plugin]] | None = None
-        self._times: list[int] = []
         self._recording: dict[int, list[tuple[str, dict[str, type[Any]]]]] = {}
 
     def plugins(self) -> list[Plugin]:
@@ -150,16 +140,8 @@ class Registry:
         # No lock is held here, since `discover` imports modules of plugins, which may wait for other threads.
         # Two threads may both discover: they find the same, and the one that assigns last wins.
         if found is None or found[0] != where:
-            self._times = _folder_times()
             found = self._plugins = where, discover()
         return found[1]
-
-    def look_again(self) -> bool:
-        """Forget the plugins if a folder of ``sys.path`` has changed since they were found: perhaps one was installed."""
-        changed = self._plugins is not None and self._times != _folder_times()
-        if changed:
-            self.refresh()
-        return changed
 
     def refresh(self) -> None:
         """Forget the plugins that were discovered, so that the next call reads the metadata again."""

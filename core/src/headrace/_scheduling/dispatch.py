@@ -33,6 +33,7 @@ from headrace._scheduling.own_thread import OwnThread
 from headrace._scheduling.refusals import deadline_error
 from headrace._scheduling.threads import Signal
 from headrace._scheduling.timer import Timer, shared_timer
+from headrace._scheduling.view import WINDOW, QueueView, Window, places_of, unread
 from headrace.errors import BackendError, ContractError
 
 if TYPE_CHECKING:
@@ -76,61 +77,6 @@ class Worker:
         self.signal = Signal()
 
 
-class QueueView:
-    """The queue as a policy sees it, for one decision: see `headrace.policies.Queue`.
-
-    Args:
-        node: The node that the queue belongs to.
-        ahead: The entries of a batch that has not begun; they stand before the queue.
-    """
-
-    __slots__ = ("_ahead", "_count", "_node", "_rest", "_seen", "closing", "weight")
-
-    def __init__(self, node: Node, ahead: Sequence[Entry] = ()) -> None:
-        queue = node.queue
-        self._node = node
-        self._ahead = ahead
-        self._count = queue.count + len(ahead)
-        self._rest = iter(queue)
-        self.closing = node.refusing is not None
-        self._seen = list(ahead)
-        self.weight = queue.weight + sum([entry.weight for entry in ahead])
-
-    @property
-    def running(self) -> int:
-        """How many instances run a batch; the instance of the batch that is ahead does not count."""
-        return sum([one.holder is not None for one in self._node.instances]) - bool(self._ahead)
-
-    @property
-    def free(self) -> int:
-        """How many instances are free; the instance of the batch that is ahead counts as free."""
-        return len(self._node.free) + bool(self._ahead)
-
-    @property
-    def oldest(self) -> float:
-        """When the oldest entry arrived, whatever its priority."""
-        queue = self._node.queue
-        times = [entry.arrival for entry in self._ahead]
-        return min([*times, queue.oldest()] if queue.count else times)
-
-    @property
-    def open(self) -> bool:
-        """Whether more requests may come: the node is neither closing nor full."""
-        return not self.closing and not self._node.full
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, index: int, /) -> Entry:
-        if index < 0:
-            index += self._count
-        if not 0 <= index < self._count:
-            raise IndexError("queue index out of range")
-        while index >= len(self._seen):
-            self._seen.append(next(self._rest))
-        return self._seen[index]
-
-
 class Dispatcher:
     """Cuts the batches that are due, claims instances for them, and finds the threads that run them.
 
@@ -138,6 +84,7 @@ class Dispatcher:
 
     Attributes:
         policies: The batch policy and the dispatch policy.
+        picks: Whether the batch policy names the places of the requests that it takes.
         enough: The weight in the queue below which no batch is due while instances are free.
         pressure: How many batches were cut, less how often the queue was found empty and an instance free;
             between 0 and twice `SUSTAINED`.
@@ -162,7 +109,9 @@ class Dispatcher:
     def use(self, policies: tuple[BatchPolicy, DispatchPolicy]) -> None:
         """Decide with these policies from now on."""
         self.policies = self._batches, self._dispatches = policies
-        self._takes_what_is_full = getattr(self._batches.cut, "takes_what_is_full", False)
+        self.picks: bool = getattr(self._batches, "picks", False)
+        marked = getattr(self._batches.cut, "takes_what_is_full", False)
+        self._takes_what_is_full = marked and not self.picks
         waits = getattr(self._batches, "takes_what_waits", False)
         self._takes_what_waits = self._takes_what_is_full and waits
         self._takes_the_only_one = getattr(self._dispatches.choose, "takes_the_only_one", False)
@@ -254,15 +203,18 @@ class Dispatcher:
             if not instance.living:
                 node.lose(instance)
                 return None
-            take, again_at = self._taken(instance, now)
+            if self.picks:
+                entries, again_at = self._picked(instance, now)
+            else:
+                take, again_at = self._taken(instance, now)
+                entries = node.queue.head(take) if take > 0 else []
         except ContractError as failed:
             # A policy cannot decide: else these entries would wait for ever.
             node.fail_waiting(failed, list(node.queue))
             return None
-        if take > 0:
-            entries = node.queue.head(take)
-            if self.fail_late(entries, now):
-                return None
+        if entries is None or self.fail_late(entries, now):
+            return None
+        if entries:
             weights = [entry.weight for entry in entries]
             weight = sum(weights)
             refused = None
@@ -300,24 +252,50 @@ class Dispatcher:
                 return int(min(room, queue.count)), inf
             if room <= queue.count and not ahead and not node.limits.batch_sizes:
                 return int(room), inf
-        policy = self._batches
         view = QueueView(node, ahead)
+        places, again_at = self._cut(view, instance, now)
+        return len(places) - len(ahead), again_at
+
+    def _picked(self, instance: Instance, now: float) -> tuple[list[Entry] | None, float]:
+        """Return the entries that a policy puts into a batch, and when to ask again; None where entries have failed."""
+        node = self.node
+        window = node.queue.head(WINDOW)
+        failed = unread(window, self._batches, node.name)
+        for entry, error in failed:
+            node.fail_waiting(error, [entry])
+        if failed:
+            return None, inf
+        places, again_at = self._cut(Window(node, window), instance, now)
+        return [window[place] for place in places], again_at
+
+    def _cut(self, view: QueueView, instance: Instance, now: float) -> tuple[Sequence[int], float]:
+        """Ask the batch policy; return the places of the requests that it takes, and when to ask again."""
+        policy = self._batches
         try:
             cut = policy.cut(view, instance, now)
         except BaseException as error:
             raise self._failure(policy, error) from error
+        places: Sequence[int] | None
         try:
-            take, again_at = index(cut.take), cut.wake_at
-            sound = take >= 0 and (again_at is None or not isnan(again_at))
+            again_at = cut.wake_at
+            if self.picks:
+                places = places_of(cut.take, len(view))
+            else:
+                take = index(cut.take)  # type: ignore[arg-type]
+                places = range(min(take, len(view))) if take >= 0 else None
+            if again_at is not None and isnan(again_at):
+                places = None
         except (AttributeError, TypeError):
-            sound = False
-        if not sound:
-            raise self._failure(
-                policy, f"gave {cut!r}: expected Cut(take, wake_at), a count and a time or None"
-            )
-        if not take and cut.wake_weight is not None:
+            places = None
+        if places is None:
+            takes = "a count (places only with picks = True)"
+            if self.picks:
+                takes = "places, each once and within the queue,"
+            what = f"gave {cut!r}: expected Cut(take, wake_at), {takes} and a time or None"
+            raise self._failure(policy, what)
+        if not places and cut.wake_weight is not None:
             self._enough = cut.wake_weight
-        return min(take, len(view)) - len(ahead), inf if again_at is None else float(again_at)
+        return places, inf if again_at is None else float(again_at)
 
     def _failure(self, policy: object, what: str | BaseException) -> ContractError:
         """Make the error of a policy that raised, or whose decision is impossible."""
@@ -329,10 +307,9 @@ class Dispatcher:
         self, instance: Instance, entries: list[Entry], refused: BatchRangeError, now: float
     ) -> Work | None:
         """Fail what no batch holds; a request that fits without its company stays, and begins where it is first."""
-        node = self.node
+        node, first = self.node, entries[0]
         if instance.max is None or refused.weight <= instance.max:
             entries = [one for one in entries if batches.refusal(node.name, [one.weight], instance)]
-        (first,) = node.queue.head(1)
         if entries[:1] != [first]:
             return self._claim(instance, [first], first.weight, now)
         node.fail_waiting(refused, entries)
@@ -369,7 +346,7 @@ class Dispatcher:
         """Let entries of the queue join a batch whose thread has just woken up, as many as the policy takes."""
         node = self.node
         instance, entries = work
-        if instance.full or instance.retired is not None:
+        if self.picks or instance.full or instance.retired is not None:
             return
         now = node.clock()
         try:

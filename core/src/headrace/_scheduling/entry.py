@@ -105,13 +105,14 @@ class Entry:
         group: Entries that are cancelled, if they still wait, when one fails, else None; emptied against a cycle.
         scheduler: Where the entry came in, and is counted; None before that.
         entered: What ``enter`` of each backend class returned for the request, by class; None for nothing.
+        trait, trait_of: See `headrace.policies.Waiting`, and the policy that has worked it out; set by one with ``picks`` alone.
         held: What is known of it where a backend keeps it as PENDING, or has asked something for it; else None.
     """
 
     __slots__ = (
         *("request", "owner", "weight", "arrival", "cut", "deadline", "priority", "data", "state"),
         *("error", "code", "alarm", "room", "quota", "lent", "group", "scheduler", "entered"),
-        "held",
+        *("held", "trait", "trait_of"),
     )
 
     cut: float
@@ -121,6 +122,8 @@ class Entry:
     room: Signal | None
     lent: list[None] | None
     group: list[Entry] | None
+    trait: Any
+    trait_of: object
     held: Any  # a `headrace._scheduling.pending.Held`, or None
 
     def __init__(

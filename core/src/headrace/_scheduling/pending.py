@@ -25,6 +25,7 @@ from headrace._scheduling.entry import (
     own_error,
     refuses_change,
 )
+from headrace._scheduling.parts import parts_of
 from headrace._scheduling.refusals import unfit
 from headrace._scheduling.threads import helpers, reentrant
 from headrace.errors import ContractError, InputError, InstanceLostError, code_of
@@ -235,6 +236,17 @@ class Keeping:
     def finish(self, request: Request, outcome: Any) -> bool:
         """End a request: see `headrace.InitContext`."""
         return self._ask(request, None, partial(self._answer, outcome))
+
+    def emit(self, request: Request, part: Any) -> None:
+        """Give a part of an answer: see `headrace.InitContext`."""
+        parts = parts_of(request, self._node())
+        if parts is not None:
+            parts.put(part)
+
+    def emitted(self, request: Request) -> bool:
+        """Tell whether a part of the answer was given to somebody: then no other run may take its place."""
+        parts = parts_of(request, self._node())
+        return parts is not None and parts.begun
 
     def _called(self, name: str) -> Any:
         nodes = self._nodes()

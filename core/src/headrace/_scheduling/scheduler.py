@@ -44,6 +44,7 @@ from headrace._scheduling.threads import (
     reset,
     withdrawn_by,
 )
+from headrace._scheduling.view import read_traits
 from headrace.errors import ClosedError, InputError, code_of
 
 if TYPE_CHECKING:
@@ -171,6 +172,8 @@ class Scheduler:
                 fresh.append(entry)
                 self._set_times(entry, now)
                 waiter.runs = waiter.runs and entry.deadline is None
+        if self.dispatcher.picks:
+            read_traits(fresh, self.dispatcher.policies[0], node)
         self._wait(waiter, fresh, partial(self._arrive, waiter, fresh, internal=internal))
         for entry in fresh:
             entry.give_back()
@@ -319,6 +322,8 @@ class Scheduler:
         now = node.clock()
         for entry in entries:
             self._set_times(entry, now)
+        if dispatcher.picks:
+            read_traits(entries, dispatcher.policies[0], node)
         outside: list[Entry] = []
         with node.section:
             self._enter(entries, internal=internal, waits=waits)
@@ -379,6 +384,18 @@ class Scheduler:
                 return self.take_back(entry)
         reporter = self.node.reporter
         return (reporter is not None and entry in reporter.returning) or is_abandoned(entry.error)
+
+    @reentrant()
+    def end(self, entry: Entry, error: BaseException) -> None:
+        """End an entry with an error, wherever it is, unless it is DONE."""
+
+        def failure(_: object, *, running: bool) -> BaseException:
+            error.abandoned = running  # type: ignore[attr-defined]
+            return error
+
+        with self.node.section:
+            self.node.fail(entry, failure)
+            self.dispatcher.dispatch()
 
     # New instances in place of the old ones.
 

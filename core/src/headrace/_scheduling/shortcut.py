@@ -66,6 +66,7 @@ class ShortCut:
         usable = (
             limits.shortcut
             and self._dispatcher.policies[0].sends_when_idle
+            and not self._dispatcher.picks
             and limits.timeout_ms is None
             and len({(one.min, one.max) for one in node.instances}) == 1
             and node.min == 1

@@ -19,19 +19,22 @@ class Waiting(Protocol):
         weight: Its ``request_size``.
         arrival, deadline: Times in seconds on the clock of ``now``; ``deadline`` None for none.
         priority: Greater goes first.
+        trait: What `BatchPolicy.trait` returned for the request; only a policy with ``picks`` may read it.
     """
 
     weight: int
     arrival: float
     deadline: float | None
     priority: int
+    trait: Any
 
 
 class Queue(Protocol):
     """The requests that wait at a node, in the order of service: ``len(queue)``, ``queue[0]``.
 
     A fake queue of a test may have only a length, ``weight`` and items. The policies of this module then
-    assume that no instance runs, one is free, ``queue[0]`` is the oldest request and more may come.
+    assume that no instance runs, one is free, ``queue[0]`` is the oldest request and more may come. A policy
+    with ``picks`` sees the first 256 requests: length and weight are those of them.
 
     Attributes:
         weight: The sum of the weights of the requests.
@@ -100,14 +103,15 @@ class Cut:
     """What `BatchPolicy.cut` decides.
 
     Attributes:
-        take: How many requests leave the head of the queue as one batch; 0 for none now.
+        take: How many requests leave the head of the queue as one batch; 0 for none now. From a policy with
+            ``picks`` also a tuple of the places of the requests, from 0, in the order of the batch: ``(0, 3, 4)``.
         wake_at: When to ask again even if no request arrives and no batch ends, in seconds on the clock
             of ``now``; None for never.
         wake_weight: With ``take = 0``, arrivals are a reason to ask again only once the waiting weight has
             reached this, which saves calls; None for every arrival.
     """
 
-    take: int
+    take: int | tuple[int, ...]
     wake_at: float | None = None
     wake_weight: int | None = field(default=None, compare=False)
 
@@ -159,15 +163,33 @@ class BatchPolicy(_Policy):
         sends_when_idle: True when a request may skip the queue if it finds a free instance, an empty queue
             and nothing to wait for. It speaks of the `cut` of this class: a subclass with a `cut` of its
             own has to state it again. With a dispatch policy other than the default no request skips.
+        picks: True when the policy decides which requests share a batch, not only how many. `cut` then sees
+            the first 256 requests, each with its ``trait``; none skips the queue, and none joins a batch once it is cut.
     """
 
     sends_when_idle: bool = False
+    picks: bool = False
+
+    def trait(self, request: Any) -> Any:
+        """Return what a policy with ``picks`` compares of a request: a length, a shape, a cost.
+
+        It is called once for each request at the node, by the thread that sends it, without a lock and by several
+        threads at a time. It must be quick and change nothing.
+
+        Args:
+            request: The dict as it comes to the node.
+
+        Raises:
+            RequestError: The request is refused with this error. Another exception is a ContractError for it.
+        """
+        return None
 
     def cut(self, queue: Queue, instance: InstanceView, now: float) -> Cut:
         """Decide how many requests ``instance``, which is free, takes from ``queue`` now.
 
         Between the cut of a batch and its start `cut` may be called once more, without `choose` before it:
-        the batch stands at the head of ``queue`` then, and the requests after it that are taken join it.
+        the batch stands at the head of ``queue`` then, and the requests after it that are taken join it. A
+        policy with ``picks`` is not asked again.
 
         Args:
             queue: The waiting requests, at least one.

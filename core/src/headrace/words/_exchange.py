@@ -26,11 +26,12 @@ from headrace._build.channel import Channel, Packed, apply, changes, faults, pac
 from headrace._build.elsewhere import IMPORTABLE, BuiltElsewhere, ChildPlan
 from headrace._portable import caused, error_text, portable
 from headrace._process import end_with_parent, use_cpus
+from headrace._scheduling.parts import SentParts, elsewhere, parts_of
 from headrace._scheduling.threads import took_token
 from headrace.errors import BackendError, ContractError, InputError, InstanceLostError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Container, Iterable
+    from collections.abc import Callable, Collection, Container, Iterable
 
     from headrace._checked import Answers, Outcomes
     from headrace._scheduling.entry import Entry
@@ -86,7 +87,10 @@ class Exchange:
             packed, left = self._without(bad, packed, left, errors)
         if not left:
             return [errors.get(id(one)) for one in batch]
-        channel.send((packed, self.plan.measures), awaits=True)
+        reads = [parts_of(one, None) for one in left]
+        streams = any(one is not None for one in reads)
+        child.part = reads.__getitem__ if streams else None
+        channel.send((packed, self.plan.measures, streams), awaits=True)
         if entries:
             # X works on copies: from now on an owner whose deadline passes may leave with its request.
             lend(entry for one in left if (entry := entries.get(id(one))) is not None)
@@ -95,6 +99,7 @@ class Exchange:
             patience_s = max(last + self.kill_after_s - time.monotonic(), 0.001)
         reported, packed, others, lost, runs = channel.receive(patience_s)
         child.wait_reported(reported)
+        child.part = None
         self.plan.report(runs)
         answers, unknown = unpack(packed, channel)
         wrong = _wrong(packed, lost, unknown) if lost or unknown else [None] * len(left)
@@ -216,6 +221,10 @@ class _Reports(QueueHandler):
         """Send a log record, as `QueueHandler` has made it ready."""
         self.send("log", {key: portable(one) for key, one in vars(record).items()})
 
+    def part(self, number: int, part: Any) -> None:
+        """Send a part of the answer of one request of the batch."""
+        self.send("part", (number, part))
+
     def warn(self, message: Any, category: Any, filename: str, lineno: int, *_: Any) -> None:
         """Send a warning; this replaces `warnings.showwarning`."""
         try:
@@ -260,13 +269,19 @@ def _serve(channel: Channel, reports: _Reports, closing: ExitStack) -> None:
         return
     reports.send("built", about)
     while True:
-        packed, measures = channel.receive()
-        answer = run(backend, packed, measures, channel)
+        packed, measures, streams = channel.receive()
+        answer = run(backend, packed, measures, reports.part if streams else None, channel)
         channel.send((reports.count, *answer))
 
 
-def run(backend: BuiltElsewhere, packed: Packed, measures: bool, channel: Channel) -> Answer:
-    """Run a batch in the child process, and make the answer.
+def run(
+    backend: BuiltElsewhere,
+    packed: Packed,
+    measures: bool,
+    send: Callable[[int, Any], object] | None,
+    channel: Channel,
+) -> Answer:
+    """Run a batch in the child process, and make the answer; ``send`` sends the parts of answers, where somebody reads them.
 
     Returns:
         The new values of the requests, with the outcome of a failed request under the key None; per
@@ -278,11 +293,14 @@ def run(backend: BuiltElsewhere, packed: Packed, measures: bool, channel: Channe
     batch = [one for one, wrong in zip(requests, unknown, strict=True) if not wrong]
     before = [dict(request) for request in batch]
     runs: list[Any] = []
+    if send:
+        elsewhere.update({id(one): SentParts(send, n) for n, one in enumerate(requests)})
     try:
         outcomes, runs = backend.measured(batch) if measures else (backend(batch), runs)
     except BaseException as error:  # noqa: BLE001 - SystemExit, for one, must not end this process
         what = f"{backend._label()} raised {type(error).__name__}"
         outcomes = [caused(BackendError(what, backend=backend._label()), error) for _ in batch]
+    elsewhere.clear()
     if backend._liveness is not None and backend._liveness.lost:
         # Without a node, `Checked` takes these errors there for those of its instance, and marks it as lost.
         for lost_here in (one for one in outcomes or () if isinstance(one, InstanceLostError)):

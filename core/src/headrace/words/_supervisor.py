@@ -73,12 +73,14 @@ class Child:
         about: What the process has reported of the X that it has built.
         ended: Set once the process has ended and its `Supervisor` has noted so everywhere.
         status: Its exit status, see `subprocess.Popen.returncode`.
+        part: Gives where the parts of a request of the batch go, by its number; None where nobody reads any.
         reported: How many of its reports (messages that are no answers) have arrived.
     """
 
     def __init__(self) -> None:
         self.ended = threading.Event()
         self.reported = 0
+        self.part: Callable[[int], Any] | None = None
         self._arrived = threading.Condition()
         self.status: int | None = None
         self.about: dict[str, Any] = {}
@@ -168,6 +170,8 @@ class Child:
                 built(what)
             elif kind == "log":
                 _show(what)
+            elif kind == "part":
+                self._take_part(*what)
             else:
                 warnings.warn_explicit(*what)
         except Exception as error:  # noqa: BLE001 - a filter may raise the warning; classes may be unknown
@@ -176,6 +180,11 @@ class Child:
             self.reported += 1
             self._arrived.notify_all()
         return True
+
+    def _take_part(self, number: int, part: Any) -> None:
+        reads = None if self.part is None else self.part(number)
+        if reads is not None:
+            reads.put(part)
 
     def wait_reported(self, count: int) -> None:
         """Wait until ``count`` reports have arrived, or the process has ended."""

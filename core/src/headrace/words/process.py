@@ -186,7 +186,10 @@ class Process(Word):
             if self._siblings.waiting:
                 self._siblings.look()
         each = [batch_alone(self, request) for request in batch]
-        return [died if one is None else self._once_more(one, entries, last) for one in each]
+        return [
+            died if alone is None or self._emitted(one) else self._once_more(alone, entries, last)
+            for one, alone in zip(batch, each, strict=True)
+        ]
 
     def _once_more(
         self, alone: list[Request], entries: Entries, last: float | None

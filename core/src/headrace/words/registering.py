@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from headrace._build.callees import NotCallable
-from headrace._build.parts import BuildSite
 from headrace._options import Options as _Options
 from headrace._plan.element import Element, Named, Range
 from headrace._plan.word import Use, Word
@@ -17,6 +16,7 @@ from headrace.words.composing import Wiring
 if TYPE_CHECKING:
     from headrace._backend import Backend
     from headrace._build.elements import ElementBuilder
+    from headrace._build.parts import BuildSite
     from headrace._plan.declared import Ranged
     from headrace.keys import Request
 
@@ -130,12 +130,7 @@ class InstancesRegister(_Building):
     def _build(cls, building: ElementBuilder, element: Element, at: BuildSite) -> Backend:
         """Build the instances, each with stores of its own, and register them."""
         (child,) = element.children
-        for index in range(building.keys.instance_num):
-            parts = at.parts.nested()
-            inner = BuildSite.begin(parts, index=index, thread=at.thread, local=at.local)
-            built = inner.end.around(building.element(child, inner), child)
-            building.register(f"{building.name}.{index}", built)
-            building.instance_parts.append(parts)
+        building.instances(child, at)
         return NotCallable(element.name)
 
 

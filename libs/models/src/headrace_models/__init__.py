@@ -3,8 +3,20 @@
 from headrace_models.changes import Change
 from headrace_models.errors import UnknownModelError, UnloadedError
 from headrace_models.models import Models
+from headrace_models.prepared import Prepared
 from headrace_models.requests import NamedModel
+from headrace_models.sources import folder_models, is_shares
 
 __version__ = "0.1.0"
 
-__all__ = ["Change", "Models", "NamedModel", "UnknownModelError", "UnloadedError", "__version__"]
+__all__ = [
+    "Change",
+    "Models",
+    "NamedModel",
+    "Prepared",
+    "UnknownModelError",
+    "UnloadedError",
+    "__version__",
+    "folder_models",
+    "is_shares",
+]

@@ -37,6 +37,7 @@ class Model:
         versions: The versions that are served or can be loaded, by number.
         previous: The replaced versions, the latest last.
         coming: The version that is being built aside, else None.
+        left: Why the model serves no more, because other models have taken its place; ``""`` while it serves.
     """
 
     def __init__(self, name: str, rules: Rules) -> None:
@@ -47,6 +48,7 @@ class Model:
         self.coming: Version | None = None
         self.place: Place | None = None
         self.closed = False
+        self.left = ""
         self._rules = rules
         self._newest = 0
         self._turn = threading.Lock()
@@ -149,7 +151,8 @@ class Model:
         finally:
             with self._guard:
                 version.building = None
-            building.set_result(outcome)
+            # Who waits for a model whose place was taken looks for the one that is there now.
+            building.set_result(None if self.left else outcome)
 
     def _open(self, version: Version, pipe: Pipeline) -> None:
         """Let a version take requests, unless the models were closed while it was built."""
@@ -277,6 +280,11 @@ class Model:
         if version.pipe is None:
             version.state, version.reason = "unloaded", reason
             return self._tell(version, "unloaded")
+        self._drained_aside(version, reason).join(self._rules.drain_s)
+        return None
+
+    def _drained_aside(self, version: Version, reason: str) -> threading.Thread:
+        """Give no more leases of a version; return the thread that closes its pipeline."""
         version.reason = reason
         self._tell(version, "draining")
         version.leases.end()
@@ -285,8 +293,35 @@ class Model:
         name = f"headrace-models-{version.title}"
         thread = threading.Thread(target=self._drain, args=(version,), name=name, daemon=True)
         thread.start()
-        thread.join(self._rules.drain_s)
-        return None
+        return thread
+
+    def build_aside(self, version: Version) -> None:
+        """Build a version of a model that is not served yet, from the configuration that was checked."""
+        version.open(version.built(self._rules, read=False))
+        self._settle()
+
+    def tell_ready(self, old: Model | None) -> None:
+        """Tell the listeners that the versions that are built take requests, in the place of those of an old model."""
+        before = {} if old is None else old.versions
+        for version in [*self.versions.values()]:
+            if version.pipe is not None:
+                replaces = version.number if version.number in before else ""
+                self._tell(version, "ready", pipeline=version.pipe, replaces=replaces)
+
+    def leave(self, reason: str) -> list[threading.Thread]:
+        """Run no more operations, since other models have taken the place; return the threads that close the pipelines.
+
+        An operation that is going on ends with an error, and closes what it has built.
+        """
+        with self._guard:
+            self.closed, self.left = True, reason
+            built = [one for one in self.versions.values() if one.pipe is not None]
+        return [self._drained_aside(one, reason) for one in built]
+
+    @property
+    def leaving(self) -> bool:
+        """Whether a pipeline is yet to be closed, because requests are in it."""
+        return bool(self._leaving)
 
     def _drain(self, version: Version) -> None:
         version.leases.wait()
@@ -309,6 +344,9 @@ class Model:
             HeadraceError: It could not be built a short while ago.
         """
         with self._guard:
+            known = place is self.place or place is self.places.get(version.number)
+            if self.left or not known:  # others have taken this model's place meanwhile
+                return None
             self._check_open()
             if version.building is not None:
                 return version.building
@@ -368,11 +406,15 @@ class Model:
             self._tell(version, "unloaded")
 
     def _check_open(self) -> None:
+        if self.left:
+            raise ClosedError(f"model {self.name!r} was {self.left} meanwhile")
         if self.closed:
             raise ClosedError("the models are closed")
 
     def _tell(self, version: Version, state: State, *, reason: str = "", **more: Any) -> None:
         version.state = state
+        if self.left and state not in {"draining", "unloaded"}:
+            return  # of an operation that other models have overtaken
         told = reason or version.reason
         self._rules.listeners.tell(Change(self.name, version.number, state, reason=told, **more))
 

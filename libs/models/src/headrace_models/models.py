@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from os import PathLike
     from types import TracebackType
 
-    from headrace import Pipeline
+    from headrace import Pipeline, PipelineConfig
 
 __all__ = ["Models"]
 
@@ -43,6 +43,7 @@ class Models(Operations):
         watch: bool = False,
         aliases: Mapping[str, str | Mapping[str, float]] | None = None,
         check: Callable[[str, str, Pipeline], None] | None = None,
+        adapt: Callable[[Any, PipelineConfig], PipelineConfig] | None = None,
         allow_import: bool = True,
         drain_s: float = 30.0,
         clock: Callable[[], float] = time.monotonic,
@@ -64,6 +65,8 @@ class Models(Operations):
                 ``{"live": {"detect:3": 0.9, "detect:4": 0.1}}``. A table of shares may stand in ``models`` too.
             check: Called with name, version and the new pipeline before it takes requests, and what it raises fails
                 the build. It may run requests whose results are known.
+            adapt: Called with a model as it was given and its checked configuration, and returns the configuration that is
+                built, for example one with a probe. It must not change the devices.
             allow_import: Whether configurations may import code.
             drain_s: The most seconds for which an operation waits for requests in an old pipeline. After that
                 it returns, and the pipeline is closed when its last request has ended.
@@ -76,13 +79,13 @@ class Models(Operations):
             UnknownModelError: An alias names no model.
             MissingDependencyError: ``watch`` needs the extra ``watch``.
         """
-        rules = Rules(clock, drain_s, check, allow_import, Listeners())
+        rules = Rules(clock, drain_s, check, allow_import, Listeners(), adapt)
         super().__init__(rules, draw, preload=preload)
         self._watching: Watching | None = None
         entries, targets = read_entries(models)
         for (name, number), source in entries.items():
             self._added(name, number, source)
-        self._check_all()
+        self._check_all(self._models.values())
         for alias, target in {**targets, **(aliases or {})}.items():
             self.alias(alias, target)
         try:
@@ -96,6 +99,21 @@ class Models(Operations):
         except BaseException:
             self.close(timeout=2.0)
             raise
+
+    def watch(self, folder: str | PathLike[str] | None = None) -> None:
+        """Let changed files be updates from now on, as ``watch=True`` does; what is watched already stays so.
+
+        Args:
+            folder: A folder of models; new files in it are loaded.
+
+        Raises:
+            MissingDependencyError: It needs the extra ``watch``.
+            ClosedError: The models are closed.
+        """
+        self._check_open()
+        if self._watching is None:
+            self._watching = Watching(self, folder)
+            self._watching.start()
 
     def status(self) -> dict[str, dict[str, Any]]:
         """Return the state of every model and alias, as a dict that can be written as JSON.
@@ -124,7 +142,7 @@ class Models(Operations):
             self._watching.stop()
         threads = [
             threading.Thread(target=model.close, args=(timeout,), daemon=True)
-            for model in list(self._models.values())
+            for model in [*self._models.values(), *self._left]
         ]
         for thread in threads:
             thread.start()

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import ClosedError, ConfigError, Problem
 from headrace_models.errors import UnknownModelError
 from headrace_models.model import Model
+from headrace_models.prepared import Prepared
 from headrace_models.requests import Requests
 from headrace_models.shares import Shares
 from headrace_models.sources import Source, check_name, read_entries, split
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
     from os import PathLike
 
     from headrace import Pipeline, PipelineConfig
@@ -34,16 +35,18 @@ class Operations(Requests):
         self._draw = draw
         self._preload = preload
         self._adding = threading.Lock()
+        self._left: list[Model] = []
 
-    def _check_all(self) -> None:
+    def _check_all(self, models: Iterable[Model]) -> None:
         """Check all configurations; one error has the problems of all of them."""
         problems: list[Problem] = []
-        for model in self._models.values():
+        for model in models:
             for version in model.versions.values():
                 try:
                     version.read(self._rules)
                 except ConfigError as error:
-                    problems += [_placed(one, version.title) for one in error.problems]
+                    title = version.title if len(model.versions) > 1 else version.name
+                    problems += [_placed(one, title) for one in error.problems]
         if problems:
             raise ConfigError(problems)
 
@@ -129,6 +132,103 @@ class Operations(Requests):
             read_entries({split(name)[0]: config})
         return self._model(name).update(split(name)[1], config)
 
+    def replace(
+        self,
+        models: Mapping[str, Any] | str | PathLike[str],
+        *,
+        keep_others: bool = False,
+        lazy: Collection[str] = (),
+    ) -> None:
+        """Let these be the models: check all, build all aside, let all take the requests at once, drain and close the old ones.
+
+        It is `prepare`, `Prepared.switch` and a wait of at most ``drain_s`` seconds. Arguments and errors are those of
+        `prepare`; after an error nothing has changed.
+        """
+        with self.prepare(models, keep_others=keep_others, lazy=lazy) as prepared:
+            prepared.switch()
+        prepared.wait(self._rules.drain_s)
+
+    def prepare(
+        self,
+        models: Mapping[str, Any] | str | PathLike[str],
+        *,
+        keep_others: bool = False,
+        lazy: Collection[str] = (),
+    ) -> Prepared:
+        """Check all configurations, and build all pipelines aside, for one switch; until then nothing changes.
+
+        Versions that were brought by `update` or `move` are among what is replaced, and cannot be brought back.
+
+        Args:
+            models: As `headrace_models.Models` takes them, with their aliases.
+            keep_others: Whether models and aliases that are not among these stay as they are; if not, they are unloaded.
+            lazy: Models, or versions as ``"detect:3"``, that the first request builds. Where the models
+                are not preloaded, only those that are ready now are built.
+
+        Returns:
+            What was built. It must be switched to, or closed.
+
+        Raises:
+            ConfigError: A name or configuration is wrong; all are checked before any pipeline is built.
+            SetupError, PluginError: A pipeline could not be built; those that were built are closed.
+            UnknownModelError: An alias names no model.
+            ClosedError: The models are closed.
+        """
+        fresh, shares = self._checked(models, keep_others=keep_others, lazy=lazy)
+        prepared = Prepared(fresh, lambda: self._put(fresh, shares, keep_others=keep_others))
+        try:
+            for name, model in fresh.items():
+                old = self._models.get(name)
+                for version in [*model.versions.values()]:
+                    before = None if old is None else old.versions.get(version.number)
+                    was_built = before is not None and before.state == "ready"
+                    if not version.on_demand or (was_built and not self._preload):
+                        prepared._build(version, before)
+        except BaseException:
+            prepared.close()
+            raise
+        return prepared
+
+    def check(self, models: Mapping[str, Any] | str | PathLike[str]) -> None:
+        """Check everything that `replace` checks before it builds.
+
+        Raises:
+            ConfigError: A name or configuration is wrong; it has the problems of all of them.
+            UnknownModelError: An alias names no model.
+            ClosedError: The models are closed.
+        """
+        self._checked(models)
+
+    def _checked(
+        self, models: Any, *, keep_others: bool = False, lazy: Collection[str] = ()
+    ) -> tuple[dict[str, Model], dict[str, Shares]]:
+        """Return new models and aliases, checked and not built."""
+        self._check_open()
+        entries, targets = read_entries(models)
+        fresh: dict[str, Model] = {}
+        for (name, number), source in entries.items():
+            model = fresh.setdefault(name, Model(name, self._rules))
+            late = not self._preload or not {name, f"{name}:{number}"}.isdisjoint(lazy)
+            model.add(number, source, on_demand=late)
+        self._check_all(fresh.values())
+        known = {**self._models, **fresh} if keep_others else fresh
+        return fresh, {name: self._shares_of(name, one, known) for name, one in targets.items()}
+
+    def _put(
+        self, fresh: dict[str, Model], shares: dict[str, Shares], *, keep_others: bool
+    ) -> list[Model]:
+        """Put new models in the place of old ones, and return the old ones."""
+        with self._adding:
+            self._check_open()
+            before = self._models
+            old = [one for name, one in before.items() if name in fresh or not keep_others]
+            kept = {name: one for name, one in before.items() if keep_others or name in fresh}
+            self._models = {**kept, **fresh}
+            self._places = {name: one.place for name, one in self._models.items() if one.place}
+            self._shares = {**self._shares, **shares} if keep_others else shares
+            self._left = [*(one for one in self._left if one.leaving), *old]
+            return old
+
     def rollback(self, name: str) -> str:
         """Build the previous version of a model again, from the configuration that it had; let it take the requests.
 
@@ -183,18 +283,20 @@ class Operations(Requests):
             UnknownModelError: The target names no model.
         """
         self._check_open()
+        self._shares = {**self._shares, alias: self._shares_of(alias, target, self._models)}
+
+    def _shares_of(self, alias: str, target: Any, models: Mapping[str, Model]) -> Shares:
+        """Return the shares of an alias of some models, checked as `alias` says."""
         check_name(alias)
-        if alias in self._models:
+        if alias in models:
             raise ConfigError(Problem("models", f"the alias {alias!r} is the name of a model"))
         shares = Shares(alias, target, self._draw)
         for name in shares.shares:
             short, number = split(name)
-            if short not in self._models or (
-                number is not None and number not in self._models[short].places
-            ):
-                places = [f"{one}:{n}" for one, model in self._models.items() for n in model.places]
-                raise UnknownModelError(name, [*self._models, *places])
-        self._shares = {**self._shares, alias: shares}
+            if short not in models or (number is not None and number not in models[short].places):
+                places = [f"{one}:{n}" for one, model in models.items() for n in model.places]
+                raise UnknownModelError(name, [*models, *places])
+        return shares
 
     def _model(self, name: str) -> Model:
         self._check_open()

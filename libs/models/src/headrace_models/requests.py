@@ -186,7 +186,8 @@ class Requests:
         """Return the build for which a request waits, None if it is to look again; see `Model.wanted`."""
         place = self._places.get(name) or self._place(name, key)
         version = place.version
-        return self._models[version.name].wanted(place, version)
+        model = self._models.get(version.name)
+        return None if model is None else model.wanted(place, version)
 
     def _built(
         self, name: str, key: str | bytes | None, timeout: float | None
@@ -246,6 +247,32 @@ class Requests:
         """
         self._places.get(name) or self._place(name, None)
         return NamedModel(self, name)
+
+    def resolve(self, name: str, *, key: str | bytes | None = None) -> str:
+        """Return the version that would serve a request now, with its name: ``"detect:3"``.
+
+        Args:
+            name: ``"detect"``, ``"detect:3"`` or an alias.
+            key: What decides by the shares of an alias; None: drawn.
+
+        Raises:
+            UnknownModelError: There is no such model.
+            ClosedError: The models are closed.
+        """
+        place = self._places.get(name) or self._place(name, key)
+        return place.version.title
+
+    def wake(self, name: str) -> None:
+        """Have a model built that a request builds, without waiting for it; one that takes requests stays as it is.
+
+        Args:
+            name: See `__call__`.
+
+        Raises:
+            UnknownModelError, UnloadedError, ClosedError: As `__call__` does.
+            ConfigError, SetupError, PluginError: It could not be built a short while ago, and is not tried again yet.
+        """
+        self._building(name, None)
 
     def __contains__(self, name: object) -> bool:
         if not isinstance(name, str):

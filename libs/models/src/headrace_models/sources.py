@@ -28,6 +28,7 @@ __all__ = [
     "Source",
     "check_name",
     "files_of",
+    "folder_models",
     "is_shares",
     "read_aliases",
     "read_entries",
@@ -274,6 +275,26 @@ def read_folder(folder: Path) -> Entries:
         raise ConfigError(Problem("models", what, file=str(folder))) from error
     entries, _ = read_entries(named)
     return entries
+
+
+def folder_models(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the models and aliases of a folder, as the dict that `headrace_models.Models` takes.
+
+    Returns:
+        The path of each configuration by ``"NAME"`` for ``NAME.toml`` and ``"NAME:3"`` for ``NAME/3.toml``, and a table
+        of shares for each alias.
+
+    Raises:
+        ConfigError: The folder or ``aliases.toml`` cannot be read, or a name is wrong.
+    """
+    path = Path(folder)
+    found: dict[str, Any] = {
+        f"{name}:{number}" if source.pinned else name: source.config
+        for (name, number), source in read_folder(path).items()
+    }
+    for alias, target in read_aliases(path).items():
+        found[alias] = {target: 1.0} if isinstance(target, str) else target
+    return found
 
 
 def read_aliases(folder: Path) -> dict[str, Any]:

@@ -45,6 +45,7 @@ class Rules:
         check: Called with name, version and the new pipeline before it takes requests; what it raises fails the build.
         allow_import: Whether configurations may import code.
         listeners: They are told each change of a state.
+        adapt: Called with what a model is given as and its checked configuration; returns the one that is built.
     """
 
     clock: Callable[[], float]
@@ -52,6 +53,7 @@ class Rules:
     check: Callable[[str, str, Pipeline], None] | None
     allow_import: bool
     listeners: Listeners
+    adapt: Callable[[Any, PipelineConfig], PipelineConfig] | None = None
 
 
 class Version:
@@ -129,6 +131,8 @@ class Version:
         self.seen, self.config = {}, None
         self._see(self.source.files())
         self.written, config = self.source.load(allow_import=rules.allow_import)
+        if rules.adapt is not None:
+            config = rules.adapt(self.source.config, config)
         nodes = [*headrace.explain(config)["nodes"].values()]
         self._see({*self.source.files(), *files_of(nodes)})
         self.config, self.device = config, _devices(nodes)
@@ -156,7 +160,7 @@ class Version:
         except (
             SystemExit
         ) as error:  # it would end the thread, or the process, that goes on with the old pipeline
-            what = f"the code of model {self.title!r} has called sys.exit"
+            what = f"the code of model {self.name!r} has called sys.exit"
             raise SetupError(what) from error
         return pipe
 

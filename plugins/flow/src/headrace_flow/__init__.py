@@ -1,4 +1,6 @@
-"""Headrace words that keep requests or hand them over: `Queue`, `Send`, `Recv`, `Observer`, `StateFul`; and `KVStorage`.
+"""Headrace words that keep requests or hand them over, and policies that pick which requests share a batch.
+
+The words are `Queue`, `Send`, `Recv`, `Observer`, `StateFul`; beside them stands `KVStorage`. The policies are `Alike` and `Budget`.
 
 Nothing is imported until it is used: ``import headrace_flow`` loads no pydantic.
 """
@@ -8,16 +10,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from headrace_flow.alike import Alike
+    from headrace_flow.budget import Budget
     from headrace_flow.queues import Observer, Queue, Recv, Send
     from headrace_flow.stateful import StateFul
     from headrace_flow.storage import KVStorage
 
 __version__ = "0.1.0"
 
-__all__ = ["KVStorage", "Observer", "Queue", "Recv", "Send", "StateFul", "__version__"]
+__all__ = ["Alike", "Budget", "KVStorage", "Observer", "Queue", "Recv", "Send", "StateFul", "__version__"]
 
-_HOME = {"KVStorage": "storage", **dict.fromkeys(("Observer", "Queue", "Recv", "Send"), "queues")}
-_HOME["StateFul"] = "stateful"
+_HOME = {
+    "Alike": "alike",
+    "Budget": "budget",
+    "KVStorage": "storage",
+    "StateFul": "stateful",
+    **dict.fromkeys(("Observer", "Queue", "Recv", "Send"), "queues"),
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,11 +1,12 @@
-"""The intended arrival times of an open loop's requests: random, or read from a file."""
+"""The intended arrival times of an open loop's requests, random or read from a file; and what requests hold."""
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace.errors import InputError
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterator
 
-__all__ = ["poisson", "read_arrivals"]
+__all__ = ["poisson", "read_arrivals", "read_samples"]
 
 
 def poisson(rate: float, seed: int = 0) -> Iterator[float]:
@@ -66,3 +67,32 @@ def read_arrivals(path: str | os.PathLike[str]) -> list[float]:
     if not times:
         raise InputError(f"{path}: there is no arrival in it: a time in seconds per line")
     return [at - times[0] for at in times]
+
+
+def read_samples(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """Read a file with a sample request per line, as JSON: ``{"length": 12}``; empty lines are left out.
+
+    Raises:
+        InputError: The file cannot be read, has no request, or a line is no JSON object.
+    """
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise InputError(f"the sample requests in {path} cannot be read: {why}") from error
+    samples: list[dict[str, Any]] = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            sample = json.loads(line)
+        except ValueError:
+            sample = None
+        if not isinstance(sample, dict):
+            raise InputError(f"{path}:{number}: expected a JSON object, got {line.strip()[:80]!r}")
+        samples.append(sample)
+    if not samples:
+        raise InputError(
+            f'{path}: there is no request in it: a JSON object per line, {{"length": 12}}'
+        )
+    return samples

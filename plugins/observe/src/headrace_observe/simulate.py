@@ -11,13 +11,13 @@ from headrace_observe.simulated_node import NodeRules
 from headrace_observe.simulation import Line, Simulation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping, Sequence
 
+    from headrace.plan import Element, Node
+    from headrace.policies import BatchPolicy
     from headrace_observe.service_times import ServiceTimes
 
 __all__ = ["simulation_of"]
-
-_AS_WRITTEN = "IoC[InstancesRegister[Reflect[backend]],Register[DI[Batching,InstanceDispatcher]];"
 
 
 def simulation_of(
@@ -25,6 +25,7 @@ def simulation_of(
     times: Mapping[str, ServiceTimes],
     seed: int = 0,
     wake_s: float = 0.0,
+    like: Sequence[Mapping[str, Any]] = (),
 ) -> Simulation:
     """Make a simulation of a configuration; nothing of the configuration is built.
 
@@ -34,16 +35,18 @@ def simulation_of(
         times: The times of batches of each node.
         seed: The seed of the random draws of times.
         wake_s: The mean time that a woken thread takes to go on, in seconds.
+        like: Sample requests, which a batch policy that picks compares: each simulated request is like one of them.
 
     Raises:
         SetupError: The configuration has something that is not simulated: calls of other nodes or of their instances,
             a ``node_entrypoint``, ``init`` or ``entrypoint`` of its own, several roots, ``each`` at the only root,
             a `Repost` to a node that others lead to, ``shed_oldest`` with several nodes.
         InputError: There are no times of a node, or no counts that show how often a node with ``or`` runs,
-            how many elements a node with ``each`` has, or how often `Repost` goes to a node.
+            how many elements a node with ``each`` has, or how often `Repost` goes to a node; or a policy
+            that picks has no sample requests, or refuses one.
     """
-    explained = headrace.explain(config)
-    nodes = explained["nodes"]
+    plan = config.plan()
+    nodes = plan.nodes
     policies = headrace.plugins.policies(config)
     rules = {}
     for name, node in nodes.items():
@@ -52,15 +55,16 @@ def simulation_of(
             what = (
                 f"there are no times of the node {name!r}; the file has {', '.join(sorted(times))}"
             )
-            if "or" in node["links"]:  # it may have run for no request of the measurement
+            if node.links.otherwise:  # it may have run for no request of the measurement
                 what += (
                     f'; if no request runs there, add "{name}": {{"1": {{"ms": 1, "count": 0}}}}'
                 )
             raise InputError(what)
         rules[name] = _rules(name, node, policies[name][0].options)
-    after = {name: tuple(node["next"]) for name, node in nodes.items()}
+        _check_like(name, policies[name][0], like)
+    after = {name: node.next for name, node in nodes.items()}
     rules = _by_counts(nodes, after, rules, times)
-    reposted = {name for node in nodes.values() for name in node["links"].get("reposts", ())}
+    reposted = {name for node in nodes.values() for name in node.links.reposts}
     led_to = reposted.union(*after.values())
     roots = [name for name in nodes if name not in led_to]
     if len(roots) != 1:
@@ -68,29 +72,47 @@ def simulation_of(
             f"only configurations with one entry node are simulated, this has {', '.join(roots)}",
             hint="Simulate each of them with its own configuration.",
         )
-    front = explained.get("entrypoint")
-    if front and front["name"] != "DagDispatcher" and front.get("instance") != f"node.{roots[0]}":
+    front = plan.entrypoint
+    if front and front.name != "DagDispatcher" and front.instance != f"node.{roots[0]}":
         raise SetupError(
-            f"the entrypoint {front['name']} cannot be simulated",
+            f"the entrypoint {front.name} cannot be simulated",
             hint="Leave it out: --set cannot remove a key, so write a file without it.",
         )
-    keys = nodes[roots[0]]["keys"]
-    full = keys["queue_full"]["value"]
+    keys = nodes[roots[0]].keys
+    full = keys["queue_full"].value
     if full == "shed_oldest" and len(nodes) > 1:
         raise SetupError(
             "queue_full = 'shed_oldest' is simulated for one node, and this has several",
             node=roots[0],
             hint="Set another one: --set global.queue_full=reject.",
         )
-    line = Line(rules, after, roots[0], keys["queue_size"]["value"], full)
-    return Simulation(line, policies, times, seed, wake_s)
+    line = Line(rules, after, roots[0], keys["queue_size"].value, full)
+    return Simulation(line, policies, times, seed, wake_s, like)
 
 
-def _refuse(name: str, node: Mapping[str, Any], nodes: Mapping[str, Any]) -> None:
-    found = ["init"] if _value(node["keys"], "init") is not None else []
-    if not node["node_expression"].startswith(_AS_WRITTEN):
+def _check_like(name: str, policy: BatchPolicy, like: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse a policy that picks without sample requests, or that refuses one of them."""
+    if not policy.picks:
+        return
+    policy_name = type(policy).__name__
+    if not like:
+        what = f"node {name!r}: the policy {policy_name} picks requests by what they hold"
+        raise InputError(f"{what}: give sample requests (--like FILE)")
+    for number, one in enumerate(like, 1):
+        try:
+            policy.trait({**one})
+        except Exception as error:
+            what = (
+                f"node {name!r}: the policy {policy_name} refuses sample request {number}: {error}"
+            )
+            raise InputError(what) from error
+
+
+def _refuse(name: str, node: Node, nodes: Mapping[str, Node]) -> None:
+    found = [] if node.init is None else ["init"]
+    if not node.is_default and (node.init is None or node.node_entrypoint is not None):
         found.append("node_entrypoint")
-    found += [one["name"] for one in _elements(node["tree"]) if _calls_a_node(one, nodes)]
+    found += [one.name for one in node.tree.walk() if _calls_a_node(one, nodes)]
     if found:
         raise SetupError(
             f"{' and '.join(dict.fromkeys(found))} cannot be simulated",
@@ -99,20 +121,14 @@ def _refuse(name: str, node: Mapping[str, Any], nodes: Mapping[str, Any]) -> Non
         )
 
 
-def _elements(tree: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    yield tree
-    for child in tree["children"]:
-        yield from _elements(child)
-
-
-def _calls_a_node(element: Mapping[str, Any], nodes: Mapping[str, Any]) -> bool:
+def _calls_a_node(element: Element, nodes: Mapping[str, Node]) -> bool:
     """Return whether an element of a tree calls a node, or one of a node's instances."""
-    instance = element.get("instance", "")
+    instance = element.instance or ""
     return instance.startswith("node.") or instance.rpartition(".")[0] in nodes
 
 
 def _by_counts(
-    nodes: Mapping[str, Mapping[str, Any]],
+    nodes: Mapping[str, Node],
     after: Mapping[str, tuple[str, ...]],
     rules: Mapping[str, NodeRules],
     times: Mapping[str, ServiceTimes],
@@ -127,7 +143,7 @@ def _by_counts(
 
     def came(name: str) -> float:
         """Return the number of requests that came to a node during the measurement."""
-        if not {"or", "each"} & nodes[name]["links"].keys():
+        if not _depends_on_data(nodes[name]):
             found: float = _count(times, name)
         elif name not in before:
             raise SetupError(
@@ -143,30 +159,33 @@ def _by_counts(
 
     made = dict(rules)
     for name, node in nodes.items():
-        links = node["links"]
-        if not {"or", "each", "reposts"} & links.keys():
+        links = node.links
+        if not _depends_on_data(node) and not links.reposts:
             continue
         all_of_them = came(name)
-        if "or" in links:
+        if links.otherwise:
             made[name] = replace(made[name], share=_count(times, name) / all_of_them)
-        if "each" in links:
+        if links.each:
             made[name] = replace(made[name], elements=_count(times, name) / all_of_them)
-        if "reposts" in links:
-            ways = tuple((one, _count(times, one) / all_of_them) for one in links["reposts"])
+        if links.reposts:
+            ways = tuple((one, _count(times, one) / all_of_them) for one in links.reposts)
             made[name] = replace(made[name], reposts=ways)
     return made
 
 
-def _before_by_repost(
-    nodes: Mapping[str, Mapping[str, Any]], before: Mapping[str, str]
-) -> dict[str, str]:
+def _depends_on_data(node: Node) -> bool:
+    """Return whether the data of a request decide how often the node runs for it."""
+    return node.links.otherwise or node.links.each is not None
+
+
+def _before_by_repost(nodes: Mapping[str, Node], before: Mapping[str, str]) -> dict[str, str]:
     """Give, for each target of a `Repost`, the node with that `Repost`."""
     found: dict[str, str] = {}
     for name, node in nodes.items():
-        for one in node["links"].get("reposts", ()):
+        for one in node.links.reposts:
             if one in before or one in found:
                 why = "more than one way leads there"
-            elif {"or", "each"} & nodes[one]["links"].keys():
+            elif _depends_on_data(nodes[one]):
                 why = "it has `or` or `each`"
             else:
                 found[one] = name
@@ -191,23 +210,19 @@ def _count(times: Mapping[str, ServiceTimes], name: str) -> int:
     return found
 
 
-def _value(keys: Mapping[str, Any], key: str) -> Any:
-    return keys[key]["value"] if key in keys else None
-
-
-def _rules(name: str, node: Mapping[str, Any], stated: Any) -> NodeRules:
+def _rules(name: str, node: Node, stated: Any) -> NodeRules:
     """Read the rules of a node from its keys; options of its batch policy win over keys, as in a pipeline."""
-    keys = node["keys"]
-    device, limit = _value(keys, "device"), _value(keys, "timeout_ms")
-    sizes = getattr(stated, "batch_sizes", _value(keys, "batch_sizes")) or ()
+    keys = {key: one.value for key, one in node.keys.items()}
+    device, limit = keys["device"], keys["timeout_ms"]
+    sizes = getattr(stated, "batch_sizes", keys["batch_sizes"]) or ()
     return NodeRules(
         name=name,
-        instance_num=node["instance_num"],
-        range=(node["range"][0], node["range"][1]),
+        instance_num=node.instance_num,
+        range=node.range,
         devices=tuple(device) if isinstance(device, list) else (device,),
         batch_sizes=tuple(sorted(sizes)),
-        pad=bool(getattr(stated, "pad", _value(keys, "pad"))),
-        lingers=bool(_value(keys, "batching_timeout")) and node["range"][1] != 1,
+        pad=bool(getattr(stated, "pad", keys["pad"])),
+        lingers=bool(keys["batching_timeout"]) and node.range[1] != 1,
         timeout_s=None if limit is None else limit / 1000,
-        owns_thread=node["owns_thread"],
+        owns_thread=node.owns_thread,
     )

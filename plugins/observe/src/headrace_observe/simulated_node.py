@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from headrace.policies import BatchPolicy, DispatchPolicy
 
@@ -23,6 +23,9 @@ FAST_S = 100e-6
 SUSTAINED = 8
 """Runners take over once batches were due at once this many times more often than an instance stayed free."""
 
+WINDOW = 256
+"""How many requests at the head of the queue a policy that picks sees, as in the scheduler."""
+
 _SOONEST_S = 0.001
 """A policy that wants to be asked again at once is asked after this many seconds, as by the scheduler."""
 
@@ -35,9 +38,10 @@ class Item:
         request: The request to which the item belongs.
         deadline: When the item fails unless it has ended, in seconds; None: never.
         state: `WAITS`, `RUNS` or `OVER`.
+        trait: What a policy that picks compares; None for other policies.
     """
 
-    __slots__ = ("arrival", "deadline", "request", "state")
+    __slots__ = ("arrival", "deadline", "request", "state", "trait")
 
     weight = 1
     priority = 0
@@ -47,6 +51,7 @@ class Item:
         self.request = request
         self.deadline = deadline
         self.state = WAITS
+        self.trait: Any = None
 
 
 class _Instance:
@@ -113,6 +118,15 @@ class _Queue:
         """Remove an item from any position."""
         del self._items[self._items.index(item, self._head)]
 
+    def pick(self, places: Sequence[int]) -> list[Item]:
+        """Take the items at these places."""
+        if places == range(len(places)):
+            return self.take(len(places))
+        picked = [self._items[self._head + place] for place in places]
+        for place in sorted(places, reverse=True):
+            del self._items[self._head + place]
+        return picked
+
     def take(self, count: int) -> list[Item]:
         """Take items from the front."""
         last = self._head + count
@@ -122,6 +136,26 @@ class _Queue:
             last = 0
         self._head = last
         return taken
+
+
+class _Window:
+    """The head of the queue, as a policy that picks sees it."""
+
+    closing = False
+
+    def __init__(self, queue: _Queue) -> None:
+        self._queue = queue
+        self.weight = min(len(queue), WINDOW)
+        self.running, self.free = queue.running, queue.free
+        self.oldest, self.open = queue.oldest, queue.open
+
+    def __len__(self) -> int:
+        return self.weight
+
+    def __getitem__(self, index: int, /) -> Item:
+        if not -self.weight <= index < self.weight:
+            raise IndexError("queue index out of range")
+        return self._queue[index + self.weight if index < 0 else index]
 
 
 class _Joined:
@@ -198,29 +232,38 @@ class SimulatedNode:
         rules: The keys of the node.
         batch, dispatch: The policies of the node.
         full: Returns whether the queue is full, so that no request may enter now.
+        like: The sample requests, for a policy that picks.
     """
 
     def __init__(
-        self, rules: NodeRules, batch: BatchPolicy, dispatch: DispatchPolicy, full: Any
+        self,
+        rules: NodeRules,
+        batch: BatchPolicy,
+        dispatch: DispatchPolicy,
+        full: Any,
+        like: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         self.rules = rules
         self.full = full
         self._cut, self._choose = batch.cut, dispatch.choose
         self._names = (type(batch).__name__, type(dispatch).__name__)
-        self._skips = getattr(batch.cut, "takes_what_is_full", False) and rules.range[1] == 1
+        self.picks = batch.picks
+        self._traits = [batch.trait({**one}) for one in like] if batch.picks else None
+        marked = getattr(batch.cut, "takes_what_is_full", False)
+        self._skips = marked and rules.range[1] == 1 and not self.picks
         self.instances = [
             _Instance(k, *rules.range, rules.devices[k % len(rules.devices)])
             for k in range(rules.instance_num)
         ]
         self.free = list(self.instances)
         self.queue = _Queue(self)
-        self._seen_queue: Any = self.queue
         self.wake_at: float | None = None
         self.asleep = 0
         self.pressure = 0
         self._mean_s = FAST_S
         self._skips_the_queue = (
             batch.sends_when_idle
+            and not batch.picks
             and rules.timeout_s is None
             and rules.range[0] == 1
             and not rules.batch_sizes
@@ -245,6 +288,12 @@ class SimulatedNode:
         """Record that an instance stays free."""
         self.pressure = max(self.pressure - 1, 0)
 
+    def push(self, item: Item) -> None:
+        """Let an item wait."""
+        if self._traits is not None:
+            item.trait = self._traits[item.request.like]
+        self.queue.push(item)
+
     def claim(self) -> _Instance | None:
         """Give a free instance to a client that runs its own request past the queue, if it may."""
         free = self.free
@@ -259,9 +308,9 @@ class SimulatedNode:
     def joining(self, items: list[Item], instance: _Instance, now: float) -> list[Item]:
         """Add the items that arrived while the batch's thread woke up, as far as the policy would add them."""
         most = self.rules.range[1]
-        if not len(self.queue) or (most is not None and len(items) >= most):
+        if self.picks or not len(self.queue) or (most is not None and len(items) >= most):
             return []
-        take = self._checked(_Joined(items, self.queue), instance, now)[0]
+        take = len(self._checked(_Joined(items, self.queue), instance, now)[0])
         if take <= len(items) or self.rules.size_run(take) is None:
             return []
         instance.running_weight = take
@@ -277,48 +326,57 @@ class SimulatedNode:
         offered = list(self.free)
         wake_at = None
         while offered and len(self.queue):
-            take, instance, again_at = self._ask(offered, now)
+            places, instance, again_at = self._ask(offered, now)
             if instance is None:
                 break
-            if take == 0:
+            if not places:
                 offered.remove(instance)
                 if again_at is not None:
                     again_at = again_at if again_at > now else now + _SOONEST_S
                     wake_at = again_at if wake_at is None else min(wake_at, again_at)
                 continue
-            items = self.queue.take(take)
-            if self.rules.size_run(take) is not None:
+            items = self.queue.pick(places)
+            if self.rules.size_run(len(items)) is not None:
                 self.free.remove(instance)
-                instance.busy, instance.running_weight = True, take
+                instance.busy, instance.running_weight = True, len(items)
             yield instance, items
             offered, wake_at = list(self.free), None
         self.wake_at = wake_at if len(self.queue) else None
 
     def _ask(
         self, offered: list[_Instance], now: float
-    ) -> tuple[int, _Instance | None, float | None]:
+    ) -> tuple[Sequence[int], _Instance | None, float | None]:
         try:
             instance: Any = self._choose(len(self.queue), offered)
         except Exception as error:
             raise self._failed(error) from error
         if instance is None:
-            return 0, None, None
+            return (), None, None
         if not any(instance is one for one in offered):
             raise self._impossible(instance, 0)
         if self._skips:
-            return 1, instance, None
-        take, wake_at = self._checked(self._seen_queue, instance, now)
-        return take, instance, wake_at
+            return range(1), instance, None
+        seen: Any = _Window(self.queue) if self.picks else self.queue
+        places, wake_at = self._checked(seen, instance, now)
+        return places, instance, wake_at
 
-    def _checked(self, queue: Any, instance: _Instance, now: float) -> tuple[int, float | None]:
+    def _checked(
+        self, queue: Any, instance: _Instance, now: float
+    ) -> tuple[Sequence[int], float | None]:
         try:
             cut = self._cut(queue, instance, now)
-            take = min(int(cut.take), len(queue))
+            take: Any = cut.take
+            if self.picks and isinstance(take, tuple):
+                sound = len({*take}) == len(take) and all(0 <= one < len(queue) for one in take)
+                places: Sequence[int] = take
+            else:
+                take = int(take)
+                sound, places = take >= 0, range(min(take, len(queue)))
         except Exception as error:
             raise self._failed(error) from error
-        if take < 0:
+        if not sound:
             raise self._impossible(instance, take)
-        return take, cut.wake_at
+        return places, cut.wake_at
 
     def _failed(self, error: Exception) -> InputError:
         which = " and ".join(dict.fromkeys(self._names))
@@ -326,7 +384,7 @@ class SimulatedNode:
             f"node {self.rules.name!r}: the policy {which} raised {type(error).__name__}: {error}"
         )
 
-    def _impossible(self, instance: Any, take: int) -> InputError:
+    def _impossible(self, instance: Any, take: Any) -> InputError:
         return InputError(
             f"node {self.rules.name!r}: the policy {' or '.join(self._names)} made an impossible decision: "
             f"instance {instance!r}, {take} requests"

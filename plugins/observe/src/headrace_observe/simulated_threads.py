@@ -41,13 +41,15 @@ class Request:
         elements: For each node with ``each``, the number of the request's elements that have not ended.
         open: The number of nodes (with ``each``: of elements) at which the request is; far below 0 once it has failed.
         waits: The number of items of the request that wait in queues.
+        like: Which of the sample requests it is like, for policies that pick; counted from 0.
     """
 
-    __slots__ = ("called", "elements", "missing", "open", "sent", "waits")
+    __slots__ = ("called", "elements", "like", "missing", "open", "sent", "waits")
 
-    def __init__(self, sent: float, *, called: bool = False) -> None:
+    def __init__(self, sent: float, *, called: bool = False, like: int = 0) -> None:
         self.sent = sent
         self.called = called
+        self.like = like
         self.missing: dict[str, int] | None = None
         self.elements: dict[str, int] | None = None
         self.open = 0

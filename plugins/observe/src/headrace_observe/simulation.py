@@ -17,7 +17,7 @@ from headrace_observe.simulated_node import OVER, RUNS, WAITS, Item, SimulatedNo
 from headrace_observe.simulated_threads import Batch, Request, Threads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from headrace.policies import BatchPolicy, DispatchPolicy
     from headrace_observe.service_times import ServiceTimes
@@ -78,6 +78,7 @@ class Simulation(Threads):
             distribution. With 0, those of an open loop take times from the spread that was measured at the entry node.
             The threads of a closed loop of one node then go on one after the other, and take the turns that were
             measured there: the interpreter runs one thread at a time. What was not measured takes no time.
+        like: Sample requests, for policies that pick: each request is like one that is drawn from these.
     """
 
     def __init__(
@@ -87,11 +88,14 @@ class Simulation(Threads):
         times: Mapping[str, ServiceTimes],
         seed: int = 0,
         wake_s: float = 0.0,
+        like: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         super().__init__(random.Random(seed).random, wake_s)  # noqa: S311 - no secret
         self._line, self._times = line, times
+        self._like = len(like)
+        self._draw_like = random.Random(seed + 1).randrange  # noqa: S311 - no secret
         self._nodes = {
-            name: SimulatedNode(rules, *policies[name], self._full)
+            name: SimulatedNode(rules, *policies[name], self._full, like)
             for name, rules in line.nodes.items()
         }
         before = Counter(name for names in line.after.values() for name in names)
@@ -172,7 +176,8 @@ class Simulation(Threads):
             self._to_send -= 1
         self._last_sent = now
         sent = now if meant is None else meant
-        self._enter(Request(sent, called=self._closed), now)
+        like = self._draw_like(self._like) if self._like else 0
+        self._enter(Request(sent, called=self._closed, like=like), now)
 
     # A request in the pipeline.
 
@@ -234,7 +239,7 @@ class Simulation(Threads):
         item = Item(arrival, request, None if limit is None else arrival + limit)
         if item.deadline is not None:
             self._push(item.deadline, _LATE, node, item)
-        node.queue.push(item)
+        node.push(item)
 
     def _let_in(self, inside: SimulatedNode, now: float) -> None:
         """Admit requests that wait for room, the oldest first; ``inside`` is the node that is being dispatched."""

@@ -11,6 +11,7 @@ from typing_extensions import NotRequired, TypedDict
 import headrace
 from headrace.errors import InputError, SetupError
 from headrace.keys import RESERVED
+from headrace_ort.model_file import read_facts, warning_of_company
 from headrace_ort.options import OnnxOptions
 from headrace_tensors import (
     caller_streams,
@@ -31,7 +32,7 @@ from headrace_tensors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from headrace.keys import Request
     from headrace_ort.model_file import WeightFiles
@@ -86,6 +87,14 @@ class OnnxTensor(headrace.Backend):
     _shared_by: str | None
     """The node whose requests share runs; None if its `max` is 1, or another instance compares them."""
     _built: dict[str, Any]
+
+    @classmethod
+    def lint(cls, options: OnnxOptions, largest_batch: int) -> Iterable[str]:
+        """Tell of operators by which the rows of a batch change each other's results."""
+        if largest_batch == 1:
+            return ()
+        found = warning_of_company(options.model, read_facts(options.model).operators)
+        return () if found is None else (found,)
 
     def init(self, options: OnnxOptions, context: headrace.InitContext) -> None:
         """Make the session, or take the session that the node's instances share, and read its signature."""

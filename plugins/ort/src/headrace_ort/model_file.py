@@ -14,12 +14,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["DEPEND_ON_BATCH", "ModelFacts", "WeightFiles", "read_facts"]
+__all__ = ["DEPEND_ON_BATCH", "ModelFacts", "WeightFiles", "read_facts", "warning_of_company"]
 
 DEPEND_ON_BATCH: Final = frozenset(
     {"DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM"}
 )
 """Operators that take their scale from all rows of a batch, so that the results of a row depend on its company."""
+
+
+def warning_of_company(path: Path, operators: set[str]) -> str | None:
+    """Say that the results of a row depend on the other rows of its batch; None where no operator makes them."""
+    found = sorted(operators & DEPEND_ON_BATCH)
+    if not found:
+        return None
+    what = f"{path.name} has {', '.join(found)}, which scales all rows of a batch together"
+    return f"{what}: results depend on the company in which a request runs. max = 1 runs each alone"
+
 
 # Fields of the messages of onnx.proto: ModelProto, GraphProto, NodeProto, AttributeProto, TensorProto, FunctionProto.
 _GRAPH, _FUNCTION = 7, 25

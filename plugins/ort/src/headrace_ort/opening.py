@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.errors import SetupError
 from headrace_ort import builds, providers, session
-from headrace_ort.model_file import DEPEND_ON_BATCH, WeightFiles, read_facts
+from headrace_ort.model_file import WeightFiles, read_facts, warning_of_company
 
 if TYPE_CHECKING:
     import headrace
@@ -94,14 +94,9 @@ def open_session(options: OnnxOptions, context: headrace.InitContext) -> Opened:
         if weights is not None:
             weights.close()
         raise
-    company = sorted(facts.operators & DEPEND_ON_BATCH)
-    if company and context.max != 1 and context.instance_index == 0:
-        context.logger.warning(
-            "%s has %s, which scales all rows of a batch together: results depend on the company in which a"
-            " request runs. max = 1 runs each alone",
-            options.model.name,
-            ", ".join(company),
-        )
+    company = warning_of_company(options.model, facts.operators)
+    if company is not None and context.max != 1 and context.instance_index == 0:
+        context.logger.warning("%s", company)
     about = {
         "provider_options": {
             name: {key: value for key, value in values.items() if key != "user_compute_stream"}

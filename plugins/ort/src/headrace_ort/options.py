@@ -96,9 +96,8 @@ class OnnxOptions(BatchAxisOptions):
     def _former_names(cls, values: Any) -> Any:
         if isinstance(values, dict) and "share_session" in values:
             raise ValueError("share_session is called share_weights, as in TorchModule")
-        if isinstance(values, dict) and "spinning" in values and "spin" not in values:
-            values = dict(values)
-            values["spin"] = bool(values.pop("spinning"))
+        if isinstance(values, dict) and "spinning" in values:
+            raise ValueError("spinning is called spin")
         return values
 
     @model_validator(mode="after")

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from headrace_serve.http.rest import asgi
     from headrace_serve.keys import Keys
     from headrace_serve.limits import Limits
-    from headrace_serve.manager import ModelManager
-    from headrace_serve.rest import asgi
-    from headrace_serve.server import Server
+    from headrace_serve.models.manager import ModelManager
+    from headrace_serve.operating.server import Server
     from headrace_serve.tls import Tls
 
 __version__ = "0.1.0"
@@ -23,10 +23,10 @@ __all__ = ["Keys", "Limits", "ModelManager", "Server", "Tls", "__version__", "as
 _HOMES = {
     "Keys": "keys",
     "Limits": "limits",
-    "ModelManager": "manager",
-    "Server": "server",
+    "ModelManager": "models.manager",
+    "Server": "operating.server",
     "Tls": "tls",
-    "asgi": "rest",
+    "asgi": "http.rest",
 }
 
 

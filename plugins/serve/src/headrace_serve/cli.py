@@ -30,7 +30,7 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
         list[str] | None,
         typer.Argument(
             metavar="[NAME[:VERSION]=]CONFIG...",
-            help="What to serve; default: the file's stem as name, 1 as version.",
+            help="What to serve; default: the file's stem as name, 1 as version. A folder: all models in it.",
         ),
     ] = None,
     models_file: Annotated[
@@ -211,6 +211,12 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
             help="An object that provides pipelines by name and version, as package.module:object.",
         ),
     ] = None,
+    watch: Annotated[
+        bool,
+        typer.Option(
+            "--watch", help="Update models whose files change, and load new ones of a folder."
+        ),
+    ] = False,
     no_import: Annotated[
         bool, typer.Option("--no-import", help="Refuse to import code for configurations.")
     ] = False,
@@ -230,14 +236,15 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
     Examples:
       headrace serve line.toml
       headrace serve size=size.toml --port 8000 --grpc-port 8001
+      headrace serve served --watch
       headrace serve --models serve.toml --host 0.0.0.0 --workers 4 --access-log
     """  # noqa: D301 - typer keeps the lines after a backspace character
-    from headrace_serve.init_process import below_init
     from headrace_serve.limits import Limits
-    from headrace_serve.logs import printing_logs
-    from headrace_serve.running import run
-    from headrace_serve.settings import Settings
-    from headrace_serve.workers import run_workers
+    from headrace_serve.operating.init_process import below_init
+    from headrace_serve.operating.logs import printing_logs
+    from headrace_serve.operating.running import run
+    from headrace_serve.operating.settings import Settings
+    from headrace_serve.operating.workers import run_workers
 
     settings = Settings(
         models=tuple(models or ()),
@@ -262,6 +269,7 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
         allow=tuple(allow or ()),
         cors_origins=tuple(cors_origin or ()),
         server_name=server_name,
+        watch=watch,
         limits=Limits(
             max_body_bytes=max_body_bytes,
             max_inflight_bytes=max_inflight_bytes,

@@ -51,6 +51,7 @@ __all__ = [
     "FieldError",
     "ItemError",
     "NotAllowedError",
+    "NotBuiltError",
     "NotJsonError",
     "NotReceivedError",
     "Refusal",
@@ -110,13 +111,15 @@ class DisconnectedError(Exception):
 class UnknownModelError(ServeError):
     """No model of this name, or no such version of it, is served.
 
-    The text begins like Triton's, because clients look for those words. It lists the names in ``served``, which is
-    empty if a client without a key must not see them.
+    The text begins like Triton's, because clients look for those words, also in ``doing``, which is before it. It lists the
+    names in ``served``, which is empty if a client without a key must not see them.
     """
 
     code = "unknown_model"
 
-    def __init__(self, name: str, version: str = "", served: Iterable[str] = ()) -> None:
+    def __init__(
+        self, name: str, version: str = "", served: Iterable[str] = (), doing: str = ""
+    ) -> None:
         self.name = name
         self.version = version
         known = sorted(served, key=int if version else None)
@@ -129,7 +132,7 @@ class UnknownModelError(ServeError):
             what += f"; did you mean {near!r}?"
         elif known:
             what += f"; {'it has' if version else 'served are:'} {', '.join(known)}"
-        super().__init__(f"Request for unknown model: {what}")
+        super().__init__(f"{doing}Request for unknown model: {what}")
 
 
 class BodyTooLargeError(ServeError):
@@ -176,6 +179,21 @@ class UnavailableError(ServeError):
     """The server is about to shut down, or the model is not loaded."""
 
     code = "closed"
+
+
+class NotBuiltError(UnavailableError):
+    """A model that a request builds takes no requests yet.
+
+    Attributes:
+        name, version: The model.
+        retry_after_s: The seconds after which the same request may succeed.
+    """
+
+    def __init__(
+        self, name: str, version: str, why: str = "is being built", retry_after_s: int = 1
+    ) -> None:
+        self.name, self.version, self.retry_after_s = name, version, retry_after_s
+        super().__init__(f"model {name!r} {why}")
 
 
 class UnsupportedError(ServeError):

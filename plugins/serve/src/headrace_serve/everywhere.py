@@ -1,7 +1,7 @@
 """Makes the changes that requests ask for in all worker processes: loaded models, regions of shared memory.
 
 A server with one process makes a change itself. A worker process asks the supervisor, which has every worker process
-make the change (`headrace_serve.shared_changes`). The messages between the two are lines of JSON.
+make the change (`headrace_serve.operating.shared_changes`). The messages between the two are lines of JSON.
 """
 
 from __future__ import annotations

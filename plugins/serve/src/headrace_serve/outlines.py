@@ -22,8 +22,8 @@ class Outline:
 
     Attributes:
         inputs: Name, datatype, shape and number of bytes of each tensor.
-        outputs, parameters: As in `headrace_serve.messages.Asked`.
-        wanted: The form in which the client wants the outputs, a `headrace_serve.rest_tensors.Wanted`.
+        outputs, parameters: As in `headrace_serve.inference.messages.Asked`.
+        wanted: The form in which the client wants the outputs, a `headrace_serve.http.tensors.Wanted`.
         checked: Whether it was found to fit the signature of the model.
         answered: The outputs of the last answer without their elements, and the JSON that was sent before their binary
             data; None before the first answer of which all outputs were binary.

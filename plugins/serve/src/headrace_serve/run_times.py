@@ -79,7 +79,7 @@ class ServeTimes:
 
 def is_timed(pipe: headrace.Pipeline) -> bool:
     """Return whether a pipeline has the probe."""
-    return _PROBE in headrace.explain(pipe.config).get("probes", ())
+    return _PROBE in pipe.config.plan().probes
 
 
 def with_probe(source: Any, config: headrace.PipelineConfig) -> headrace.PipelineConfig:
@@ -89,7 +89,7 @@ def with_probe(source: Any, config: headrace.PipelineConfig) -> headrace.Pipelin
         source: The configuration as a dict, or the path of its file.
         config: The configuration that was read from ``source``.
     """
-    probes = [text.replace("$", "$$") for text in headrace.explain(config).get("probes", ())]
+    probes = [text.replace("$", "$$") for text in config.plan().probes]
     own = {"probes": [*probes, _PROBE]}
     if isinstance(source, dict):
         base, made = None, dict(source)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +15,14 @@ from headrace.keys import REQUEST_ID
 from headrace_serve.allowing import check_allowed, check_origins
 from headrace_serve.changes import Changes
 from headrace_serve.counters import Counters
-from headrace_serve.errors import NotAllowedError, UnavailableError
+from headrace_serve.errors import NotAllowedError, NotBuiltError, UnavailableError
 from headrace_serve.everywhere import make
 from headrace_serve.failures import FailureLog
-from headrace_serve.inference import infer, prepared
+from headrace_serve.inference.requests import infer, prepared
 from headrace_serve.limits import Limits
+from headrace_serve.models.following import Following
+from headrace_serve.models.repository import Repository
 from headrace_serve.process import Process
-from headrace_serve.repository import Repository
 from headrace_serve.shared_memory import Access, Regions
 
 if TYPE_CHECKING:
@@ -27,9 +30,10 @@ if TYPE_CHECKING:
 
     from headrace_serve.access_log import AccessLine
     from headrace_serve.everywhere import Everywhere
+    from headrace_serve.inference.messages import Answer, Asked
     from headrace_serve.keys import Keys
-    from headrace_serve.messages import Answer, Asked
-    from headrace_serve.models import Catalogue, Model
+    from headrace_serve.models.catalogue import Catalogue
+    from headrace_serve.models.model import Model
 
 __all__ = ["Service"]
 
@@ -46,7 +50,8 @@ class Service:
 
     Attributes:
         models: The served models.
-        retired: Models that others have replaced, while the requests in their pipelines end.
+        following: Has the models change where those who hold them change them.
+        loop: The event loop; None before there is one.
         limits: See `Limits`.
         debug_errors: Whether clients get the text of every error.
         priority_default: The priority of requests that give none; as in Triton, 1 is the most urgent.
@@ -91,7 +96,7 @@ class Service:
         if priority_default < 1:
             raise ValueError(f"priority_default is 1 or more, got {priority_default}")
         self.models = models
-        self.retired: set[Model] = set()
+        self.loop: asyncio.AbstractEventLoop | None = None
         self.limits = Limits.of(limits)
         self.debug_errors = debug_errors
         self.priority_default = priority_default
@@ -119,6 +124,8 @@ class Service:
         self.decompressing = asyncio.Semaphore(_DECOMPRESSED)
         self._inflight_bytes = self.unsent_bytes = 0
         self.built_in = Process()
+        self.following = Following(self)
+        self.following.follow(models.held.models, given)
 
     @property
     def extensions(self) -> tuple[str, ...]:
@@ -183,14 +190,94 @@ class Service:
         """Return whether clients should send requests for a model; false once the server is about to shut down."""
         return model.ready and not (self.draining or self.leaving)
 
-    def find(self, name: str, version: str = "") -> Model:
-        """Return a model that takes requests.
+    def call(self, change: Callable[[], None]) -> None:
+        """Make a change between two steps of the event loop, and return when it is made; in any thread."""
+        loop = self.loop
+        if loop is None or loop is asyncio._get_running_loop():
+            return change()
+        made = threading.Event()
+
+        def make_it() -> None:
+            change()
+            made.set()
+
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(make_it)
+            while not made.wait(1.0) and loop.is_running():
+                pass
+        return None
+
+    def put(self, model: Model) -> None:
+        """Serve a model from now on, in the place of the one of its version."""
+        old = self.models.get(model.name, model.version)
+        self.models = self.models.extended(model)
+        if old is not None:
+            old.measured.close()
+        self.changes.notify()
+
+    def withdraw(self, name: str, version: str, reason: str | None) -> None:
+        """Refuse requests for a version from now on, because its pipeline is closed by who holds it.
+
+        Args:
+            name: The model.
+            version: Its version.
+            reason: Why; None: there is no such version any more.
+        """
+        model = self.models.get(name, version)
+        if model is None or model.unloaded:
+            return
+        model.unloaded, model.reason = True, reason or ""
+        model.measured.close()
+        self.models = self.models.without(model) if reason is None else self.models.extended(model)
+        self.changes.notify()
+
+    def named(
+        self, name: str, version: str = "", key: Callable[[], str] | None = None
+    ) -> tuple[str, str]:
+        """Return name and version of a model as they are; of an alias those of the model that its shares choose.
+
+        Args:
+            name: What the client asks for.
+            version: The version that it asks for, ``""`` for none.
+            key: Gives the text by which the shares choose, ``""`` for none; None or none: it is drawn.
+        """
+        if version or self.models.has(name):
+            return name, version
+        for source in self.following.sources:
+            if name in source:
+                chosen = source.resolve(name, key=(key() if key is not None else "") or None)
+                name, _, number = chosen.partition(":")
+                return name, number if number in self.models.versions(name) else ""
+        return name, version
+
+    def aliases(self) -> dict[str, dict[str, float]]:
+        """Return the shares of each alias that is served."""
+        known = [one.status().items() for one in self.following.sources]
+        return {name: one["shares"] for each in known for name, one in each if one.get("shares")}
+
+    def described(self, name: str, version: str = "") -> Model:
+        """Return a model of which clients are told, loaded or not; one that a request builds is built from now on.
+
+        Raises:
+            UnknownModelError: There is no such model or version.
+            UnavailableError: It is not built yet.
+        """
+        return self._built(*self.named(name, version))
+
+    def _built(self, name: str, version: str) -> Model:
+        try:
+            return self.models.find(name, version)
+        except NotBuiltError as error:
+            raise self.following.build(error.name, error.version) from None
+
+    def find(self, name: str, version: str = "", key: Callable[[], str] | None = None) -> Model:
+        """Return a model that takes requests; arguments are those of `named`.
 
         Raises:
             UnknownModelError: There is no such model or version.
             UnavailableError: The server is about to shut down, the model is not loaded, or this is a forked child.
         """
-        model = self.models.find(name, version)
+        model = self._built(*self.named(name, version, key))
         if model.unloaded:
             raise _not_loaded(model)
         if self.draining:
@@ -199,7 +286,7 @@ class Service:
             raise UnavailableError("the models were loaded in another process")
         return model
 
-    def again(self, name: str, version: str = "") -> Model:
+    def again(self, name: str, version: str = "", key: Callable[[], str] | None = None) -> Model:
         """Find the model again for a request that `find` has accepted; a reload may have replaced it.
 
         Unlike `find` it does not refuse while the server drains, because the request began before.
@@ -207,7 +294,7 @@ class Service:
         Raises:
             UnknownModelError, UnavailableError: The model is not served any more.
         """
-        now = self.models.find(name, version)
+        now = self._built(*self.named(name, version, key))
         if now.unloaded:
             raise _not_loaded(now)
         return now
@@ -284,7 +371,7 @@ class Service:
         self._inflight_bytes -= held
 
     async def infer(self, model: Model, asked: Asked, line: AccessLine) -> Answer:
-        """Run what a client asks for, and count it; it raises the errors of `headrace_serve.inference.infer`."""
+        """Run what a client asks for, and count it; it raises the errors of `headrace_serve.inference.requests.infer`."""
         if model.timed:
             asked.times = line.timed()
         started = time.perf_counter_ns()
@@ -316,7 +403,7 @@ class Service:
         Args:
             model: The model that runs the request.
             request: The request; it is changed.
-            parameters: As `headrace_serve.inference.prepared` takes them.
+            parameters: As `headrace_serve.inference.requests.prepared` takes them.
             line: The line of the access log.
         """
         times = line.timed() if model.timed else None
@@ -359,11 +446,14 @@ class Service:
         )
 
     @staticmethod
-    def retry_after_s(model: Model | None) -> int:
+    def retry_after_s(model: Model | None, error: BaseException | None = None) -> int:
         """Return the seconds after which the queue should have room: the waiting requests, divided by the recent rate.
 
-        The result lies between 1 and 30; it is 1 if too few requests were answered recently to measure the rate.
+        The result lies between 1 and 30; it is 1 if too few requests were answered recently to measure the rate. An error
+        may know better.
         """
+        if isinstance(error, NotBuiltError):
+            return error.retry_after_s
         rate = None if model is None else model.counts.rate_s()
         if model is None or rate is None:
             return 1

@@ -25,4 +25,4 @@ def headrace_definitions() -> dict[str, str]:
 @hookimpl
 def headrace_commands() -> dict[str, str]:
     """Return the tools."""
-    return {"trt": "headrace_trt.cli:app"}
+    return {"trt": "headrace_trt.tools.cli:app"}

@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headrace_vision.clock import Clock
-    from headrace_vision.configured import Vision, VisionConfig
+    from headrace_vision.configured import Vision
     from headrace_vision.configured import open_vision as open  # noqa: A004
     from headrace_vision.datasets import SaveCOCO, SaveYOLO
     from headrace_vision.detecting import Detecting, detect
     from headrace_vision.frames import Frame
     from headrace_vision.group import Handle
+    from headrace_vision.lanes import VideoModel
     from headrace_vision.options import SourceOptions
     from headrace_vision.records import frame_record, from_records, to_records
     from headrace_vision.runner import VideoRunner
     from headrace_vision.saving import SaveImages, SaveJSONL, SaveVideo
     from headrace_vision.sinks import Sink
+    from headrace_vision.tables import VisionConfig
     from headrace_vision.view import View
     from headrace_vision.webhook import Webhook
 
@@ -37,6 +39,7 @@ __all__ = [
     "SaveYOLO",
     "Sink",
     "SourceOptions",
+    "VideoModel",
     "VideoRunner",
     "View",
     "Vision",
@@ -62,10 +65,11 @@ _HOME = {
     "SaveYOLO": "datasets",
     "Sink": "sinks",
     "SourceOptions": "options",
+    "VideoModel": "lanes",
     "VideoRunner": "runner",
     "View": "view",
     "Vision": "configured",
-    "VisionConfig": "configured",
+    "VisionConfig": "tables",
     "Webhook": "webhook",
     "detect": "detecting",
     "frame_record": "records",

@@ -6,15 +6,28 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from pydantic import Field
+
+import headrace
 from headrace.errors import InputError, SetupError
 
 if TYPE_CHECKING:
     from headrace import InitContext
     from headrace.keys import Request
 
-__all__ = ["PerSource", "refuse_copies"]
+__all__ = ["PerSource", "PerSourceOptions", "refuse_copies"]
 
 State = TypeVar("State")
+
+
+class PerSourceOptions(headrace.Options):
+    """How many sources have a state."""
+
+    max_sources: int = Field(
+        default=1024,
+        ge=1,
+        description="Most sources with a state of their own; the one used least recently is forgotten.",
+    )
 
 
 def refuse_copies(context: InitContext, name: str) -> None:

@@ -22,6 +22,7 @@ __all__ = [
     "image_size",
     "labels_of",
     "make_detections",
+    "ranked",
     "to_image",
 ]
 
@@ -144,6 +145,19 @@ def best_boxes(
         )
     found = np.asarray(kept, np.int64).reshape(-1)
     return found[np.argsort(-scores[found], kind="stable")]
+
+
+def ranked(scores: NDArray[np.float64], threshold: float, most: int) -> NDArray[np.int64]:
+    """Return the indices of the best scores, by descending score.
+
+    Args:
+        scores: ``[N]``.
+        threshold: Lower ones are left out.
+        most: How many at most.
+    """
+    order = np.argsort(-scores, kind="stable")[:most]
+    kept: NDArray[np.int64] = order[scores[order] >= threshold]
+    return kept
 
 
 def labels_of(labels: list[str] | str | Path | None) -> list[str]:

@@ -8,10 +8,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ValidationError
 
 import headrace
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, HeadraceError
+from headrace_vision.inputs import is_place
+from headrace_vision.lanes import VideoModel, check_model
+from headrace_vision.network import check_address, is_address
+from headrace_vision.options import SourceOptions, options_of
+from headrace_vision.runner import VideoRunner
+from headrace_vision.tables import SINKS, ModelTable, VisionConfig, WebhookTable
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -22,46 +28,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Vision", "VisionConfig", "load", "open_vision"]
 
-SINKS = ("SaveVideo", "SaveImages", "SaveJSONL", "SaveCOCO", "SaveYOLO", "Webhook", "View")
-"""What ``kind`` of a sink may be."""
-
-_PATHS = {"SaveJSONL": "path"}
-
-
-class VisionConfig(BaseModel):
-    """A ``vision.toml``. Relative paths start from its folder."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    model: str | dict[str, Any] = Field(
-        description="The pipeline: the path of its TOML file, of an ONNX file with a detector, or a table."
-    )
-    layout: str = Field(default="auto", description="Layout of the ONNX file; see detect.")
-    labels: list[str] | None = Field(
-        default=None, description="Names of the classes of the ONNX file."
-    )
-    score_threshold: float | None = Field(
-        default=None,
-        ge=0,
-        le=1,
-        description="Boxes of the ONNX file with a lower score are dropped.",
-    )
-    ordered: str | dict[str, Any] | None = Field(
-        default=None,
-        description="What gets the results of each source in order: an expression, or a table.",
-    )
-    network: list[str] = Field(default=[], description="Hosts whose addresses may be opened.")
-    decode: str = Field(default="DecodeMat", description="The expression that decodes stills.")
-    sources: dict[str, dict[str, Any]] = Field(
-        default={}, description="By name: input, and options of SourceOptions."
-    )
-    sinks: dict[str, dict[str, Any]] = Field(
-        default={}, description="By name: kind (SaveVideo, ...), and its arguments."
-    )
-
 
 def load(path: str | os.PathLike[str]) -> VisionConfig:
-    """Read and check a ``vision.toml``; nothing is built, and no source is opened.
+    """Read and check a ``vision.toml`` as a whole; nothing is built, and no source is opened.
+
+    The configurations of the models and of ``ordered`` are checked with it.
 
     Raises:
         ConfigError: It cannot be read, or something in it is wrong; all problems are named.
@@ -79,62 +50,143 @@ def load(path: str | os.PathLike[str]) -> VisionConfig:
     try:
         config = VisionConfig.model_validate(table)
     except ValidationError as error:
-        problems = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
+        problems = [_problem(one["loc"], _said(one)) for one in error.errors()]
         raise ConfigError(f"{file}: {'; '.join(problems)}") from error
-    _check_tables(config, file)
-    return _with_paths(config, file.parent)
-
-
-def _check_tables(config: VisionConfig, file: Path) -> None:
-    from headrace_vision.options import SourceOptions, options_of
-
-    problems = []
-    for name, table in config.sources.items():
-        if "input" not in table:
-            problems.append(f"sources.{name}: input is missing")
-        try:
-            options_of(SourceOptions(), {k: v for k, v in table.items() if k != "input"})
-        except (TypeError, ValueError) as error:
-            problems.append(f"sources.{name}: {error}")
-    for name, table in config.sinks.items():
-        if table.get("kind") not in SINKS:
-            problems.append(
-                f"sinks.{name}: kind is one of {', '.join(SINKS)}, not {table.get('kind')!r}"
-            )
+    config = _with_paths(config, file.parent)
+    problems = [*_of_models(config, file.parent), *_of_sources(config), *_of_sinks(config)]
     if problems:
         raise ConfigError(f"{file}: {'; '.join(problems)}")
+    return config
+
+
+def _said(error: Any) -> str:
+    is_missing = error["type"] == "missing"
+    return "it is missing" if is_missing else str(error["msg"]).removeprefix("Value error, ")
+
+
+def _problem(place: tuple[Any, ...], text: str) -> str:
+    where = ".".join(str(one) for one in place if one not in SINKS)
+    return f"{where}: {text}" if where else text
+
+
+def _of_models(config: VisionConfig, base: Path) -> list[str]:
+    """Return what is wrong with the models, and with what is in order behind them."""
+    if config.models:
+        alone = set(ModelTable.model_fields) & config.model_fields_set
+        problems = [f"{key}: write it below [models.NAME]" for key in sorted(alone)]
+    elif config.model is None:
+        return ["there is no model: write model = ..., or tables [models.NAME]"]
+    else:
+        problems = []
+    for name, one in config.all_models.items():
+        where = f"models.{name}." if config.models else ""
+        try:
+            _check_model(one.model, base)
+        except HeadraceError as error:
+            problems.append(f"{where}model: {error}")
+        try:
+            _order_of(one, base)
+        except HeadraceError as error:
+            problems.append(f"{where}ordered: {error}")
+    return problems
+
+
+def _check_model(model: Any, base: Path) -> None:
+    if _is_onnx(model):
+        if not Path(model).is_file():
+            raise ConfigError(f"there is no file {model!r}")
+    else:
+        _pipeline_of(model, base)
+
+
+def _pipeline_of(model: Any, base: Path | None) -> headrace.PipelineConfig:
+    """Return a configuration, checked; a table is in a file in the folder ``base``."""
+    if isinstance(model, str):
+        return headrace.PipelineConfig.load(model)
+    return headrace.PipelineConfig.load(model, base=base)
+
+
+def _order_of(table: ModelTable, base: Path | None) -> headrace.PipelineConfig | None:
+    order = table.ordered
+    if order is None:
+        return None
+    return _pipeline_of({"backend": order} if isinstance(order, str) else order, base)
+
+
+def _is_onnx(model: Any) -> bool:
+    return isinstance(model, str) and model.lower().endswith(".onnx")
+
+
+def _of_sources(config: VisionConfig) -> list[str]:
+    problems = []
+    for name, table in config.sources.items():
+        try:
+            options_of(SourceOptions(), _options(table))
+            check_model(table.model, config.all_models)
+            for one in [table.input] if isinstance(table.input, str) else table.input:
+                if is_address(one):
+                    check_address(one, config.network)
+        except (TypeError, ValueError, HeadraceError) as error:
+            problems.append(f"sources.{name}: {error}")
+    return problems
+
+
+def _of_sinks(config: VisionConfig) -> list[str]:
+    problems = []
+    for name, table in config.sinks.items():
+        if isinstance(table, WebhookTable):
+            try:
+                check_address(table.url, _hosts(table, config))
+            except HeadraceError as error:
+                problems.append(f"sinks.{name}: {error}")
+    return problems
+
+
+def _options(table: Any) -> dict[str, Any]:
+    return {key: getattr(table, key) for key in table.model_fields_set if key != "input"}
+
+
+def _hosts(table: WebhookTable, config: VisionConfig) -> list[str]:
+    return config.network if table.network is None else table.network
 
 
 def _with_paths(config: VisionConfig, base: Path) -> VisionConfig:
-    from headrace_vision.inputs import is_place
+    """Return the configuration with paths that start from the folder of its file."""
 
     def placed(text: Any) -> Any:
+        if isinstance(text, list):
+            return [placed(one) for one in text]
         return str(base / text) if isinstance(text, str) and is_place(text) else text
 
-    sources = {n: {**t, "input": placed(t["input"])} for n, t in config.sources.items()}
-    sinks = {}
-    for name, table in config.sinks.items():
-        key = _PATHS.get(table["kind"], "folder")
-        sinks[name] = {**table, key: placed(table[key])} if key in table else table
-    model = placed(config.model) if isinstance(config.model, str) else config.model
-    return config.model_copy(update={"sources": sources, "sinks": sinks, "model": model})
+    def with_(table: Any, *keys: str) -> Any:
+        found = [key for key in keys if getattr(table, key, None) is not None]
+        return table.model_copy(update={key: placed(getattr(table, key)) for key in found})
+
+    changes: dict[str, Any] = {
+        "sources": {name: with_(one, "input") for name, one in config.sources.items()},
+        "sinks": {name: with_(one, "folder", "path") for name, one in config.sinks.items()},
+        "models": {name: with_(one, "model") for name, one in config.models.items()},
+    }
+    if config.model is not None:
+        changes["model"] = placed(config.model)
+    return config.placed(base, changes)
 
 
-def _made_sink(name: str, table: dict[str, Any], config: VisionConfig) -> Sink:
+def _made_sink(name: str, table: Any, config: VisionConfig) -> Sink:
     import headrace_vision
 
-    arguments = {key: value for key, value in table.items() if key != "kind"}
-    if table["kind"] == "Webhook":
-        arguments.setdefault("network", config.network)
+    arguments = {key: getattr(table, key) for key in table.model_fields_set if key != "kind"}
+    if isinstance(table, WebhookTable):
+        arguments["network"] = _hosts(table, config)
     try:
-        made: Sink = getattr(headrace_vision, table["kind"])(**arguments)
+        made: Sink = getattr(headrace_vision, table.kind)(**arguments)
     except (TypeError, ValueError, OSError) as error:
         raise ConfigError(f"sinks.{name}: {error}") from error
     return made
 
 
 class Vision:
-    """What a ``vision.toml`` describes, built: a pipeline, its sources and sinks.
+    """What a ``vision.toml`` describes, built: pipelines, sources and sinks.
 
     Args:
         config: What `load` returned.
@@ -142,33 +194,25 @@ class Vision:
 
     Attributes:
         config: The configuration.
-        models: The pipeline, as ``{"main": pipeline}``.
+        models: The pipelines by name; the only one of a file with ``model`` is called ``main``.
 
     Raises:
         HeadraceError: Something cannot be built.
     """
 
     def __init__(self, config: VisionConfig, *, more_sinks: tuple[Any, ...] = ()) -> None:
-        from headrace_vision.detecting import configuration_of
-        from headrace_vision.runner import VideoRunner
-
         self.config = config
-        source: Any = config.model
-        if isinstance(source, str) and source.lower().endswith(".onnx"):
-            source, _ = configuration_of(
-                source,
-                layout=config.layout,
-                labels=config.labels,
-                score_threshold=config.score_threshold,
-            )
-        pipe = headrace.pipe(source)
-        self.models: dict[str, headrace.Pipeline] = {"main": pipe}
+        self.models: dict[str, headrace.Pipeline] = {}
         sinks: list[Any] = []
         try:
+            for name, table in config.all_models.items():
+                self.models[name] = headrace.pipe(_source_of(table, config.base))
             sinks += [_made_sink(name, table, config) for name, table in config.sinks.items()]
             self._runner = VideoRunner(
-                pipe,
-                ordered=config.ordered,
+                {
+                    name: VideoModel(self.models[name], ordered=_order_of(table, config.base))
+                    for name, table in config.all_models.items()
+                },
                 sinks=[*sinks, *more_sinks],
                 decode=config.decode,
                 network=config.network,
@@ -177,7 +221,7 @@ class Vision:
             for sink in sinks:
                 if hasattr(sink, "url"):  # a View serves from the beginning
                     sink.close()
-            pipe.close()
+            self._close_models()
             raise
 
     def run(self, x: Any = None, **options: Any) -> Iterator[Frame]:
@@ -190,7 +234,7 @@ class Vision:
         if x is not None:
             return self._runner.run(x, **options)
         parts = {
-            name: (table["input"], {**{k: v for k, v in table.items() if k != "input"}, **options})
+            name: (table.input, {**_options(table), **options})
             for name, table in self.config.sources.items()
         }
         return self._runner.run_sources(parts)
@@ -199,18 +243,29 @@ class Vision:
         """Begin to read something more; see ``VideoRunner.add``."""
         return self._runner.add(x, **options)
 
-    def submit(self, request: dict[str, Any]) -> Future[dict[str, Any]]:
-        """Send one request to the pipeline, past sources, order and sinks."""
-        return self.models["main"].submit(request)
+    def submit(self, request: dict[str, Any], model: str | None = None) -> Future[dict[str, Any]]:
+        """Send one request to a pipeline, past sources, order and sinks.
+
+        Args:
+            request: It, with ``data``.
+            model: The name of the model; None for the only one.
+
+        Raises:
+            ValueError: There is no such model, or there are several and ``model`` is None.
+        """
+        return self.models[check_model(model, self.models)].submit(request)
 
     def status(self) -> dict[str, Any]:
-        """Return the status of the runner, with the counts of the pipeline under ``models``."""
+        """Return the status of the runner, with the counts of the pipelines under ``models``."""
         stats: Mapping[str, Any] = {name: pipe.stats() for name, pipe in self.models.items()}
         return {**self._runner.status(), "models": stats}
 
     def close(self) -> None:
-        """Close the runner and the pipeline."""
+        """Close the runner and the pipelines."""
         self._runner.close()
+        self._close_models()
+
+    def _close_models(self) -> None:
         for pipe in self.models.values():
             pipe.close(drain=False, timeout=5.0)
 
@@ -219,6 +274,20 @@ class Vision:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _source_of(table: ModelTable, base: Path | None) -> Any:
+    if not _is_onnx(table.model):
+        return _pipeline_of(table.model, base)
+    from headrace_vision.detecting import configuration_of
+
+    source, _ = configuration_of(
+        str(table.model),
+        layout=table.layout,
+        labels=table.labels,
+        score_threshold=table.score_threshold,
+    )
+    return source
 
 
 def open_vision(path: str | os.PathLike[str], *, more_sinks: tuple[Any, ...] = ()) -> Vision:

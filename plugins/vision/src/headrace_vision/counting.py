@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, FiniteFloat
 
-import headrace
 from headrace.errors import InputError
 from headrace_vision._each import Each, ReadsSource, need
-from headrace_vision._sources import PerSource, refuse_copies
+from headrace_vision._sources import PerSource, PerSourceOptions, refuse_copies
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,7 +55,7 @@ class CountLine(Each):
         ``supervision.LineZone``.
     """
 
-    class Options(headrace.Options):
+    class Options(PerSourceOptions):
         """The line, and what of a box crosses it."""
 
         line: tuple[FiniteFloat, FiniteFloat, FiniteFloat, FiniteFloat] = Field(
@@ -66,11 +65,6 @@ class CountLine(Each):
             default="line", description="How the line is called in counts and events."
         )
         anchor: Anchor = Field(default="center", description="Which part of a box must cross.")
-        max_sources: int = Field(
-            default=1024,
-            ge=1,
-            description="Most sources with counts; the one used least recently is forgotten.",
-        )
 
         positional = ("line",)
 
@@ -144,7 +138,7 @@ class CountZone(Each):
         ``supervision.PolygonZone``; the times are own.
     """
 
-    class Options(headrace.Options):
+    class Options(PerSourceOptions):
         """The zone, and what of a box is in it."""
 
         zone: list[Annotated[tuple[FiniteFloat, FiniteFloat], Field()]] = Field(
@@ -159,11 +153,6 @@ class CountZone(Each):
         )
         patience_s: float = Field(
             default=1.0, ge=0, description="A track that is unseen for longer has left (seconds)."
-        )
-        max_sources: int = Field(
-            default=1024,
-            ge=1,
-            description="Most sources with counts; the one used least recently is forgotten.",
         )
 
         positional = ("zone",)

@@ -9,16 +9,15 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from headrace_vision.group import KEPT, Group
+from headrace_vision.lanes import Lane, check_model
 from headrace_vision.source import Flight, Source
 
 if TYPE_CHECKING:
     import asyncio
     from concurrent.futures import Future
 
-    import headrace
     from headrace_vision.clock import Clock
     from headrace_vision.frames import Frame
-    from headrace_vision.ordered import Ordered
     from headrace_vision.sinks import SinkThreads
 
 __all__ = ["Delivery"]
@@ -28,17 +27,13 @@ class Delivery:
     """Sends the frames of sources through a pipeline, and delivers each once, in the order of its source.
 
     Args:
-        pipe: The pipeline.
-        ordered: What gets the results of a source in order.
+        lanes: The models by name.
         sinks: They get every frame.
         clock: The time that live sources follow.
     """
 
-    def __init__(
-        self, pipe: headrace.Pipeline, ordered: Ordered, sinks: SinkThreads, clock: Clock
-    ) -> None:
-        self._pipe = pipe
-        self._ordered = ordered
+    def __init__(self, lanes: dict[str, Lane], sinks: SinkThreads, clock: Clock) -> None:
+        self._lanes = lanes
         self._sinks = sinks
         self._clock = clock
         self._lock = threading.RLock()
@@ -48,7 +43,7 @@ class Delivery:
         self._lobby: list[tuple[Source, Frame]] = []
         self._closed = False
         self._workers: ThreadPoolExecutor | None = None
-        if not (sinks.is_empty and ordered.is_empty):
+        if not (sinks.is_empty and all(one.ordered.is_empty for one in lanes.values())):
             count = min(8, (os.cpu_count() or 1) + 2)
             self._workers = ThreadPoolExecutor(count, "headrace-vision-ordered")
 
@@ -58,6 +53,7 @@ class Delivery:
             while unique in self._sources:
                 unique, number = f"{name}#{number}", number + 1
             source = Source(unique, group.options, live=live, clock=self._clock, send=self._send)
+            source.model = check_model(group.options.model, self._lanes)
             self._sources[unique] = source
             self._groups[source] = group
             if group.loop is not None:
@@ -73,7 +69,7 @@ class Delivery:
             self._advance(source)
             return
         try:
-            future = self._pipe.submit(flight.request)
+            future = self._lanes[source.model].pipe.submit(flight.request)
         except Exception as error:  # noqa: BLE001 - the outcome of this frame
             flight.frame.error = error
             source.ended(flight, cancelled=False)
@@ -119,7 +115,7 @@ class Delivery:
         if source.discards:
             source.release(frame, dropped=True)
             return
-        self._ordered.run(source, flight)
+        self._lanes[source.model].ordered.run(source, flight)
         self._sinks.put(frame)
         with self._lock:
             loop = self._groups[source].loop
@@ -155,7 +151,7 @@ class Delivery:
             self._ended[source.name] = source.status()
             while len(self._ended) > KEPT:
                 self._ended.popitem(last=False)
-        self._ordered.close(source)
+        self._lanes[source.model].ordered.close(source)
         self._sinks.source_ended(source.name)
         group.forget(source)
         if loop is not None:

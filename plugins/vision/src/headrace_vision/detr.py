@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-import headrace
 from headrace.errors import InputError
+from headrace_vision._box_options import KeptBoxes
 from headrace_vision._each import Each, ReadsSize, need
-from headrace_vision.yolo import Labels
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,7 +51,7 @@ class DetrDetections(Each):
         The post-processing described by DETR (softmax) and by Deformable DETR (sigmoid, best pairs).
     """
 
-    class Options(headrace.Options):
+    class Options(KeptBoxes):
         """How scores are made, and which boxes are kept."""
 
         activation: Literal["sigmoid", "softmax", "identity"] = Field(
@@ -61,11 +60,6 @@ class DetrDetections(Each):
         )
         score_threshold: float = Field(
             default=0.5, ge=0, le=1, description="Boxes of a lower score are dropped (0 to 1)."
-        )
-        max_boxes: int = Field(default=300, ge=1, description="Most boxes of an image (a number).")
-        labels: Labels = Field(
-            default=None,
-            description="Names of the classes: a list, or the path of a text file with a name per line.",
         )
 
         positional = ("activation", "score_threshold")
@@ -81,6 +75,7 @@ class DetrDetections(Each):
             image_size,
             labels_of,
             make_detections,
+            ranked,
             to_image,
         )
 
@@ -89,8 +84,7 @@ class DetrDetections(Each):
         def work(request: Request) -> None:
             places, logits = _pair(need(request, "data", _EXPECTED))
             scores, queries, classes = _scores(logits, options.activation)
-            order = np.argsort(-scores, kind="stable")[: options.max_boxes]
-            order = order[scores[order] >= options.score_threshold]
+            order = ranked(scores, options.score_threshold, options.max_boxes)
             letterbox = request.get("letterbox")
             size = image_size(request)
             if letterbox is not None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sized
 from typing import TYPE_CHECKING, Any
 
-from headrace_vision.inputs import Input, recognise
-from headrace_vision.reading import failed_shot, read_source, still_shot
+from headrace_vision.inputs import Input, read_all, recognise
+from headrace_vision.reading import Stills, failed_shot, read_source, still_shot
 
 if TYPE_CHECKING:
     from headrace_vision.loop import Loop
@@ -21,18 +21,24 @@ KEPT = 256
 """So many sources that have ended stay in ``status()``."""
 
 
-def check_input(x: Any, network: Iterable[str]) -> None:
+def check_input(x: Any, network: Iterable[str]) -> Any:
     """Refuse what is no input before anything is opened; generators are not begun.
+
+    Returns:
+        What is to be read: ``x``, or the content of a file object, which can be read only once.
 
     Raises:
         InputError: See `headrace_vision.inputs.recognise`.
     """
+    if callable(getattr(x, "read", None)):
+        return read_all(x)
     one = recognise(x, network)
     values = one.target.values() if isinstance(one.target, Mapping) else one.target
     if one.kind == "collection" and isinstance(values, (list, tuple, type({}.values()))):
         for value in values:
             if not callable(getattr(value, "read", None)):
                 check_input(value, network)
+    return x
 
 
 class Group:
@@ -124,16 +130,21 @@ class Group:
         self._start_thread(read)
 
     def _collect_all(self, one: Input, name: str | None) -> None:
-        own: list[Source] = []
+        own: list[Stills] = []
         try:
             self._collect(one, name, own)
+            # An iterator is gone after one round; what else it holds has begun, and repeats itself.
+            is_kept = one.target is not iter(one.target)
+            while is_kept and own and own[0].begins_again():
+                self._collect(one, name, own, stills_only=True)
         except Exception as error:  # noqa: BLE001 - a generator of the user's may raise anything
             self.error = f"{type(error).__name__}: {error}"
-            for source in own or [self._source(one, name)]:
-                source.push(failed_shot(error, one.name))
-                source.finish(error)
-                self._over(source)
-        for source in own:
+            for stills in own or [self._own(one, name, own)]:
+                stills.source.push(failed_shot(error, one.name))
+                stills.source.finish(error)
+                self._over(stills.source)
+        for stills in own:
+            source = stills.source
             if not source.reader_done:
                 if self.stopping.is_set():
                     source.stopping.set()
@@ -146,9 +157,12 @@ class Group:
         if loop is not None:
             loop.leave()
 
-    def _collect(self, one: Input, name: str | None, own: list[Source]) -> None:
+    def _collect(
+        self, one: Input, name: str | None, own: list[Stills], *, stills_only: bool = False
+    ) -> None:
         target = one.target
         pairs = target.items() if isinstance(target, Mapping) else ((None, item) for item in target)
+        is_over = False
         for key, item in pairs:
             if self.stopping.is_set():
                 return
@@ -160,17 +174,24 @@ class Group:
                 continue
             is_own = found.kind == "still" and (found.name is None or one.ordered_stills)
             if key is None and is_own:
-                if not self._own(one, name, own).push(still_shot(found, self._decode)):
+                # At `stop` no more stills are taken. Other inputs may follow, if what holds them has an end.
+                if not is_over:
+                    is_over = not self._own(one, name, own).push(still_shot(found, self._decode))
+                if is_over and not isinstance(target, Sized):
                     return
-            elif found.kind == "collection":
-                self.begin(item, key if key is None else str(key))
-            elif self._has_room(found):
-                counted = not found.live
-                self._start_source(found, key if key is None else str(key), is_counted=counted)
+            elif not stills_only:
+                self._begin_other(found, item, None if key is None else str(key))
 
-    def _own(self, one: Input, name: str | None, own: list[Source]) -> Source:
+    def _begin_other(self, found: Input, item: Any, name: str | None) -> None:
+        """Begin what a collection holds beside its own stills, once there is room for it."""
+        if found.kind == "collection":
+            self.begin(item, name)
+        elif self._has_room(found):
+            self._start_source(found, name, is_counted=not found.live)
+
+    def _own(self, one: Input, name: str | None, own: list[Stills]) -> Stills:
         if not own:
-            own.append(self._source(Input("still", one.name, None), name))
+            own.append(Stills(self._source(Input("still", one.name, None), name)))
         return own[0]
 
     def _has_room(self, found: Input) -> bool:

@@ -9,8 +9,8 @@ from pydantic import Field
 
 import headrace
 from headrace.errors import InputError
+from headrace_vision._box_options import Labelled, SizedBoxes
 from headrace_vision._each import Each, ReadsSize, need
-from headrace_vision.yolo import Labels, Size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +44,7 @@ class BoxDetections(Each):
         own
     """
 
-    class Options(headrace.Options):
+    class Options(SizedBoxes):
         """Which array is what, and in which unit the boxes are."""
 
         boxes: str = Field(default="boxes", description="Name of the array of boxes.")
@@ -61,16 +61,6 @@ class BoxDetections(Each):
         score_threshold: float = Field(
             default=0.25, ge=0, le=1, description="Boxes of a lower score are dropped (0 to 1)."
         )
-        max_boxes: int = Field(default=300, ge=1, description="Most boxes of an image (a number).")
-        labels: Labels = Field(
-            default=None,
-            description="Names of the classes: a list, or the path of a text file with a name per line.",
-        )
-        input_size: Size | None = Field(
-            default=None,
-            description="Height and width of the network's input in pixels, where the image was resized without a "
-            "letterbox.",
-        )
 
         positional = ("boxes", "scores", "classes")
 
@@ -85,6 +75,7 @@ class BoxDetections(Each):
             image_size,
             labels_of,
             make_detections,
+            ranked,
             to_image,
         )
 
@@ -109,8 +100,7 @@ class BoxDetections(Each):
         def work(request: Request) -> None:
             boxes, scores, classes = arrays_of(need(request, "data", expected))
             boxes = _corners(boxes, options.corners)
-            order = np.argsort(-scores, kind="stable")
-            order = order[scores[order] >= options.score_threshold][: options.max_boxes]
+            order = ranked(scores, options.score_threshold, options.max_boxes)
             height, width = image_size(request)
             size = options.input_size
             if options.unit == "part":
@@ -160,7 +150,7 @@ class ClassDetections(Each):
         own
     """
 
-    class Options(headrace.Options):
+    class Options(Labelled):
         """How scores are made, and how many are kept."""
 
         activation: Literal["softmax", "sigmoid", "identity"] = Field(
@@ -171,10 +161,6 @@ class ClassDetections(Each):
         score_threshold: float = Field(
             default=0.0, ge=0, le=1, description="Classes of a lower score are dropped (0 to 1)."
         )
-        labels: Labels = Field(
-            default=None,
-            description="Names of the classes: a list, or the path of a text file with a name per line.",
-        )
 
         positional = ("top",)
 
@@ -184,7 +170,7 @@ class ClassDetections(Each):
         """Read the labels, and return what works on one request."""
         import numpy as np
 
-        from headrace_vision.boxes import finite, image_size, labels_of, make_detections
+        from headrace_vision.boxes import finite, image_size, labels_of, make_detections, ranked
 
         labels = labels_of(options.labels)
 
@@ -195,8 +181,7 @@ class ClassDetections(Each):
                 scores = scores / scores.sum()
             elif options.activation == "sigmoid":
                 scores = 1 / (1 + np.exp(-np.clip(scores, -60, 60)))
-            order = np.argsort(-scores, kind="stable")[: options.top]
-            order = order[scores[order] >= options.score_threshold]
+            order = ranked(scores, options.score_threshold, options.top)
             height, width = image_size(request)
             boxes = np.tile(np.array([0, 0, width, height], np.float32), (len(order), 1))
             request["result"] = make_detections(boxes, scores[order], order, labels)

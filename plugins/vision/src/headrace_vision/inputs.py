@@ -13,10 +13,10 @@ from typing import Any
 
 from headrace.errors import InputError
 from headrace_vision.content import head_of, image_or_animation, natural_order
-from headrace_vision.network import check_address, is_address
+from headrace_vision.network import check_address, is_address, without_password
 from headrace_vision.stills import is_array, is_pillow
 
-__all__ = ["Input", "describe", "is_place", "recognise"]
+__all__ = ["Input", "describe", "is_place", "read_all", "recognise"]
 
 _CAMERA = re.compile(r"camera:([0-9]{1,3})|(/dev/video[0-9]{1,3})")
 
@@ -31,12 +31,14 @@ class Input:
         name: How its source is called where nobody says another name; None in memory.
         target: A path, bytes, an array, an image, an address, a number of a camera, or an iterable.
         ordered_stills: Of a collection: whether its files of stills are one source, its own.
+        hosts: Of an address: those that a playlist there may name.
     """
 
     kind: str
     name: str | None
     target: Any
     ordered_stills: bool = False
+    hosts: tuple[str, ...] = ()
 
     @property
     def live(self) -> bool:
@@ -74,7 +76,7 @@ def recognise(value: Any, network: Iterable[str] = ()) -> Input:
     if is_array(value) or is_pillow(value):
         return Input("still", None, value)
     if callable(getattr(value, "read", None)):
-        return _of_bytes(_read_all(value))
+        return _of_bytes(read_all(value))
     if isinstance(value, (Mapping, Iterable)):
         return Input("collection", None, value)
     raise InputError(
@@ -84,7 +86,12 @@ def recognise(value: Any, network: Iterable[str] = ()) -> Input:
     )
 
 
-def _read_all(file: Any) -> bytes:
+def read_all(file: Any) -> bytes:
+    """Return what a file object holds from here on.
+
+    Raises:
+        InputError: It gives text.
+    """
     data = file.read()
     if isinstance(data, str):
         raise InputError("this file object gives text", expected="one opened in binary mode")
@@ -107,7 +114,7 @@ def _of_text(text: Any, network: Iterable[str]) -> Input:
         return Input("camera", name, camera.group(1) or camera.group(2))
     if is_address(name):
         check_address(name, network)
-        return Input("address", name, name)
+        return Input("address", without_password(name), name, hosts=tuple(network))
     path = Path(name)
     if path.is_dir():
         return Input("collection", name, _files_in(path), ordered_stills=True)

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import urllib.request
 from collections.abc import Iterable
+from typing import Any
 from urllib.parse import urlsplit
 
 from headrace.errors import InputError
 
-__all__ = ["FILE_PROTOCOLS", "FORMATS", "NETWORK_PROTOCOLS", "check_address", "is_address"]
+__all__ = [
+    "FILE_PROTOCOLS",
+    "FORMATS",
+    "NETWORK_PROTOCOLS",
+    "check_address",
+    "is_address",
+    "plain_opener",
+    "without_password",
+]
 
 SCHEMES = ("rtsp", "rtsps", "rtmp", "rtmps", "http", "https")
 """What may be opened over the network."""
@@ -49,3 +59,19 @@ def check_address(text: str, hosts: Iterable[str]) -> None:
             got=f"network = {sorted(allowed)}",
             hint=f'Write network=["{host}"] if this address is to be opened.' if host else None,
         )
+
+
+def without_password(address: str) -> str:
+    """Return an address without the user and password in it, for names, logs and errors."""
+    parts = urlsplit(address)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any) -> None:
+        """Follow nothing: another host would not be an allowed one."""
+
+
+def plain_opener() -> urllib.request.OpenerDirector:
+    """Return what opens addresses over HTTP without a proxy, and follows no redirect."""
+    return urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)

@@ -17,7 +17,8 @@ class SourceOptions:
     Attributes:
         frames: ``"every"``: reading waits for the pipeline; ``"latest"``: frames that nobody began
             give way to newer ones; None: ``"latest"`` for what is live, else ``"every"``.
-        in_flight: Most frames of one source between reading and delivery.
+        in_flight: Most frames of one source between reading and delivery; None: 4, and 3 where frames give way to newer
+            ones, so that those of eight sources and batches of eight are at most three batches old.
         stride: Each how manieth frame is kept.
         max_fps: Most frames kept per second of the source's own time; None for all.
         start: Second of the file at which reading begins, or None.
@@ -26,10 +27,11 @@ class SourceOptions:
         realtime: Whether a file is read no faster than it plays; then it counts as live.
         read_timeout: Seconds a live source may be silent before it is lost.
         image_fps: Pictures per second of stills that follow each other in one source.
+        model: Which of several models gets the frames; None for the only one.
     """
 
     frames: str | None = None
-    in_flight: int = 4
+    in_flight: int | None = None
     stride: int = 1
     max_fps: float | None = None
     start: float | None = None
@@ -38,6 +40,7 @@ class SourceOptions:
     realtime: bool = False
     read_timeout: float = 10.0
     image_fps: float = 25.0
+    model: str | None = None
 
     def __post_init__(self) -> None:
         """Check the values.
@@ -49,8 +52,14 @@ class SourceOptions:
             raise ValueError(f'frames is "every" or "latest", not {self.frames!r}')
         for name in ("in_flight", "stride"):
             value = getattr(self, name)
+            if name == "in_flight" and value is None:
+                continue
             if type(value) is not int or value < 1:
                 raise ValueError(f"{name} is a whole number of at least 1, not {value!r}")
+        for name in ("loop", "realtime"):
+            value = getattr(self, name)
+            if value is not True and value is not False:
+                raise ValueError(f"{name} is true or false, not {value!r}")
         for name in ("max_fps", "read_timeout", "image_fps"):
             _check_seconds(name, getattr(self, name), above=0.0)
         for name in ("start", "stop"):

@@ -17,15 +17,19 @@ class Ordered:
     """Runs an expression on the results of each source, with its own instances per source.
 
     Args:
-        expression: An expression, or a mapping that is a configuration; None for nothing.
+        expression: An expression, or a configuration; None for nothing.
 
     Raises:
         ConfigError: It is wrong.
     """
 
-    def __init__(self, expression: str | Mapping[str, Any] | None) -> None:
+    def __init__(
+        self, expression: str | Mapping[str, Any] | headrace.PipelineConfig | None
+    ) -> None:
         self._config: headrace.PipelineConfig | None = None
-        if expression is not None:
+        if isinstance(expression, headrace.PipelineConfig):
+            self._config = expression
+        elif expression is not None:
             source = {"backend": expression} if isinstance(expression, str) else dict(expression)
             self._config = headrace.PipelineConfig.load(source)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from headrace_vision.inputs import Input
     from headrace_vision.source import Source
 
-__all__ = ["MOST_WAIT_S", "back_off", "failed_shot", "read_source", "still_shot"]
+__all__ = ["MOST_WAIT_S", "Stills", "back_off", "failed_shot", "read_source", "still_shot"]
 
 LEAST_WAIT_S, MOST_WAIT_S = 0.5, 30.0
 """Shortest and longest time before a lost source is tried again, in seconds."""
@@ -53,6 +53,44 @@ def still_shot(one: Input, decode: StillDecoder) -> Shot:
     return Shot(convert, path=one.name)
 
 
+class Stills:
+    """Stills that follow each other in one source: number N is at N / ``image_fps`` seconds.
+
+    Args:
+        source: Gets the shots.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self._pace = _Pace(source)
+        self._number = 0
+        self._turn = 0
+        self._pushed = False
+
+    def push(self, shot: Shot) -> bool:
+        """Push a shot, unless it is before ``start``; return False at ``stop``, or if the source is to stop."""
+        source, options = self.source, self.source.options
+        shot.time_s = self._number / options.image_fps
+        self._number += 1
+        if options.start is not None and shot.time_s < options.start:
+            return not source.stopping.is_set()
+        if options.stop is not None and shot.time_s >= options.stop:
+            return False
+        if not self._pushed and self._turn:
+            shot.gap = True
+            source.timeline.continue_after(source.timeline.period_s)
+        self._pushed = True
+        return self._pace.waits(shot) and source.push(shot)
+
+    def begins_again(self) -> bool:
+        """Begin another round, if that is asked for and the last one had a shot; return whether it begins."""
+        if not (self.source.options.loop and self._pushed) or self.source.stopping.is_set():
+            return False
+        self._turn, self._number, self._pushed = self._turn + 1, 0, False
+        self._pace = _Pace(self.source)
+        return True
+
+
 def read_source(source: Source, one: Input, decode: StillDecoder) -> None:
     """Read a source to its end, and note the end; no error leaves this function.
 
@@ -63,7 +101,9 @@ def read_source(source: Source, one: Input, decode: StillDecoder) -> None:
     """
     try:
         if one.kind == "still":
-            source.push(still_shot(one, decode))
+            stills = Stills(source)
+            while stills.push(still_shot(one, decode)) and stills.begins_again():
+                pass
         elif one.live:
             _follow(source, one)
         else:
@@ -139,43 +179,112 @@ class _Pace:
 
 
 def _follow(source: Source, one: Input) -> None:
-    """Read a live source until it is stopped, or an address until its end if it has one."""
-    attempt, last_s = 0, source.clock.now()
-    lost = False
+    """Read a live source until it is stopped, or an address to its end if it has one; try again when it is lost."""
+    way = _Way(source)
     while not source.stopping.is_set():
         try:
-            with closing(_live_shots(source, one)) as shots:
-                for shot in shots:
-                    now = source.clock.now()
-                    if lost:
-                        shot.gap, lost = True, False
-                        source.timeline.continue_after(now - last_s)
-                    attempt, last_s = 0, now
-                    if not source.push(shot):
-                        return
-            if not source.live:
+            with closing(_live_shots(source, one, way.last_s)) as shots:
+                goes_on = way.read(shots)
+            if not goes_on:
                 return
+            if not source.live:
+                continue
             reason: BaseException | str = "the stream ended"
+        except NoEndError:
+            raise
         except Exception as error:  # noqa: BLE001 - types of errors of reads mislead; any loses the source
             if source.stopping.is_set():
                 return
             reason = error
-        lost = True
-        source.lost(reason)
-        source.clock.wait(source.stopping, back_off(attempt, random.random))
-        attempt += 1
+        wait_s = back_off(way.attempt, random.random)
+        said = str(reason) or type(reason).__name__
+        if one.kind == "address":  # it may have a password in it
+            said = said.replace(one.target, str(one.name))
+        source.lost(said, way.attempt, wait_s)
+        way.lose()
+        source.clock.wait(source.stopping, wait_s)
 
 
-def _live_shots(source: Source, one: Input) -> Generator[Shot, None, None]:
+class NoEndError(InputError):
+    """An option is about the beginning or the end of a source that has none."""
+
+
+class _Way:
+    """How far a source that may be lost was read.
+
+    Attributes:
+        attempt: How often it was tried in vain since its last frame.
+        last_s: Of an address with an end: the time of its last frame, behind which reading goes on; else None.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self.attempt = 0
+        self.last_s: float | None = None
+        self._source = source
+        self._seen_s = source.clock.now()
+        self._is_gap = False
+
+    def lose(self) -> None:
+        """Note that the source was lost."""
+        self.attempt += 1
+        self._is_gap = True
+
+    def read(self, shots: Iterable[Shot]) -> bool:
+        """Push the shots of what was opened; return whether it is to be opened again."""
+        source = self._source
+        pace, found = _Pace(source), False
+        for shot in shots:
+            now, found = source.clock.now(), True
+            if self._is_gap:
+                shot.gap, self._is_gap = True, False
+                if source.live:
+                    source.timeline.continue_after(now - self._seen_s)
+                elif self.last_s is None:  # another round
+                    source.timeline.continue_after(source.timeline.period_s)
+            if self.attempt:
+                source.found()
+            self.attempt, self._seen_s = 0, now
+            if not source.live:
+                self.last_s = shot.time_s
+                if not pace.waits(shot):
+                    return False
+            if not source.push(shot):
+                return False
+        if source.live:
+            return True
+        self.last_s, self._is_gap = None, True
+        return source.options.loop and found
+
+
+def _live_shots(source: Source, one: Input, after_s: float | None) -> Generator[Shot, None, None]:
     from headrace_vision.video_files import open_address, open_camera, rate_of, video_shots
 
-    opened = open_camera if one.kind == "camera" else open_address
-    with opened(one.target, source.options.read_timeout) as container:
+    timeout_s = source.options.read_timeout
+    if one.kind == "camera":
+        _refuse_ends(source)
+        opened = open_camera(one.target, timeout_s)
+    else:
+        opened = open_address(one.target, timeout_s, one.hosts)
+    with opened as container:
         source.timeline.period_s = 1.0 / rate_of(container)
         if one.kind == "address":
             source.live = container.duration is None
-        for found in video_shots(container, source.options, one.name):
+            if source.live:
+                _refuse_ends(source)
+        for found in video_shots(container, source.options, one.name, after_s):
             if isinstance(found, Shot):
                 yield found
             else:
                 source.damaged()
+
+
+def _refuse_ends(source: Source) -> None:
+    options = source.options
+    for name in ("start", "stop", "loop"):
+        value = getattr(options, name)
+        if value is not None and value is not False:
+            raise NoEndError(
+                f"{name} is for what has a beginning and an end, and {source.name!r} is live",
+                expected="a file, or an address with an end",
+                got=f"{name} = {value}",
+            )

@@ -40,10 +40,13 @@ def to_records(detections: sv.Detections) -> list[dict[str, Any]]:
     return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
-def from_records(records: Iterable[Mapping[str, Any]]) -> sv.Detections:
+def from_records(records: Iterable[Mapping[str, Any]] | Mapping[str, Any]) -> sv.Detections:
     """Return the detections whose records these are.
 
     Floating numbers become ``float32`` where that loses nothing, else ``float64``.
+
+    Args:
+        records: What `to_records` returned; or the object that ``headrace run --json`` writes as the result.
 
     Raises:
         InputError: A record has no ``box``, or the records have different keys.
@@ -51,7 +54,7 @@ def from_records(records: Iterable[Mapping[str, Any]]) -> sv.Detections:
     import numpy as np
     import supervision as sv
 
-    rows = list(records)
+    rows = _rows(records) if isinstance(records, Mapping) else list(records)
     if not rows:
         return sv.Detections.empty()
     keys = list(rows[0])
@@ -72,11 +75,24 @@ def from_records(records: Iterable[Mapping[str, Any]]) -> sv.Detections:
     return sv.Detections(xyxy=column("box").reshape(-1, 4), data=data, **fields)
 
 
+def _rows(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the records of detections that were written field by field."""
+    if "xyxy" not in columns:
+        got = ", ".join(map(str, columns))
+        raise InputError("these are no detections", expected="an object with xyxy", got=got)
+    found = {"box": columns["xyxy"]}
+    found |= {name: columns.get(field) for name, field in _FIELDS.items()}
+    found |= columns.get("data") or {}
+    kept = {name: values for name, values in found.items() if values is not None}
+    return [dict(zip(kept, row, strict=True)) for row in zip(*kept.values(), strict=True)]
+
+
 def frame_record(frame: Frame) -> dict[str, Any]:
     """Return a frame with its outcome as a dict for JSON.
 
     It has ``source``, ``frame``, ``timestamp``, ``gap``, ``path``; then ``error`` (code and message) or
-    ``detections`` (records), or ``result`` for any other result; and ``counts`` and ``events``, where words wrote them.
+    ``detections`` (records), or ``result`` for any other result (of an array with three axes or more, only its shape and
+    type); and ``counts`` and ``events``, where words wrote them.
     """
     record: dict[str, Any] = {
         "source": frame.source,
@@ -104,4 +120,6 @@ def _plain(value: Any) -> Any:
         return [_plain(one) for one in value]
     if value is None or isinstance(value, (str, int, float, bool)):
         return value
+    if getattr(value, "ndim", 0) >= 3:  # a picture, a stack of masks
+        return {"shape": list(value.shape), "dtype": str(value.dtype)}
     return value.tolist() if hasattr(value, "tolist") else str(value)

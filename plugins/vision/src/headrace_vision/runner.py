@@ -12,9 +12,9 @@ import headrace
 from headrace_vision.clock import Clock
 from headrace_vision.delivery import Delivery
 from headrace_vision.group import Group, Handle, check_input
+from headrace_vision.lanes import VideoModel, check_model, open_lanes
 from headrace_vision.loop import Loop
 from headrace_vision.options import SourceOptions, options_of
-from headrace_vision.ordered import Ordered
 from headrace_vision.sinks import SinkThreads, as_sink
 from headrace_vision.stills import StillDecoder
 
@@ -36,6 +36,19 @@ def _wait_for(groups: Iterable[Group]) -> bool:
     return over
 
 
+def _models(pipe: Any, ordered: Any) -> Mapping[str, VideoModel]:
+    """Return the models by name; the only one is called ``main``."""
+    models = dict(pipe) if isinstance(pipe, Mapping) else {}
+    if not any(isinstance(one, VideoModel) for one in models.values()):
+        return {"main": VideoModel(pipe, ordered)}
+    for name, one in models.items():
+        if not isinstance(one, VideoModel):
+            raise TypeError(f"the model {name!r} is a VideoModel like the others, not {one!r}")
+    if ordered is not None:
+        raise TypeError("with several models, ordered is an argument of VideoModel")
+    return models
+
+
 class VideoRunner(Delivery):
     """Sends the frames of any number of sources through one pipeline, and delivers them in order.
 
@@ -46,7 +59,8 @@ class VideoRunner(Delivery):
     ``context``: ``source``, ``frame``, ``timestamp`` (s), ``gap`` and ``path``.
 
     Args:
-        pipe: A pipeline, or a configuration, of which one is built and closed with the runner.
+        pipe: A pipeline, or a configuration, of which one is built and closed with the runner; or several by name, as
+            a mapping of `headrace_vision.VideoModel`: then each input says its ``model``.
         ordered: An expression, or a configuration, that gets the results of each source in order:
             built once per source, called by one thread at a time. A failed frame passes it by.
         sinks: Objects of `headrace_vision.Sink`, or functions of a `headrace_vision.Frame`.
@@ -63,7 +77,11 @@ class VideoRunner(Delivery):
 
     def __init__(
         self,
-        pipe: headrace.Pipeline | Mapping[str, Any] | str | os.PathLike[str],
+        pipe: headrace.Pipeline
+        | Mapping[str, VideoModel]
+        | Mapping[str, Any]
+        | str
+        | os.PathLike[str],
         *,
         ordered: str | Mapping[str, Any] | None = None,
         sinks: Iterable[Any] = (),
@@ -81,17 +99,13 @@ class VideoRunner(Delivery):
         self._network = tuple(network)
         self._most_files = most_files
         self._decode = StillDecoder(decode)
-        order = Ordered(ordered)
         wanted = [as_sink(sink) for sink in sinks]
-        self._owns_pipe = not isinstance(pipe, headrace.Pipeline)
-        made: headrace.Pipeline = (
-            pipe if isinstance(pipe, headrace.Pipeline) else headrace.pipe(pipe)
-        )
+        lanes = open_lanes(_models(pipe, ordered))
         self._open_groups: list[Group] = []
         self._loops: list[Loop] = []
         for sink in wanted:
             sink.attach(self.status)
-        super().__init__(made, order, SinkThreads(wanted), clock or Clock())
+        super().__init__(lanes, SinkThreads(wanted), clock or Clock())
 
     # What is read.
 
@@ -111,8 +125,7 @@ class VideoRunner(Delivery):
             InputError: ``x`` is no input, or an address is not allowed.
             ClosedError: The runner is closed.
         """
-        chosen = self._checked(x, options)
-        return self._run([(x, chosen)])
+        return self._run([self._checked(x, options)])
 
     def run_sources(self, sources: Mapping[str, tuple[Any, Mapping[str, Any]]]) -> Iterator[Frame]:
         """Return an iterator over the frames of several inputs, each with options of its own.
@@ -123,16 +136,15 @@ class VideoRunner(Delivery):
         Raises:
             InputError, ClosedError: As `run` does.
         """
-        return self._run(
-            [({n: x}, self._checked({n: x}, dict(o))) for n, (x, o) in sources.items()]
-        )
+        return self._run([self._checked({n: x}, dict(o)) for n, (x, o) in sources.items()])
 
-    def _checked(self, x: Any, options: dict[str, Any]) -> SourceOptions:
+    def _checked(self, x: Any, options: dict[str, Any]) -> tuple[Any, SourceOptions]:
+        """Return what is to be read, and how."""
         if self._closed:
             raise headrace.errors.ClosedError("the VideoRunner is closed")
         chosen = options_of(self._options, options)
-        check_input(x, self._network)
-        return chosen
+        check_model(chosen.model, self._lanes)
+        return check_input(x, self._network), chosen
 
     def _run(self, parts: list[tuple[Any, SourceOptions]]) -> Iterator[Frame]:
         loop = self._open_loop(parts)
@@ -154,8 +166,7 @@ class VideoRunner(Delivery):
         Raises:
             InputError, ClosedError: As `run` does.
         """
-        chosen = self._checked(x, options)
-        loop = self._open_loop([(x, chosen)])
+        loop = self._open_loop([self._checked(x, options)])
         taking = None
         try:
             while True:
@@ -187,7 +198,7 @@ class VideoRunner(Delivery):
         Raises:
             InputError, ClosedError: As `run` does.
         """
-        chosen = self._checked(x, options)
+        x, chosen = self._checked(x, options)
         with self._lock:
             loop = self._loops[-1] if self._loops else None
             group = self._group(chosen, loop)
@@ -271,8 +282,8 @@ class VideoRunner(Delivery):
         self._sinks.close(CLOSE_S)
         if self._workers is not None:
             self._workers.shutdown(wait=over)
-        if self._owns_pipe:
-            self._pipe.close(drain=False, timeout=CLOSE_S)
+        for lane in self._lanes.values():
+            lane.close(CLOSE_S)
         self._decode.close()
 
     def __enter__(self) -> VideoRunner:  # noqa: PYI034 - Self needs Python 3.11

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from headrace_vision.options import SourceOptions
 
 __all__ = ["Flight", "Source"]
+
+_LOG = logging.getLogger("headrace.vision")
 
 
 class Flight:
@@ -70,6 +73,7 @@ class Source:
         self.reader_done = False
         self.discards = False
         self.ordered: Any = None
+        self.model = ""
         self.timeline = Timeline(1.0 / options.image_fps)
         self._thinning = Thinning(options)
         self._send = send
@@ -78,6 +82,8 @@ class Source:
             ("read", "delivered", "failed", "dropped", "damaged_packets", "reconnects"), 0
         )
         self._held = 0
+        self._attempts = 0
+        self._due_s = 0.0
 
     @property
     def latest(self) -> bool:
@@ -85,6 +91,11 @@ class Source:
         if self.options.frames is not None:
             return self.options.frames == "latest"
         return self.live or self.options.realtime
+
+    @property
+    def in_flight(self) -> int:
+        """Most frames between reading and delivery."""
+        return self.options.in_flight or (3 if self.latest else 4)
 
     def push(self, shot: Shot) -> bool:
         """Send a picture that was read; wait until there is room, if every frame counts.
@@ -118,7 +129,7 @@ class Source:
             with self.changed:
                 if self.stopping.is_set():
                     return False
-                if self._held < self.options.in_flight:
+                if self._held < self.in_flight:
                     self._counts["read"] += 1
                     self._held += 1
                     return True
@@ -129,7 +140,7 @@ class Source:
             # Outside of the lock: cancelling calls back, and that takes the lock.
             if not any(one.future is not None and one.future.cancel() for one in newest):
                 with self.changed:
-                    if self._held < self.options.in_flight:
+                    if self._held < self.in_flight:
                         continue
                     self._counts["read"] += 1
                     self._counts["dropped"] += 1
@@ -180,11 +191,27 @@ class Source:
         with self.changed:
             self._counts["damaged_packets"] += 1
 
-    def lost(self, error: BaseException | str) -> None:
-        """Note why the source was lost; it is tried again."""
+    def lost(self, error: str, attempt: int, wait_s: float) -> None:
+        """Note why the source was lost, and log it, once until it is found again.
+
+        Args:
+            error: The reason.
+            attempt: How often it was tried in vain before, since its last frame.
+            wait_s: Seconds until it is tried again.
+        """
         with self.changed:
-            self.state, self.error = "lost", str(error) or type(error).__name__
+            self.state, self.error = "lost", error
             self._counts["reconnects"] += 1
+            self._attempts = attempt + 1
+            self._due_s = self.clock.now() + wait_s
+        if not attempt:
+            _LOG.warning("source %s is lost, and tried again: %s", self.name, self.error)
+
+    def found(self) -> None:
+        """Note, and log, that the source answers again."""
+        with self.changed:
+            attempts, self._attempts, self.error = self._attempts, 0, None
+        _LOG.warning("source %s is found after %d attempts", self.name, attempts)
 
     def finish(self, error: BaseException | None = None) -> None:
         """Note that the reader has ended."""
@@ -216,11 +243,15 @@ class Source:
     def status(self) -> dict[str, Any]:
         """Return state and counts as a dict that can be written as JSON."""
         with self.changed:
+            is_lost = self.state == "lost"
             return {
                 "state": self.state,
                 "live": self.live,
+                "model": self.model,
                 **self._counts,
                 "in_flight": self._held,
+                "attempts": self._attempts,
+                "retry_in_s": max(self._due_s - self.clock.now(), 0.0) if is_lost else None,
                 "error": self.error,
             }
 

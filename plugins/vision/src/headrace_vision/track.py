@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-import headrace
 from headrace.errors import MissingDependencyError, SetupError
 from headrace_vision._each import Each, ReadsSource, need
-from headrace_vision._sources import PerSource, refuse_copies
+from headrace_vision._sources import PerSource, PerSourceOptions, refuse_copies
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,7 +57,7 @@ class Track(Each):
         SORT, ByteTrack, OC-SORT and BoT-SORT as in the library ``trackers``.
     """
 
-    class Options(headrace.Options):
+    class Options(PerSourceOptions):
         """Which tracker, and what it does after a gap."""
 
         tracker: str = Field(
@@ -73,11 +72,6 @@ class Track(Each):
             default="keep",
             description="What happens to the tracks of a source where frames are missing: keep them, or reset the "
             "tracker.",
-        )
-        max_sources: int = Field(
-            default=1024,
-            ge=1,
-            description="Most sources with a tracker; the one used least recently is forgotten.",
         )
 
         positional = ("tracker",)

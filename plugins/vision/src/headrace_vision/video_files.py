@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import InputError
 from headrace_vision.frames import Shot
 from headrace_vision.network import FILE_PROTOCOLS, FORMATS, NETWORK_PROTOCOLS
+from headrace_vision.playlists import PlaylistOpener, is_playlist
 
 if TYPE_CHECKING:
     from headrace_vision.options import SourceOptions
@@ -76,8 +78,13 @@ def _with_video(container: Any) -> Any:
     return container
 
 
-def open_address(address: str, timeout_s: float) -> Any:
+def open_address(address: str, timeout_s: float, hosts: Iterable[str] = ()) -> Any:
     """Open an address, which `headrace_vision.network.check_address` has allowed.
+
+    Args:
+        address: It; a playlist (HLS) may name others.
+        timeout_s: Seconds of silence after which it is lost.
+        hosts: Those that a playlist may name.
 
     Raises:
         InputError: It has no pictures.
@@ -85,6 +92,8 @@ def open_address(address: str, timeout_s: float) -> Any:
     """
     import av
 
+    if is_playlist(address):
+        return _open_playlist(address, timeout_s, hosts)
     options = {
         "protocol_whitelist": NETWORK_PROTOCOLS,
         "format_whitelist": FORMATS,
@@ -92,6 +101,24 @@ def open_address(address: str, timeout_s: float) -> Any:
         "rtsp_transport": "tcp",
     }
     return _with_video(av.open(address, options=options, timeout=(timeout_s, timeout_s)))
+
+
+def _open_playlist(address: str, timeout_s: float, hosts: Iterable[str]) -> Any:
+    import av
+
+    opener = PlaylistOpener(hosts, timeout_s)
+    options = {
+        "protocol_whitelist": "http,https,tcp,tls",
+        "format_whitelist": f"hls,{FORMATS}",
+        "http_persistent": "0",  # each segment is asked for through the opener
+    }
+    timeouts = (timeout_s, timeout_s)
+    try:
+        return _with_video(av.open(address, options=options, timeout=timeouts, io_open=opener))
+    except (av.FFmpegError, OSError):
+        if opener.refused is not None:
+            raise opener.refused from None
+        raise
 
 
 def open_camera(number: str, timeout_s: float) -> Any:
@@ -118,7 +145,7 @@ def rate_of(container: Any) -> float:
 
 
 def video_shots(
-    container: Any, options: SourceOptions, path: str | None
+    container: Any, options: SourceOptions, path: str | None, after_s: float | None = None
 ) -> Iterator[Shot | Damage]:
     """Yield the pictures of an open video, and each packet that cannot be decoded.
 
@@ -126,6 +153,7 @@ def video_shots(
         container: What one of the functions that open returned; it is left open.
         options: ``start`` and ``stop``, in seconds of the video.
         path: The file it is, for the shots.
+        after_s: Pictures up to this time, in seconds of the video, are passed over.
 
     Raises:
         InputError: `MAX_DAMAGED_PACKETS` in a row cannot be decoded.
@@ -134,8 +162,12 @@ def video_shots(
     import av
 
     stream = container.streams.video[0]
-    if options.start is not None:
-        container.seek(int(options.start * av.time_base), backward=True)
+    begin_s = max((one for one in (options.start, after_s) if one is not None), default=None)
+    if begin_s is not None:
+        with suppress(
+            av.FFmpegError
+        ):  # where that is impossible, what comes before is read as well
+            container.seek(int(begin_s * av.time_base), backward=True)
     damaged, gap = 0, False
     for packet in container.demux(stream):
         try:
@@ -152,6 +184,8 @@ def video_shots(
             damaged = 0
             time_s = picture.time
             if options.start is not None and time_s is not None and time_s < options.start:
+                continue
+            if after_s is not None and time_s is not None and time_s <= after_s:
                 continue
             if options.stop is not None and time_s is not None and time_s >= options.stop:
                 return

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from headrace_vision.records import frame_record
 from headrace_vision.saving import picture_of
@@ -23,6 +23,9 @@ __all__ = ["View"]
 
 _MOST = 64
 """So many sources are shown, those seen last."""
+
+_WINDOW_S = 5.0
+"""Frames per second are those of so many last seconds."""
 
 _HOSTS = ("127.0.0.1", "localhost")
 
@@ -92,17 +95,19 @@ class View(Sink):
     def state(self) -> dict[str, Any]:
         """Return what the page shows, as a dict for JSON."""
         counts = self._status().get("sources", {})
+        now = time.monotonic()
         with self._lock:
-            return {
-                name: {**shown.summary(), "status": counts.get(name)}
-                for name, shown in sorted(self._shown.items())
-            }
+            seen = {name: shown.summary(now) for name, shown in self._shown.items()}
+        # A camera that does not open has no picture, but a state and a reason.
+        unseen = [name for name, one in counts.items() if name not in seen and _is_open(one)]
+        found = seen | {name: _Shown().summary(now) for name in unseen[:_MOST]}
+        return {name: {**found[name], "status": counts.get(name)} for name in sorted(found)}
 
-    def picture(self, number: int) -> bytes | None:
-        """Return the JPEG of the source with that number on the page, or None."""
+    def picture(self, name: str) -> bytes | None:
+        """Return the latest JPEG of a source, or None."""
         with self._lock:
-            names = sorted(self._shown)
-            return self._shown[names[number]].data if 0 <= number < len(names) else None
+            shown = self._shown.get(name)
+            return None if shown is None else shown.data
 
 
 class _Shown:
@@ -111,7 +116,7 @@ class _Shown:
     def __init__(self) -> None:
         self.data: bytes | None = None
         self._record: dict[str, Any] = {}
-        self._times: deque[float] = deque(maxlen=30)
+        self._times: deque[float] = deque(maxlen=512)
 
     def add(self, data: bytes | None, record: dict[str, Any], now: float) -> None:
         """Keep a frame."""
@@ -119,18 +124,24 @@ class _Shown:
         self._record = record
         self._times.append(now)
 
-    def summary(self) -> dict[str, Any]:
-        """Return what is said below the picture."""
-        passed = self._times[-1] - self._times[0] if len(self._times) > 1 else 0.0
+    def summary(self, now: float) -> dict[str, Any]:
+        """Return what is said below the picture; ``now`` is in seconds, as those of `add`."""
+        recent = [one for one in self._times if one > now - _WINDOW_S]
+        passed = now - recent[0] if recent else 0.0
         found = self._record.get("detections", [])
         return {
-            "frame": self._record["frame"],
-            "timestamp": self._record["timestamp"],
-            "fps": (len(self._times) - 1) / passed if passed else 0.0,
+            "frame": self._record.get("frame"),
+            "timestamp": self._record.get("timestamp"),
+            "fps": len(recent) / max(passed, 1.0),
             "objects": len(found),
             "counts": self._record.get("counts", {}),
             "error": self._record.get("error"),
+            "has_picture": self.data is not None,
         }
+
+
+def _is_open(status: dict[str, Any]) -> bool:
+    return status["state"] not in ("ended", "stopped")
 
 
 def _handler_of(view: View) -> type[http.server.BaseHTTPRequestHandler]:
@@ -140,18 +151,18 @@ def _handler_of(view: View) -> type[http.server.BaseHTTPRequestHandler]:
             if host not in _HOSTS:  # a page of another host that resolves to this machine
                 self._answer(403, "text/plain", b"this page is asked for by its own address only")
                 return
-            path = urlsplit(self.path).path
+            parts = urlsplit(self.path)
+            path = parts.path
             if path == "/":
                 page = importlib.resources.files("headrace_vision") / "view.html"
                 self._answer(200, "text/html; charset=utf-8", page.read_bytes())
             elif path == "/state.json":
                 self._answer(200, "application/json", json.dumps(view.state()).encode())
             else:
-                self._answer_picture(path)
+                names = parse_qs(parts.query).get("source", [""])
+                self._answer_picture(view.picture(names[0]) if path == "/picture.jpg" else None)
 
-        def _answer_picture(self, path: str) -> None:
-            text = path.removeprefix("/picture/").removesuffix(".jpg")
-            data = view.picture(int(text)) if text.isascii() and text.isdigit() else None
+        def _answer_picture(self, data: bytes | None) -> None:
             if data is None:
                 self._answer(404, "text/plain", b"there is no such page")
             else:

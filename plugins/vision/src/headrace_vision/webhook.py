@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import InputError
-from headrace_vision.network import check_address
+from headrace_vision.network import check_address, plain_opener
 from headrace_vision.records import frame_record
 from headrace_vision.sinks import Sink
 
@@ -18,11 +18,6 @@ if TYPE_CHECKING:
     from headrace_vision.frames import Frame
 
 __all__ = ["Webhook"]
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *_: Any) -> None:
-        """Follow nothing: another host would not be an allowed one."""
 
 
 class Webhook(Sink):
@@ -89,9 +84,8 @@ class Webhook(Sink):
         request = urllib.request.Request(  # noqa: S310 - the address was checked
             self._url, data=body, headers={"Content-Type": "application/json"}, method="POST"
         )
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)
         try:
-            with opener.open(request, timeout=self._timeout_s) as answer:
+            with plain_opener().open(request, timeout=self._timeout_s) as answer:
                 answer.read(1024)
         except urllib.error.HTTPError as error:
             error.close()

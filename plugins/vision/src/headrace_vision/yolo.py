@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-import headrace
+from headrace_vision._box_options import SizedBoxes
 from headrace_vision._each import Each, ReadsSize, need
 
 if TYPE_CHECKING:
@@ -15,13 +15,7 @@ if TYPE_CHECKING:
     from headrace import InitContext
     from headrace.keys import Request
 
-__all__ = ["Labels", "Size", "YoloDetections"]
-
-Size = tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]]
-"""Height and width, in pixels."""
-
-Labels = list[str] | headrace.FilePath | None
-"""Names by class, or the path of a text file with a name per line."""
+__all__ = ["YoloDetections"]
 
 
 class YoloDetections(Each):
@@ -51,7 +45,7 @@ class YoloDetections(Each):
         describes them; the suppression is OpenCV's.
     """
 
-    class Options(headrace.Options):
+    class Options(SizedBoxes):
         """The layout of the output, and which boxes are kept."""
 
         layout: Literal["auto", "v5", "v8", "end2end", "yolox"] = Field(
@@ -71,16 +65,6 @@ class YoloDetections(Each):
         class_agnostic: bool = Field(
             default=False,
             description="Boxes of different classes drop each other too (true or false).",
-        )
-        max_boxes: int = Field(default=300, ge=1, description="Most boxes of an image (a number).")
-        labels: Labels = Field(
-            default=None,
-            description="Names of the classes: a list, or the path of a text file with a name per line.",
-        )
-        input_size: Size | None = Field(
-            default=None,
-            description="Height and width of the network's input in pixels, where the image was resized without a "
-            "letterbox.",
         )
 
         positional = ("layout", "score_threshold")

@@ -22,6 +22,7 @@ from headrace_cli.for_plugins import (
     print_message,
     source_of,
 )
+from headrace_observe.arrivals import read_samples
 from headrace_observe.commands.shared import (
     loads_of,
     plot_loads,
@@ -78,6 +79,15 @@ def simulate(  # noqa: PLR0913, PLR0917 - one per option
             "--arrivals", metavar="FILE", help="Open loop: a time in seconds per line of a file."
         ),
     ] = None,
+    like: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(
+            "--like",
+            metavar="FILE",
+            help='Sample requests, one JSON object per line, as {"length": 12}: what policies that pick '
+            "compare. Each request is like one of them.",
+        ),
+    ] = None,
     requests: Annotated[
         int, typer.Option("--requests", min=1, help="How many are sent, with the warm-up.")
     ] = 100_000,
@@ -119,6 +129,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - one per option
     if warm_up is not None and warm_up >= requests:
         raise WrongArgument(f"--warm-up {warm_up}: it is not below --requests {requests}")
     known = read_times(times)
+    samples = [] if like is None else read_samples(like)
     with hinting_at_a_file(config):
         source = source_of(config, settings or ())
         loaded = headrace.PipelineConfig.load(source, allow_import=not no_import)
@@ -126,13 +137,13 @@ def simulate(  # noqa: PLR0913, PLR0917 - one per option
     interrupted = False
     try:
         for load in loads:
-            run = simulation_of(loaded, known, seed)
+            run = simulation_of(loaded, known, seed, like=samples)
             if load.clients is not None:
                 left_out = requests // 10 if warm_up is None else warm_up
                 point = run.closed_loop(load.clients, requests, left_out)
                 few = min(requests, _FEW)
                 rates = [
-                    simulation_of(loaded, known, seed, wake_s)
+                    simulation_of(loaded, known, seed, wake_s, samples)
                     .closed_loop(load.clients, few, few // 10)
                     .throughput_rps
                     for wake_s in _WAKES_S

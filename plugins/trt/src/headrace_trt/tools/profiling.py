@@ -11,11 +11,11 @@ import numpy as np
 
 from headrace.errors import SetupError
 from headrace_trt.arrays import item_bytes
-from headrace_trt.benching import shapes_to_run
 from headrace_trt.execution import Execution
 from headrace_trt.memory import Buffer, DevicePool, Stream, close_all
 from headrace_trt.outputs import nbytes_of
 from headrace_trt.signature import read_signature
+from headrace_trt.tools.benching import shapes_to_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

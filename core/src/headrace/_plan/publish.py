@@ -1,0 +1,211 @@
+"""The public plan (`headrace.plan`), made of what the planner has found; and the same of what was built."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import replace
+from enum import Enum
+from numbers import Integral, Real
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel
+
+import headrace
+from headrace import plan as public
+from headrace._checked import largest_size
+from headrace._options import keys_of
+from headrace._plan.declared import narrowed
+from headrace._plan.element import doors, elements_of
+from headrace._plan.warnings import warnings_about
+from headrace._plan.word import owns_thread, word_of
+from headrace._portable import error_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from headrace._backend import Backend
+    from headrace._config.sections import Sections
+    from headrace._graph.route import Links, Pairs
+    from headrace._plan.element import Element, NodePlan, PipelinePlan
+
+
+def public_plan(plan: PipelinePlan, shape: Sections) -> public.Plan:
+    """Return the public plan of a configuration without problems."""
+    nodes, front = plan.nodes.values(), plan.entrypoint
+    policies = [one for node in nodes for one in (node.batch_policy, node.dispatch_policy)]
+    brought = {(one.distribution, one.version) for one in (*policies, *plan.probes)} - {("", "")}
+    return public.Plan(
+        headrace=headrace.__version__,
+        threads=plan.threads,
+        asks_for=asked_for(_written(plan), {("headrace", headrace.__version__), *brought}),
+        warnings=tuple(warnings_about(plan, shape)),
+        nodes={name: _node(plan, plan.nodes[name]) for name in plan.order},
+        probes=tuple(probe.text for probe in plan.probes),
+        entrypoint=None if front is None else public_element(front),
+    )
+
+
+def asked_for(
+    roots: Iterable[Element], brought: Iterable[tuple[str, str]] = ()
+) -> tuple[public.Asked, ...]:
+    """Return the distributions that bring the elements of some expressions, and others, each with its version."""
+    found: dict[tuple[str, str], set[str]] = {one: set() for one in brought}
+    for offer in (element.offer for element in elements_of(roots)):
+        found.setdefault((offer.distribution, offer.version), set()).add(offer.name)
+    return tuple(public.Asked(*by, tuple(sorted(names))) for by, names in sorted(found.items()))
+
+
+def _written(plan: PipelinePlan) -> list[Element]:
+    """Return the expressions that somebody has written: not the `Reflect` of an instance, which nobody has."""
+    implied = {n.instance: n.backend for n in plan.nodes.values() if n.just_instances}
+    return [implied.get(root) or root for root in plan.roots]
+
+
+def _node(plan: PipelinePlan, node: NodePlan) -> public.Node:
+    chain = [plan.nodes[name] for name in doors(plan.nodes, node.name)]
+    door, keys, owned = chain[-1], node.keys, owns_thread(chain[-1])
+    limited = any(one.keys.timeout_ms is not None for one in chain)
+    low, high = narrowed(door.runs.range, door.keys)
+    return public.Node(
+        expression=node.expression,
+        node_expression=node.node_expression,
+        is_default=node.is_default,
+        range=(low, largest_size(door.keys.batch_sizes or (), high)),
+        instance_num=max(1, door.instance_num),
+        alias_of=node.alias_of,
+        owns_thread=owned,
+        run_by="own thread" if owned else "worker" if limited else "caller",
+        threads=plan.threads_of_one,
+        next=plan.links[node.name].next,
+        links=_links(plan.links[node.name]),
+        keys={key: _value(getattr(keys, key), origin) for key, origin in node.origins.items()},
+        processes=_processes(node),
+        picked_by=door.batch_policy.cls.__name__ if door.batch_policy.cls.picks else None,
+        **{key: public_element(one) for key, one in _trees(node).items()},
+    )
+
+
+def _links(links: Links) -> public.Links:
+    each = links.each
+    return public.Links(
+        next=links.next,
+        map={node: _table(pairs) for node, pairs in (links.map or {}).items()},
+        otherwise=links.otherwise,
+        each=f"{each.source}:{each.target}" if each is not None else None,
+        each_errors="none" if each is not None and each.keep_errors else None,
+        reposts=links.reposts,
+    )
+
+
+def _table(pairs: Pairs) -> dict[str, str | tuple[str, ...]]:
+    found: dict[str, list[str]] = {}
+    for source, target in pairs:
+        found.setdefault(source, []).append(target)
+    return {source: to[0] if len(to) == 1 else tuple(to) for source, to in found.items()}
+
+
+def _processes(node: NodePlan) -> public.Processes | None:
+    """Tell how many processes a node starts, and how often these load each file together."""
+    own = set() if node.instance is None else {*node.instance.walk()}
+    times = {one: node.instance_num if one in own else 1 for one in elements_of(node.roots)}
+    outer = [one for one in times if one.cls.builds_elsewhere]
+    loads: Counter[str] = Counter()
+    for one in dict.fromkeys(one for out in outer for root in out.children for one in root.walk()):
+        for _, value in one.options or ():
+            if isinstance(value, Path) and value.exists():
+                loads[str(value)] += times[one]
+    return public.Processes(sum(times[one] for one in outer), dict(loads)) if outer else None
+
+
+def _trees(node: NodePlan) -> dict[str, Element]:
+    """Return the tree of a node, and those of what is written around its backend."""
+    trees = {"tree": node.backend or node.entrypoint, "init": node.init}
+    if node.keys.node_entrypoint is not None and node.entrypoint is not trees["tree"]:
+        trees["node_entrypoint"] = node.entrypoint
+    return {key: one for key, one in trees.items() if one is not None}
+
+
+def public_element(element: Element) -> public.Element:
+    """Return one element and all below it, for a public plan."""
+    return _alone(element, tuple(map(public_element, element.children)))
+
+
+def _alone(element: Element, children: tuple[public.Element, ...] = ()) -> public.Element:
+    fields = keys_of(element.cls.Options)
+    values = {key: getattr(element.options, fields.get(key, key), None) for key in element.origins}
+    prefixes = tuple(
+        (*map(plain, positional), *(f"{key}={value}" for key, value in named.items()))
+        for positional, named in element.prefixes
+    )
+    return public.Element(
+        name=element.name,
+        distribution=element.offer.distribution,
+        version=element.offer.version,
+        options={key: _value(values[key], origin) for key, origin in element.origins.items()},
+        range=element.range,
+        built={},
+        children=children,
+        waits=word_of(element.cls)._waits(element),
+        definition=element.definition,
+        instance=None if element.named is None else element.named.name,
+        target=element.target,
+        own_thread=element.own_thread,
+        prefixes=prefixes if any(prefixes) else (),
+        not_chosen=dict(element.unavailable),
+    )
+
+
+def _value(value: Any, origin: Any) -> public.Value:
+    return public.Value(plain(value), origin)
+
+
+def plain(value: Any) -> Any:
+    """Return a value in a form that JSON can hold, also for numbers of libraries, enumerations and models."""
+    if isinstance(value, (Enum, BaseModel)):
+        return plain(value.value if isinstance(value, Enum) else value.model_dump())
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return float(value) if math.isfinite(value) else repr(float(value))
+    if isinstance(value, dict):
+        return {str(key): plain(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(part) for part in value]
+    return str(value) if isinstance(value, PurePath) else repr(value)
+
+
+# What was built, for `Pipeline.describe`.
+
+
+def described_trees(node: NodePlan, built: Mapping[Element, Backend]) -> dict[str, Any]:
+    """Return the trees of a node that is built; see `described`."""
+    return {key: described(one, built) for key, one in _trees(node).items()}
+
+
+def described(element: Element, built: Mapping[Element, Backend]) -> dict[str, Any]:
+    """Return one element and all below it as plain data, with what the built backends say of themselves.
+
+    Args:
+        element: The element.
+        built: The built backends, by element.
+    """
+    backend, found = built.get(element), _alone(element)
+    children: list[dict[str, Any]] = []
+    if backend is not None:
+        found = replace(found, range=(backend.min, backend.max), built=_said_by(backend))
+        if element.cls.builds_elsewhere and isinstance(found.built, dict):
+            children = found.built.pop("children", [])
+    below = children or [described(child, built) for child in element.children]
+    return {**found.to_dict(), "children": below}
+
+
+def _said_by(backend: Backend) -> Any:
+    """Return what a backend says of itself, or the error that it raises."""
+    try:
+        return plain(backend.describe())
+    except Exception as error:  # noqa: BLE001 - the other backends must be described as well
+        return {"error": error_text(error)}

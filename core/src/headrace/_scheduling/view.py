@@ -1,0 +1,147 @@
+"""What a batch policy sees of the queue of a node: all of it, or a window of its head with a trait per request.
+
+A policy with ``picks`` names the places of the requests that share a batch. It sees the first `WINDOW` requests alone, so
+that a decision costs the same however many wait. The trait of a request is worked out once, by the thread that sends it
+and before it takes the lock (`unread`); only what waited while a reload brought another policy is read in a section.
+"""
+
+from __future__ import annotations
+
+from operator import index
+from typing import TYPE_CHECKING, Any
+
+from headrace._portable import caused, error_text
+from headrace._scheduling.entry import NEW, own_error
+from headrace.errors import ContractError, RequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from headrace._scheduling.entry import Entry
+    from headrace._scheduling.node import Node
+    from headrace.policies import BatchPolicy
+
+WINDOW = 256
+"""How many requests at the head of the queue a policy with ``picks`` sees."""
+
+
+class QueueView:
+    """The queue as a policy sees it, for one decision: see `headrace.policies.Queue`.
+
+    Args:
+        node: The node that the queue belongs to.
+        ahead: The entries of a batch that has not begun; they stand before the queue.
+    """
+
+    __slots__ = ("_ahead", "_count", "_node", "_rest", "_seen", "closing", "weight")
+
+    def __init__(self, node: Node, ahead: Sequence[Entry] = ()) -> None:
+        queue = node.queue
+        self._node = node
+        self._ahead = ahead
+        self._count = queue.count + len(ahead)
+        self._rest = iter(queue)
+        self.closing = node.refusing is not None
+        self._seen = list(ahead)
+        self.weight = queue.weight + sum([entry.weight for entry in ahead])
+
+    @property
+    def running(self) -> int:
+        """How many instances run a batch; the instance of the batch that is ahead does not count."""
+        return sum([one.holder is not None for one in self._node.instances]) - bool(self._ahead)
+
+    @property
+    def free(self) -> int:
+        """How many instances are free; the instance of the batch that is ahead counts as free."""
+        return len(self._node.free) + bool(self._ahead)
+
+    @property
+    def oldest(self) -> float:
+        """When the oldest entry arrived, whatever its priority."""
+        queue = self._node.queue
+        times = [entry.arrival for entry in self._ahead]
+        return min([*times, queue.oldest()] if queue.count else times)
+
+    @property
+    def open(self) -> bool:
+        """Whether more requests may come: the node is neither closing nor full."""
+        return not self.closing and not self._node.full
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int, /) -> Entry:
+        if index < 0:
+            index += self._count
+        if not 0 <= index < self._count:
+            raise IndexError("queue index out of range")
+        while index >= len(self._seen):
+            self._seen.append(next(self._rest))
+        return self._seen[index]
+
+
+class Window(QueueView):
+    """The head of the queue, as a policy with ``picks`` sees it: length and weight are those of the window.
+
+    Args:
+        node: The node that the queue belongs to.
+        entries: The entries of the window, in the order of service; each has its ``trait``.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, node: Node, entries: list[Entry]) -> None:
+        super().__init__(node)
+        self._seen, self._count = entries, len(entries)
+        self.weight = sum([entry.weight for entry in entries])
+
+
+def unread(
+    entries: Iterable[Entry], policy: BatchPolicy, node: str
+) -> list[tuple[Entry, BaseException]]:
+    """Let a policy with ``picks`` work out the traits of entries that it has not read yet.
+
+    Returns:
+        The entries whose trait could not be worked out, each with its error.
+    """
+    failed: list[tuple[Entry, BaseException]] = []
+    for entry in entries:
+        if getattr(entry, "trait_of", None) is policy:
+            continue
+        try:
+            entry.trait = policy.trait(entry.request)
+        except RequestError as error:  # the policy refuses the request
+            error.node = error.node or node
+            failed.append((entry, error))
+        except BaseException as error:  # noqa: BLE001 - every entry gets an outcome, whatever is raised
+            what = f"the policy {type(policy).__name__} raised {error_text(error)}"
+            failed.append((entry, caused(ContractError(what, node=node), error)))
+        else:
+            entry.trait_of = policy
+    return failed
+
+
+def read_traits(entries: Iterable[Entry], policy: BatchPolicy, node: Node) -> None:
+    """Work out the traits of new entries, in the thread that sends them; those that the policy refuses have failed."""
+    failed = unread(entries, policy, node.name)
+    if failed:
+        with node.section:
+            for entry, error in failed:
+                if entry.state == NEW:  # else it was withdrawn a moment ago
+                    node.entered += 1
+                    node.settle(entry, own_error(error))
+
+
+def places_of(take: Any, count: int) -> list[int] | None:
+    """Return the places that a `Cut` names among ``count`` requests; None where they are none.
+
+    Raises:
+        TypeError: ``take`` is neither a whole number nor a tuple of such.
+    """
+    if type(take) is not tuple:
+        first = index(take)
+        return list(range(min(first, count))) if first >= 0 else None
+    places = [index(place) for place in take]
+    if len(set(places)) < len(places) or not all(0 <= place < count for place in places):
+        return None
+    return places

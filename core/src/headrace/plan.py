@@ -1,0 +1,231 @@
+"""The plan of a pipeline: what a configuration asks for, as frozen data. Nothing is built.
+
+`headrace.PipelineConfig.plan` makes it, for a pipeline in service too::
+
+    plan = headrace.PipelineConfig.load("line.toml").plan()
+    for name, node in plan.nodes.items():
+        print(name, node.instance_num, node.range, [one.name for one in node.tree.walk()])
+
+`Plan.to_dict` gives what `headrace.explain` gives and ``headrace explain --json`` prints, and `Plan.json_schema`
+the JSON Schema of that: a field that has a default is left out where it has it. Fields are only ever added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter
+
+from headrace.errors import Problem
+
+__all__ = ["Asked", "Element", "Links", "Node", "Plan", "Processes", "Range", "Value"]
+
+Range = tuple[int, "int | None"]
+"""The least and the greatest weight of a batch, both included; None for no bound."""
+
+
+class _Data:
+    """Base of the classes here, which can be written as JSON."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain data for JSON; a field that has a default is left out where it has it."""
+        found = {}
+        for one in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, one.name)
+            if value or (one.default is MISSING and one.default_factory is MISSING):
+                found[one.metadata.get("json", one.name)] = _plain(value)
+        return found
+
+
+@dataclass(frozen=True)
+class Value(_Data):
+    """The value of a key or an option, and where it comes from.
+
+    Attributes:
+        value: The value, in a form that JSON can hold: a path is its text.
+        origin: ``inline`` (args of an expression), ``node`` (a key of the node), ``global``, ``definition`` (args
+            inside a definition) or ``default``.
+    """
+
+    value: Any
+    origin: Literal["inline", "node", "global", "definition", "default"]
+
+
+@dataclass(frozen=True)
+class Element(_Data):
+    """One backend of an expression, with its options and what stands in its bracket.
+
+    Attributes:
+        name: Its name, as written.
+        distribution, version: Who brings it; for a registered class its module or file, and an empty version.
+        options: Its options.
+        range: The range that its class states; ``init`` may narrow it.
+        built: What the backend says of itself once it is built (`headrace.Pipeline.describe`); empty in a plan.
+        children: The elements in its bracket, all phases one after the other.
+        waits: For what it waits while it holds its instance.
+        definition: The definition of which it is the outermost name.
+        instance: The name of the instance for which it stands: of an ``IoC``, or registered, as ``node.x``.
+        target: The node at which a `Repost` lets the request go on.
+        own_thread: Whether a thread of its own is put around it.
+        prefixes: The prefix before each child, as written; empty where there is none.
+        not_chosen: The branches that cannot be built here, or were not chosen, each with the reason.
+    """
+
+    name: str
+    distribution: str
+    version: str
+    options: Mapping[str, Value]
+    range: Range
+    built: Mapping[str, Any]
+    children: tuple[Element, ...]
+    waits: str | None = None
+    definition: str | None = None
+    instance: str | None = None
+    target: str | None = None
+    own_thread: bool = False
+    prefixes: tuple[tuple[Any, ...], ...] = ()
+    not_chosen: Mapping[str, str] = field(default_factory=dict)
+
+    def walk(self) -> Iterator[Element]:
+        """Return this element and all below it, parents first."""
+        todo = [self]
+        while todo:
+            element = todo.pop()
+            yield element
+            todo.extend(reversed(element.children))
+
+
+@dataclass(frozen=True)
+class Links(_Data):
+    """How a node is linked to the others, in the form of a configuration.
+
+    Attributes:
+        next: The nodes after it.
+        map: For each node that its ``map`` names, the key or keys that each of that node's keys becomes.
+        otherwise: The key ``or``, as which it stands in JSON: the node runs only where the node before gave no result.
+        each: ``"source:target"``: the node runs once per element of the list under the key ``source``.
+        each_errors: ``"none"`` where an element that fails gives None.
+        reposts: The nodes at which a `Repost` in its expression lets a request go on.
+    """
+
+    next: tuple[str, ...] = ()
+    map: Mapping[str, Mapping[str, str | tuple[str, ...]]] = field(default_factory=dict)
+    otherwise: Annotated[bool, Field(alias="or")] = field(default=False, metadata={"json": "or"})
+    each: str | None = None
+    each_errors: str | None = None
+    reposts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Processes(_Data):
+    """The processes that a node starts.
+
+    Attributes:
+        count: How many.
+        loads: How often they load each file together that an option names, by its path.
+    """
+
+    count: int
+    loads: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Node(_Data):
+    """One node.
+
+    Attributes:
+        expression: The expression of an instance.
+        node_expression: The expression of the whole node.
+        is_default: Whether the node is just its instances behind one queue: nothing is written under ``init`` and
+            ``node_entrypoint``, and it is no second door.
+        range: The range of its batches, as classes and keys state it; ``init`` may narrow it.
+        instance_num: How many instances it has.
+        alias_of: The node whose instances a second door shares, else None.
+        owns_thread: Whether what runs its batches owns a thread.
+        run_by: Who runs its batches: a ``"caller"`` may, only a ``"worker"`` does, since the node has a time limit,
+            or the instance's ``"own thread"``.
+        threads: How many threads one instance may use.
+        next: The nodes after it.
+        links: How it is linked to the others.
+        keys: The keys of the node.
+        tree: The expression of an instance.
+        init, node_entrypoint: What is written under these keys.
+        processes: The processes that it starts; None for none.
+        picked_by: The batch policy, where it picks which requests share a batch; None where it takes them in their order.
+    """
+
+    expression: str
+    node_expression: str
+    is_default: bool
+    range: Range
+    instance_num: int
+    alias_of: str | None
+    owns_thread: bool
+    run_by: Literal["caller", "worker", "own thread"]
+    threads: int
+    next: tuple[str, ...]
+    links: Links
+    keys: Mapping[str, Value]
+    tree: Element
+    init: Element | None = None
+    node_entrypoint: Element | None = None
+    processes: Processes | None = None
+    picked_by: str | None = None
+
+    @property
+    def trees(self) -> tuple[Element, ...]:
+        """All its expressions."""
+        found = (self.tree, self.init, self.node_entrypoint)
+        return tuple(one for one in found if one is not None)
+
+
+@dataclass(frozen=True)
+class Asked(_Data):
+    """A distribution that the configuration asks for.
+
+    Attributes:
+        distribution, version: Its name and version; for registered classes their module or file, and an empty version.
+        backends: The names of its backends that are used, sorted.
+    """
+
+    distribution: str
+    version: str
+    backends: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Plan(_Data):
+    """What a configuration asks for, as a whole.
+
+    Attributes:
+        headrace: The version of Headrace that made the plan.
+        threads: How many threads all instances together may use.
+        asks_for: The distributions that bring its backends, policies and probes.
+        warnings: What the configuration may say and hardly means.
+        nodes: The nodes by name, in file order.
+        probes: The probes that are switched on, as written.
+        entrypoint: The expression that stands before all nodes; None where none is written.
+    """
+
+    headrace: str
+    threads: int
+    asks_for: tuple[Asked, ...]
+    warnings: tuple[Problem, ...]
+    nodes: Mapping[str, Node]
+    probes: tuple[str, ...] = ()
+    entrypoint: Element | None = None
+
+    @staticmethod
+    def json_schema() -> dict[str, Any]:
+        """Return the JSON Schema of what `to_dict` gives."""
+        return TypeAdapter(Plan).json_schema(mode="serialization")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (_Data, Problem)):
+        return value.to_dict()
+    if isinstance(value, Mapping):
+        return {key: _plain(part) for key, part in value.items()}
+    return [_plain(part) for part in value] if isinstance(value, (list, tuple)) else value

@@ -1,0 +1,433 @@
+"""Policies that pick: which requests share a batch, what they see, and what becomes of what they refuse."""
+
+from __future__ import annotations
+
+import threading
+from typing import ClassVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from internals.scheduling import (
+    DONE,
+    Entry,
+    Hand,
+    HandTimer,
+    Limits,
+    Owner,
+    Scheduler,
+    Still,
+    no_main_thread,
+    started,
+)
+from sending import WAYS
+
+import headrace
+from headrace import errors
+from headrace.policies import BatchPolicy, BestFit, Cut, Greedy
+from headrace_testing import FakeClock
+
+
+class Kinds(BatchPolicy):
+    """Cuts the requests of the kind of the first one; a kind of "?" cannot be told.
+
+    Attributes:
+        read: Each request whose trait was worked out, and the thread that did.
+        seen: The traits that each `cut` saw.
+        says: What `cut` answers in place of that, if anything.
+    """
+
+    picks = True
+    read: ClassVar[list] = []
+    seen: ClassVar[list] = []
+    says = None
+    within = staticmethod(lambda: None)
+
+    def trait(self, request):
+        type(self).read.append((request["data"], threading.get_ident()))
+        self.within()
+        if request["kind"] == "?":
+            raise errors.LimitError("a kind of ? is too much", limit=1)
+        return request["kind"]
+
+    def cut(self, queue, instance, now):
+        kinds = [queue[place].trait for place in range(len(queue))]
+        assert queue.weight == len(kinds)
+        type(self).seen.append(kinds)
+        if self.says is not None:
+            return self.says
+        return Cut(tuple(place for place, kind in enumerate(kinds) if kind == kinds[0]))
+
+
+class First(BatchPolicy):
+    """Cuts those of the kind of the first one, or waits for as many as a test says."""
+
+    picks = True
+    least = 1
+
+    def trait(self, request):
+        return request["data"] % 3
+
+    def cut(self, queue, instance, now):
+        kind = queue[0].trait
+        places = [k for k in range(len(queue)) if queue[k].trait == kind][: instance.max]
+        due = queue[0].arrival + 2.0
+        if len(places) < self.least and now < due:
+            return Cut((), wake_at=due)
+        return Cut(tuple(places))
+
+
+@pytest.fixture
+def kinds(monkeypatch):
+    monkeypatch.setattr(Kinds, "read", [])
+    monkeypatch.setattr(Kinds, "seen", [])
+    monkeypatch.setattr(Kinds, "says", None)
+    monkeypatch.setattr(Kinds, "within", staticmethod(lambda: None))
+    headrace.register("Kinds", Kinds, replace=True)
+    return Kinds
+
+
+def requests(text):
+    """Return a request per letter: its kind; ``data`` is its place."""
+    return [{"data": place, "kind": kind} for place, kind in enumerate(text)]
+
+
+CONFIG = {"backend": "Gate", "batch_policy": "Kinds", "max": 512}
+
+
+def held(pipe, gate):
+    """Let a request enter the only instance and stay there; what comes next waits."""
+    running = pipe.submit({"data": "first", "kind": "-"})
+    gate.wait_entered()
+    return running
+
+
+def test_a_batch_has_the_requests_of_the_places_in_their_order(gate, kinds, waiting):
+    with headrace.pipe(CONFIG) as pipe:
+        held(pipe, gate)
+        futures = pipe.submit(requests("abacab"))
+        waiting(pipe, 6)
+        gate.open()
+        assert [one.result(60)["result"] for one in futures] == list(range(6))
+        assert gate.batches == [["first"], [0, 2, 4], [1, 5], [3]]
+        assert pipe.stats()["nodes"]["main"]["ok"] == 7
+
+
+def test_the_order_of_the_places_is_that_of_the_batch(gate, kinds, waiting):
+    with headrace.pipe(CONFIG) as pipe:
+        held(pipe, gate)
+        futures = pipe.submit(requests("abc"))
+        waiting(pipe, 3)
+        kinds.says = Cut((2, 0, 1))
+        gate.open()
+        assert [one.result(60)["result"] for one in futures] == [0, 1, 2]
+    assert gate.batches[1:] == [[2, 0, 1]]
+
+
+def test_a_count_is_the_head_of_the_queue_for_a_policy_that_picks_too(gate, kinds, waiting):
+    with headrace.pipe(CONFIG) as pipe:
+        held(pipe, gate)
+        futures = pipe.submit(requests("abc"))
+        waiting(pipe, 3)
+        kinds.says = Cut(2)
+        gate.open()
+        assert [one.result(60)["result"] for one in futures] == [0, 1, 2]
+    assert gate.batches[1:] == [[0, 1], [2]]
+
+
+def test_a_trait_is_read_once_by_the_thread_that_sends_and_holds_no_lock(
+    gate, kinds, client, waiting
+):
+    with headrace.pipe(CONFIG) as pipe:
+        # Under the lock of the node `stats` would never answer from another thread.
+        def look():
+            looking = client(pipe.stats)
+            looking.outcome()
+
+        held(pipe, gate)
+        kinds.within = staticmethod(look)
+        callers = [client(pipe, one) for one in requests("abab")]
+        waiting(pipe, 4)
+        gate.open()
+        for caller in callers:
+            caller.outcome()
+        assert dict(kinds.read[1:]) == {k: one.ident for k, one in enumerate(callers)}
+        assert len(kinds.read) == 5
+
+
+def test_nobody_skips_the_queue_of_a_policy_that_picks_whatever_it_says(gate, kinds, monkeypatch):
+    monkeypatch.setattr(Kinds, "sends_when_idle", True)
+    gate.open()
+    with headrace.pipe(CONFIG) as pipe:
+        assert pipe({"data": 1, "kind": "a"})["result"] == 1
+        with pytest.raises(errors.LimitError):
+            pipe({"data": 1, "kind": "?"})
+    assert [data for data, _ in kinds.read] == [1, 1]
+
+
+@pytest.mark.parametrize("busy", [False, True])
+@pytest.mark.parametrize("way", ["call", "timeout", "list", "submit", "async"])
+def test_a_request_that_the_policy_refuses_fails_on_entry_and_alone(way, busy, gate, kinds):
+    with headrace.pipe(CONFIG) as pipe:
+        if busy:
+            running = held(pipe, gate)
+        request = {"data": 1, "kind": "?"}
+        with pytest.raises(errors.LimitError, match="a kind of \\? is too much") as caught:
+            WAYS[way](pipe, request)  # although the instance is held: it does not wait
+        assert (caught.value.node, caught.value.limit) == ("main", 1)
+        assert request == {"data": 1, "kind": "?"}
+        gate.open()
+        if busy:
+            assert running.result(60)["result"] == "first"
+        assert pipe({"data": 2, "kind": "a"})["result"] == 2
+        stats = pipe.stats()["nodes"]["main"]
+        assert (stats["submitted"], stats["failed"]) == (2 + busy, {"limit": 1})
+
+
+def test_of_a_list_only_what_the_policy_refuses_fails(gate, kinds):
+    gate.open()
+    with headrace.pipe(CONFIG) as pipe:
+        with pytest.raises(errors.RequestsFailed) as caught:
+            pipe(requests("a?a"))
+        codes = [error and error.code for error in caught.value.errors]
+        assert codes == [None, "limit", None]
+
+
+def test_a_trait_that_raises_fails_its_request_with_a_contract_error(gate, kinds):
+    gate.open()
+    with headrace.pipe(CONFIG) as pipe:
+        with pytest.raises(
+            errors.ContractError, match="the policy Kinds raised KeyError"
+        ) as caught:
+            pipe({"data": 1})
+        assert isinstance(caught.value.__cause__, KeyError)
+        assert pipe({"data": 2, "kind": "a"})["result"] == 2
+
+
+WRONG = [
+    Cut((0, 0)),
+    Cut((0, 2)),
+    Cut((-1,)),
+    Cut((0.5,)),
+    Cut(("0",)),
+    Cut([0, 1]),
+    Cut(-1),
+    Cut(None),
+    Cut((0,), float("nan")),
+    None,
+]
+
+
+@pytest.mark.parametrize("says", WRONG, ids=repr)
+def test_places_that_are_none_fail_what_waits(says, gate, kinds, waiting, monkeypatch):
+    with headrace.pipe(CONFIG) as pipe:
+        held(pipe, gate)
+        futures = pipe.submit(requests("ab"))
+        waiting(pipe, 2)
+        monkeypatch.setattr(Kinds, "cut", lambda *_: says)
+        gate.open()
+        for future in futures:
+            error = future.exception(60)
+            assert isinstance(error, errors.ContractError)
+            assert "places, each once and within the queue" in str(error)
+
+
+def test_places_of_a_policy_that_does_not_say_that_it_picks_are_an_error(gate):
+    class Says(Greedy):
+        def cut(self, queue, instance, now):
+            return Cut((0,))
+
+    headrace.register("Says", Says, replace=True)
+    gate.open()
+    with headrace.pipe({"backend": "Gate", "batch_policy": "Says"}) as pipe:
+        error = pipe.submit({"data": 1}).exception(60)
+        assert isinstance(error, errors.ContractError)
+        assert "picks = True" in str(error)
+
+
+def test_a_policy_that_picks_sees_the_head_of_a_long_queue_and_nobody_is_left(gate, kinds, waiting):
+    count = 10_000
+    with headrace.pipe({**CONFIG, "queue_size": count}) as pipe:
+        held(pipe, gate)
+        futures = pipe.submit(requests("abcd" * (count // 4)))
+        waiting(pipe, count)
+        gate.open()
+        for place, future in enumerate(futures):
+            assert future.result(60)["result"] == place
+    assert len(kinds.read) == count + 1
+    assert max(map(len, kinds.seen)) == 256
+    assert kinds.seen[1] == list("abcd") * 64
+
+
+def test_a_higher_priority_stands_at_lower_places(gate, kinds, waiting):
+    with headrace.pipe(CONFIG) as pipe:
+        held(pipe, gate)
+        later = pipe.submit(requests("ab"))
+        sooner = pipe.submit({"data": 9, "kind": "b"}, priority=1)
+        waiting(pipe, 3)
+        gate.open()
+        for one in [*later, sooner]:
+            one.result(60)
+    assert gate.batches[1:] == [[9, 1], [0]]
+
+
+def test_what_waits_through_a_reload_is_read_by_the_new_policy(gate, kinds, client, waiting):
+    with headrace.pipe({**CONFIG, "batch_policy": "greedy"}) as pipe:
+        held(pipe, gate)
+        futures = pipe.submit(requests("ab?a"))
+        waiting(pipe, 4)
+        reload = client(pipe.reload, "main", {"batch_policy": "Kinds"})
+        gate.wait_entered()  # the new instance has begun, beside the old one
+        gate.open()
+        reload.outcome()
+        assert isinstance(futures[2].exception(60), errors.LimitError)
+        assert [futures[k].result(60)["result"] for k in (0, 1, 3)] == [0, 1, 3]
+    assert gate.batches[1:] == [[0, 3], [1]]
+
+
+def test_a_request_that_is_cancelled_or_too_late_is_in_no_batch(gate, kinds, waiting):
+    with headrace.pipe(CONFIG) as pipe:
+        held(pipe, gate)
+        futures = pipe.submit(requests("abaa"))
+        waiting(pipe, 4)
+        assert futures[2].cancel()
+        late = pipe.submit({"data": 4, "kind": "b"}, timeout=0.001)
+        assert isinstance(late.exception(60), errors.DeadlineExceededError)
+        gate.open()
+        assert [futures[k].result(60)["result"] for k in (0, 1, 3)] == [0, 1, 3]
+    assert gate.batches[1:] == [[0, 3], [1]]
+
+
+def test_a_pick_above_the_max_of_the_instance_fails_what_it_picks_and_nothing_else(
+    gate, kinds, waiting, monkeypatch
+):
+    with headrace.pipe({**CONFIG, "max": 2}) as pipe:
+        held(pipe, gate)
+        futures = pipe.submit(requests("baaab"))
+        waiting(pipe, 5)
+        answers = iter([Cut((1, 2, 3)), Cut((1, 0))])
+        monkeypatch.setattr(Kinds, "cut", lambda *_: next(answers))
+        gate.open()
+        for future in futures[1:4]:
+            assert isinstance(future.exception(60), errors.BatchRangeError)
+        assert [futures[k].result(60)["result"] for k in (0, 4)] == [0, 4]
+    assert gate.batches[1:] == [[4, 0]]
+
+
+def test_a_pick_below_the_min_fails_alone_what_fits_no_batch(gate, kinds, waiting, monkeypatch):
+    """Also where it is not the head of the queue."""
+    with headrace.pipe({**CONFIG, "max": 8, "min": 2}) as pipe:
+        monkeypatch.setattr(Kinds, "cut", lambda *_: Cut((1, 0)))
+        running = pipe.submit(requests("ab"))
+        gate.wait_entered()
+        futures = pipe.submit(requests("abc"))
+        waiting(pipe, 3)
+        answers = iter([Cut((1,)), Cut((1, 0))])
+        monkeypatch.setattr(Kinds, "cut", lambda *_: next(answers))
+        gate.open()
+        assert isinstance(futures[1].exception(60), errors.BatchRangeError)
+        assert [futures[k].result(60)["result"] for k in (0, 2)] == [0, 2]
+        assert [one.exception(60) for one in running] == [None, None]
+    assert gate.batches[1:] == [[2, 0]]
+
+
+def test_a_request_heavier_than_any_instance_is_refused_before_its_kind_matters(gate, kinds):
+    gate.open()
+    with headrace.pipe({**CONFIG, "max": 2}) as pipe:
+        future = pipe.submit({"data": 1, "kind": "a", "request_size": 3})
+        assert isinstance(future.exception(60), errors.BatchRangeError)
+        assert pipe({"data": 2, "kind": "a"})["result"] == 2
+
+
+def test_explain_says_which_policy_picks(kinds):
+    nodes = headrace.explain({"a": {**CONFIG, "backend": "Identity"}, "b": {"backend": "Identity"}})
+    assert nodes["nodes"]["a"]["picked_by"] == "Kinds"
+    assert "picked_by" not in nodes["nodes"]["b"]
+
+
+# Without threads and time of their own.
+
+
+class Notes(headrace.Backend):
+    max = None
+
+    def __init__(self, batches):
+        self.batches = batches
+
+    def forward(self, batch):
+        self.batches.append([request["data"] for request in batch])
+        for request in batch:
+            request["result"] = request["data"]
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("send"), st.integers(0, 8), st.sampled_from([None, 1.5, 6.0])),
+        st.tuples(st.just("urgent"), st.integers(0, 8), st.none()),
+        st.tuples(st.just("cancel"), st.integers(0, 20), st.none()),
+        st.tuples(st.just("work"), st.integers(0, 1), st.none()),
+        st.tuples(st.just("pass"), st.integers(1, 2), st.none()),
+    ),
+    max_size=40,
+)
+
+
+@given(STEPS, st.integers(1, 3), st.integers(1, 3))
+def test_whatever_happens_every_request_has_one_outcome_and_every_batch_is_of_one_kind(
+    steps, least, most
+):
+    with no_main_thread():
+        clock = FakeClock()
+        timer = HandTimer(clock)
+        hands = [Hand(), Hand()]
+        batches = []
+
+        made = [
+            Still(index, started(Notes(batches)), least=1, most=most, thread=hand.thread)
+            for index, hand in enumerate(hands)
+        ]
+        policy = First()
+        policy.least = least
+        limits = Limits(queue_size=1000)
+        scheduler = Scheduler("n", made, policy, BestFit(), limits, clock, timer)
+        entries = []
+        cancelled = []
+
+        def work(hand):
+            if hand.jobs:
+                hand.work()
+
+        for what, number, limit in steps:
+            if what in ("send", "urgent"):
+                deadline = None if limit is None else clock() + limit
+                urgent = int(what == "urgent")
+                data = 3 * len(entries) + number % 3  # each its own
+                entries.append(Entry({"data": data}, Owner(), 1, deadline, urgent))
+                scheduler.submit(entries[-1])
+            elif what == "cancel" and number < len(entries):
+                if scheduler.cancel(entries[number]):
+                    cancelled.append(entries[number])
+            elif what == "work":
+                work(hands[number])
+            elif what == "pass":
+                clock.advance(number)
+                timer.run_due()
+        for _ in range(3):  # time goes on, and every thread works
+            clock.advance(10.0)
+            timer.run_due()
+            while hands[0].jobs or hands[1].jobs:
+                for hand in hands:
+                    work(hand)
+        assert all(entry.state == DONE for entry in entries)
+        ran = [number for batch in batches for number in batch]
+        assert len(set(ran)) == len(ran), "nothing runs twice"
+        answered = {one.request["data"] for one in entries if one.error is None}
+        assert answered <= set(ran)
+        for entry in entries:
+            late = isinstance(entry.error, errors.DeadlineExceededError)
+            assert (entry.error is None) + late + (entry in cancelled) == 1
+        for batch in batches:
+            assert len({number % 3 for number in batch}) == 1
+            assert len(batch) <= most
+        stats = scheduler.statistics()
+        assert (stats["ok"], stats["waiting"]) == (len(answered), 0)

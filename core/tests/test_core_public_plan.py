@@ -1,0 +1,125 @@
+"""``headrace.plan``: what a configuration asks for, as frozen data with a JSON Schema."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+import headrace
+from headrace import plan as public
+
+SCHEMA = Path(__file__).parent / "plan_schema.json"
+EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*/*.toml"))
+
+LINE = {
+    "global": {"entrypoint": "DagDispatcher", "threads": 6},
+    "read": {"backend": "S[Identity,HasKey(wide)[Identity]]", "next": "split", "instance_num": 2},
+    "split": {
+        "backend": "Identity",
+        "map": {"read": {"data": ["data", "parts"]}},
+        "each": "parts:part",
+        "each_errors": "none",
+        "timeout_ms": 500,
+        "next": "rest",
+    },
+    "rest": {"backend": "Identity", "or": True},
+    "door": {"backend": "Forward[node.read]"},
+}
+
+
+def test_the_plan_says_what_each_node_is_and_how_they_are_linked():
+    nodes = headrace.PipelineConfig.load(LINE).plan().nodes
+    assert list(nodes) == ["read", "split", "rest", "door"]
+    links = nodes["split"].links
+    assert (links.each, links.each_errors, links.next) == ("parts:part", "none", ("rest",))
+    assert links.map == {"read": {"data": ("data", "parts")}}
+    assert (nodes["rest"].links.otherwise, links.otherwise) == (True, False)
+    assert [one.run_by for one in nodes.values()] == ["caller", "worker", "caller", "caller"]
+    assert [one.alias_of for one in nodes.values()] == [None, None, None, "read"]
+    assert nodes["door"].instance_num == nodes["read"].instance_num == 2
+    assert [one.name for one in nodes["read"].tree.walk()] == [
+        *("S", "Identity", "HasKey", "Identity")
+    ]
+    assert nodes["read"].keys["instance_num"] == public.Value(2, "node")
+
+
+@pytest.mark.parametrize(
+    ("keys", "default"),
+    [
+        ({}, True),
+        ({"instance_num": 3, "max": 4}, True),
+        ({"init": "Register(x)[Identity]"}, False),
+        ({"node_entrypoint": "Reflect[backend]"}, False),
+        ({"node_entrypoint": "Batching[Reflect[backend]]"}, False),
+    ],
+)
+def test_a_node_is_default_where_nothing_is_written_around_its_backend(keys, default):
+    plan = headrace.PipelineConfig.load({"backend": "Identity", **keys}).plan()
+    assert plan.nodes["main"].is_default is default
+    trees = plan.nodes["main"].trees
+    assert len(trees) == 1 + len(keys.keys() & {"init", "node_entrypoint"})
+
+
+def test_the_plan_of_a_pipeline_in_service_follows_its_reload():
+    with headrace.pipe({"backend": "Identity", "max": 4}) as pipe:
+        before = pipe.config.plan()
+        pipe.reload("main", {"max": 8})
+        after = pipe.config.plan()
+    assert [one.nodes["main"].keys["max"].value for one in (before, after)] == [4, 8]
+
+
+def test_the_plan_is_frozen():
+    plan = headrace.PipelineConfig.load(LINE).plan()
+    for one in (plan, plan.nodes["read"], plan.nodes["read"].tree, plan.nodes["read"].links):
+        assert dataclasses.is_dataclass(one)
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(one, dataclasses.fields(one)[0].name, None)
+
+
+def test_what_is_warned_of_stands_in_the_plan_as_problems():
+    plan = headrace.PipelineConfig.load({"backend": "Identity", "min": 2, "max": 4}).plan()
+    (warning,) = plan.warnings
+    assert isinstance(warning, headrace.errors.Problem)
+    assert (warning.code, warning.path) == ("min_without_wait", "main.min")
+
+
+def shape(schema):
+    """A schema without its texts."""
+    if isinstance(schema, dict):
+        return {key: shape(value) for key, value in schema.items() if key != "description"}
+    return [shape(one) for one in schema] if isinstance(schema, list) else schema
+
+
+def test_the_schema_is_the_frozen_one():
+    """Fields are only ever added; then the file is what `json_schema` gives, with an indent of 2."""
+    frozen = json.loads(SCHEMA.read_text(encoding="utf-8"))
+    assert shape(public.Plan.json_schema()) == shape(frozen)
+
+
+def loaded(path):
+    try:
+        return headrace.PipelineConfig.load(path)
+    except headrace.errors.HeadraceError:
+        return None  # the plugin or the model is not here
+
+
+def test_every_plan_is_as_the_schema_says_and_explain_gives_the_same():
+    validator = jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text(encoding="utf-8")))
+    found = [one for one in map(loaded, EXAMPLES) if one is not None]
+    for config in [headrace.PipelineConfig.load(LINE), *found]:
+        plain = config.plan().to_dict()
+        assert plain == json.loads(json.dumps(plain)) == headrace.explain(config)
+        validator.validate(plain)
+
+
+def test_the_schema_refuses_what_is_no_plan():
+    validator = jsonschema.Draft202012Validator(public.Plan.json_schema())
+    plain = headrace.explain(LINE)
+    plain["nodes"]["read"]["run_by"] = "somebody"
+    plain["nodes"]["rest"]["links"]["or"] = "yes"
+    del plain["nodes"]["door"]["tree"]
+    assert len([*validator.iter_errors(plain)]) == 3

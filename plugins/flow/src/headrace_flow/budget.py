@@ -1,0 +1,109 @@
+"""`Budget`: batches whose cost, as a sum or as a padded area, stays within a bound."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+from headrace.errors import LimitError
+from headrace.policies import Cut, Greedy, InstanceView, Queue
+from headrace_flow.picking import PickingPolicy, number_of, value_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace.policies import Waiting
+
+__all__ = ["Budget"]
+
+
+class Budget(PickingPolicy):
+    """Cut batches within a budget: of tokens, of pixels, of whatever a batch may cost.
+
+    The request that stands first is in the batch. Of the first 256 those join it that fit: with ``area = "sum"`` in their
+    order, so that the costs add up to ``most`` at most; with ``area = "padded"`` the nearest in cost first, so that
+    the greatest cost times the rows of the batch is ``most`` at most, as where rows are padded to the longest. A request
+    that is above ``most`` alone is refused as it comes, with a LimitError.
+
+    While another instance runs, a batch that leaves nobody out waits ``batching_timeout`` for company, as with ``greedy``.
+
+    Example:
+        ``batch_policy = "Budget(cost=tokens, most=4096, area=padded)"``
+    """
+
+    class Options(Greedy.Options):
+        """Keys of the node that the policy reads."""
+
+        cost: str = Field(
+            "tokens",
+            min_length=1,
+            description="The key of a request with its cost, a number. Where a request has no `length`, it is that "
+            "of `data`.",
+        )
+        most: float = Field(gt=0, description="The most that a batch may cost.")
+        area: Literal["sum", "padded"] = Field(
+            "sum",
+            description="What a batch costs: the sum of its costs, or its rows times the greatest.",
+        )
+
+    def __init__(self, options: Any = None) -> None:
+        super().__init__(options)
+        self._cost: str = self.options.cost
+        self._budget: float = self.options.most
+        self._padded: bool = self.options.area == "padded"
+
+    def trait(self, request: Any) -> float:
+        """Return the cost of a request.
+
+        Raises:
+            InputError: The request does not have the key, or no number there.
+            LimitError: It alone costs more than a batch may.
+        """
+        cost = number_of(value_of(request, self._cost), self._cost)
+        rows = request.get("request_size", 1) if self._padded else 1
+        if cost * rows > self._budget:
+            each = f"{rows} rows of {cost:g}" if rows != 1 else f"{cost:g}"
+            what = f"a request of {each} in {self._cost!r} is above the {self._budget:g} that a batch may cost"
+            hint = "Send less at once, or raise `most` of the batch policy."
+            raise LimitError(what, limit=int(self._budget), hint=hint)
+        return cost
+
+    def cut(self, queue: Queue, instance: InstanceView, now: float) -> Cut:
+        """Cut as the class says; see `headrace.policies.BatchPolicy.cut`."""
+        most = self._most(instance)
+        window = [queue[place] for place in range(len(queue))]
+        if window[0].weight > most:
+            return Cut(0)
+        places, weight, full = self._fitting(window, instance, most)
+        if not full and weight < most and self._linger_s:
+            waits = self._lingers(queue, now, most)
+            if waits is not None:
+                return waits
+            over_at = queue.oldest + self._linger_s
+            short = weight < self._least(instance) and not self._pad
+            if short and now < over_at and not queue.closing:
+                return Cut(0, over_at)
+        return Cut(tuple(self._sized(window, places, weight)))
+
+    def _fitting(
+        self, window: Sequence[Waiting], instance: InstanceView, most: float
+    ) -> tuple[list[int], int, bool]:
+        """Return the places of the batch, its weight, and whether somebody was left out."""
+        first = window[0]
+        others: Sequence[int] = range(1, len(window))
+        if self._padded:
+            others = sorted(others, key=lambda place: abs(window[place].trait - first.trait))
+        places, weight, full = [0], first.weight, False
+        total = greatest = first.trait
+        for place in others:
+            one = window[place]
+            heavier = weight + one.weight
+            higher = max(greatest, one.trait)
+            costs = self._rows(heavier, instance) * higher if self._padded else total + one.trait
+            if heavier > most or costs > self._budget:
+                full = True
+                continue
+            places.append(place)
+            weight, greatest, total = heavier, higher, total + one.trait
+        return places, weight, full

@@ -1,0 +1,13 @@
+"""The plugin's hooks: the batch policies."""
+
+from __future__ import annotations
+
+from headrace.hookspecs import hookimpl
+
+__all__ = ["headrace_batch_policies"]
+
+
+@hookimpl
+def headrace_batch_policies() -> dict[str, str]:
+    """Return the policies that pick which requests share a batch."""
+    return {"Alike": "headrace_flow.alike:Alike", "Budget": "headrace_flow.budget:Budget"}

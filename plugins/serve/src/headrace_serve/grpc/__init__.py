@@ -1,0 +1,1 @@
+"""gRPC: the service, its messages, tensors in protobuf, health and reflection."""

@@ -1,0 +1,94 @@
+"""The gRPC calls that describe server and models; they answer with the same dicts as REST."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from google.protobuf.json_format import ParseDict
+
+from headrace.errors import InputError
+from headrace_serve.errors import UnavailableError, UnknownModelError
+from headrace_serve.grpc.messages import message
+from headrace_serve.models import described
+
+if TYPE_CHECKING:
+    from headrace_serve.grpc.calls import Calls
+    from headrace_serve.service import Service
+
+__all__ = ["describing_methods"]
+
+_OPEN: Final = ("ServerLive", "ServerReady", "ModelReady")
+"""Calls that need no key, because orchestrators ask for health, and have none."""
+
+
+def describing_methods(service: Service, calls: Calls) -> dict[str, Any]:
+    """Return the handlers by the names of the calls."""
+    return {name: _method(name, service, calls, answer) for name, answer in _ANSWERS.items()}
+
+
+def _method(name: str, service: Service, calls: Calls, answer: Any) -> Any:
+    asked, answered = message(f"inference.{name}Request"), message(f"inference.{name}Response")
+
+    async def respond(request: Any, context: Any, line: Any) -> bytes:
+        made: bytes = ParseDict(answer(service, request), answered()).SerializeToString()
+        return made
+
+    return calls.unary(name, asked.FromString, respond, None if name in _OPEN else "describe")
+
+
+def _live(service: Service, request: Any) -> dict[str, Any]:
+    return {"live": True}
+
+
+def _ready(service: Service, request: Any) -> dict[str, Any]:
+    return {"ready": service.ready}
+
+
+def _model_ready(service: Service, request: Any) -> dict[str, Any]:
+    try:
+        model = service.models.find(*service.named(request.name, request.version))
+    except (UnknownModelError, UnavailableError):  # as Triton answers
+        return {"ready": False}
+    return {"ready": service.is_ready(model)}
+
+
+def _server(service: Service, request: Any) -> dict[str, Any]:
+    return described.server_metadata(service)
+
+
+def _metadata(service: Service, request: Any) -> dict[str, Any]:
+    model = service.described(request.name, request.version)
+    found = described.model_metadata(service.models, model)
+    for one in found["inputs"]:
+        one.pop(
+            "parameters", None
+        )  # TensorMetadata has no field for a mark; the configuration has one
+    return found
+
+
+def _config(service: Service, request: Any) -> dict[str, Any]:
+    return {"config": described.config(service.described(request.name, request.version))}
+
+
+def _statistics(service: Service, request: Any) -> dict[str, Any]:
+    if not request.name:
+        return described.statistics(service.models)
+    return described.statistics(service.models.named(*service.named(request.name, request.version)))
+
+
+def _index(service: Service, request: Any) -> dict[str, Any]:
+    if request.repository_name:
+        raise InputError("there is one repository, which has no name")
+    return {"models": described.index(service, only_ready=request.ready)}
+
+
+_ANSWERS: Final = {
+    "ServerLive": _live,
+    "ServerReady": _ready,
+    "ModelReady": _model_ready,
+    "ServerMetadata": _server,
+    "ModelMetadata": _metadata,
+    "ModelConfig": _config,
+    "ModelStatistics": _statistics,
+    "RepositoryIndex": _index,
+}

@@ -1,0 +1,74 @@
+"""The health of server and models by ``grpc.health.v1``: asked for once, or watched."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
+
+from headrace.errors import InputError
+from headrace_serve.errors import UnavailableError, UnknownModelError
+from headrace_serve.grpc.calls import parsed
+from headrace_serve.grpc.messages import message
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from headrace_serve.access_log import AccessLine
+    from headrace_serve.grpc.calls import Calls
+    from headrace_serve.service import Service
+
+__all__ = ["health_methods"]
+
+_SERVER: Final = ("", "inference.GRPCInferenceService")
+_REQUEST: Final = message("grpc.health.v1.HealthCheckRequest")
+_RESPONSE: Final = message("grpc.health.v1.HealthCheckResponse")
+
+
+def health_methods(service: Service, calls: Calls) -> dict[str, Any]:
+    """Return the handlers: of the server for ``""`` and the protocol's name, else of the model of that name."""
+
+    async def check(request: Any, context: Any, line: AccessLine) -> bytes:
+        status = _status_of(service, request.service)
+        if status == "SERVICE_UNKNOWN":
+            # The error does not list the served models, because this call needs no key and would reveal them to
+            # everybody.
+            raise UnknownModelError(request.service)
+        return _encoded(status)
+
+    async def watch(data: bytes, context: Any) -> AsyncIterator[bytes]:
+        try:
+            request = parsed(_REQUEST.FromString, data)
+        except InputError as error:
+            await calls.refuse("HealthWatch", context, error)
+        sent = None
+        while not service.draining:
+            now = _status_of(service, request.service)
+            if now != sent:
+                sent = now
+                yield _encoded(now)
+            await service.changes.wait()
+        if sent != "NOT_SERVING":
+            yield _encoded("NOT_SERVING")
+
+    return {
+        "Check": calls.unary("HealthCheck", _REQUEST.FromString, check, None),
+        "Watch": grpc.unary_stream_rpc_method_handler(watch),
+    }
+
+
+def _status_of(service: Service, name: str) -> str:
+    if name in _SERVER:
+        return "SERVING" if service.ready else "NOT_SERVING"
+    try:
+        model = service.models.find(*service.named(name))
+    except UnknownModelError:
+        return "SERVICE_UNKNOWN"
+    except UnavailableError:  # it is being loaded
+        return "NOT_SERVING"
+    return "SERVING" if service.is_ready(model) else "NOT_SERVING"
+
+
+def _encoded(status: str) -> bytes:
+    made: bytes = _RESPONSE(status=status).SerializeToString()
+    return made

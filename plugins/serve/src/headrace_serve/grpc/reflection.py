@@ -1,0 +1,69 @@
+"""gRPC reflection: reports the server's services and messages to tools such as grpcurl."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
+
+from headrace.errors import InputError
+from headrace_serve.grpc.calls import parsed
+from headrace_serve.grpc.messages import FILES, SERVICES, message
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from headrace_serve.grpc.calls import Calls
+
+__all__ = ["reflection"]
+
+_BY_NAME: Final = {file.name: file.SerializeToString() for file in FILES}
+_BY_SYMBOL: Final = {
+    f"{file.package}.{one.name}": file.name
+    for file in FILES
+    for kind in (file.message_type, file.enum_type, file.service)
+    for one in kind
+}
+
+
+def _file_with(symbol: str) -> bytes | None:
+    """Return the file that defines a symbol: a message, an enum, a service, or a member of one."""
+    while symbol and symbol not in _BY_SYMBOL:
+        symbol = symbol.rpartition(".")[0]
+    return _BY_NAME[_BY_SYMBOL[symbol]] if symbol else None
+
+
+def reflection(package: str, calls: Calls) -> Any:
+    """Return the handler for a stream of questions.
+
+    Args:
+        package: The package of one version of the reflection service.
+        calls: Refuses questions that cannot be parsed.
+    """
+    asked = message(f"{package}.ServerReflectionRequest")
+    answered = message(f"{package}.ServerReflectionResponse")
+
+    async def respond(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        async for data in requests:
+            try:
+                request = parsed(asked.FromString, data)
+            except InputError as error:
+                await calls.refuse("ServerReflectionInfo", context, error)
+            made = answered(valid_host=request.host, original_request=request)
+            which = request.WhichOneof("message_request")
+            file = None
+            if which == "list_services":
+                for name in SERVICES:
+                    made.list_services_response.service.add(name=name)
+            elif which == "file_by_filename":
+                file = _BY_NAME.get(request.file_by_filename)
+            elif which == "file_containing_symbol":
+                file = _file_with(request.file_containing_symbol)
+            if file is not None:
+                made.file_descriptor_response.file_descriptor_proto.append(file)
+            elif which != "list_services":
+                made.error_response.error_code = grpc.StatusCode.NOT_FOUND.value[0]
+                made.error_response.error_message = "there is no such file or symbol"
+            yield made.SerializeToString()
+
+    return respond

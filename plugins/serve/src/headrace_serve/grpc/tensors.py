@@ -1,0 +1,315 @@
+"""Reads the gRPC messages of inferences into `Asked`, and writes `Answer` as such messages."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from headrace.errors import InputError
+from headrace_serve.datatypes import DATATYPES, from_json
+from headrace_serve.errors import unknown_parameter
+from headrace_serve.grpc.messages import message
+from headrace_serve.inference.classification import CLASSIFICATION, class_count
+from headrace_serve.inference.messages import Answer, Asked, Encoded
+from headrace_serve.inference.tensors import (
+    check_items,
+    check_number,
+    placed_input,
+    read_shape,
+    tensor_view,
+)
+from headrace_serve.outlines import Outline
+
+if TYPE_CHECKING:
+    from headrace_serve.models.model import Model
+    from headrace_serve.shared_memory import Access, Place
+
+__all__ = ["RESPONSE", "Received", "as_streamed", "read_message", "read_request", "write_response"]
+
+REQUEST: Final = message("inference.ModelInferRequest")
+RESPONSE: Final = message("inference.ModelInferResponse")
+
+_CONTENTS: Final = {
+    "BOOL": "bool_contents",
+    **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
+    "INT64": "int64_contents",
+    **dict.fromkeys(("UINT8", "UINT16", "UINT32"), "uint_contents"),
+    "UINT64": "uint64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+    "BYTES": "bytes_contents",
+}
+"""The field that holds the elements of each datatype; FP16 and BF16 travel as raw bytes only."""
+
+
+_LARGE_BYTES: Final = 64 << 10
+"""From this size of a message on, protobuf's copies of the raw tensors cost more than `_split`."""
+
+_SIZE: Final = "binary_data_size"
+_BINARY: Final = "binary_data_output"
+_REGION: Final = "shared_memory_region"
+_RAW_INPUT: Final = 7 << 3 | 2
+_RAW_OUTPUT: Final = bytes([6 << 3 | 2])
+_STREAMED: Final = bytes([2 << 3 | 2])
+_OTHERS: Final = frozenset(number << 3 | 2 for number in range(1, 7))
+
+
+class Received:
+    """A ``ModelInferRequest`` with its raw tensors beside it.
+
+    Attributes:
+        message: The message; a large one is parsed without ``raw_input_contents``.
+        raw: The entries of ``raw_input_contents``.
+        size: The bytes of the message as it was received.
+        model_name, id: Those of the message.
+    """
+
+    def __init__(self, request: Any, raw: list[Any], size: int) -> None:
+        self.message = request
+        self.raw = raw
+        self.size = size
+        self.model_name: str = request.model_name
+        self.id: str = request.id
+
+    def outline(self) -> bytes:
+        """Remove the id and the raw tensors from the message, and give its other bytes."""
+        self.message.ClearField("id")
+        self.message.ClearField("raw_input_contents")
+        written: bytes = self.message.SerializeToString()
+        return written
+
+
+def read_message(data: bytes) -> Received:
+    """Parse a ``ModelInferRequest``; the raw tensors of a large message are not copied."""
+    if len(data) >= _LARGE_BYTES:
+        split = _split(data)
+        if split is not None:
+            rest, raw = split
+            return Received(REQUEST.FromString(rest), raw, len(data))
+    whole = REQUEST.FromString(data)
+    return Received(whole, list(whole.raw_input_contents), len(data))
+
+
+def _split(data: bytes) -> tuple[bytes, list[memoryview]] | None:
+    """Take ``raw_input_contents`` out of a message.
+
+    None if the message has a field that is not length-delimited, or is malformed; protobuf then parses it whole.
+    """
+    view, place, rest = memoryview(data), 0, []
+    raw: list[memoryview] = []
+    while place < len(data):
+        start, tag = place, data[place]
+        if tag != _RAW_INPUT and tag not in _OTHERS:
+            return None
+        length, place = _varint(data, place + 1)
+        if length < 0 or place + length > len(data):
+            return None
+        if tag == _RAW_INPUT:
+            raw.append(view[place : place + length])
+        else:
+            rest.append(view[start : place + length])
+        place += length
+    return b"".join(rest), raw
+
+
+def _varint(data: bytes, place: int) -> tuple[int, int]:
+    """Read a varint of up to five bytes; give its value (-1 if there is none) and the place behind it."""
+    value = 0
+    for shift, byte in enumerate(data[place : place + 5]):
+        value |= (byte & 127) << 7 * shift
+        if byte < 128:
+            return value, place + shift + 1
+    return -1, place
+
+
+def read_request(
+    received: Received, timeout_s: float | None, access: Access, model: Model, most_items: int
+) -> Asked:
+    """Read what a message asks for.
+
+    Args:
+        received: The message.
+        timeout_s: Seconds to the deadline of the call, or None.
+        access: The shared memory.
+        model: The model that the message is for.
+        most_items: The most elements of an input of items.
+
+    Raises:
+        InputError: The message is malformed, or names a region or place that does not exist.
+        UnsupportedError: The message asks for a part of the protocol that this server does not have.
+    """
+    request, raw = received.message, received.raw
+    written = received.outline() if raw else b""
+    known = model.messages.get(written)
+    if known is not None and len(known.inputs) == len(raw):
+        return _filled(known, received, timeout_s)
+    sent = [one for one in request.inputs if not _is_placed(one)] if raw else ()
+    for one in sent:
+        if one.HasField("contents"):  # in Triton's words
+            what = f"contents field must not be specified when using raw_input_contents for {one.name!r}"
+            raise InputError(f"{what} for model {model.name!r}")
+    if raw and len(raw) != len(sent):
+        raise InputError(f"raw_input_contents has {len(raw)} entries for {len(sent)} inputs")
+    check_number("inputs", len(request.inputs), model.signature.inputs)
+    check_number("outputs", len(request.outputs), model.signature.outputs)
+    left = iter(raw)
+    inputs = []
+    for one in request.inputs:
+        check_items(model, one.name, tuple(one.shape), most_items)
+        if _is_placed(one):
+            inputs.append(_placed(one, access))
+        else:
+            inputs.append(_tensor(one, next(left) if raw else None))
+    names, places, classes = _outputs(request, access)
+    parameters = {name: _value(name, one) for name, one in request.parameters.items()}
+    if parameters.pop(_BINARY, True) is not True:
+        raise InputError(f"parameter {_BINARY!r}", expected="true: all tensors of gRPC are binary")
+    asked = Asked(inputs, names or None, received.id, parameters, timeout_s, places)
+    asked.classes = classes
+    if raw and not places and not classes and not any(one.parameters for one in request.inputs):
+        said = [(t.name, t.datatype, t.shape, len(r)) for t, r in zip(inputs, raw, strict=True)]
+        model.messages.keep(written, Outline(said, asked.outputs, dict(parameters), None))
+    return asked
+
+
+def _outputs(request: Any, access: Access) -> tuple[list[str], dict[str, Place], dict[str, int]]:
+    """Read the names of the outputs that a message asks for, their places in shared memory, and the number of classes."""
+    classes: dict[str, int] = {}
+    names: list[str] = []
+    places: dict[str, Place] = {}
+    for output in request.outputs:
+        if output.parameters:
+            given = {name: _value(name, one) for name, one in output.parameters.items()}
+            place = access.place(f"output {output.name!r}", given)
+            if place is not None:
+                places[output.name] = place
+            count = given.pop(CLASSIFICATION, None)
+            if count is not None:
+                classes[output.name] = class_count(f"output {output.name!r}", count)
+            for key in given:
+                raise unknown_parameter(key, f"output {output.name!r}", [CLASSIFICATION])
+        if output.name in names:
+            raise InputError(f"output {output.name!r} is there twice")
+        names.append(output.name)
+    return names, places, classes
+
+
+def _filled(outline: Outline, received: Received, timeout_s: float | None) -> Asked:
+    """Build what a message asks for from an earlier message's outline and its own id and raw tensors."""
+    inputs = [
+        Encoded(name, datatype, shape, data)
+        for (name, datatype, shape, _), data in zip(outline.inputs, received.raw, strict=True)
+    ]
+    parameters = dict(outline.parameters)
+    return Asked(inputs, outline.outputs, received.id, parameters, timeout_s, outline=outline)
+
+
+def _is_placed(one: Any) -> bool:
+    return _REGION in one.parameters
+
+
+def _placed(one: Any, access: Access) -> Encoded:
+    """Return an input that is in shared memory."""
+    given = {name: _value(name, value) for name, value in one.parameters.items()}
+    place: Any = access.place(f"input {one.name!r}", given)
+    if one.HasField("contents"):
+        raise InputError(f"input {one.name!r} has both contents and a place in shared memory")
+    datatype = _datatype(one)
+    shape = read_shape(one.name, list(one.shape))
+    found = placed_input(one.name, datatype, shape, place, access)
+    found.parameters = given
+    return found
+
+
+def _datatype(one: Any) -> str:
+    name, datatype = one.name, str(one.datatype)
+    if datatype not in DATATYPES:
+        raise InputError(
+            f"datatype of input {name!r}", expected=", ".join(DATATYPES), got=repr(datatype)[:40]
+        )
+    return datatype
+
+
+def _value(name: str, parameter: Any) -> Any:
+    which = parameter.WhichOneof("parameter_choice")
+    if which is None:
+        raise InputError(f"parameter {name!r} has no value")
+    return getattr(parameter, which)
+
+
+def _input_parameters(name: str, parameters: Any, raw: Any) -> dict[str, Any]:
+    """Return the parameters of an input for the pipeline: all but ``binary_data_size``, which kserve's client sends, too."""
+    found = {key: _value(key, one) for key, one in parameters.items()}
+    size = found.pop(_SIZE, None)
+    if size is not None and (raw is None or size != len(raw)):
+        raise InputError(
+            f"{_SIZE} of input {name!r}",
+            expected="no such parameter"
+            if raw is None
+            else f"{len(raw)}, the bytes that were sent",
+            got=repr(size)[:40],
+        )
+    return found
+
+
+def _tensor(one: Any, raw: bytes | None) -> Encoded:
+    name = one.name
+    parameters = _input_parameters(name, one.parameters, raw) if one.parameters else {}
+    datatype = _datatype(one)
+    shape = read_shape(name, list(one.shape))
+    if raw is not None:
+        return Encoded(name, datatype, shape, raw, parameters=parameters)
+    return Encoded(name, datatype, shape, one.contents, _contents, parameters)
+
+
+def _contents(name: str, datatype: str, shape: tuple[int, ...], contents: Any) -> Any:
+    if datatype not in _CONTENTS:
+        raise InputError(f"input {name!r}: {datatype} travels in raw_input_contents only")
+    for field, _ in contents.ListFields():
+        if field.name != _CONTENTS[datatype]:
+            raise InputError(
+                f"input {name!r}: {datatype}", expected=_CONTENTS[datatype], got=field.name
+            )
+    found = getattr(contents, _CONTENTS[datatype])
+    if len(found) != math.prod(shape):
+        raise InputError(
+            f"input {name!r}", expected=f"data of shape {list(shape)}", got=f"[{len(found)}]"
+        )
+    values = list(found)
+    if datatype not in ("FP32", "FP64", "BYTES"):
+        return from_json(name, datatype, shape, values)
+    array = np.empty(len(values), DATATYPES[datatype])
+    array[:] = values
+    return array.reshape(shape)
+
+
+def write_response(answer: Answer) -> bytes:
+    """Write the bytes of a ``ModelInferResponse``; its tensors are copied once, as raw bytes."""
+    made = RESPONSE(model_name=answer.model.name, model_version=answer.model.version, id=answer.id)
+    for name, value in answer.parameters.items():
+        kind = "bool_param" if isinstance(value, bool) else "string_param"
+        setattr(made.parameters[name], kind, value)
+    raw: list[Any] = []
+    for tensor in answer.outputs:
+        output = made.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+        for name, value in tensor.parameters.items():
+            output.parameters[name].string_param = value
+        elements = b"" if tensor.placed else tensor_view(tensor)
+        raw += (_RAW_OUTPUT, _as_varint(len(elements)), elements)
+    return b"".join([made.SerializeToString(), *raw])
+
+
+def as_streamed(response: bytes) -> bytes:
+    """Write a ``ModelStreamInferResponse`` around the bytes of a ``ModelInferResponse``."""
+    return b"".join([_STREAMED, _as_varint(len(response)), response])
+
+
+def _as_varint(value: int) -> bytes:
+    found = bytearray()
+    while value > 127:
+        found.append(value & 127 | 128)
+        value >>= 7
+    found.append(value)
+    return bytes(found)

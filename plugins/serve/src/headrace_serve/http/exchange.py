@@ -1,0 +1,363 @@
+"""One HTTP request and its answer: the body within the limits, compression, clients that go away."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import orjson
+
+from headrace.errors import InputError
+from headrace_serve.access_log import AccessLine, request_id_of
+from headrace_serve.errors import (
+    BodyTooLargeError,
+    DisconnectedError,
+    Refusal,
+    UnsupportedError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Sequence
+
+    from starlette.types import Message, Receive, Scope, Send
+
+    from headrace_serve.http.cycle import Cycle
+    from headrace_serve.models.model import Model
+    from headrace_serve.service import Service
+
+__all__ = ["CYCLE", "Exchange", "Reply"]
+
+T = TypeVar("T")
+
+CYCLE = "headrace_serve.cycle"
+"""The key of a scope under which this server puts a `headrace_serve.http.cycle.Cycle`."""
+
+_IN_THREAD_BYTES = 64 << 10
+"""Larger bodies are compressed in another thread, because they would block the event loop."""
+
+_LEAST_ROOM_BYTES = 64 << 10
+"""At once this many bytes may be received beyond those that `Exchange.hold` has counted."""
+
+_WORTH_BYTES = 1024
+_REQUEST_ID = b"x-request-id"
+_WITHOUT_BODY = ("GET", "HEAD", "OPTIONS")
+_WINDOWS = {"gzip": 31, "deflate": 15}
+
+
+class Reply:
+    """An answer of HTTP.
+
+    Attributes:
+        status, content_type, headers: The HTTP status, and the headers that are sent.
+        parts: The body, in pieces that are sent one after the other.
+        compressible: Whether the body may be compressed. Only answers of inferences are, because Triton's client for
+            asyncio accepts gzip in every request, but decompresses only these answers; pictures are compressed already.
+    """
+
+    compressible = False
+
+    def __init__(
+        self,
+        status: int,
+        parts: Sequence[bytes | memoryview],
+        content_type: str = "application/json",
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        self.status = status
+        self.parts = parts
+        self.content_type = content_type
+        self.headers = headers or {}
+
+    @classmethod
+    def of_inference(
+        cls, parts: Sequence[bytes | memoryview], content_type: str, **headers: str
+    ) -> Reply:
+        """Return the answer of an inference."""
+        made = cls(200, parts, content_type, headers)
+        made.compressible = not content_type.startswith("image/")
+        return made
+
+    @classmethod
+    def json(cls, value: Any, status: int = 200) -> Reply:
+        """Return an answer of JSON."""
+        return cls(status, [orjson.dumps(value)])
+
+    @classmethod
+    def refused(cls, refusal: Refusal, identifier: str, retry_after_s: int) -> Reply:
+        """Return the answer for an error; tritonclient reads ``error``."""
+        body = {"error": refusal.text, "code": refusal.code, "node": refusal.node, "id": identifier}
+        headers = {"retry-after": str(retry_after_s)} if refusal.retry else {}
+        if refusal.status == 401:
+            headers["www-authenticate"] = "Bearer"
+        return cls(refusal.status, [orjson.dumps(body)], headers=headers)
+
+
+class Exchange:
+    """A request of HTTP that is being answered.
+
+    Attributes:
+        service: The service that answers.
+        scope: The scope of ASGI.
+        identifier: The id of the request, ``""`` until the body is read.
+        request_id: What the client has sent as ``X-Request-Id``, which the answer repeats; ``""`` without it.
+        model: The model that the request is for, None until the path is read.
+        line: The line of the access log.
+    """
+
+    identifier = request_id = ""
+    model: Any = None
+    _held = 0
+    _admitted: Model | None = None
+    _received = False
+
+    def __init__(
+        self, service: Service, route: str, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        self.line = AccessLine(route, service.counters.begin("http"))
+        self.service = service
+        self.scope = scope
+        cycle: Cycle | None = scope.get(CYCLE)
+        self._cycle = cycle
+        self._headers: dict[bytes, bytes]
+        self._headers = dict(scope["headers"]) if cycle is None else cycle.headers
+        self._receive = receive
+        self._send = send
+        self.line.peer = scope.get("client")
+        if scope["method"] in _WITHOUT_BODY:
+            self.line.nothing_to_receive()
+        if _REQUEST_ID in self._headers:
+            self.line.request_id = self.request_id = request_id_of(self.header(_REQUEST_ID))
+
+    @property
+    def path(self) -> dict[str, str]:
+        """The parameters that the route found in the path."""
+        found: dict[str, str] = self.scope.get("path_params", {})
+        return found
+
+    def header(self, name: bytes) -> str:
+        """Return the value of a header, by its name in lower case: of several the last, ``""`` where there is none."""
+        return self._headers.get(name, b"").decode("latin-1")
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """All headers, names in lower case."""
+        return {k.decode("latin-1"): v.decode("latin-1") for k, v in self._headers.items()}
+
+    def share_key(self) -> str:
+        """Return the text by which the shares of an alias choose, ``""`` if the client sends none."""
+        return self.header(b"x-share-key")
+
+    def admit(self, model: Model) -> None:
+        """Take a place in the queue of a model, before the body is received; `end` gives it back.
+
+        Raises:
+            OverloadedError: The queue is full.
+        """
+        self.model = model
+        self.service.admit(model)
+        model.receiving += 1
+        self._admitted = model
+
+    def hold(self, more: int) -> None:
+        """Count ``more`` bytes against `Limits.max_inflight_bytes`, until the end of the request.
+
+        Raises:
+            OverloadedError: The bodies in flight would have too many bytes.
+        """
+        self._held = self.service.hold(self._held, more)
+
+    async def body(self) -> bytes:
+        """Receive the body, and decompress it.
+
+        Raises:
+            BodyTooLargeError: The body is larger than the limit.
+            UnsupportedError: The body has another ``Transfer-Encoding`` than chunked.
+            OverloadedError: The bodies in flight would have too many bytes.
+            InputError: The body is not compressed as ``Content-Encoding`` says.
+            DisconnectedError: The client went away.
+        """
+        limits = self.service.limits
+        if self.model is not None and self.model.limits:
+            limits = limits.narrowed(self.model.limits)
+        limit = limits.max_body_bytes
+        headers, cycle = self._headers, self._cycle
+        if b"transfer-encoding" in headers and headers[b"transfer-encoding"].lower() != b"chunked":
+            raise UnsupportedError("transfer-encoding: this server supports only chunked")
+        if cycle is None or cycle.more_body:
+            parts = await self._pieces(limit)
+            size = sum(map(len, parts))
+        else:
+            size = cycle.unread
+            if size > limit:
+                raise BodyTooLargeError(f"the body has {size} bytes, the limit is {limit}")
+            self._held = self.service.hold(0, size)
+            parts = cycle.receive_rest()
+        if self._admitted is not None:
+            self._admitted.receiving -= 1
+            self._received = True
+        self.line.received(size)
+        body = parts[0] if len(parts) == 1 else b"".join(parts)
+        if b"content-encoding" not in headers:
+            return body
+        encoding = self.header(b"content-encoding").lower()
+        return body if encoding == "identity" else await self._decompressed(body, encoding, limit)
+
+    async def _pieces(self, limit: int) -> list[bytes]:
+        """Receive the rest of a body of at most ``limit`` bytes; the errors are those of `body`."""
+        declared = self._headers.get(b"content-length", b"0")
+        length = int(declared) if declared.isdigit() else 0
+        if length > limit:
+            raise BodyTooLargeError(f"the body has {length} bytes, the limit is {limit}")
+        self.hold(length)
+        cycle = self._cycle
+        receive_more = self._receive_more if cycle is None else cycle.receive_more
+        parts: list[bytes] = []
+        size = 0
+        more = True
+        while more:
+            room = max(self._held - size, _LEAST_ROOM_BYTES)
+            pieces, more = await receive_more(min(room, limit - size))
+            size += sum(map(len, pieces))
+            if size > limit:
+                raise BodyTooLargeError(f"the body has more than {limit} bytes, the limit")
+            if size > self._held:
+                self.hold(size - self._held)
+            parts += pieces
+        return parts
+
+    async def _receive_more(self, room: int) -> tuple[Sequence[bytes], bool]:
+        """Replace `Cycle.receive_more` for another ASGI server, whose messages have any number of bytes."""
+        message: Message = await self._receive()
+        if message["type"] == "http.disconnect":
+            raise DisconnectedError
+        return [message.get("body", b"")], message.get("more_body", False)
+
+    async def _decompressed(self, body: bytes, encoding: str, limit: int) -> bytes:
+        if encoding not in _WINDOWS:
+            raise InputError("content-encoding", expected="gzip, deflate", got=encoding[:40])
+        async with self.service.decompressing:
+            room = min(limit, self.service.room)
+            self.hold(room)
+            try:
+                if len(body) < _IN_THREAD_BYTES // 8:
+                    found = _decompress(body, encoding, room)
+                else:
+                    found = await asyncio.to_thread(_decompress, body, encoding, room)
+            except BodyTooLargeError:
+                self.hold(limit - room)  # raises, unless the limit of bodies was the smaller one
+                raise
+            finally:
+                self.service.release(room)
+                self._held -= room
+            self.hold(len(found))
+        return found
+
+    def while_connected(self, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+        """Return a coroutine that runs ``work``, and cancels it at once if the client goes away.
+
+        Raises:
+            DisconnectedError: The client went away; raised when the coroutine is awaited.
+        """
+        if self._cycle is None:
+            return self._watching_messages(work)
+        return self._cycle.while_connected(work)
+
+    async def _watching_messages(self, work: Coroutine[Any, Any, T]) -> T:
+        """Replace `while_connected` for another ASGI server, which reports by a message that the client went away."""
+        task = cast("asyncio.Task[Any]", asyncio.current_task())
+        gone = False
+
+        async def watch() -> None:
+            nonlocal gone
+            while (await self._receive())["type"] != "http.disconnect":
+                pass
+            gone = True
+            task.cancel()
+
+        watcher = asyncio.create_task(watch())
+        try:
+            return await work
+        except asyncio.CancelledError:
+            if gone:
+                raise DisconnectedError from None
+            raise
+        finally:
+            watcher.cancel()
+
+    async def reply(self, reply: Reply) -> None:
+        """Send an answer; it is compressed if the client accepts that and the body has 1024 bytes or more."""
+        parts = reply.parts
+        length = sum(map(len, parts))
+        line, headers = self.line, reply.headers
+        if self.request_id:
+            headers["x-request-id"] = self.request_id
+        line.answered(str(reply.status))
+        if reply.compressible and length >= _WORTH_BYTES:
+            encoding = _encoding(self.header(b"accept-encoding"))
+            if encoding:
+                parts = [await self._compressed(parts, length, encoding)]
+                length = len(parts[0])
+                headers["content-encoding"] = encoding
+        line.sent_bytes = length
+        # The CORS middleware adds its headers in a `send` of its own, which `Cycle.answer` would bypass.
+        if self._cycle is not None and not self.service.cors_origins:
+            await self._cycle.answer(reply.status, reply.content_type, headers, parts, length)
+            return
+        headers["content-type"], headers["content-length"] = reply.content_type, str(length)
+        raw = [(k.encode("latin-1"), v.encode("latin-1")) for k, v in headers.items()]
+        await self._send({"type": "http.response.start", "status": reply.status, "headers": raw})
+        await self._send({"type": "http.response.body", "body": b"".join(parts)})
+
+    @staticmethod
+    async def _compressed(parts: Sequence[bytes | memoryview], length: int, encoding: str) -> bytes:
+        whole = b"".join(parts)
+        if length < _IN_THREAD_BYTES:
+            return _compress(whole, encoding)
+        return await asyncio.to_thread(_compress, whole, encoding)
+
+    def end(self) -> None:
+        """Give back the body's bytes and the place in the queue; count the request and log it."""
+        line = self.line
+        name = self.path.get("model", "") if self.model is None else self.model.name
+        if self.model is not None or (name and self.service.models.has(name)):
+            line.model = name
+        if self._cycle is not None and self._cycle.refused is not None:
+            status, line.code, line.sent_bytes = self._cycle.refused
+            line.answered(status)
+        self.service.counters.end("http", line)
+        line.log(self.identifier)
+        self.service.release(self._held)
+        self._held = 0
+        if self._admitted is not None:
+            self._admitted.inside -= 1
+            self._admitted.receiving -= not self._received
+            self._admitted = None
+
+
+def _encoding(accepted: str) -> str:
+    """Return the first encoding of ``Accept-Encoding`` that this server has, ``""`` if there is none."""
+    for part in accepted.lower().split(","):
+        name, _, quality = part.partition(";")
+        wanted = "".join(quality.split()).rstrip("0") not in ("q=", "q=0.")  # as of q=0.000
+        if name.strip() in _WINDOWS and wanted:
+            return name.strip()
+    return ""
+
+
+def _compress(body: bytes, encoding: str) -> bytes:
+    engine = zlib.compressobj(1, zlib.DEFLATED, _WINDOWS[encoding])
+    return engine.compress(body) + engine.flush()
+
+
+def _decompress(body: bytes, encoding: str, limit: int) -> bytes:
+    engine = zlib.decompressobj(_WINDOWS[encoding])
+    try:
+        found = engine.decompress(body, limit + 1)
+    except zlib.error as error:
+        raise InputError(f"the body is no {encoding}: {error}") from None
+    if len(found) > limit:
+        raise BodyTooLargeError(f"the body has more than {limit} bytes when it is decompressed")
+    if not engine.eof or engine.unused_data:
+        raise InputError(f"the body is no whole {encoding} stream")
+    return found

@@ -1,0 +1,143 @@
+"""The REST routes of shared memory, and of loading and unloading models, which ``--allow`` turns on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from headrace.errors import InputError
+from headrace_serve.errors import NotAllowedError
+from headrace_serve.http.exchange import Reply
+from headrace_serve.shared_memory import allowed, no_cuda_region
+
+if TYPE_CHECKING:
+    from headrace_serve.http.exchange import Exchange
+    from headrace_serve.keys import Right
+
+__all__ = ["MEMORY_ROUTES", "REPOSITORY_ROUTES", "json_object"]
+
+
+async def json_object(exchange: Exchange, *keys: str) -> dict[str, Any]:
+    """Return the body as a JSON object, ``{}`` for an empty body.
+
+    Args:
+        exchange: The request.
+        keys: The keys that the object may have.
+
+    Raises:
+        InputError: The body is no JSON object, or has other keys.
+    """
+    body = await exchange.body()
+    try:
+        found = orjson.loads(body) if body.strip() else {}
+    except orjson.JSONDecodeError as error:
+        raise InputError(f"the body is no JSON: {error}") from None
+    if not isinstance(found, dict) or not set(found) <= set(keys):
+        raise InputError("the body", expected=f"nothing, or an object with {', '.join(keys)}")
+    return found
+
+
+async def _status(exchange: Exchange) -> Reply:
+    regions = allowed(exchange.service.regions)
+    return Reply.json(regions.status(exchange.path.get("region", "")))
+
+
+def refuse_foreign(exchange: Exchange) -> None:
+    """Refuse a request of a page of another origin that would change something, where no key says whose it is.
+
+    A browser sends such requests for every page that somebody visits, also to addresses of the own machine; a page cannot
+    read the answer, but the change would be made.
+
+    Raises:
+        NotAllowedError: The header ``Origin`` is neither that of the server nor one of ``--cors-origin``.
+    """
+    origin = exchange.header(b"origin")
+    service = exchange.service
+    if not origin or service.keys is not None or "*" in service.cors_origins:
+        return
+    own = f"{exchange.scope['scheme']}://{exchange.header(b'host')}"
+    if origin not in (own, *service.cors_origins):
+        raise NotAllowedError(
+            f"pages of {origin[:80]!r} may change nothing here; name the origin by --cors-origin, or give clients keys"
+        )
+
+
+async def _register(exchange: Exchange) -> Reply:
+    refuse_foreign(exchange)
+    allowed(exchange.service.regions)
+    asked = await json_object(exchange, "key", "offset", "byte_size")
+    given = {"key": asked.get("key"), "offset": asked.get("offset", 0)}
+    size = asked.get("byte_size")
+    await exchange.service.change("register", exchange.path["region"], **given, byte_size=size)
+    return Reply.json({})
+
+
+async def _unregister(exchange: Exchange) -> Reply:
+    refuse_foreign(exchange)
+    allowed(exchange.service.regions)
+    await json_object(exchange)
+    await exchange.service.change("unregister", exchange.path.get("region", ""))
+    return Reply.json({})
+
+
+def _parameters(body: dict[str, Any]) -> dict[str, Any]:
+    parameters = body.get("parameters", {})
+    if not isinstance(parameters, dict):
+        raise InputError("parameters", expected="an object", got=type(parameters).__name__)
+    return parameters
+
+
+async def _load(exchange: Exchange) -> Reply:
+    return await _change(exchange, "load")
+
+
+async def _unload(exchange: Exchange) -> Reply:
+    return await _change(exchange, "unload")
+
+
+async def _change(exchange: Exchange, what: str) -> Reply:
+    refuse_foreign(exchange)
+    exchange.service.allowed_repository()
+    parameters = _parameters(await json_object(exchange, "parameters"))
+    await exchange.service.change(what, exchange.path["model"], parameters=list(parameters))
+    return Reply.json({})
+
+
+async def _cuda_status(exchange: Exchange) -> Reply:
+    """Give no region: there are none of CUDA."""
+    name = exchange.path.get("region", "")
+    if name:
+        raise no_cuda_region(name)
+    return Reply.json([])
+
+
+async def _cuda_unregister(exchange: Exchange) -> Reply:
+    """Unregister nothing; clients do so to begin and to end, whatever there is."""
+    await json_object(exchange)
+    return Reply.json({})
+
+
+_CUDA = "/v2/cudasharedmemory"
+_MEMORY = "/v2/systemsharedmemory"
+_REGION = f"{_MEMORY}/region/{{region}}"
+_MODEL = "/v2/repository/models/{model}"
+
+MEMORY_ROUTES: Final[tuple[tuple[str, str, Any, Right], ...]] = (
+    ("GET", f"{_MEMORY}/status", _status, "infer"),
+    ("GET", f"{_REGION}/status", _status, "infer"),
+    ("POST", f"{_REGION}/register", _register, "infer"),
+    ("POST", f"{_REGION}/unregister", _unregister, "infer"),
+    ("POST", f"{_MEMORY}/unregister", _unregister, "infer"),
+    ("GET", f"{_CUDA}/status", _cuda_status, "infer"),
+    ("GET", f"{_CUDA}/region/{{region}}/status", _cuda_status, "infer"),
+    ("POST", f"{_CUDA}/unregister", _cuda_unregister, "infer"),
+    ("POST", f"{_CUDA}/region/{{region}}/unregister", _cuda_unregister, "infer"),
+)
+"""Method, path, handler, and the right that the client's key needs, of shared memory."""
+
+REPOSITORY_ROUTES: Final[tuple[tuple[str, str, Any, Right], ...]] = (
+    ("POST", f"{_MODEL}/load", _load, "repository"),
+    ("POST", f"{_MODEL}/unload", _unload, "repository"),
+)
+"""The same of loading and unloading models."""

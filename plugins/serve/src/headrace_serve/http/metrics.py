@@ -1,0 +1,168 @@
+"""``/metrics``: the counters of the server and of each pipeline, in one registry of Prometheus.
+
+The metrics of a pipeline come from the probe ``Prometheus`` of headrace-observe, if that is installed; each
+sample gets the labels ``model`` and ``model_version``. The configurations need not name the probe. Its histograms hear of
+each request, which costs some microseconds, so they count from the first time that the metrics are asked for.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import headrace
+from headrace.errors import ClosedError, PluginError
+from headrace.hookspecs import attached
+from headrace_serve.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from headrace_serve.counters import Counters
+    from headrace_serve.models.model import Model
+    from headrace_serve.service import Service
+
+__all__ = ["Snapshot", "encoded"]
+
+_PROBE = "Prometheus"
+_ATTACHING = threading.Lock()
+
+
+class Snapshot:
+    """The state of the server at one moment; the event loop copies it, and another thread encodes it.
+
+    Attributes:
+        counters, models, connections, ready: Copied from `Service`.
+        fixed: The label of all samples that names the worker process, whose numbers they are; empty for a server of one.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self.counters: Counters = service.counters.copy()
+        self.models: list[Model] = list(service.models)
+        self.connections = service.connections()
+        self.ready = service.ready
+        worker = service.worker
+        self.fixed: dict[str, str] = {} if worker is None else {"worker": str(worker)}
+
+    def collect(self) -> Iterator[Any]:
+        """Return the families of metrics, as a collector of Prometheus does."""
+        yield from self._own()
+        yield from _of_process(self.fixed)
+        yield from _merged(_of_pipelines(self.models, self.fixed))
+
+    def _own(self) -> Iterator[Any]:
+        from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
+
+        fixed = self.fixed
+
+        def family(kind: Any, name: str, text: str, rows: Mapping[Any, float]) -> Any:
+            made = kind(f"headrace_serve_{name}", text, labels=[*labels, *fixed])
+            for values, value in rows.items():
+                made.add_metric([*values, *fixed.values()], value)
+            return made
+
+        now = self.counters
+        labels: tuple[str, ...] = ("route", "model", "status")
+        yield family(CounterMetricFamily, "requests", "Requests that were answered.", now.requests)
+        labels = ("route",)
+        for name, text, by_route in (
+            ("received_bytes", "Bytes of bodies that were received.", now.received_bytes),
+            ("sent_bytes", "Bytes of bodies that were sent.", now.sent_bytes),
+        ):
+            rows = {(route,): value for route, value in by_route.items()}
+            yield family(CounterMetricFamily, name, text, rows)
+        labels = ("kind", "outcome")
+        text = "Reloads of everything, and loads and unloads of models by requests."
+        yield family(CounterMetricFamily, "loads", text, now.loads)
+        labels = ("protocol",)
+        text = "Requests that are being received or answered."
+        rows = {(protocol,): value for protocol, value in now.in_flight.items()}
+        yield family(GaugeMetricFamily, "in_flight_requests", text, rows)
+        labels = ()
+        text = "Open connections of HTTP."
+        yield family(GaugeMetricFamily, "connections", text, {(): self.connections})
+        text = "Whether requests are accepted and every loaded model is ready."
+        yield family(GaugeMetricFamily, "ready", text, {(): float(self.ready)})
+
+
+def encoded(snapshot: Snapshot, accept: str) -> tuple[str, bytes]:
+    """Return the type and the text of the metrics, as ``Accept`` asks (OpenMetrics, or Prometheus' text).
+
+    Raises:
+        UnsupportedError: prometheus-client is not installed.
+    """
+    try:
+        from prometheus_client import CollectorRegistry
+        from prometheus_client.exposition import choose_encoder
+    except ImportError as error:
+        raise UnsupportedError(
+            'metrics need prometheus-client on the server: pip install "headrace-serve[metrics]"'
+        ) from error
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(snapshot)
+    encoder, kind = choose_encoder(accept)
+    return str(kind), bytes(encoder(registry))
+
+
+def _of_pipelines(models: Iterable[Model], fixed: Mapping[str, str]) -> Iterator[Any]:
+    """Return the families of each pipeline; ``fixed`` labels are the same for all of them."""
+    probe = _probe()
+    if probe is None:
+        return
+    for model in models:
+        labels = {**fixed, "model": model.name, "model_version": model.version}
+        for family in (*probe.families(model.pipe), *_times(probe, model)):
+            yield _labelled(family, labels)
+
+
+def _of_process(fixed: Mapping[str, str]) -> Iterator[Any]:
+    """Return the families of this process; there are none but on Linux."""
+    from prometheus_client import ProcessCollector
+
+    for family in ProcessCollector(registry=None).collect():
+        yield _labelled(family, fixed)
+
+
+def _times(probe: Any, model: Model) -> Iterable[Any]:
+    """Return the histograms of the times of requests, which count from the first call for the model on."""
+    from prometheus_client import Metric
+
+    with _ATTACHING:  # two clients may ask at a time
+        if model.histograms is None:
+            made = probe.histograms([*model.pipe.stats()["nodes"]])
+            try:
+                model.measured.enter_context(attached(model.pipe, made))
+            except ClosedError:
+                return ()
+            model.histograms = made
+    families: Iterable[Any] = model.histograms.families(Metric)
+    return families
+
+
+def _labelled(family: Any, labels: Mapping[str, str]) -> Any:
+    family.samples = [one._replace(labels={**labels, **one.labels}) for one in family.samples]
+    return family
+
+
+def _merged(families: Iterable[Any]) -> Iterable[Any]:
+    """Join the families of one name, because the text may contain a name only once."""
+    found: dict[str, Any] = {}
+    for family in families:
+        known = found.setdefault(family.name, family)
+        if known is not family:
+            known.samples.extend(family.samples)
+    return found.values()
+
+
+def _probe() -> Any:
+    """Return the class of the probe; None if it is not installed or cannot be used."""
+    for plugin in headrace.plugins.installed():
+        path = plugin.hooks["probes"].get(_PROBE) if plugin.usable else None
+        if path is not None:
+            try:
+                probe = plugin.load(path)
+            except PluginError:
+                continue
+            if hasattr(probe, "families") and hasattr(probe, "histograms"):
+                return probe
+    return None

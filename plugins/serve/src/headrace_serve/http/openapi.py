@@ -1,0 +1,315 @@
+"""The OpenAPI document of the server, and a self-contained page of documentation."""
+
+from __future__ import annotations
+
+import html
+import math
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from headrace_serve.datatypes import DATATYPES, ONLY_BINARY
+from headrace_serve.http.plain_route import file_input
+from headrace_serve.inference.classification import CLASSIFICATION
+from headrace_serve.inference.parameters import SEQUENCES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from headrace_serve.models.catalogue import Catalogue
+    from headrace_serve.models.model import Model
+    from headrace_serve.models.signature import Port
+
+__all__ = ["document", "page"]
+
+_FLAG = {"type": "boolean"}
+_WHOLE = {"type": "integer", "minimum": 0, "maximum": (1 << 63) - 1}
+_PARAMETERS: dict[str, Any] = {
+    "timeout": {**_WHOLE, "description": "Microseconds; 0: none."},
+    "priority": {**_WHOLE, "description": "1 is most urgent, 0 the default."},
+    "traceparent": {"type": "string"},
+    "binary_data_output": _FLAG,
+    "triton_enable_empty_final_response": _FLAG,
+}
+_PLACES = ("shared_memory_region", "shared_memory_offset", "shared_memory_byte_size")
+_ERROR = {"$ref": "#/components/schemas/Error"}
+_STATUSES = {
+    "400": "The request is wrong.",
+    "401": "There is no key, or a wrong one.",
+    "403": "The key does not allow this.",
+    "404": "There is no such model or version.",
+    "408": "The request was not received in time.",
+    "413": "The body is too large.",
+    "429": "The queue is full; see Retry-After.",
+    "500": "The pipeline failed.",
+    "503": "The server is shutting down; see Retry-After.",
+    "504": "The time is over.",
+}
+
+_KEYS: dict[str, Any] = {
+    "bearer": {"type": "http", "scheme": "bearer"},
+    "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+}
+
+
+def document(models: Catalogue, *, keyed: bool = False, below: str = "") -> dict[str, Any]:
+    """Return the document: every version of every model with its inputs and outputs.
+
+    Args:
+        models: The models.
+        keyed: Whether requests need a key; requests of health never do.
+        below: The path below which the application lies; ``""`` for none.
+    """
+    paths: dict[str, Any] = {
+        "/v2": _get("Name, version and extensions of the server"),
+        "/v2/health/live": _get("Whether the server runs", security=[]),
+        "/v2/health/ready": _get("Whether it accepts requests", security=[]),
+        "/v2/repository/index": {"post": _operation("The models and their state")},
+        "/v2/models/stats": _get("Statistics of all models"),
+    }
+    schemas: dict[str, Any] = {"Error": _error()}
+    for model in models:
+        places = [f"/v2/models/{model.name}/versions/{model.version}"]
+        if models.find(model.name) is model:
+            places.insert(0, f"/v2/models/{model.name}")
+        for place in places:
+            paths[place] = _get(f"Metadata of {model.name}")
+            paths[f"{place}/ready"] = _get(f"{model.name}: ready", security=[])
+            for end in ("config", "stats"):
+                paths[f"{place}/{end}"] = _get(f"{model.name}: {end}")
+            paths[f"{place}/infer"] = {"post": _infer(model)}
+        if len(places) == 2 and _can_run(model):
+            made_run, more = _run(model)
+            paths[f"/run/{model.name}"] = {"post": made_run}
+            schemas |= more
+    made: dict[str, Any] = {
+        "openapi": "3.1.0",
+        "info": {"title": "headrace-serve", "version": version("headrace-serve")},
+        "paths": paths,
+        "components": {"schemas": schemas},
+    }
+    if below:  # without it, clients take the paths for those of the whole host
+        made["servers"] = [{"url": below}]
+    if keyed:
+        made["components"]["securitySchemes"] = _KEYS
+        made["security"] = [{name: []} for name in _KEYS]
+    return made
+
+
+def _operation(summary: str, ok: dict[str, Any] | None = None) -> dict[str, Any]:
+    content = {"application/json": {"schema": _ERROR}}
+    responses: dict[str, Any] = {"200": {"description": "Done."}}
+    if ok is not None:
+        responses["200"]["content"] = {"application/json": {"schema": ok}}
+    for status, meaning in _STATUSES.items():
+        responses[status] = {"description": meaning, "content": content}
+    return {"summary": summary, "responses": responses}
+
+
+def _get(summary: str, **more: Any) -> dict[str, Any]:
+    return {"get": {**_operation(summary), **more}}
+
+
+def _infer(model: Model) -> dict[str, Any]:
+    inputs = [_tensor(port, model.signature.max_rows) for port in model.signature.inputs.values()]
+    names = list(model.signature.outputs)
+    schema = {
+        "type": "object",
+        "required": ["inputs"],
+        "additionalProperties": False,
+        "properties": {
+            "id": {"type": "string"},
+            "parameters": _open(
+                {
+                    **_PARAMETERS,
+                    "partial": _FLAG if model.signature.by_item else {"const": False},
+                    **dict.fromkeys(("inputs", *SEQUENCES), False),
+                },
+                "Others are for the pipeline.",
+            ),
+            "inputs": {
+                "type": "array",
+                "description": "Each input once; the server takes them in any order.",
+                "prefixItems": inputs,
+                "minItems": len([p for p in model.signature.inputs.values() if not p.optional]),
+                "maxItems": len(inputs),
+            },
+            "outputs": {
+                "type": "array",
+                "description": "The outputs that are wanted, each at most once; none: all.",
+                "items": _object(
+                    {"name": {"enum": names}, "parameters": _object(_of_outputs(model))}, "name"
+                ),
+                "maxItems": len(names),
+                "allOf": [
+                    {
+                        "contains": {"properties": {"name": {"const": name}}},
+                        "minContains": 0,
+                        "maxContains": 1,
+                    }
+                    for name in names
+                ],
+            },
+        },
+    }
+    made = _operation(f"Run {model.name} version {model.version}", {"type": "object"})
+    made["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+    binary = {"schema": {"type": "string", "format": "binary"}}
+    made["responses"]["200"]["content"]["application/octet-stream"] = binary
+    return made
+
+
+def _of_outputs(model: Model) -> dict[str, Any]:
+    """Return the parameters that every output of a model may have."""
+    found: dict[str, Any] = {"binary_data": _FLAG}
+    if all(port.datatype not in ("BYTES", "BF16") for port in model.signature.outputs.values()):
+        found[CLASSIFICATION] = {"type": "integer", "minimum": 1, "maximum": (1 << 31) - 1}
+    return found
+
+
+def _open(properties: dict[str, Any], description: str) -> dict[str, Any]:
+    """Return the schema of an object that may have other properties than these."""
+    return {"type": "object", "description": description, "properties": properties}
+
+
+def _object(properties: dict[str, Any], *required: str) -> dict[str, Any]:
+    made = {"type": "object", "additionalProperties": False, "properties": properties}
+    return {**made, "required": list(required)} if required else made
+
+
+def _tensor(port: Port, max_rows: int | None) -> dict[str, Any]:
+    axes: list[dict[str, Any]] = [
+        {"type": "integer", "minimum": 0} if n < 0 else {"const": n} for n in port.shape
+    ]
+    if port.batch_axis is not None and port.shape[port.batch_axis] < 0:
+        most = {} if max_rows is None else {"maximum": max_rows}
+        axes[port.batch_axis] = {"type": "integer", "minimum": 1, **most}
+    shape = {"type": "array", "prefixItems": axes, "minItems": len(axes), "maxItems": len(axes)}
+    data: dict[str, Any] = {
+        "type": "array",
+        "description": "As many elements as the shape says, in row-major order; nested lists are accepted too.",
+        "items": _element(port.datatype),
+    }
+    if all(n >= 0 for n in port.shape):
+        data["minItems"] = data["maxItems"] = math.prod(port.shape)
+    fields: dict[str, Any] = {
+        "name": {"const": port.name},
+        "datatype": {"const": port.datatype},
+        "shape": shape,
+    }
+    if port.datatype in ONLY_BINARY:
+        size = {"binary_data_size": {"type": "integer", "minimum": 0}}
+        fields["parameters"] = _object(size, "binary_data_size")
+        return _object(fields, *fields)
+    elsewhere = dict.fromkeys(("binary_data_size", *_PLACES), False)
+    more = {"parameters": _open(elsewhere, "They are for the pipeline.")}
+    return _object({**fields, "data": data, **more}, *fields, "data")
+
+
+def _element(datatype: str) -> dict[str, Any]:
+    """Give the schema of one element in JSON."""
+    dtype: Any = DATATYPES[datatype]
+    if datatype in ("BOOL", "BYTES"):
+        return {"type": "boolean" if datatype == "BOOL" else "string"}
+    if dtype.kind == "f":
+        most = float(np.finfo(dtype).max)
+        return {"type": "number", "minimum": -most, "maximum": most}
+    info: Any = np.iinfo(dtype)
+    return {"type": "integer", "minimum": int(info.min), "maximum": int(info.max)}
+
+
+def _can_run(model: Model) -> bool:
+    """Return whether the plain route takes bodies for a model."""
+    return model.takes_json or model.fields is not None or file_input(model) is not None
+
+
+def _run(model: Model) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the operation of the plain route, and the schemas to which its body refers."""
+    file_name = None if model.takes_json else file_input(model)
+    made = _operation(f"Run {model.name}", {"type": "object"})
+    file = {"schema": {"type": "string", "format": "binary"}}
+    files = {"type": "array", "items": file["schema"], "minItems": 1}
+    form = {"schema": {"type": "object", "required": ["file"], "properties": {"file": files}}}
+    content: dict[str, Any] = {}
+    schemas: dict[str, Any] = {}
+    if file_name is not None:
+        content = {"application/octet-stream": file, "multipart/form-data": form}
+    if model.fields is not None:
+        schema, schemas = model.fields.schema(f"{model.name}.{model.version}")
+        content = {"application/json": {"schema": schema}, **content}
+        wrong = made["responses"]["400"]["content"]
+        made["responses"]["422"] = {"description": "A field is wrong.", "content": wrong}
+    elif model.takes_json:
+        content = {"application/json": {"schema": {}}}
+    made["requestBody"] = {"required": True, "content": content}
+    made["parameters"] = [
+        {"name": name, "in": "query", "schema": {"type": "integer", "minimum": 0}}
+        for name in ("timeout", "priority")
+    ]
+    made["parameters"].append({"name": "traceparent", "in": "query", "schema": {"type": "string"}})
+    made["parameters"] += [
+        {"name": port.name, "in": "query", "required": True, "schema": _of_text(port)}
+        for port in model.signature.inputs.values()
+        if file_name is not None and port.name != file_name and model.fields is None
+    ]
+    return made, schemas
+
+
+def _of_text(port: Port) -> dict[str, Any]:
+    """Return the schema of an input that is a parameter of the query."""
+    if port.datatype in ("BOOL", "BYTES"):
+        return {"type": "boolean" if port.datatype == "BOOL" else "string"}
+    return {"type": "number" if port.datatype.startswith("FP") else "integer"}
+
+
+def _error() -> dict[str, Any]:
+    return {
+        "type": "object",
+        "required": ["error", "code", "node", "id"],
+        "properties": {
+            "error": {"type": "string"},
+            "code": {"type": "string"},
+            "node": {"type": ["string", "null"]},
+            "id": {"type": "string"},
+        },
+    }
+
+
+_PAGE = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>headrace-serve</title>
+<style>body{{font:16px/1.5 sans-serif;max-width:60em;margin:2em auto;padding:0 1em}}
+code,pre{{background:#f3f3f3;padding:.1em .3em}}td{{padding:.2em 1em .2em 0}}</style>
+<h1>headrace-serve {version}</h1>
+<p>The Open Inference Protocol; its description is in <a href="openapi.json">openapi.json</a>.</p>
+{models}
+"""
+_MODEL = """<h2>{name}, version {version}</h2>
+<p><code>POST /v2/models/{name}/versions/{version}/infer</code></p>
+<table>{rows}</table>
+"""
+_FORM = """<p><code>POST /run/{name}</code></p>
+<p><input type="file" onchange="fetch('run/{name}',{{method:'POST',body:this.files[0]}})
+.then(answer=>answer.text()).then(text=>this.nextElementSibling.textContent=text)"><pre></pre></p>
+"""
+
+
+def page(models: Catalogue) -> str:
+    """Return a page of HTML: the inputs and outputs of each model, and a form for each model that takes a file."""
+    parts = []
+    for model in models:
+        inputs = model.signature.inputs.values()
+        rows = _rows("input", (port for port in inputs if not port.optional))
+        rows += _rows("optional input", (port for port in inputs if port.optional))
+        rows += _rows("output", model.signature.outputs.values())
+        parts.append(_MODEL.format(name=model.name, version=model.version, rows=rows))
+        if models.find(model.name) is model and file_input(model) and not model.takes_json:
+            parts.append(_FORM.format(name=model.name))
+    return _PAGE.format(version=version("headrace-serve"), models="".join(parts))
+
+
+def _rows(kind: str, ports: Iterable[Port]) -> str:
+    return "".join(
+        f"<tr><td>{kind}<td>{html.escape(port.name)}<td>{port.datatype}<td>{list(port.shape)}"
+        for port in ports
+    )

@@ -1,0 +1,404 @@
+"""``POST /run/{model}``: the body is the file, the query has the other inputs; no client library is needed."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
+
+import numpy as np
+import orjson
+
+from headrace import keys
+from headrace.errors import HeadraceError, InputError
+from headrace_serve.aside import apart
+from headrace_serve.datatypes import from_text
+from headrace_serve.errors import refusal
+from headrace_serve.http.exchange import Reply
+from headrace_serve.http.multipart import read_files
+from headrace_serve.inference.messages import Tensor
+from headrace_serve.inference.requests import request_of
+from headrace_serve.inference.results import (
+    JSON,
+    as_json_text,
+    as_plain_array,
+    elements_of,
+    outputs_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from headrace_serve.http.exchange import Exchange
+    from headrace_serve.http.multipart import File
+    from headrace_serve.models.model import Model
+    from headrace_serve.models.signature import Port
+
+__all__ = ["Query", "file_input", "reads_json", "run"]
+
+_PARAMETERS = ("timeout", "priority")
+_MOST_PARAMETERS = 100
+_ELEMENT_BYTES = 16
+"""About as many bytes of JSON take as long to read as one element of BYTES."""
+_JSON_RANGES = (JSON, "application/*", "*/*")
+"""The media ranges that cover JSON, the narrowest first; the first of them in ``Accept`` gives JSON's quality."""
+
+_PICTURES = {b"\xff\xd8\xff": "image/jpeg", b"\x89PNG\r\n\x1a\n": "image/png", b"GIF8": "image/gif"}
+"""The first bytes of picture files, with their type. WebP is not listed, because `_kind_of` checks two places of it.
+"""
+
+_PICTURE_KINDS = frozenset({*_PICTURES.values(), "image/webp"})
+"""Types of pictures, which `_kind_of` recognizes by content; other bytes are never sent under such a type."""
+
+_KIND = re.compile(r"[a-z0-9.+_*-]+/[a-z0-9.+_*-]+")
+_ANY_BYTES = "application/octet-stream"
+_QUALITY = re.compile(r"q=(0(\.[0-9]{0,3})?|1(\.0{0,3})?)")
+_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_REFUSED = frozenset(keys.RESERVED) - {keys.COLOR, keys.BOX, keys.REQUEST_ID}
+"""Keys of a request that decide how it is run; a client must not set them."""
+
+
+def file_input(model: Model) -> str | None:
+    """Return the name of the input that the body becomes.
+
+    It is the only input whose items are BYTES; of several such inputs, the one with the key ``data``. None if there
+    is no such input, or if another input is not a single value: a query can hold only single values.
+    """
+    ports = model.signature.inputs
+    files = [name for name, port in ports.items() if port.each and port.datatype == "BYTES"]
+    if len(files) > 1:
+        files = [name for name in files if ports[name].key == keys.DATA]
+    others = [port for name, port in ports.items() if name not in files[:1]]
+    return files[0] if files and all(map(_is_single, others)) else None
+
+
+def _is_single(port: Port) -> bool:
+    return all(axis in (-1, 1) for axis in port.shape) and port.datatype != "BF16"
+
+
+async def run(exchange: Exchange) -> Reply:
+    """Answer one request: its body is one file, or multipart with several files, each with its own outcome.
+
+    The query may have ``timeout`` (microseconds) and ``priority``. Its other keys are the model's other
+    inputs, or keys of the request of the pipeline, whose values are text. The answer for one file is the outputs
+    by name as JSON (``{"result": ...}``), or the bytes of the only output if ``Accept`` asks for their type.
+    """
+    service = exchange.service
+    try:
+        model = exchange.model = service.find(exchange.path["model"], key=exchange.share_key)
+        query = _read_query(model, exchange)
+    except HeadraceError:
+        exchange.identifier = _identifier_in(exchange.scope["query_string"])
+        raise
+    exchange.identifier = query.identifier
+    exchange.admit(model)
+    body = await exchange.body()
+    # A reload or a load may have replaced the model while the body was received.
+    now = service.again(exchange.path["model"], key=exchange.share_key)
+    if now is not model:
+        model, query = now, _read_query(now, exchange)
+    traceparent, kind = exchange.header(b"traceparent"), exchange.header(b"content-type")
+    if query.reads_json or not kind.lower().startswith("multipart/"):
+        content: Any = body
+        if query.reads_json:
+            content = await apart(len(body) // _ELEMENT_BYTES, _fields_in, model, body)
+        request, parameters = query.asked(content, traceparent)
+        if exchange.request_id:
+            request.setdefault(keys.REQUEST_ID, exchange.request_id)
+        asked = service.run(model, request, parameters, exchange.line)
+        result = await exchange.while_connected(asked)
+        accepted = exchange.header(b"accept").strip() or "*/*"
+        return await apart(elements_of(result), _reply, model, result, accepted)
+    files = read_files(body, kind, service.limits.narrowed(model.limits).max_items)
+
+    async def outcome(file: File) -> bytes:
+        answer: dict[str, Any] = {"name": file.name}
+        try:
+            request, parameters = query.asked(file.content, traceparent)
+            if exchange.request_id:
+                request.setdefault(keys.REQUEST_ID, exchange.request_id)
+            result = await service.run(model, request, parameters, exchange.line)
+            text = await apart(elements_of(result), _document, outputs_of(model, result))
+        except HeadraceError as error:
+            why = refusal(error, debug=service.debug_errors)
+            answer |= {"error": why.text, "code": why.code, "node": why.node}
+            return orjson.dumps(answer)
+        return orjson.dumps(answer)[:-1] + b"," + text[1:]
+
+    async def outcomes() -> list[bytes]:
+        return await asyncio.gather(*map(outcome, files))
+
+    found = await exchange.while_connected(outcomes())
+    return Reply.of_inference([b'{"outcomes":[' + b",".join(found) + b"]}"], JSON)
+
+
+def reads_json(model: Model, kind: str) -> bool:
+    """Return whether a model reads bodies of a media type as JSON: by its fields, or always."""
+    if model.takes_json:
+        return True
+    return model.fields is not None and kind.partition(";")[0].strip().lower() == JSON
+
+
+def _fields_in(model: Model, body: bytes) -> dict[str, Any]:
+    """Return the keys of the request in a body of JSON.
+
+    Raises:
+        InputError: It is no JSON.
+        FieldError: A field is wrong.
+    """
+    if model.fields is not None:
+        return model.fields.read(body)
+    try:
+        return {keys.DATA: orjson.loads(body)}
+    except orjson.JSONDecodeError as error:
+        raise InputError(f"the body is no JSON: {error}") from None
+
+
+def _read_query(model: Model, exchange: Exchange) -> Query:
+    text: bytes = exchange.scope["query_string"]
+    as_json = reads_json(model, exchange.header(b"content-type"))
+    kept = b"json?" + text if as_json else text
+    query = model.queries.get(kept)
+    if query is None:
+        query = Query(model, text, as_json=as_json)
+        model.queries.keep(kept, query)
+    return query
+
+
+class Query:
+    """The query of a request, parsed once: the request of the pipeline for each file, without the file.
+
+    Attributes:
+        identifier: The key ``request_id``, which is the id of the request; ``""`` without it.
+        reads_json: Whether the body is JSON, and not a file.
+
+    Args:
+        model: The model that the request is for.
+        text: The query string.
+        as_json: Whether the body is JSON.
+
+    Raises:
+        InputError: The model takes no file, or the query is wrong.
+    """
+
+    def __init__(self, model: Model, text: bytes, *, as_json: bool = False) -> None:
+        self.reads_json = as_json
+        file = "" if as_json else file_input(model)
+        if file is None:
+            raise InputError(
+                f"model {model.name!r} takes tensors, not a file",
+                hint=f"Use POST /v2/models/{model.name}/infer.",
+            )
+        self._parameters: dict[str, Any] = {}
+        more: dict[str, str] = {}
+        tensors = [Tensor(file, "BYTES", (1,), np.array([b""], object))]
+        inputs: Mapping[str, Port] = {} if as_json else model.signature.inputs
+        for name, value in _given(text).items():
+            if name in _PARAMETERS:
+                self._parameters[name] = _whole(name, value)
+            elif name == "traceparent":
+                self._parameters[name] = value
+            elif name in inputs and name != file:
+                tensors.append(_single(inputs[name], value))
+            elif _KEY.fullmatch(name) is None or name in _REFUSED or name == file:
+                raise InputError(
+                    f"query parameter {name!r}",
+                    expected=f"{', '.join(_PARAMETERS)}, or a key that a client may set: a name as "
+                    f"'threshold', and none of {', '.join(sorted({file, *_REFUSED}))}",
+                )
+            else:
+                more[name] = value
+        self._request: dict[str, Any] = more if as_json else request_of(model, tensors, more)
+        for value in self._request.values():
+            if isinstance(value, np.ndarray):
+                value.flags.writeable = False  # requests of several clients share the array
+        self._file = inputs.get(file)
+        self.identifier = more.get(keys.REQUEST_ID, "")
+
+    def asked(
+        self, body: bytes | dict[str, Any], traceparent: str
+    ) -> tuple[dict[str, Any], Mapping[str, Any]]:
+        """Give the request of the pipeline for one file, and its parameters.
+
+        Args:
+            body: The file, or the keys in a body of JSON.
+            traceparent: The header ``traceparent``, ``""`` without one.
+
+        Raises:
+            InputError: The model takes text, and the file is not UTF-8; or a key is in the query, too.
+        """
+        if isinstance(body, dict):
+            twice = next((name for name in body if name in self._request), None)
+            if twice is not None:
+                raise InputError(f"{twice!r} is in the query and in the body")
+            request = {**self._request, **body}
+        else:
+            request = {**self._request, **self._file_key(body)}
+        if traceparent and "traceparent" not in self._parameters:
+            return request, {**self._parameters, "traceparent": traceparent}
+        return request, self._parameters
+
+    def _file_key(self, body: bytes) -> dict[str, bytes | str]:
+        """Return the key that holds the file."""
+        port: Any = self._file
+        if not port.text:
+            return {port.key: body}
+        try:
+            return {port.key: body.decode("utf-8")}
+        except UnicodeDecodeError:
+            raise InputError(f"input {port.name!r} is no UTF-8 text") from None
+
+
+def _given(query: bytes) -> dict[str, str]:
+    """Return the parameters of a query."""
+    if query.count(b"&") >= _MOST_PARAMETERS:
+        raise InputError("the query", expected=f"at most {_MOST_PARAMETERS} parameters")
+    found: dict[str, str] = {}
+    for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
+        if name in found:
+            raise InputError(f"query parameter {name!r} is there twice")
+        found[name] = value
+    return found
+
+
+def _identifier_in(query: bytes) -> str:
+    """Return the id in the query of a request that is refused, for its answer; ``""`` without one."""
+    try:
+        return _given(query).get(keys.REQUEST_ID, "")
+    except InputError:
+        return ""
+
+
+def _whole(name: str, value: str) -> int:
+    if not (value.isascii() and value.isdecimal()) or len(value) > 18:
+        unit = " of microseconds" if name == "timeout" else ""
+        raise InputError(
+            f"query parameter {name!r}", expected=f"a whole number{unit}", got=value[:40]
+        )
+    return int(value)
+
+
+def _single(port: Port, text: str) -> Tensor:
+    """Give the tensor of one element for a value of the query."""
+    shape = (1,) * len(port.shape)
+    array: Any = np.empty(shape, object)
+    if port.datatype == "BYTES":
+        array.reshape(-1)[0] = text.encode()
+        return Tensor(port.name, port.datatype, shape, array)
+    try:
+        array = from_text(port.datatype, text).reshape(shape)
+    except (ValueError, OverflowError):
+        raise InputError(
+            f"query parameter {port.name!r}", expected=f"a value of {port.datatype}", got=text[:40]
+        ) from None
+    return Tensor(port.name, port.datatype, shape, array)
+
+
+def _reply(model: Model, result: Any, accepted: str) -> Reply:
+    """Return the answer in the form that ``Accept`` prefers: JSON, or the bytes of the only output.
+
+    Text is sent as JSON if the client accepts JSON at all. A browser could otherwise take it for HTML, and would run
+    a page that another client may have sent. A picture, or other bytes that are no text, cannot be JSON, and are sent
+    if their type is accepted.
+    """
+    outputs = outputs_of(model, result)
+    only = next(iter(outputs.values())) if len(outputs) == 1 else None
+    if accepted == "*/*" and not isinstance(only, bytes):
+        return Reply.of_inference([_document(outputs)], JSON)
+    ranges = _ranges(accepted)
+    said = [ranges[name] for name in _JSON_RANGES if name in ranges]
+    json_quality = said[0] if said else 0.0
+    kind, raw_quality = _preferred(ranges)
+    as_bytes = isinstance(only, bytes) and raw_quality > json_quality
+    if isinstance(only, bytes) and (own := _kind_of(only)) is not None:
+        main = f"{own.partition('/')[0]}/*"
+        covering = [ranges[name] for name in (own, main, "*/*") if name in ranges]
+        kind, raw_quality = own, covering[0] if covering else 0.0
+        if not raw_quality:
+            kind, raw_quality = _ANY_BYTES, ranges.get(_ANY_BYTES, 0.0)
+        as_bytes = raw_quality > 0
+    elif isinstance(only, bytes) and not raw_quality and ranges.get("*/*") and not _is_text(only):
+        raw_quality, as_bytes = ranges["*/*"], True
+    if json_quality and not as_bytes:
+        return Reply.of_inference([_document(outputs)], JSON)
+    if not isinstance(only, (bytes, str)) or not raw_quality:
+        what = f"accept: the result is no {accepted[:80]!r}"
+        raise InputError(what, expected=" or ".join(_kinds_for(only)))
+    raw = only.encode("utf-8", "surrogatepass") if isinstance(only, str) else only
+    return Reply.of_inference([raw], kind)
+
+
+def _kind_of(content: bytes) -> str | None:
+    """Return the media type of a picture; None for other bytes."""
+    if content.startswith(b"RIFF"):
+        return "image/webp" if content[8:12] == b"WEBP" else None
+    return next((kind for begins, kind in _PICTURES.items() if content.startswith(begins)), None)
+
+
+def _kinds_for(only: Any) -> list[str]:
+    """Return media types in which a client can have a result; ``only`` is the only output, or None."""
+    if not isinstance(only, bytes):
+        return [JSON, "text/plain"] if isinstance(only, str) else [JSON]
+    kind = _kind_of(only) or (JSON if _is_text(only) else None)
+    return [_ANY_BYTES] if kind is None else [kind, _ANY_BYTES]
+
+
+def _is_text(content: bytes) -> bool:
+    try:
+        content.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _ranges(accepted: str) -> dict[str, float]:
+    """Return the media ranges in a header ``Accept`` with their qualities, from 0 to 1."""
+    ranges: dict[str, float] = {}
+    for part in accepted.lower().split(","):
+        name, *parameters = (one.strip() for one in part.split(";"))
+        quality = 1.0
+        for one in parameters:
+            if _QUALITY.fullmatch(one):
+                quality = float(one[2:])
+        ranges[name] = quality
+    return ranges
+
+
+def _preferred(ranges: dict[str, float]) -> tuple[str, float]:
+    """Return the media type of the greatest quality that is neither JSON nor a picture, and its quality."""
+    kind, best = "", 0.0
+    for name, quality in ranges.items():
+        if name not in _JSON_RANGES and name not in _PICTURE_KINDS and quality > best:
+            kind, best = name, quality
+    if kind == "text/*":
+        return "text/plain", best
+    known = _KIND.fullmatch(kind) and "*" not in kind
+    return kind if known else _ANY_BYTES, best
+
+
+def _document(outputs: Mapping[str, Any]) -> bytes:
+    """Return the outputs as an object of JSON."""
+    parts = [
+        orjson.dumps(name) + b":" + _json_value(name, value) for name, value in outputs.items()
+    ]
+    return b"{" + b",".join(parts) + b"}"
+
+
+def _json_value(name: str, value: Any) -> bytes:
+    if type(value) is int:  # fast, for the most frequent result: the number of a class
+        return b"%d" % value
+    try:
+        if isinstance(value, bytes):
+            value = value.decode("utf-8")
+        elif isinstance(value, (list, tuple, np.ndarray)):
+            array = as_plain_array(value)
+            if array is not None and array.dtype.kind in "OS":
+                texts = [one.decode() if isinstance(one, bytes) else one for one in array.flat]
+                value = np.array(texts, object).reshape(array.shape)
+    except UnicodeDecodeError:
+        raise InputError(
+            f"output {name!r} is no text",
+            hint="Send one file as the body, and ask with Accept for image/jpeg or application/octet-stream.",
+        ) from None
+    return as_json_text(value).encode("utf-8", "backslashreplace")

@@ -1,0 +1,399 @@
+"""An HTTP connection with bounds: on the size of heads, on how long and how slowly a client sends and receives."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from headrace_serve.http.cycle import Cycle, refusal_bytes
+from headrace_serve.http.exchange import CYCLE
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from headrace_serve.counters import Counters
+    from headrace_serve.limits import Limits
+
+__all__ = ["protocol_class"]
+
+logger = logging.getLogger("headrace.serve")
+
+_OF_UPGRADE = (b"upgrade", b"http2-settings")
+"""Headers and values of ``Connection`` with which a client asks for another protocol."""
+
+_TRAILERS: Any = deque(maxlen=0)
+"""Drops the headers behind a body, which nobody reads."""
+
+_ASGI = {"version": "3.0", "spec_version": "2.3"}
+
+
+def protocol_class(limits: Limits, counters: Counters) -> type[HttpToolsProtocol]:
+    """Return the class of connections with these limits; they count the requests that they refuse themselves."""
+
+    class Protocol(_LimitedProtocol):
+        _limits = limits
+        _counters = counters
+
+    return Protocol
+
+
+class _LimitedProtocol(HttpToolsProtocol):
+    """Adds bounds to uvicorn's protocol for which uvicorn has no setting, with three timers.
+
+    The first watches receiving. It runs while a request is incomplete after a read, and from the start of a
+    connection to its first byte, and ends a connection whose request is late or whose body comes too slowly. If a
+    request is answered before its body is complete, the rest is read and dropped. Closing a connection with unread
+    bytes would reset it, and a client that still sends would lose its answer.
+
+    The second watches sending. It runs while the buffer of the connection is full, or is not empty after the last
+    byte of an answer: a client that receives nothing would otherwise hold the buffer for ever.
+
+    The third ends an idle connection. No answer restarts it; when it is due, it checks when the last answer was.
+
+    Reads that contain neither the end of a head nor any of a body are also counted, because the parser keeps an
+    incomplete header and copies it with each read.
+    """
+
+    _limits: Limits
+    _counters: Counters
+    _receiving: asyncio.TimerHandle | None = None
+    _sending: asyncio.TimerHandle | None = None
+    _idle: asyncio.TimerHandle | None = None
+    _idle_since = 0.0
+    _ends = 0.0
+    _body_bytes = 0
+    _head_bytes = 0
+    _is_silent = False
+    _incomplete = False
+    _in_body = False
+    _was_in_body = False
+    _refused = False
+    _ignores = False
+    _upgrade = False
+    _answered: Cycle | None = None
+    _last: asyncio.Future[None] | None = None
+
+    def is_fresh(self, since: float) -> bool:
+        """Return whether a request is being received, or the connection is newer than ``since`` and has had none."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            return False
+        return self._incomplete or (self.cycle is None and self._idle_since >= since)
+
+    def is_used(self, since: float) -> bool:
+        """Return whether the last answer was given after ``since``, a time of the loop, and no request has begun."""
+        if self.cycle is None or not self.cycle.response_complete:
+            return False
+        return not self._incomplete and self._idle_since >= since
+
+    def last_request(self) -> asyncio.Future[None]:
+        """End the connection with its next answer; give a future that is done once the request is received."""
+        self._last = self.loop.create_future()
+        if self.transport.is_closing():
+            self._last.set_result(None)
+        return self._last
+
+    def _settle_last(self) -> None:
+        if self._last is not None and not self._last.done():
+            self._last.set_result(None)
+
+    def connection_made(self, transport: Any) -> None:
+        """Accept a connection, or refuse it if there are too many."""
+        super().connection_made(transport)
+        self._idle_since = self.loop.time()
+        if len(self.connections) > self._limits.max_connections:
+            self._refuse(503, "too many connections", "overloaded", retry=True)
+            return
+        self._start_receiving()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget a connection."""
+        self._stop_receiving()
+        self._stop_sending()
+        if self._idle is not None:
+            self._idle.cancel()
+        super().connection_lost(exc)
+        if self._answered is not None:
+            self._answered.lose()  # uvicorn does this only for the last request, and this one may be before it
+        self._settle_last()
+
+    def data_received(self, data: bytes) -> None:
+        """Parse bytes of the client; drop them if the connection is about to end."""
+        if self._refused or self._ignores:
+            return
+        self._is_silent = True
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserError:
+            if not self._refused_head():
+                logger.debug("a client of %s sent bytes that are no HTTP", self.client)
+                self.send_400_response("Invalid HTTP request received.")
+            return
+        except httptools.HttpParserUpgrade as raised:
+            if self._upgrade:
+                self._read_again(data[raised.args[0] :])
+                return
+        if self._incomplete and not self._refused:
+            if self._receiving is None:
+                self._start_receiving()
+            if self._is_silent:
+                self._head_bytes += len(data)
+                self._refused_head()
+            elif self._in_body:
+                self.cycle.taken()  # type: ignore[attr-defined]
+
+    def _read_again(self, rest: bytes) -> None:
+        """Parse a request that asks for another protocol again without those headers; a server may ignore them.
+
+        Behind such a head the parser expects the other protocol, and would lose the body. HTTP/2 clients that try
+        an upgrade without TLS send such heads, with bodies.
+        """
+        self._upgrade = False
+        method, version = self.parser.get_method(), self.parser.get_http_version().encode()
+        lines = [b"%b %b HTTP/%b" % (method, self.url, version)]
+        for name, value in self.headers:
+            if name == b"connection":
+                kept = [one.strip() for one in value.lower().split(b",")]
+                value = b", ".join(one for one in kept if one not in _OF_UPGRADE)
+            if value and name not in _OF_UPGRADE:
+                lines.append(name + b": " + value)
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self.data_received(b"\r\n".join([*lines, b"", b""]) + rest)
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer bytes that are no HTTP with 400, and close; see `_refuse_rest`."""
+        self._refuse_rest(400, msg, "http")
+
+    def _refused_head(self) -> bool:
+        """Refuse a head that is too large; return whether it is."""
+        most = self._limits.max_header_bytes
+        if self._head_bytes > most:
+            self._refuse_rest(431, f"the headers have more than {most} bytes", "headers_too_large")
+        return self._head_bytes > most
+
+    def _refuse_rest(self, status: int, text: str, code: str) -> None:
+        """Refuse a request that cannot be parsed or comes too late, and close.
+
+        If it follows a whole request that is not answered yet, it is ignored, so that this request keeps its
+        answer; the connection ends with that answer. A request that has its answer gets no second one.
+        """
+        self._incomplete = False
+        cycle = self.cycle
+        if cycle is not None and cycle.response_complete and cycle.more_body:
+            self._ignores = True
+            self.transport.close()
+            return
+        if cycle is not None and not cycle.response_complete:
+            if not cycle.more_body:
+                cycle.keep_alive = False
+                self._ignores = True
+                return
+            cycle.disconnected = True  # the rest of its body cannot be parsed
+            cycle.message_event.set()
+        self._refuse(status, text, code)
+
+    def on_message_begin(self) -> None:
+        """Begin a request."""
+        self.url = b""
+        self.headers = []
+        self._head_bytes = self._body_bytes = 0
+        self._in_body = self._was_in_body = self._is_silent = False
+        self._incomplete = True
+        if self._receiving is not None:
+            self._stop_receiving()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header; `data_received` bounds a head of several reads, `on_headers_complete` a head of one."""
+        self.headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        """Start the application for the request, or queue it behind the one before on this connection."""
+        size = len(self.url) + sum(map(len, chain.from_iterable(self.headers)))
+        if size > self._limits.max_header_bytes:
+            self._head_bytes = size
+            raise ValueError("the headers are too large")  # `data_received` answers
+        self._is_silent = False
+        parser = self.parser
+        if parser.should_upgrade() and parser.get_method() != b"CONNECT":
+            self._upgrade = True
+            return
+        url = httptools.parse_url(self.url)
+        path = url.path.decode("ascii")
+        version = parser.get_http_version()
+        scope: Any = {
+            "type": "http",
+            "asgi": _ASGI,
+            "http_version": version,
+            "server": self.server,
+            "client": self.client,
+            "scheme": self.scheme,
+            "root_path": "",
+            "headers": self.headers,
+            "state": {},
+            "method": parser.get_method().decode("ascii"),
+            "path": unquote(path) if "%" in path else path,
+            "raw_path": url.path,
+            "query_string": url.query or b"",
+        }
+        headers = dict(self.headers)
+        self.headers = _TRAILERS
+        before: Any = self.cycle
+        self.cycle = scope[CYCLE] = cycle = Cycle(
+            scope,
+            self.transport,
+            self.flow,
+            headers,
+            self.tasks,
+            keep_alive=version != "1.0" and parser.should_keep_alive() and self._last is None,
+            expects_100=b"expect" in headers and headers[b"expect"].lower() == b"100-continue",
+            on_response=self.on_response_complete,
+        )
+        if before is None or (before.response_complete and before.keep_alive):
+            self._start_asgi_task(cycle, self.app)
+        elif not before.response_complete:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((cycle, self.app))
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        self._answered = cycle
+        cycle.task = task = self.loop.create_task(cycle.run_asgi(app))
+        self.tasks.add(task)
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of the body; drop it if the request is answered already."""
+        self._in_body = True
+        self._is_silent = False
+        self._head_bytes = 0
+        size = len(body)
+        self._body_bytes += size
+        cycle: Any = self.cycle
+        if not cycle.response_complete:
+            cycle.pieces.append(body)
+            cycle.unread += size
+
+    def on_message_complete(self) -> None:
+        """End a request."""
+        if self._upgrade:
+            return
+        self._incomplete = False
+        if self._receiving is not None:
+            self._stop_receiving()
+        if self._last is not None:
+            self._settle_last()
+        cycle: Any = self.cycle
+        if cycle is not None:
+            cycle.more_body = False
+            if cycle.response_complete and not cycle.keep_alive:
+                self.transport.close()
+            if cycle.event is not None:
+                cycle.event.set()
+
+    def on_response_complete(self) -> None:
+        """End an answer: begin the next request that waits, or be idle."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        if self.flow.read_paused:
+            self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+        else:
+            self._idle_since = self.loop.time()
+            if self._idle is None:
+                self._idle = self.loop.call_later(self._limits.keep_alive_s, self._look_at_idle)
+        if self._sending is None and self.transport.get_write_buffer_size():
+            self._start_sending()
+
+    def _look_at_idle(self) -> None:
+        """End the connection if it has been idle for too long; during a request the next answer sets the timer."""
+        self._idle = None
+        if self._incomplete or self.cycle is None or not self.cycle.response_complete:
+            return
+        left_s = self._idle_since + self._limits.keep_alive_s - self.loop.time()
+        if left_s <= 0.001:
+            self.transport.close()
+        else:
+            self._idle = self.loop.call_later(left_s, self._look_at_idle)
+
+    def pause_writing(self) -> None:
+        """Pause sending, because the connection's buffer is full, and watch how fast the client empties it."""
+        super().pause_writing()
+        if self._sending is None:
+            self._start_sending()
+
+    def resume_writing(self) -> None:
+        """Go on sending, because the connection's buffer has room again."""
+        super().resume_writing()
+        self._stop_sending()
+
+    def _start_receiving(self) -> None:
+        self._ends = self.loop.time() + self._limits.receive_timeout_s
+        self._look_later(self._limits.receive_timeout_s)
+
+    def _look_later(self, left_s: float) -> None:
+        self._body_bytes = 0
+        looks_s = min(left_s, self._limits.rate_window_s)
+        self._receiving = self.loop.call_later(looks_s, self._look_at_receiving)
+
+    def _stop_receiving(self) -> None:
+        if self._receiving is not None:
+            self._receiving.cancel()
+            self._receiving = None
+
+    def _look_at_receiving(self) -> None:
+        """End a connection whose request is late, or whose body comes too slowly."""
+        self._receiving = None
+        if self.pipeline:  # the request waits behind another one, and reading is paused meanwhile
+            self._start_receiving()
+            return
+        left_s = self._ends - self.loop.time()
+        least = self._limits.min_rate_bytes_s * self._limits.rate_window_s
+        slow = self._was_in_body and self._body_bytes < least
+        self._was_in_body = self._in_body
+        if left_s > 0.001 and not slow:
+            self._look_later(left_s)
+            return
+        text = f"the request was not received within {self._limits.receive_timeout_s:g} s"
+        if left_s > 0.001:
+            text = f"the body came slower than {self._limits.min_rate_bytes_s} bytes per second"
+        self._refuse_rest(408, text, "receive_timeout")
+
+    def _start_sending(self) -> None:
+        look_s, size = self._limits.rate_window_s, self.transport.get_write_buffer_size()
+        self._sending = self.loop.call_later(look_s, self._look_at_sending, size)
+
+    def _stop_sending(self) -> None:
+        if self._sending is not None:
+            self._sending.cancel()
+            self._sending = None
+
+    def _look_at_sending(self, before: int) -> None:
+        """End a connection whose client takes its answer too slowly."""
+        self._sending = None
+        size = self.transport.get_write_buffer_size()
+        least = self._limits.min_rate_bytes_s * self._limits.rate_window_s
+        if size and 0 <= before - size < min(before, least):
+            self.transport.abort()
+        elif size:
+            self._start_sending()
+
+    def _refuse(self, status: int, text: str, code: str, *, retry: bool = False) -> None:
+        """Answer without the application, and close."""
+        if self._refused:
+            return
+        self._refused = True
+        self._stop_receiving()
+        head, body = refusal_bytes(status, text, code, retry=retry)
+        cycle: Any = self.cycle
+        if cycle is None or cycle.response_complete:
+            self._counters.note_unread(str(status), code, len(body))
+        else:
+            cycle.refused = str(status), code, len(body)
+        self.transport.write(head + body)
+        self.transport.close()

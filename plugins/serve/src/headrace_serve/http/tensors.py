@@ -1,0 +1,364 @@
+"""Reads and writes the bodies of inferences over REST: JSON, followed by the binary data of tensors."""
+
+from __future__ import annotations
+
+import gc
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import orjson
+
+from headrace.errors import InputError
+from headrace_serve.aside import apart
+from headrace_serve.datatypes import DATATYPES, ONLY_BINARY, as_json_values, from_json
+from headrace_serve.errors import ItemError, unknown_parameter
+from headrace_serve.inference.classification import CLASSIFICATION, class_count
+from headrace_serve.inference.messages import Asked, Encoded
+from headrace_serve.inference.tensors import (
+    check_items,
+    check_number,
+    placed_input,
+    read_shape,
+    tensor_view,
+)
+from headrace_serve.outlines import Outline
+
+if TYPE_CHECKING:
+    from headrace_serve.inference.messages import Answer, Tensor
+    from headrace_serve.models.model import Model
+    from headrace_serve.shared_memory import Access, Place
+
+__all__ = ["HEADER_LENGTH", "Wanted", "identifier_of", "read_body", "write_body"]
+
+HEADER_LENGTH = "inference-header-content-length"
+"""The header with the number of bytes of the JSON, behind which the binary data begins."""
+
+_KEYS = ("id", "model_name", "parameters", "inputs", "outputs")
+
+_LARGE_BYTES = 1 << 20
+_ELEMENT_BYTES = 16
+"""About as many bytes of JSON take as long to read as one element of BYTES."""
+
+_MOST_DIGITS = 18
+"""The most digits of a length. Without this bound `int` would raise ValueError for texts of thousands of digits."""
+
+
+class Wanted:
+    """The form in which a client wants the outputs.
+
+    Attributes:
+        binary: Whether an output is wanted as binary data, by its name; the key None is for all other outputs.
+    """
+
+    def __init__(self, binary: dict[str | None, bool]) -> None:
+        self.binary = binary
+
+    def is_binary(self, name: str) -> bool:
+        """Return whether an output is wanted as binary data."""
+        return self.binary.get(name, self.binary.get(None, False))
+
+
+async def read_body(
+    body: bytes, header_length: str, model: Model, access: Access, most_items: int
+) -> tuple[Asked, Wanted]:
+    """Read the body of a request.
+
+    Args:
+        body: The whole body, decompressed.
+        header_length: The value of the header `HEADER_LENGTH`, ``""`` without it.
+        model: The model that the path names; the body may name it too, as kserve's client does.
+        access: The shared memory.
+        most_items: The most elements of an input of items.
+
+    Raises:
+        InputError: The body is malformed, or names a region or place that does not exist.
+        UnsupportedError: The body names shared memory, which is not allowed.
+        BodyTooLargeError, OverloadedError: The inputs in shared memory have too many bytes.
+    """
+    length = len(body)
+    if header_length:
+        digits = header_length.isdecimal() and len(header_length) <= _MOST_DIGITS
+        if not digits or int(header_length) > len(body):
+            raise InputError(
+                "the header Inference-Header-Content-Length",
+                expected=f"a number up to {len(body)}, the bytes of the body",
+                got=header_length[:20],
+            )
+        length = int(header_length)
+    head, binary = body[:length], memoryview(body)[length:]
+    known = model.outlines.get(head)
+    if known is not None and sum([one[3] for one in known.inputs]) == len(binary):
+        return _filled(known, binary), known.wanted
+    try:
+        document = await apart(len(head) // _ELEMENT_BYTES, _loads, head)
+    except orjson.JSONDecodeError as error:
+        raise InputError(f"the body is no JSON: {error}") from None
+    _object("the request", document, _KEYS)
+    if document.get("model_name", model.name) != model.name:
+        raise InputError(
+            "model_name",
+            expected=f"{model.name!r}, as in the path",
+            got=repr(document["model_name"])[:40],
+        )
+    parameters = _parameters("the request", document)
+    reader = _Reader(binary, access, model, most_items)
+    listed = _list("inputs", document, required=True)
+    check_number("inputs", len(listed), model.signature.inputs)
+    inputs = [reader.tensor(one) for one in listed]
+    reader.end()
+    outputs, places, wanted, classes = _outputs(document, parameters, access, model)
+    identifier = document.get("id", "")
+    if not isinstance(identifier, str):
+        raise InputError("id", expected="a string", got=type(identifier).__name__)
+    asked = Asked(inputs, outputs, identifier, parameters, places=places, classes=classes)
+    plain = not (identifier or places or classes or any(one.parameters for one in inputs))
+    if len(reader.sizes) == len(inputs) and plain:
+        said = [
+            (one.name, one.datatype, one.shape, size)
+            for one, size in zip(inputs, reader.sizes, strict=True)
+        ]
+        model.outlines.keep(head, Outline(said, outputs, dict(parameters), wanted))
+    return asked, wanted
+
+
+def _loads(head: bytes) -> Any:
+    """Parse JSON; a large text without the garbage collector, which would take ten times as long.
+
+    Raises:
+        orjson.JSONDecodeError: The text is no JSON.
+    """
+    if len(head) < _LARGE_BYTES or not gc.isenabled():
+        return orjson.loads(head)
+    gc.disable()
+    try:
+        return orjson.loads(head)
+    finally:
+        gc.enable()
+
+
+async def identifier_of(body: bytes, header_length: str) -> str:
+    """Return the id of a request that `read_body` refuses, for the answer; ``""`` without an id."""
+    try:
+        head = body[: int(header_length)] if header_length else body
+        found = await apart(len(head) // _ELEMENT_BYTES, _loads, head)
+    except ValueError:
+        return ""
+    identifier = found.get("id") if isinstance(found, dict) else None
+    return identifier if isinstance(identifier, str) else ""
+
+
+def _filled(outline: Outline, binary: memoryview) -> Asked:
+    """Build what a request asks for from an earlier request's outline and its own binary data."""
+    inputs, place = [], 0
+    for name, datatype, shape, size in outline.inputs:
+        data = binary[place : place + size]
+        inputs.append(Encoded(name, datatype, shape, data))
+        place += size
+    return Asked(inputs, outline.outputs, "", dict(outline.parameters), outline=outline)
+
+
+def _object(what: str, value: Any, keys: tuple[str, ...]) -> None:
+    if not isinstance(value, dict):
+        raise InputError(what, expected="a JSON object", got=type(value).__name__)
+    for key in value:
+        if key not in keys:
+            raise InputError(f"{what} has a key {key!r}", expected=", ".join(keys))
+
+
+def _list(name: str, document: dict[str, Any], *, required: bool = False) -> list[Any]:
+    found = document.get(name, None if required else [])
+    if not isinstance(found, list):
+        got = "nothing" if found is None else type(found).__name__
+        raise InputError(name, expected="a list of objects", got=got)
+    return found
+
+
+def _parameters(what: str, document: dict[str, Any]) -> dict[str, Any]:
+    found = document.get("parameters", {})
+    if not isinstance(found, dict):
+        raise InputError(f"parameters of {what}", expected="an object", got=type(found).__name__)
+    return found
+
+
+class _Reader:
+    """Reads the inputs in their order; their binary data is in the body in the same order.
+
+    Attributes:
+        sizes: The number of bytes of each input that had binary data.
+    """
+
+    def __init__(self, binary: memoryview, access: Access, model: Model, most_items: int) -> None:
+        self._binary = binary
+        self._access = access
+        self._model = model
+        self._most_items = most_items
+        self._place = 0
+        self.sizes: list[int] = []
+
+    def tensor(self, document: Any) -> Encoded:
+        """Read one input."""
+        _object("an input", document, ("name", "shape", "datatype", "parameters", "data"))
+        name, datatype = document.get("name"), document.get("datatype")
+        if not isinstance(name, str):
+            raise InputError("name of an input", expected="a string", got=repr(name)[:40])
+        if not isinstance(datatype, str) or datatype not in DATATYPES:
+            raise InputError(
+                f"datatype of input {name!r}",
+                expected=", ".join(DATATYPES),
+                got=repr(datatype)[:40],
+            )
+        shape = read_shape(name, document.get("shape"))
+        check_items(self._model, name, shape, self._most_items)
+        parameters = _parameters(f"input {name!r}", document)
+        place = self._access.place(f"input {name!r}", parameters)
+        parameters = dict(parameters)
+        size = parameters.pop("binary_data_size", None)
+        if place is not None:
+            if size is not None or "data" in document:
+                raise InputError(f"input {name!r} has both data and a place in shared memory")
+            found = placed_input(name, datatype, shape, place, self._access)
+            found.parameters = parameters
+            return found
+        if size is None:
+            return Encoded(name, datatype, shape, document.get("data"), from_json, parameters)
+        if "data" in document:
+            raise InputError(f"input {name!r} has both data and binary_data_size")
+        return Encoded(name, datatype, shape, self._take(name, size), parameters=parameters)
+
+    def _take(self, name: str, size: Any) -> memoryview:
+        left = len(self._binary) - self._place
+        if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size <= left:
+            raise InputError(
+                f"binary_data_size of input {name!r}",
+                expected=f"a number up to {left}, the bytes that are left",
+                got=repr(size)[:40],
+            )
+        self._place += size
+        self.sizes.append(size)
+        return self._binary[self._place - size : self._place]
+
+    def end(self) -> None:
+        """Refuse a body with bytes behind the last input's data."""
+        if self._place != len(self._binary):
+            raise InputError(f"the body has {len(self._binary) - self._place} bytes of no input")
+
+
+def _outputs(
+    document: dict[str, Any], parameters: dict[str, Any], access: Access, model: Model
+) -> tuple[list[str] | None, dict[str, Place], Wanted, dict[str, int]]:
+    classes: dict[str, int] = {}
+    places: dict[str, Place] = {}
+    binary: dict[str | None, bool] = {None: _flag("binary_data_output", parameters)}
+    names: list[str] = []
+    listed = _list("outputs", document)
+    check_number("outputs", len(listed), model.signature.outputs)
+    for one in listed:
+        _object("an output", one, ("name", "parameters"))
+        name = one.get("name")
+        if not isinstance(name, str):
+            raise InputError("name of an output", expected="a string", got=repr(name)[:40])
+        if name in names:
+            raise InputError(f"output {name!r} is there twice")
+        names.append(name)
+        given = _parameters(f"output {name!r}", one)
+        place = access.place(f"output {name!r}", given)
+        if place is not None:
+            places[name] = place
+        for key in given:
+            if key == CLASSIFICATION:
+                classes[name] = class_count(f"output {name!r}", given[key])
+            elif key != "binary_data":
+                raise unknown_parameter(key, f"output {name!r}", ["binary_data", CLASSIFICATION])
+        if "binary_data" in given:
+            binary[name] = _flag("binary_data", given)
+    return names or None, places, Wanted(binary), classes
+
+
+def _flag(name: str, parameters: dict[str, Any]) -> bool:
+    value = parameters.get(name, False)
+    if not isinstance(value, bool):
+        raise InputError(f"parameter {name!r}", expected="true or false", got=repr(value)[:40])
+    return value
+
+
+def _json_values(answer: Answer, tensor: Tensor) -> Any:
+    """Return the elements of an output for JSON; the error of one that JSON cannot hold names its item.
+
+    With ``partial``, the numbers of rows and items differ once an item has failed.
+    """
+    name, datatype = tensor.name, tensor.datatype
+    try:
+        return as_json_values(name, datatype, tensor.array)
+    except InputError:
+        by_item = answer.model.signature.by_item and "errors" not in answer.parameters
+        if not by_item or datatype in ONLY_BINARY:
+            raise
+    for index, row in enumerate(tensor.array):
+        try:
+            as_json_values(name, datatype, np.asarray(row, tensor.array.dtype))
+        except InputError as error:
+            raise ItemError(index, error) from error
+    raise AssertionError("unreachable: one of the rows has failed")
+
+
+async def write_body(
+    answer: Answer, wanted: Wanted, outline: Outline | None
+) -> tuple[list[bytes | memoryview], int | None]:
+    """Write the body of an answer.
+
+    Args:
+        answer: The answer.
+        wanted: The form in which the client wants the outputs.
+        outline: The outline of the request, which keeps the JSON for the next answer with outputs of these shapes;
+            None for an answer with parameters, which are its own, such as the errors of items.
+
+    Returns:
+        The parts of the body, JSON first; and the number of bytes of the JSON if binary data follows it, else None.
+
+    Raises:
+        InputError, ItemError: The client wants an output as JSON, which cannot hold its elements.
+    """
+    elements = 0
+    for one in answer.outputs:
+        if one.datatype == "BYTES" or not wanted.is_binary(one.name):
+            elements += one.array.size
+    return await apart(elements, _written, answer, wanted, outline)
+
+
+def _written(
+    answer: Answer, wanted: Wanted, outline: Outline | None
+) -> tuple[list[bytes | memoryview], int | None]:
+    """Write the body of an answer; see `write_body`."""
+    parts: list[bytes | memoryview] = []
+    described = [(one.name, one.datatype, one.shape, one.parameters) for one in answer.outputs]
+    if outline is not None and outline.answered is not None and outline.answered[0] == described:
+        head = outline.answered[1]
+        return [head, *[tensor_view(one) for one in answer.outputs]], len(head)
+    outputs: list[dict[str, Any]] = []
+    for tensor in answer.outputs:
+        output: dict[str, Any] = {
+            "name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)
+        }  # fmt: skip
+        parameters = dict(tensor.parameters)
+        # Triton's C++ clients take an output with parameters for one with binary data.
+        if wanted.is_binary(tensor.name) and not tensor.placed:
+            parts.append(tensor_view(tensor))
+            parameters["binary_data_size"] = len(parts[-1])
+        elif not tensor.placed:
+            output["data"] = _json_values(answer, tensor)
+        if parameters:
+            output["parameters"] = parameters
+        outputs.append(output)
+    document: dict[str, Any] = {
+        "model_name": answer.model.name, "model_version": answer.model.version, "outputs": outputs
+    }  # fmt: skip
+    if answer.id:
+        document["id"] = answer.id
+    if answer.parameters:
+        document["parameters"] = answer.parameters
+    header = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
+    # The number of bytes follows from the shapes, but for BYTES.
+    fixed = all(one.datatype != "BYTES" for one in answer.outputs)
+    if outline is not None and fixed and len(parts) == len(outputs):
+        outline.answered = described, header
+    return [header, *parts], len(header) if parts else None

@@ -1,0 +1,128 @@
+"""The parameters of a request of inference: those that the server reads, and those that go to the pipeline."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import InputError
+from headrace_serve.run_times import TimedContext
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from headrace_serve.inference.messages import Asked
+    from headrace_serve.limits import Limits
+    from headrace_serve.run_times import RunTimes
+
+__all__ = [
+    "FINAL",
+    "SEQUENCES",
+    "add_context",
+    "call_arguments",
+    "check_parameters",
+    "flag",
+    "for_pipeline",
+]
+
+_GREATEST = (1 << 63) - 1
+SEQUENCES = ("sequence_id", "sequence_start", "sequence_end")
+"""Parameters that are refused, because sequences are not supported."""
+_CALLING = {"timeout", "priority", "traceparent"}
+_UNBOUNDED: dict[str, Any] = {"timeout": None, "priority": 0}
+FINAL = "triton_enable_empty_final_response"
+"""Triton's C++ clients, such as perf_analyzer, send it with every gRPC request."""
+_KNOWN = frozenset(("timeout", "priority", "traceparent", "partial", "binary_data_output", FINAL))
+"""The parameters that the server reads; all others are the pipeline's."""
+_OF_INPUTS = "inputs"
+"""Under this name ``context["parameters"]`` has the parameters of inputs, by the inputs' names."""
+
+
+def for_pipeline(asked: Asked) -> dict[str, Any]:
+    """Return the parameters that are not the server's: those of the request, and under ``inputs`` those of each input."""
+    if not asked.parameters and asked.outline is not None:
+        return {}  # an outline is kept only of requests without parameters of inputs
+    found = {k: v for k, v in asked.parameters.items() if k not in _KNOWN}
+    inputs = {one.name: one.parameters for one in asked.inputs if one.parameters}
+    return {**found, _OF_INPUTS: inputs} if inputs else found
+
+
+def add_context(
+    request: dict[str, Any],
+    parameters: Mapping[str, Any],
+    times: RunTimes | None,
+    others: dict[str, Any] | None = None,
+) -> None:
+    """Add the key ``context`` to a request of the pipeline, if there is something for it.
+
+    Args:
+        request: The request; it is changed.
+        parameters: Those of the protocol; the context has their ``traceparent``.
+        times: Records when the request waits and runs; None: it is not measured.
+        others: The parameters for the pipeline, which become ``parameters`` of the context.
+    """
+    context = {}
+    if "traceparent" in parameters:
+        context["traceparent"] = parameters["traceparent"]
+    if others:
+        context["parameters"] = others
+    if context:
+        request["context"] = context
+    if times is not None:
+        request["context"] = TimedContext(request.get("context", {}), times)
+
+
+def flag(name: str, parameters: Mapping[str, Any]) -> bool:
+    """Return a parameter that is true or false; False without it.
+
+    Raises:
+        InputError: It is neither.
+    """
+    value = parameters.get(name, False)
+    if not isinstance(value, bool):
+        raise InputError(f"parameter {name!r}", expected="true or false", got=repr(value)[:40])
+    return value
+
+
+def check_parameters(parameters: Mapping[str, Any]) -> None:
+    """Refuse the parameters of sequences, and one that has the name of those of inputs.
+
+    Raises:
+        InputError: There is such a parameter.
+    """
+    for name in parameters:
+        if name in SEQUENCES:
+            raise InputError(f"parameter {name!r}: sequences are not supported")
+        if name == _OF_INPUTS:
+            raise InputError(f"parameter {name!r}: the parameters of inputs have this name")
+
+
+def call_arguments(
+    given: Mapping[str, Any], timeout_s: float | None, limits: Limits, priority_default: int
+) -> dict[str, Any]:
+    """Return the arguments of ``pipe.call_async``.
+
+    ``timeout`` is the shortest of transport, parameter and limit, in seconds; of ``priority`` the greater goes first.
+    """
+    if timeout_s is None and limits.max_timeout_ms is None and _CALLING.isdisjoint(given):
+        return _UNBOUNDED
+    timeout_us = _whole("timeout", given.get("timeout", 0))
+    times_s = [timeout_s] if timeout_s is not None else []
+    if timeout_us:
+        times_s.append(timeout_us / 1e6)
+    if limits.max_timeout_ms is not None:
+        times_s.append(limits.max_timeout_ms / 1e3)
+    level = _whole("priority", given.get("priority", 0))
+    traceparent = given.get("traceparent", "")
+    if not isinstance(traceparent, str):
+        raise InputError("parameter 'traceparent'", expected="a string", got=repr(traceparent))
+    return {
+        "timeout": min(times_s) if times_s else None,
+        "priority": priority_default - level if level else 0,
+    }
+
+
+def _whole(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _GREATEST:
+        expected = f"a whole number from 0 to {_GREATEST}"
+        raise InputError(f"parameter {name!r}", expected=expected, got=repr(value)[:40])
+    return value

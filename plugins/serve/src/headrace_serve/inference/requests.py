@@ -1,0 +1,342 @@
+"""Runs one inference: converts tensors to requests of the pipeline, and their results to tensors."""
+
+from __future__ import annotations
+
+import json
+from functools import partial as partly
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from headrace import keys
+from headrace.errors import ContractError, InputError, RequestError, RequestsFailed
+from headrace_serve.aside import apart
+from headrace_serve.errors import ItemError, among, refusal
+from headrace_serve.inference.classification import classified
+from headrace_serve.inference.messages import Answer
+from headrace_serve.inference.parameters import (
+    FINAL,
+    add_context,
+    call_arguments,
+    check_parameters,
+    flag,
+    for_pipeline,
+)
+from headrace_serve.inference.results import elements_of, tensors_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from headrace_serve.inference.messages import Asked, Encoded, Tensor
+    from headrace_serve.limits import Limits
+    from headrace_serve.models.model import Model
+    from headrace_serve.models.signature import Port
+    from headrace_serve.run_times import RunTimes
+
+__all__ = ["infer", "prepared", "request_of"]
+
+_PASSING = (429, 503, 504)
+
+
+async def infer(
+    model: Model,
+    asked: Asked,
+    *,
+    limits: Limits,
+    priority_default: int,
+    debug_errors: bool,
+    failed_item: Callable[[BaseException], None],
+) -> Answer:
+    """Run what a client asks for; the arguments by name are those of `Service`.
+
+    With the parameter ``partial`` the errors of items are given to ``failed_item``, and raise nothing.
+
+    Raises:
+        InputError: The inputs, outputs or parameters are wrong.
+        ItemError: One of the items failed.
+        RequestError, ClosedError: As ``pipe.call_async`` raises them.
+        asyncio.CancelledError: The client went away; its requests have left the queues in which they waited.
+    """
+    elements = sum([one.elements for one in asked.inputs])
+    if elements > limits.max_elements:
+        _check_elements(asked.inputs, limits)
+    values = await apart(elements, _arrays, model, asked.inputs)
+    outline = asked.outline
+    if outline is None or not outline.checked:
+        check_parameters(asked.parameters)
+        _check_inputs(model, asked.inputs)
+        _check_outputs(model, asked.outputs)
+        if outline is not None:
+            outline.checked = True
+    call = call_arguments(asked.parameters, asked.timeout_s, limits, priority_default)
+    identifier = asked.id or asked.request_id
+    fixed: dict[str, Any] = {keys.REQUEST_ID: identifier} if identifier else {}
+    add_context(fixed, asked.parameters, asked.times, for_pipeline(asked))
+    partial = flag("partial", asked.parameters)
+    parameters: dict[str, Any] = {}
+    if FINAL in asked.parameters and flag(FINAL, asked.parameters):
+        parameters["triton_final_response"] = True  # a request has one response
+    if model.signature.by_item:
+        count = _count(model, values)
+        requests = [_request(model, values, fixed, item) for item in range(count)]
+        results, failed = await _run_items(model, requests, call, partial=partial)
+        write = partly(_written, model, results, failed, asked.outputs, partial=partial)
+        outputs = await apart(elements_of(list(results.values())), write)
+        _check_written(model, outputs, limits)
+        outputs = await _classified(model, outputs, asked)
+        for error in failed.values():
+            failed_item(error)
+        if failed:
+            parameters["errors"] = _errors_text(failed, debug=debug_errors)
+        return Answer(model, asked.id, outputs, len(results), parameters)
+    if partial:
+        raise InputError(f"parameter 'partial' is for inputs of items, and {model.name!r} has none")
+    request = _request(model, values, fixed, None)
+    await model.pipe.call_async(request, **call)
+    found = [request["result"]]
+    write = partly(tensors_of, model, found, by_item=False, wanted=asked.outputs)
+    outputs = await apart(elements_of(found[0]), write)
+    _check_written(model, outputs, limits)
+    outputs = await _classified(model, outputs, asked)
+    return Answer(model, asked.id, outputs, request.get(keys.REQUEST_SIZE, 1), parameters)
+
+
+def request_of(model: Model, tensors: list[Tensor], more: Mapping[str, Any]) -> dict[str, Any]:
+    """Make one request of the pipeline from tensors, for `prepared`.
+
+    Args:
+        model: The model that the request is for.
+        tensors: Its inputs; an input of items has one item.
+        more: Further keys of the request.
+
+    Raises:
+        InputError: The tensors are not those that the model takes.
+    """
+    _check_inputs(model, tensors)
+    ports = model.signature.inputs
+    values = {one.name: _as_said(ports[one.name], one.array) for one in tensors}
+    return _request(model, values, more, 0)
+
+
+def prepared(
+    request: dict[str, Any],
+    parameters: Mapping[str, Any],
+    times: RunTimes | None,
+    *,
+    limits: Limits,
+    priority_default: int,
+) -> Mapping[str, Any]:
+    """Complete a request of `request_of`, and give the arguments of ``pipe.call_async`` for it.
+
+    Args:
+        request: The request; it is changed.
+        parameters: ``timeout``, ``priority`` and ``traceparent``, as far as the client has sent them.
+        times: Records when the request waits and runs in the pipeline; None: it is not measured.
+        limits: The limits that hold for the model.
+        priority_default: As `Service` has it.
+
+    Raises:
+        InputError: A parameter is wrong.
+    """
+    if parameters or times is not None:
+        add_context(request, parameters, times)
+    return call_arguments(parameters, None, limits, priority_default)
+
+
+async def _run_items(
+    model: Model, requests: list[dict[str, Any]], call: dict[str, Any], *, partial: bool
+) -> tuple[dict[int, Any], dict[int, BaseException]]:
+    """Run a request per item; return the results and the errors, by the items' indexes.
+
+    With ``partial`` the other results are enough. But if all items fail and the first one's error means overload,
+    deadline or closing, that error is raised nevertheless, because with its status the client, or a load balancer,
+    retries.
+    """
+    if len(requests) == 1:  # a call with a single dict is cheaper than one with a list
+        try:
+            await model.pipe.call_async(requests[0], **call)
+        except RequestError as error:
+            if not partial or refusal(error).status in _PASSING:
+                raise ItemError(0, error) from error
+            return {}, {0: error}
+        return {0: requests[0]["result"]}, {}
+    try:
+        await model.pipe.call_async(requests, **call)
+    except RequestsFailed as error:
+        failed = {i: one for i, one in enumerate(error.errors) if one is not None}
+        first, why = next(iter(failed.items()))
+        none_left = len(failed) == len(requests)
+        if not partial or (none_left and refusal(why).status in _PASSING):
+            raise ItemError(first, why) from why
+        return {i: one["result"] for i, one in enumerate(requests) if i not in failed}, failed
+    return {i: one["result"] for i, one in enumerate(requests)}, {}
+
+
+def _written(
+    model: Model,
+    results: dict[int, Any],
+    failed: dict[int, BaseException],
+    wanted: list[str] | None,
+    *,
+    partial: bool,
+) -> list[Tensor]:
+    """Return the outputs of items; with ``partial``, results that cannot be written count as failed.
+
+    The loop ends, because each turn removes results. The next turn may also fail, at another output.
+    """
+    while True:
+        try:
+            return tensors_of(model, list(results.values()), by_item=True, wanted=wanted)
+        except RequestsFailed as error:
+            found = zip(list(results), error.errors, strict=True)
+            lost = {index: one for index, one in found if one is not None}
+            if not partial:
+                raise ItemError(*next(iter(lost.items()))) from error
+        for index in lost:
+            del results[index]
+        failed |= lost
+
+
+def _errors_text(failed: dict[int, BaseException], *, debug: bool) -> str:
+    """Return the errors of items as JSON text, because a parameter cannot hold a list."""
+    rows = []
+    for index, error in sorted(failed.items()):
+        refused = refusal(error, debug=debug)
+        rows.append({"index": index, "code": refused.code, "message": refused.text})
+    return json.dumps(rows)
+
+
+def _arrays(model: Model, inputs: Sequence[Encoded]) -> dict[str, NDArray[Any]]:
+    """Read the elements of the inputs, which may be other ones than the model has."""
+    ports = model.signature.inputs
+    return {one.name: _as_said(ports.get(one.name), one.array()) for one in inputs}
+
+
+def _check_elements(inputs: Sequence[Encoded], limits: Limits) -> None:
+    elements = sum(one.elements for one in inputs if one.datatype == "BYTES")
+    if elements > limits.max_elements:
+        raise InputError(
+            f"the inputs of BYTES have {elements} elements together, which are more than the"
+            f" {limits.max_elements} that one request may hold"
+        )
+
+
+def _check_written(model: Model, outputs: Sequence[Tensor], limits: Limits) -> None:
+    elements = sum([one.array.size for one in outputs if one.datatype == "BYTES"])
+    if elements > limits.max_elements:
+        raise ContractError(
+            f"the outputs of BYTES of model {model.name!r} have {elements} elements together",
+            hint=f"An answer may hold {limits.max_elements}: max_elements of Limits, or of the model.",
+        )
+
+
+async def _classified(model: Model, outputs: list[Tensor], asked: Asked) -> list[Tensor]:
+    """Return the outputs, with classes instead of the values of those for which the client has asked so."""
+    if not asked.classes:
+        return outputs
+    elements = sum(one.array.size for one in outputs if one.name in asked.classes)
+
+    def work() -> list[Tensor]:
+        return [
+            classified(model, one, asked.classes[one.name]) if one.name in asked.classes else one
+            for one in outputs
+        ]
+
+    return await apart(elements, work)
+
+
+def _check_inputs(model: Model, inputs: Sequence[Tensor | Encoded]) -> None:
+    """Check the tensors against the signature."""
+    ports = model.signature.inputs
+    found = set()
+    for tensor in inputs:
+        port = ports.get(tensor.name)
+        if port is None:
+            raise InputError(
+                f"model {model.name!r} has no input {tensor.name!r}",
+                hint=among(tensor.name, ports),
+            )
+        if tensor.name in found:
+            raise InputError(f"input {tensor.name!r} is there twice")
+        _check(port, tensor)
+        found.add(tensor.name)
+    for name, port in ports.items():
+        if name not in found and not port.optional:
+            raise InputError(f"input {name!r} of model {model.name!r} is missing")
+
+
+def _check(port: Port, tensor: Tensor | Encoded) -> None:
+    if tensor.datatype != port.datatype or not port.fits(_items_of(port, tensor.shape)):
+        raise InputError(
+            f"input {tensor.name!r}",
+            expected=f"{port.datatype} {list(port.shape)}",
+            got=f"{tensor.datatype} {list(tensor.shape)}",
+        )
+
+
+def _items_of(port: Port, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Give the shape of an input without a last axis of one element, which MLServer's codecs add to items of BYTES."""
+    if port.each and port.shape == (-1,) and len(shape) == 2 and shape[1] == 1:
+        return shape[:1]
+    return shape
+
+
+def _check_outputs(model: Model, wanted: list[str] | None) -> None:
+    for name in wanted or ():
+        if name not in model.signature.outputs:
+            raise InputError(
+                f"model {model.name!r} has no output {name!r}",
+                hint=among(name, model.signature.outputs),
+            )
+
+
+def _count(model: Model, values: Mapping[str, NDArray[Any]]) -> int:
+    """Return the number of items, which must be the same in all inputs of items."""
+    lengths = {name: len(values[name]) for name, p in model.signature.inputs.items() if p.each}
+    if len(set(lengths.values())) > 1:
+        counts = ", ".join(f"{name!r} {length}" for name, length in lengths.items())
+        raise InputError(f"the inputs have different numbers of items: {counts}")
+    return next(iter(lengths.values()))
+
+
+def _request(
+    model: Model, values: Mapping[str, NDArray[Any]], fixed: Mapping[str, Any], item: int | None
+) -> dict[str, Any]:
+    """Make the dict of one request of the pipeline."""
+    request: dict[str, Any] = dict(fixed)
+    for name, port in model.signature.inputs.items():
+        if port.optional and name not in values:
+            continue
+        array = values[name]
+        if port.batch_axis is not None:
+            rows = _rows(name, array.shape[port.batch_axis])
+            if request.setdefault(keys.REQUEST_SIZE, rows) != rows:
+                raise InputError(
+                    f"input {name!r} has {rows} rows, others have {request[keys.REQUEST_SIZE]}"
+                )
+        request[port.key] = array if item is None or not port.each else array[item]
+    return request
+
+
+def _rows(name: str, rows: int) -> int:
+    if rows < 1:
+        raise InputError(f"input {name!r} has no row")
+    return rows
+
+
+def _as_said(port: Port | None, array: NDArray[Any]) -> NDArray[Any]:
+    """Return the elements of an input as the model takes them: bytes as text where it takes text."""
+    if port is None:
+        return array
+    if port.each:
+        array = array.reshape(_items_of(port, array.shape))
+    if not port.text or array.dtype != object:
+        return array
+    made = np.empty(array.shape, object)
+    try:
+        made.reshape(-1)[:] = [value.decode("utf-8") for value in array.flat]
+    except UnicodeDecodeError:
+        raise InputError(f"input {port.name!r}: its elements are no UTF-8 text") from None
+    return made

@@ -1,0 +1,215 @@
+"""The served models: built from their entries, and found by name and version."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace_serve.errors import NotBuiltError, UnavailableError, UnknownModelError
+from headrace_serve.models.entries import read_served
+from headrace_serve.models.held import Held, check_keys_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from headrace_models import Prepared
+    from headrace_serve.keys import Keys
+    from headrace_serve.models.entries import ModelEntry
+    from headrace_serve.models.model import Model
+
+__all__ = ["Catalogue", "build_models"]
+
+
+class Catalogue:
+    """All models that are served.
+
+    Attributes:
+        held: The pipelines that the server builds itself.
+        loading: Names and versions of models that are built for the first time, and are not served yet.
+        lazy: What is known of models that the first request builds.
+
+    Args:
+        models: The models that take requests.
+        held: See the attribute, as for the next two.
+        prepared: What was built for this catalogue, and takes no requests before `switch`.
+        entries: What is served under each name and version, of those that were built for it.
+        loading, lazy: See the attributes.
+    """
+
+    def __init__(
+        self,
+        models: Iterable[Model],
+        *,
+        held: Held | None = None,
+        prepared: Prepared | None = None,
+        entries: Mapping[tuple[str, str], ModelEntry] | None = None,
+        loading: Iterable[tuple[str, str]] = (),
+        lazy: Mapping[tuple[str, str], ModelEntry] | None = None,
+    ) -> None:
+        self.held = held or Held()
+        self.loading = set(loading)
+        self.lazy = dict(lazy or {})
+        self._prepared, self._entries = prepared, entries or {}
+        self._models: dict[str, dict[str, Model]] = {}
+        for model in models:
+            self._models.setdefault(model.name, {})[model.version] = model
+        places = {place: (0, int(place[1])) for place in self.loading}
+        places |= {(one.name, one.version): (2 - one.unloaded, int(one.version)) for one in self}
+        places |= {place: (2, int(place[1])) for place in self.lazy}
+        self._greatest = dict(sorted(places, key=places.__getitem__))
+
+    def __iter__(self) -> Iterator[Model]:
+        for versions in self._models.values():
+            yield from versions.values()
+
+    def find(self, name: str, version: str = "") -> Model:
+        """Return a model; without a version, the greatest one that takes requests, else the greatest.
+
+        Raises:
+            UnknownModelError: There is no such model or version.
+            NotBuiltError: It is built by a request, and not built yet.
+            UnavailableError: It is being loaded for the first time.
+        """
+        chosen = version or self._greatest.get(name, "")
+        found = self._models.get(name, {}).get(chosen)
+        if found is not None:
+            return found
+        if (name, chosen) in self.lazy:
+            raise NotBuiltError(name, chosen)
+        if (name, chosen) in self.loading:
+            raise UnavailableError(f"model {name!r} is being loaded")
+        if name not in self._greatest:
+            raise UnknownModelError(name, served=self._greatest)
+        raise UnknownModelError(name, version, self.versions(name))
+
+    def named(self, name: str, version: str = "") -> list[Model]:
+        """Return all versions of a model that are built, or the one that is asked for.
+
+        Raises:
+            UnknownModelError, UnavailableError: As `find` raises them.
+        """
+        found = self.find(name, version)
+        return (
+            [found]
+            if version
+            else [
+                self._models[name][one] for one in self.versions(name) if one in self._models[name]
+            ]
+        )
+
+    def has(self, name: str) -> bool:
+        """Return whether there is a model of this name, built or not."""
+        return name in self._greatest
+
+    def is_loading(self, name: str) -> bool:
+        """Return whether a version of a model is being loaded for the first time."""
+        return any(name == one for one, _ in self.loading)
+
+    def get(self, name: str, version: str) -> Model | None:
+        """Return a version of a model; None if there is no such version, or it is not built."""
+        return self._models.get(name, {}).get(version)
+
+    def versions(self, name: str) -> list[str]:
+        """Return the versions of a model, the smallest first."""
+        late = {version for one, version in (*self.loading, *self.lazy) if one == name}
+        return sorted({*self._models.get(name, {}), *late}, key=int)
+
+    def replaced(self, name: str, by: Catalogue) -> Catalogue:
+        """Return a catalogue in which the versions of one model are those of another catalogue."""
+        kept = [one for one in self if one.name != name]
+        lazy = {place: one for place, one in self.lazy.items() if place[0] != name}
+        return Catalogue(
+            [*kept, *by], held=self.held, loading=self.loading, lazy={**lazy, **by.lazy}
+        )
+
+    def extended(self, model: Model) -> Catalogue:
+        """Return a catalogue that also has a model, in the place of the one of its version."""
+        place, kept = (model.name, model.version), self.without(model)
+        lazy = {one: entry for one, entry in self.lazy.items() if one != place}
+        return Catalogue([*kept, model], held=self.held, loading=self.loading - {place}, lazy=lazy)
+
+    def without(self, model: Model) -> Catalogue:
+        """Return a catalogue without a version of a model."""
+        kept = [one for one in self if (one.name, one.version) != (model.name, model.version)]
+        return Catalogue(kept, held=self.held, loading=self.loading, lazy=self.lazy)
+
+    @property
+    def ready(self) -> bool:
+        """Whether every model is ready, except those that requests build, and those that requests have unloaded."""
+        return not self.loading and all(model.ready for model in self if not model.unloaded)
+
+    def switch(self, before: Iterable[Model] = ()) -> None:
+        """Let what was built take the place of what is held until now, whose pipelines close when their requests have ended.
+
+        Args:
+            before: The models that are served no more; their requests are measured no more.
+        """
+        if self._prepared is not None:
+            self.held.entries.update(self._entries)
+            self._prepared.switch()
+        for model in before:
+            model.measured.close()
+
+    def wait(self, timeout: float) -> None:
+        """Wait after `switch` until the pipelines of before are closed, at most ``timeout`` seconds."""
+        if self._prepared is not None:
+            self._prepared.wait(timeout)
+
+    def drop(self) -> None:
+        """Close what was built, if it was not switched to."""
+        if self._prepared is not None:
+            self._prepared.close()
+
+    def close(self, timeout: float) -> None:
+        """Close the pipelines that the server built, at the same time, within ``timeout`` seconds."""
+        self.drop()
+        self.held.models.close(timeout=timeout)
+        for model in self:
+            model.measured.close()
+
+
+def build_models(
+    models: Any,
+    before: Catalogue | None = None,
+    *,
+    only: str | None = None,
+    keys: Keys | None = None,
+    allow_import: bool = True,
+) -> Catalogue:
+    """Read, check and build all models; if one cannot be built, close the others again.
+
+    Args:
+        models: See `headrace_serve.models.entries.read_entries`.
+        before: The catalogue that is served until now; the new one takes its place by `Catalogue.switch`. A pipeline that is
+            in both keeps its counts.
+        only: The name of the one model whose versions are built, all of them now; None: all models.
+        keys: The keys of clients, which may name no other models than these; None: that is not checked.
+        allow_import: Whether configurations may import code.
+
+    Raises:
+        ConfigError: A model, its configuration or a key is wrong; all are checked before any model is built.
+        SetupError, PluginError: A pipeline could not be built.
+        UnknownModelError: An alias names no model.
+    """
+    entries, aliases = read_served(models, only)
+    check_keys_of(keys, entries, aliases)
+    held = Held(allow_import=allow_import) if before is None else before.held
+    try:
+        built, prepared = held.prepare(
+            entries, aliases, before, others=only is not None, lazy=only is None
+        )
+        lazy = _lazy(entries, built)
+        made = Catalogue(built, held=held, prepared=prepared, entries=entries, lazy=lazy)
+    except BaseException:
+        if before is None:
+            held.models.close(timeout=2.0)
+        raise
+    if before is None:
+        made.switch()
+    return made
+
+
+def _lazy(
+    entries: Mapping[tuple[str, str], ModelEntry], built: Iterable[Model]
+) -> dict[tuple[str, str], ModelEntry]:
+    there = {(one.name, one.version) for one in built}
+    return {place: entry for place, entry in entries.items() if place not in there}

@@ -1,0 +1,239 @@
+"""Bodies of JSON whose fields become keys of a request: which fields a model has, read and checked.
+
+The serving file says them in ``[models.NAME.request]``; else they are those of the ``TypedDict`` that the first backend of
+the entry node names in ``reads``.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, get_args, get_origin, get_type_hints
+
+import pydantic
+from typing_extensions import NotRequired, Required
+
+import headrace
+from headrace.errors import ConfigError, InputError, SetupError
+from headrace_serve.errors import FieldError
+from headrace_serve.models.entries import NO_INPUTS
+from headrace_serve.models.field_types import type_of
+from headrace_serve.models.signature import THROUGH
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from headrace_serve.models.entries import ModelEntry
+    from headrace_serve.models.signature import Port
+
+__all__ = ["Fields", "check_keys", "read_fields"]
+
+_LINKING: Final = ("next", "map", "or", "each", "each_errors")
+"""Keys of a node that connect it with others."""
+_OF_ALL: Final = ("entrypoint", "probes")
+"""Keys of ``global`` that are about the whole pipeline."""
+_MOST_SAID: Final = 5
+"""So many wrong fields of one body are told."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field of a body.
+
+    Attributes:
+        name: The key of the request.
+        type: The type of its value.
+        required: Whether every body has it.
+        default: The value where a body lacks it; None: the request lacks it too.
+        description: What it means, for people.
+    """
+
+    name: str
+    type: Any
+    required: bool = True
+    default: Any = None
+    description: str | None = None
+
+
+class Fields:
+    """The fields of the bodies of one model.
+
+    Raises:
+        pydantic.errors.PydanticUserError: A field has a type for which JSON has no form.
+    """
+
+    def __init__(self, fields: list[Field]) -> None:
+        self.names = [field.name for field in fields]
+        self._defaults = {f.name: f.default for f in fields if f.default is not None}
+        made: dict[str, Any] = {}
+        for index, field in enumerate(fields):  # the names may be no names of attributes
+            default = ... if field.required else field.default
+            said = pydantic.Field(default, alias=field.name, description=field.description)
+            made[f"field_{index}"] = (field.type, said)
+        config = pydantic.ConfigDict(
+            extra="forbid", strict=True, allow_inf_nan=False, title="Request",
+            val_json_bytes="base64", ser_json_bytes="base64",
+        )  # fmt: skip
+        self._model: Any = pydantic.create_model("Request", __config__=config, **made)
+
+    def read(self, body: bytes) -> dict[str, Any]:
+        """Return the keys of the request that a body has.
+
+        Raises:
+            InputError: The body is no JSON.
+            FieldError: A field is missing, unknown, or of another type.
+        """
+        try:
+            found = self._model.model_validate_json(body)
+        except pydantic.ValidationError as error:
+            raise self._wrong(error) from None
+        given = {
+            name: getattr(found, attribute)
+            for name, attribute in zip(self.names, type(found).model_fields, strict=True)
+            if attribute in found.model_fields_set
+        }
+        return {**self._defaults, **given}
+
+    def schema(self, prefix: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the schema of a body, and the schemas to which it refers by their names.
+
+        Args:
+            prefix: Begins the names of those schemas.
+        """
+        template = f"#/components/schemas/{prefix}.{{model}}"
+        found = self._model.model_json_schema(ref_template=template)
+        for one in found["properties"].values():
+            if "default" in one and one["default"] is None:
+                del one["default"]  # the request lacks the key then
+        others = {f"{prefix}.{name}": one for name, one in found.pop("$defs", {}).items()}
+        return found, others
+
+    def _wrong(self, error: pydantic.ValidationError) -> InputError | FieldError:
+        lines = []
+        for one in error.errors(include_url=False)[:_MOST_SAID]:
+            if one["type"] == "json_invalid":
+                return InputError(f"the body is no JSON: {one['ctx']['error']}")
+            where = ".".join(map(str, one["loc"]))[:80]
+            if not one["loc"]:
+                lines.append(f"the body: expected an object with {', '.join(self.names)}")
+            elif one["type"] == "extra_forbidden":
+                near = difflib.get_close_matches(where, self.names, n=1)
+                asked = (
+                    f"did you mean {near[0]!r}?" if near else f"there are {', '.join(self.names)}"
+                )
+                lines.append(f"field {where!r}: there is no such field; {asked}")
+            elif one["type"] == "missing":
+                lines.append(f"field {where!r} is missing")
+            else:
+                got = f"{one['input']!r:.40}"
+                lines.append(f"field {where!r}: {one['msg']}, got {got}")
+        return FieldError("; ".join(lines))
+
+
+def read_fields(entry: ModelEntry, config: headrace.PipelineConfig, node: str) -> Fields | None:
+    """Return the fields of a model's bodies of JSON; None if neither its entry nor its pipeline declares any.
+
+    Args:
+        entry: The entry of the model.
+        config: The configuration of its pipeline.
+        node: The name of the node at which requests enter.
+    """
+    if entry.request is not None:
+        said = entry.request.items()
+        return Fields([
+            Field(name, type_of(one.type), one.needed, one.default, one.description)
+            for name, one in said
+        ])  # fmt: skip
+    reads = None if entry.body is not None else _reads(config, node)
+    if reads is None:
+        return None
+    try:
+        return Fields(_fields_of(reads))
+    except (NameError, TypeError, pydantic.errors.PydanticUserError):
+        return None  # a key for which JSON has no form, as an array
+
+
+def check_keys(
+    name: str, ports: Mapping[str, Port], config: headrace.PipelineConfig, node: str
+) -> None:
+    """Check that the declared inputs of a model are all that its entry needs, so that requests can succeed at all.
+
+    Args:
+        name: The name of the model.
+        ports: Its inputs.
+        config: The configuration of its pipeline.
+        node: The name of the node at which requests enter.
+
+    Raises:
+        SetupError: The first backend of the node reads a key of every request, which no input has.
+    """
+    element = _first(config, node)
+    if element is None:
+        return
+    given = {port.key for port in ports.values()}
+    for key in _needed(element):
+        if key not in given and key not in NO_INPUTS:
+            what = f"model {name!r}: {element.name} reads the key {key!r}, which no input has"
+            has = ", ".join(f"{one.name} = {one.key!r}" for one in ports.values())
+            raise SetupError(what, hint=f'Give one of them `key = "{key}"`; their keys are {has}.')
+
+
+def _needed(element: headrace.plugins.Element) -> list[str]:
+    """Return the keys that a backend needs in every request."""
+    reads: Any = element.cls.reads
+    if isinstance(reads, type):
+        return sorted(getattr(reads, "__required_keys__", ()))
+    found: list[str] = []
+    for key in (reads,) if isinstance(reads, str) else reads:
+        value: Any = key
+        if key.startswith("{") and key.endswith("}"):
+            value = getattr(element.options, key[1:-1], None)
+            value = list(value.values()) if isinstance(value, dict) else value
+        found += (
+            [value]
+            if isinstance(value, str)
+            else [one for one in value or () if isinstance(one, str)]
+        )
+    return found
+
+
+def _fields_of(reads: type) -> list[Field]:
+    found = []
+    required: frozenset[str] = getattr(reads, "__required_keys__", frozenset())
+    for name, hint in get_type_hints(reads, include_extras=True).items():
+        needed = name in required
+        if get_origin(hint) in (Required, NotRequired):
+            needed = get_origin(hint) is Required
+            hint = get_args(hint)[0]
+        if needed or name not in NO_INPUTS:
+            found.append(Field(name, hint, needed))
+    wrong = [field.name for field in found if field.name in NO_INPUTS]
+    if wrong:
+        raise TypeError(f"the key {wrong[0]!r} is reserved")
+    return found
+
+
+def _first(config: headrace.PipelineConfig, node: str) -> headrace.plugins.Element | None:
+    """Return the first backend of a node, as its configuration says; None if that cannot be told."""
+    alone: Any = config
+    if len(config.nodes) > 1:
+        written = config.to_dict()
+        above = {k: v for k, v in written.get("global", {}).items() if k not in _OF_ALL}
+        own = {k: v for k, v in written[node].items() if k not in _LINKING}
+        alone = {node: own, "define": written.get("define", {}), "global": above}
+    try:
+        element = headrace.plugins.resolve(alone)
+    except ConfigError:
+        return None
+    while element is not None and element.children:
+        if element.name not in THROUGH:
+            return None
+        element = element.children[0]
+    return element
+
+
+def _reads(config: headrace.PipelineConfig, node: str) -> type | None:
+    """Return the TypedDict that the first backend of a node names in ``reads``; None if it names none."""
+    element = _first(config, node)
+    reads = None if element is None else element.cls.reads
+    return reads if isinstance(reads, type) and hasattr(reads, "__required_keys__") else None

@@ -1,0 +1,118 @@
+"""Follows models that change by themselves: who holds them swaps, loads, builds and unloads them."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from headrace.errors import HeadraceError
+from headrace_serve.errors import NotBuiltError
+from headrace_serve.models.manager import Later
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace import Pipeline
+    from headrace_models import Change
+    from headrace_serve.models.catalogue import Catalogue
+    from headrace_serve.models.model import Model
+
+__all__ = ["Following"]
+
+logger = logging.getLogger("headrace.serve")
+
+
+class Served(Protocol):
+    """The part of `Service` that changes with the models."""
+
+    models: Catalogue
+
+    def call(self, change: Callable[[], None]) -> None:
+        """Make a change between two steps of the event loop."""
+
+    def put(self, model: Model) -> None:
+        """Serve a model from now on."""
+
+    def withdraw(self, name: str, version: str, reason: str | None) -> None:
+        """Send a version no requests from now on; None: there is no such version any more."""
+
+
+class Following:
+    """Has a service serve what those hold that it follows: `headrace_models.Models`, and managers like it.
+
+    Attributes:
+        sources: Those that it follows.
+    """
+
+    def __init__(self, service: Served) -> None:
+        self._service = service
+        self._stops: list[Callable[[], None]] = []
+        self.sources: list[Any] = []
+
+    def follow(self, *sources: Any) -> None:
+        """Hear of the changes of these from now on, and of no others."""
+        stops = self._stops
+        self.sources = [one for one in sources if hasattr(one, "subscribe")]
+        self._stops = [one.subscribe(partial(self._changed, one)) for one in self.sources]
+        for stop in stops:
+            stop()
+
+    def look(self) -> None:
+        """Serve what has changed between the building of the catalogue and `follow`."""
+        for source in self.sources:
+            for name in source.versions():
+                self._sync(source, name)
+
+    def _changed(self, source: Any, change: Change) -> None:
+        """Take a change, in the thread that makes it and that waits for this."""
+        if change.state == "failed":
+            logger.warning("model %r: %s", f"{change.name}:{change.version}", change.reason)
+        if change.state != "loading":
+            self._sync(source, change.name, change.replaces)
+
+    def _sync(self, source: Any, name: str, replaced: str = "") -> None:
+        """Serve the versions of a model that take requests, and no others; one that was replaced is forgotten."""
+        known = source.status().get(name, {}).get("versions", {})
+        numbers = source.versions().get(name, ())
+        for version in numbers:
+            if known.get(version, {}).get("state") == "ready":
+                with contextlib.suppress(
+                    HeadraceError
+                ):  # it has just left, of which the next change tells
+                    self._put(name, version, source.pipeline(name, version))
+        for model in [one for one in self._service.models if one.name == name]:
+            if model.version not in numbers:
+                there = model.version in known and model.version != replaced
+                reason = known[model.version]["reason"] if there else None
+                self._withdraw(name, model.version, reason)
+
+    def _put(self, name: str, version: str, pipe: Pipeline) -> None:
+        now = self._service.models.get(name, version)
+        if now is not None and now.pipe is pipe and not now.unloaded:
+            return  # who made the change has put it in its place already
+        try:
+            model = self._service.models.held.made(name, version, pipe)
+        except Exception as error:
+            logger.exception("model %r cannot be served", f"{name}:{version}")
+            self._withdraw(name, version, f"it cannot be served: {type(error).__name__}")
+        else:
+            self._service.call(lambda: self._service.put(model))
+
+    def _withdraw(self, name: str, version: str, reason: str | None) -> None:
+        self._service.call(lambda: self._service.withdraw(name, version, reason))
+
+    def build(self, name: str, version: str) -> NotBuiltError:
+        """Have a model built without waiting, unless its last build has just failed; return what clients are told."""
+        catalogue = self._service.models
+        given = catalogue.lazy[name, version].config
+        source = given.manager if isinstance(given, Later) else catalogue.held.models
+        try:
+            source.wake(f"{name}:{version}")
+        except HeadraceError as error:
+            known = source.status().get(name, {}).get("versions", {}).get(version, {})
+            why = f"could not be built ({type(error).__name__})"
+            return NotBuiltError(name, version, why, math.ceil(known.get("retry_after_s") or 1))
+        return NotBuiltError(name, version)

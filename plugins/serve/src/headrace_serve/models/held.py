@@ -1,0 +1,167 @@
+"""The pipelines that the server builds itself: they are named models of `headrace_models`, which swaps and drains them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Any
+
+import headrace
+from headrace_models import Models
+from headrace_serve.access_log import logger as access_logger
+from headrace_serve.models.entries import ModelEntry, read_served
+from headrace_serve.models.manager import Later
+from headrace_serve.models.model import Model
+from headrace_serve.run_times import with_probe
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+    from headrace import Pipeline, PipelineConfig
+    from headrace_models import Prepared
+    from headrace_serve.keys import Keys
+    from headrace_serve.models.catalogue import Catalogue
+
+    Entries = Mapping[tuple[str, str], ModelEntry]
+
+__all__ = ["Held", "check_keys_of", "check_models"]
+
+
+class Held:
+    """Builds what clients are told of each pipeline, before it takes requests.
+
+    Attributes:
+        models: The pipelines, by name and version.
+        entries: What is served under each name and version; a version that is not among them is served as it
+            describes itself.
+    """
+
+    def __init__(self, *, allow_import: bool = True) -> None:
+        self.models = Models({}, check=self._check, adapt=_adapted, allow_import=allow_import)
+        self.entries: dict[tuple[str, str], ModelEntry] = {}
+        self._here = threading.local()
+
+    def prepare(
+        self,
+        entries: Entries,
+        aliases: Mapping[str, Any],
+        before: Catalogue | None = None,
+        *,
+        others: bool = False,
+        lazy: bool = True,
+    ) -> tuple[list[Model], Prepared]:
+        """Check all configurations, then build all pipelines that no request builds; nothing takes requests yet.
+
+        Args:
+            entries: What is served.
+            aliases: The shares of each alias.
+            before: The catalogue that is served until now.
+            others: Whether the other models stay.
+            lazy: Whether those that a request builds stay so, unless they are built already; if not, they are built now.
+
+        Returns:
+            The models, and what `Prepared.switch` lets take the requests.
+
+        Raises:
+            ConfigError, SetupError, PluginError, UnknownModelError: As `headrace_models.Models.prepare` raises them.
+        """
+        late = [
+            f"{name}:{version}"
+            for (name, version), entry in entries.items()
+            if lazy and entry.lazy and (before is None or before.get(name, version) is None)
+        ]
+        self._here.entries = entries
+        try:
+            configs = {**_configs(entries), **aliases}
+            prepared = self.models.prepare(configs, keep_others=others, lazy=late)
+        finally:
+            self._here.entries = None
+        try:
+            made = []
+            for place, entry in entries.items():
+                pipe = prepared.pipelines.get(place)
+                if pipe is not None or isinstance(entry.config, headrace.Pipeline):
+                    now = None if before is None else before.get(*place)
+                    made.append(Model(*place, entry, now, pipe))
+        except BaseException:
+            prepared.close()
+            raise
+        return made, prepared
+
+    def load(self, entries: Entries, aliases: Mapping[str, Any]) -> Iterator[Model]:
+        """Build models one after the other; who follows `models` serves each as soon as it is built.
+
+        Args:
+            entries: What is served, checked by `check_models`; those that a request builds are not built.
+            aliases: The shares of each alias.
+
+        Yields:
+            The models whose pipelines are given, and not built here.
+
+        Raises:
+            SetupError, PluginError, ClosedError: A pipeline could not be built, or `models` are closed.
+        """
+        self.prepare({place: one for place, one in entries.items() if one.lazy}, {})[1].switch()
+        self.entries = dict(entries)
+        for (name, version), entry in entries.items():
+            if isinstance(entry.config, headrace.Pipeline):
+                yield Model(name, version, entry)
+            elif not entry.lazy:
+                self.models.load(f"{name}:{version}", entry.config)
+        for alias, shares in aliases.items():
+            self.models.alias(alias, shares)
+
+    def made(self, name: str, version: str, pipe: Pipeline) -> Model:
+        """Return the model of a pipeline that is served by itself, or by a manager."""
+        entries = getattr(self._here, "entries", None) or self.entries
+        entry = entries.get((name, version)) or ModelEntry(config=pipe, version=version)
+        return Model(name, version, entry, pipe=pipe)
+
+    def _check(self, name: str, version: str, pipe: Pipeline) -> None:
+        """Fail the build of a pipeline of which clients could not be told what it takes and gives."""
+        self.made(name, version, pipe)
+
+
+def _adapted(given: Any, config: PipelineConfig) -> PipelineConfig:
+    """Add the probe that times each request, if the access log shows the times."""
+    if isinstance(given, headrace.PipelineConfig) or not access_logger.isEnabledFor(logging.INFO):
+        return config
+    return with_probe(given, config)
+
+
+def _configs(entries: Entries) -> dict[str, Any]:
+    """Return the configurations of which the server builds pipelines, as `headrace_models.Models` takes them."""
+    return {
+        f"{name}:{version}": entry.config
+        for (name, version), entry in entries.items()
+        if not isinstance(entry.config, (headrace.Pipeline, Later))
+    }
+
+
+def check_models(
+    models: Any, *, keys: Keys | None = None, allow_import: bool = True
+) -> tuple[dict[tuple[str, str], ModelEntry], dict[str, Any]]:
+    """Check all models as `headrace_serve.models.catalogue.build_models` does, and build none.
+
+    Returns:
+        Their entries, and the shares of each alias.
+
+    Raises:
+        ConfigError: A model, its configuration or a key is wrong.
+        UnknownModelError: An alias names no model.
+    """
+    entries, aliases = read_served(models)
+    check_keys_of(keys, entries, aliases)
+    with Models({}, adapt=_adapted, allow_import=allow_import) as checked:
+        checked.check({**_configs(entries), **aliases})
+    return entries, aliases
+
+
+def check_keys_of(keys: Keys | None, entries: Entries, aliases: Collection[str]) -> None:
+    """Check that the keys of clients name only models and aliases that are served.
+
+    Raises:
+        ConfigError: A key names another model.
+    """
+    if keys is not None:
+        keys.check_models({*(name for name, _ in entries), *aliases})

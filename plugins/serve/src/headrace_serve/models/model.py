@@ -1,0 +1,146 @@
+"""One version of a served model: its pipeline, what clients are told of it, what is counted."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import SetupError
+from headrace_serve.counters import Counts
+from headrace_serve.errors import among
+from headrace_serve.models.fields import check_keys, read_fields
+from headrace_serve.models.planned import described, entry_node, queue_size
+from headrace_serve.models.signature import read_signature
+from headrace_serve.outlines import Outlines
+from headrace_serve.run_times import is_timed
+
+if TYPE_CHECKING:
+    from headrace import Pipeline
+    from headrace_serve.models.entries import ModelEntry
+    from headrace_serve.models.signature import Signature
+    from headrace_serve.outlines import Outline
+
+__all__ = ["Model"]
+
+_ASKED_S = 0.02
+
+
+class Model:
+    """One version of a model.
+
+    Attributes:
+        name, version: The name and version by which requests name the model.
+        pipe: The pipeline.
+        signature: The inputs and outputs.
+        counts: The counters of answered requests.
+        unloaded: Whether a request has unloaded the model, so that it takes no requests.
+        loading: Whether a new pipeline is being built to take the place of this one.
+        reason: Why the model is unloaded; ``""`` if it is not.
+        limits: Limits of this model, by name; the smaller of these and the server's limits counts.
+        entry: The name of the node at which requests enter; of several the first.
+        entry_keys: The keys of that node, empty if there are several.
+        queue_size: The most requests that may wait; None: the server refuses none early, because there are several
+            entry nodes, or new requests shed the oldest.
+        timed: Whether the pipeline has the probe that times each request.
+        outlines, messages: The outlines of earlier inferences over REST, and over gRPC.
+        labels: The labels of the classes of outputs, by the outputs' names.
+        queries: The queries of earlier requests of the plain route.
+        fields: The fields of its bodies of JSON; None: it has none.
+        takes_json: Whether a body of the plain route is JSON, and its value the key ``data``.
+        inside: The number of requests that this server has admitted and not answered.
+        receiving: The number of these requests whose bodies are still being received.
+        clock: Gives the time in seconds.
+        histograms: What counts the times of requests for ``/metrics``; None before the metrics were asked for.
+        measured: Attaches it to the pipeline until `close`.
+    """
+
+    counts: Counts
+    unloaded = loading = False
+    reason = ""
+    inside = receiving = 0
+    histograms: Any = None
+    clock = staticmethod(time.monotonic)
+    _asked_s = float("-inf")
+    _not_waiting = 0
+
+    def __init__(
+        self,
+        name: str,
+        version: str,
+        entry: ModelEntry,
+        before: Model | None = None,
+        pipe: Pipeline | None = None,
+    ) -> None:
+        """Read what clients are told of a pipeline.
+
+        Args:
+            name: The name of the model.
+            version: Its version.
+            entry: What is served, and how.
+            before: The model of this name and version that is served until now. If its pipeline is this one, the counters go
+                on; else all begin with 0, as those of a new pipeline do.
+            pipe: The pipeline; None: the one that the entry holds.
+
+        Raises:
+            SetupError: Clients could not be told what the pipeline takes and gives.
+        """
+        self.name = name
+        self.version = version
+        self.measured = ExitStack()
+        self.pipe: Pipeline = entry.config if pipe is None else pipe
+        plan = self.pipe.config.plan()
+        found = described(self.pipe, plan)
+        self.signature = read_signature(found, entry)
+        self.entry, self.entry_keys = entry_node(plan.nodes, found)
+        self.queue_size = queue_size(self.entry_keys)
+        self.timed = is_timed(self.pipe)
+        self.fields = read_fields(entry, self.pipe.config, self.entry)
+        _check_labels(name, entry, self.signature)
+        if entry.inputs is not None and not found["front"]:
+            check_keys(name, self.signature.inputs, self.pipe.config, self.entry)
+        self.limits = entry.limits
+        self.takes_json = entry.body == "json"
+        self.labels = entry.labels or {}
+        self.outlines: Outlines[Outline] = Outlines()
+        self.messages: Outlines[Outline] = Outlines()
+        self.queries: Outlines[Any] = Outlines()
+        same = before is not None and before.pipe is self.pipe
+        self.counts = before.counts if before is not None and same else Counts()
+
+    def waiting(self) -> int:
+        """Return how many requests wait in the pipeline, or are being received for it.
+
+        Reading the pipeline's statistics costs more than refusing a request, so they are read at most every 20 ms. In
+        between the number is an estimate: each request that this server admits adds one, each answer subtracts one.
+        """
+        now_s = self.clock()
+        if now_s - self._asked_s >= _ASKED_S:
+            nodes = self.pipe.stats()["nodes"].values()
+            waiting = sum(int(node["waiting"]) for node in nodes) + self.receiving
+            self._not_waiting = self.inside - waiting
+            self._asked_s = now_s
+        return max(0, self.inside - self._not_waiting)
+
+    @property
+    def threads(self) -> int:
+        """The number of threads that the instances and their libraries may run at a time."""
+        nodes = self.pipe.config.plan().nodes.values()
+        return sum(node.instance_num * node.threads for node in nodes if node.alias_of is None)
+
+    @property
+    def ready(self) -> bool:
+        """Whether the model takes requests."""
+        return self.pipe.ready and not self.unloaded
+
+    def close(self, *, timeout: float) -> None:
+        """Close the pipeline, and measure its requests no more."""
+        self.measured.close()
+        self.pipe.close(timeout=timeout)
+
+
+def _check_labels(name: str, entry: ModelEntry, signature: Signature) -> None:
+    for output in entry.labels or ():
+        if output not in signature.outputs:
+            what = f"model {name!r} has labels for an output {output!r}, which it does not have"
+            raise SetupError(what, hint=among(output, signature.outputs))

@@ -1,0 +1,190 @@
+"""Loads and unloads models at the request of clients; only models that were named when the server started."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Protocol
+
+from headrace.errors import OverloadedError
+from headrace_serve.aside import aside
+from headrace_serve.errors import (
+    NotAllowedError,
+    UnavailableError,
+    UnknownModelError,
+    unknown_parameter,
+)
+from headrace_serve.models.catalogue import build_models
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterable
+
+    from headrace_serve.changes import Changes
+    from headrace_serve.counters import Counters
+    from headrace_serve.models.catalogue import Catalogue
+
+__all__ = ["Repository"]
+
+logger = logging.getLogger("headrace.serve")
+
+_MOST_WAITING = 16
+_FAILED = "failed to load: "
+"""What clients of Triton look for in the refusal of a load."""
+
+
+class Served(Protocol):
+    """The part of `Service` that the repository needs."""
+
+    models: Catalogue
+    changes: Changes
+    counters: Counters
+    given: Any
+    allow_import: bool
+    draining: bool
+
+
+class Repository:
+    """Loads and unloads models of a service, one after the other; used by its event loop."""
+
+    def __init__(self, service: Served) -> None:
+        self._service = service
+        self._turn = asyncio.Lock()
+        self._waiting = 0
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def load(self, name: str, parameters: Iterable[str]) -> None:
+        """Read the configurations of a model again, build them, and serve the new pipelines.
+
+        If one cannot be built, the old pipelines stay.
+
+        Args:
+            name: The model; all of its versions are loaded.
+            parameters: The names of the parameters of the request.
+
+        Raises:
+            NotAllowedError: The request brings a configuration or files, which are code.
+            InputError: The request has another parameter.
+            UnknownModelError: The model was not named when the server started.
+            UnavailableError: The server is about to shut down, a reload has removed the model meanwhile, or it is being loaded
+                for the first time.
+            OverloadedError: Too many requests wait for their turn.
+            ConfigError, SetupError, PluginError: As `headrace.pipe` raises them.
+        """
+        for parameter in parameters:
+            if parameter == "config" or parameter.startswith("file:"):
+                raise NotAllowedError(
+                    f"{_FAILED}parameter {parameter[:80]!r}: configurations and files of requests are refused,"
+                    " because they are code"
+                )
+            raise unknown_parameter(parameter, "the request", [])
+        await self._in_turn(name, "load", self._load(name))
+
+    async def unload(self, name: str, parameters: Iterable[str]) -> None:
+        """Refuse requests for a model from now on, let its running requests end, and close its pipelines.
+
+        Args:
+            name: The model; all of its versions are unloaded.
+            parameters: The names of the parameters of the request; ``unload_dependents`` is allowed, because no model
+                depends on another.
+
+        Raises:
+            InputError: The request has another parameter.
+            UnknownModelError: There is no such model.
+            OverloadedError: Too many requests wait for their turn.
+        """
+        for parameter in parameters:
+            if parameter != "unload_dependents":
+                raise unknown_parameter(parameter, "the request", ["unload_dependents"])
+        await self._in_turn(name, "unload", self._unload(name))
+
+    async def end(self, timeout: float) -> None:
+        """Wait until the loads and unloads that have begun are done, at most ``timeout`` seconds; give up the others."""
+        if self._tasks:
+            _, left = await asyncio.wait(self._tasks, timeout=timeout)
+            for task in left:
+                task.cancel()
+
+    async def _in_turn(self, name: str, kind: str, work: Coroutine[Any, Any, None]) -> None:
+        """Run ``work`` after earlier loads and unloads, and to its end even if the client goes away."""
+        if not self._service.models.has(name) or self._waiting >= _MOST_WAITING:
+            work.close()
+            if self._waiting >= _MOST_WAITING:
+                what = "other models are being loaded"
+                raise OverloadedError(what, queue_size=_MOST_WAITING, waiting=self._waiting)
+            served = {one.name for one in self._service.models}
+            doing = _FAILED if kind == "load" else ""
+            raise UnknownModelError(name, served=served, doing=doing)
+
+        if self._service.models.is_loading(name):
+            work.close()
+            raise UnavailableError(f"model {name!r} is being loaded")
+
+        async def run() -> None:
+            self._waiting += 1
+            try:
+                async with self._turn:
+                    with self._service.counters.loading(kind):
+                        await work
+            finally:
+                self._waiting -= 1
+
+        task = self._keep(run())
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise UnavailableError("the server is shutting down") from None
+            raise
+
+    def _keep(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _load(self, name: str) -> None:
+        service = self._service
+        before = [model for model in service.models if model.name == name]
+        for model in before:
+            model.loading = True
+        service.changes.notify()
+        try:
+            new = await aside(
+                build_models,
+                service.given,
+                service.models,
+                only=name,
+                allow_import=service.allow_import,
+            )
+        except Exception as error:
+            logger.exception("model %r cannot be loaded", name)
+            for model in before:
+                if model.unloaded:
+                    model.reason = f"loading failed: {type(error).__name__}"
+            raise
+        finally:
+            for model in before:
+                model.loading = False
+            service.changes.notify()
+        if service.draining or not service.models.has(name):
+            await aside(new.drop)
+            raise UnavailableError(f"model {name!r} is not served any more")
+        replaced = [model for model in service.models if model.name == name]
+        service.models = service.models.replaced(name, new)
+        new.switch(replaced)
+        service.changes.notify()
+
+    async def _unload(self, name: str) -> None:
+        models = [model for model in self._service.models if model.name == name]
+        if all(model.unloaded for model in models):
+            return
+        for model in models:
+            model.unloaded, model.reason = True, "unloading"
+            model.measured.close()
+        self._service.changes.notify()
+        held = self._service.models.held.models
+        if name in held:
+            await aside(held.unload, name)
+        for model in models:
+            model.reason = "unloaded"
+        self._service.changes.notify()

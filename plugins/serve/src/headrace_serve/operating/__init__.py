@@ -1,0 +1,1 @@
+"""Running it: the server and its ports, signals and settings, several worker processes, what it logs."""

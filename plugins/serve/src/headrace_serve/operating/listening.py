@@ -1,0 +1,222 @@
+"""Listening sockets, the event loop, and the gRPC server."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import sys
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import SetupError
+from headrace_serve.tls import grpc_credentials
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace_serve.service import Service
+    from headrace_serve.tls import Certificates
+
+__all__ = [
+    "BACKLOG", "REUSES_PORTS", "bound", "listen", "new_loop", "not_listening", "open_grpc", "reaches_others", "url_of",
+]  # fmt: skip
+
+_LARGEST = (1 << 31) - 1
+"""The largest number that a setting of gRPC holds."""
+
+_PENDING = 16384
+"""The most calls that wait for the event loop. By default gRPC resets some of them at random from the 1000th on."""
+
+_USUAL_BYTES = 4 << 20
+"""The largest message that gRPC receives by default."""
+
+REUSES_PORTS = sys.platform == "linux"
+"""Whether the kernel spreads connections over the processes that listen on one port (SO_REUSEPORT)."""
+
+_LAST_PORT = 65535
+
+BACKLOG = 2048
+"""The most connections that the system accepts and keeps until the server takes them."""
+
+
+async def open_grpc(
+    service: Service,
+    host: str,
+    port: int,
+    certificates: Callable[[], Certificates] | None,
+    *,
+    shared: bool,
+) -> tuple[Any, int]:
+    """Start the gRPC server; give the server and its port.
+
+    Args:
+        service: The service that answers the calls.
+        host: The address.
+        port: The port; 0 takes a free one.
+        certificates: Gives the latest certificates; None: without TLS.
+        shared: Whether other processes listen on the same port.
+
+    Raises:
+        SetupError: The server cannot listen on the address.
+    """
+    import grpc
+
+    from headrace_serve.grpc.service import add_services
+
+    limits = service.limits
+    options = [
+        ("grpc.so_reuseport", int(shared)),
+        ("grpc.max_receive_message_length", _received_bytes(limits.max_body_bytes)),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.max_concurrent_streams", min(limits.max_streams, _LARGEST)),
+        ("grpc.max_allowed_incoming_connections", min(limits.max_connections, _LARGEST)),
+        ("grpc.http.overload_protection", 0),  # it resets calls of clients that keep to max_streams
+        ("grpc.server.max_pending_requests", _PENDING),
+        ("grpc.server.max_pending_requests_hard_limit", _PENDING),
+        ("grpc.server_handshake_timeout_ms", _ms(limits.receive_timeout_s)),
+        ("grpc.max_metadata_size", min(limits.max_header_bytes, _LARGEST)),
+        ("grpc.absolute_max_metadata_size", min(limits.max_header_bytes, _LARGEST)),
+    ]
+    age_s = limits.max_connection_age_s
+    if age_s is not None:
+        options.append(("grpc.max_connection_age_ms", _ms(age_s)))
+    if limits.grpc_keepalive_s is not None:
+        options += [
+            ("grpc.keepalive_time_ms", _ms(limits.grpc_keepalive_s)),
+            ("grpc.keepalive_permit_without_calls", 1),
+        ]
+    least_ms = _ms(limits.grpc_min_ping_interval_s)
+    options += [
+        ("grpc.keepalive_timeout_ms", _ms(limits.grpc_keepalive_timeout_s)),
+        ("grpc.http2.ping_timeout_ms", _ms(limits.grpc_keepalive_timeout_s)),
+        ("grpc.http2.min_ping_interval_without_data_ms", least_ms),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", least_ms),
+    ]
+    server = grpc.aio.server(options=options)
+    add_services(server, service)
+    try:
+        address = url_of("", host, port).removeprefix("://")
+        if certificates is None:
+            bound = server.add_insecure_port(address)
+        else:
+            bound = server.add_secure_port(address, grpc_credentials(certificates))
+    except RuntimeError as error:
+        raise SetupError(
+            f"cannot listen on {host} port {port} for gRPC: {error}",
+            hint="Another program may use the port; choose another with --grpc-port.",
+        ) from error
+    await server.start()
+    return server, bound
+
+
+def check_ports(**ports: int | None) -> None:
+    """Check the ports of a server, by the names of its arguments; None: the server does not have that one.
+
+    Raises:
+        ValueError: A port is no number from 0 to 65535, or two are one.
+    """
+    taken: dict[int, str] = {}
+    for name, number in ports.items():
+        if number is None:
+            continue
+        if type(number) is not int or not 0 <= number <= _LAST_PORT:
+            raise ValueError(f"{name} is a number from 0 to {_LAST_PORT}, got {number!r}")
+        if number in taken:
+            raise ValueError(f"{taken[number]} and {name} are both {number}")
+        if number:
+            taken[number] = name
+
+
+def _ms(seconds: float) -> int:
+    return max(1, min(int(seconds * 1e3), _LARGEST))
+
+
+def _received_bytes(most: int) -> int:
+    """Return the most bytes of a message that gRPC receives, if `Calls` accepts messages of ``most`` bytes.
+
+    gRPC itself refuses a larger message with a status, but without an error code of Headrace, because no handler is
+    called. So messages of up to twice ``most`` bytes are received, and `Calls` refuses them with a code.
+    """
+    return min(max(2 * most, _USUAL_BYTES), _LARGEST)
+
+
+def not_listening(host: str, port: int, error: OSError) -> SetupError:
+    """Return the error for an address on which `listen` or `bound` has failed."""
+    hint = "Another program may use the port; choose another with --port or --grpc-port."
+    if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+        hint = "--host takes an address or a name of this machine; 0.0.0.0 means all of them."
+    elif error.errno == errno.EACCES:
+        hint = "The system reserves ports below 1024 for privileged programs; choose another."
+    why = error.strerror or error
+    return SetupError(f"cannot listen on {host} port {port}: {why}", hint=hint)
+
+
+def reaches_others(host: str) -> bool:
+    """Return whether other machines may reach a server that listens on an address."""
+    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return not all(ip_address(one[4][0]).is_loopback for one in found)
+
+
+def new_loop() -> asyncio.AbstractEventLoop:
+    """Return a new event loop: one of uvloop, except on Windows and interpreters other than CPython."""
+    if sys.platform != "win32" and sys.implementation.name == "cpython":
+        import uvloop
+
+        loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+        return loop
+    return asyncio.new_event_loop()
+
+
+def run_loop(loop: asyncio.AbstractEventLoop) -> None:
+    """Run an event loop in this thread until it is stopped, and close it."""
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.run_until_complete(loop.shutdown_default_executor())
+    finally:
+        loop.close()
+
+
+def url_of(scheme: str, host: str, port: int) -> str:
+    """Return the URL of an address."""
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
+    """Return a listening socket, so that a port in use is reported before the event loop starts.
+
+    Args:
+        host: The address.
+        port: The port; 0 takes a free one.
+        shared: Whether other processes listen on the same port, each with a backlog of its own.
+
+    Raises:
+        OSError: No socket can listen on the address.
+    """
+    listener = bound(host, port, shared=shared)
+    listener.listen(BACKLOG)
+    listener.setblocking(False)
+    return listener
+
+
+def bound(host: str, port: int, *, shared: bool) -> socket.socket:
+    """Return a socket that is bound to the address but does not listen; the arguments are those of `listen`.
+
+    Raises:
+        OSError: The socket cannot be bound to the address.
+    """
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, kind, protocol, _, address = found[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        if sys.platform != "win32":
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listener.bind(address)
+    except BaseException:
+        listener.close()
+        raise
+    return listener

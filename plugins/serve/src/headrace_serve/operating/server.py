@@ -1,0 +1,452 @@
+"""The server: an event loop in its own thread that listens for both protocols."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from uvicorn.server import ServerState
+
+from headrace.errors import ClosedError
+from headrace_serve.http.connections import connections_to
+from headrace_serve.keys import Keys
+from headrace_serve.limits import Limits
+from headrace_serve.models.catalogue import Catalogue, build_models
+from headrace_serve.models.held import Held, check_models
+from headrace_serve.operating.admin import Admin
+from headrace_serve.operating.draining import stop_grpc, take_backlog, take_last_requests
+from headrace_serve.operating.listening import (
+    BACKLOG,
+    check_ports,
+    listen,
+    new_loop,
+    not_listening,
+    open_grpc,
+    run_loop,
+    url_of,
+)
+from headrace_serve.service import Service
+from headrace_serve.tls import Tls
+
+if TYPE_CHECKING:
+    import concurrent.futures
+    import socket
+    import ssl
+    from collections.abc import Coroutine, Iterable, Sequence
+    from pathlib import Path
+    from types import TracebackType
+
+    from headrace_serve.everywhere import Everywhere
+    from headrace_serve.models.entries import ModelEntry
+    from headrace_serve.tls import Certificates
+
+__all__ = ["Server"]
+
+T = TypeVar("T")
+
+_OLD_S = 30.0
+"""Seconds for requests to end in pipelines that a reload has replaced."""
+
+
+class Server:
+    """Serves models from a thread of its own.
+
+    Making a server reads, checks and builds the models; `start` opens the port. With ``listen_first`` making it only
+    reads and checks them, and `start` opens the port before it builds them. ``with`` starts and closes the server::
+
+        with headrace_serve.Server({"page": "page.toml"}, port=0) as server:
+            print(server.url)
+
+    Attributes:
+        host: The address on which the server listens.
+        port, grpc_port, admin_port: Its ports; a port that was given as 0 has its number once the server is started.
+    """
+
+    def __init__(  # noqa: PLR0913 - settings, by name
+        self,
+        models: Any,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 8000,
+        grpc_port: int | None = None,
+        admin_port: int | None = None,
+        limits: Limits | None = None,
+        debug_errors: bool = False,
+        priority_default: int = 2,
+        keys: Keys | str | Path | None = None,
+        tls: Tls | None = None,
+        allow: Iterable[str] = (),
+        allow_import: bool = True,
+        cors_origins: Sequence[str] = (),
+        server_name: str = "headrace-serve",
+        worker: int | None = None,
+        listener: socket.socket | None = None,
+        everywhere: Everywhere | None = None,
+        listen_first: bool = False,
+        watch: bool | str | Path = False,
+    ) -> None:
+        """Build the models, unless ``listen_first`` leaves that to `start`.
+
+        Args:
+            models: See `headrace_serve.models.entries.read_entries`.
+            host: The address to listen on; only programs of this machine reach the default.
+            port: The port of REST; 0 takes a free one.
+            grpc_port: The port of gRPC; 0 takes a free one, None serves REST alone.
+            admin_port: A port for health, metrics and the repository with connections of its own; None: there is none.
+            limits: Bounds; see `headrace_serve.Limits`.
+            debug_errors: Whether clients get the text of every error; if False, the answer for an error inside
+                the pipeline names only node, backend and code.
+            keys: The keys that clients need, or the path of their file; None: clients need no key.
+            tls: The files of TLS, for both protocols; None: without TLS.
+            priority_default: The priority of requests that give none; 1 is the most urgent.
+            allow: The parts of the protocol to turn on, which are off by default: ``repository`` (requests load and
+                unload models), ``shared-memory`` (tensors are in system shared memory).
+            allow_import: Whether configurations may import code.
+            cors_origins: Origins (``https://host[:port]``, or ``*``) whose pages may read answers in a browser.
+            server_name: The name in the metadata of the server; some clients ask for ``triton``.
+            worker: The number of this process among several that listen on the same ports; None: the server is
+                this process alone.
+            listener: A socket that listens for REST already and that those processes share; None: this process
+                makes its own, and shares the port by SO_REUSEPORT, which needs Linux.
+            everywhere: Makes in all of those processes the changes that requests ask for.
+            listen_first: Whether `start` opens the port before it builds the models. Meanwhile the server is alive and not
+                ready, each model takes requests as soon as it is built, and requests for the others are refused with 503.
+            watch: Whether a changed file is an update of the models that it belongs to; the path of a folder: new files in it
+                are models, too. It needs ``headrace-models[watch]``.
+
+        Raises:
+            ConfigError, SetupError, PluginError: As `headrace.pipe` raises them, where the models are built; ConfigError also for a wrong
+                model, file of keys, certificate, origin or name in ``allow``, or a key for an unknown model.
+            TypeError, ValueError: A port is no number from 0 to 65535, or both are one; ``priority_default`` is no
+                int, or less than 1; ``keys``, ``limits`` or ``tls`` is of another type.
+        """
+        check_ports(port=port, grpc_port=grpc_port, admin_port=admin_port)
+        tls, limits = Tls.of(tls), Limits.of(limits)
+        self.host, self.port = host, port
+        self.grpc_port, self.admin_port = grpc_port, admin_port
+        self._shared = worker is not None and listener is None
+        self._tls = tls
+        self._certificates = None if tls is None else tls.read()
+        self._keys, known = keys, Keys.of(keys)
+        self._unbuilt: dict[tuple[str, str], ModelEntry] = {}
+        if listen_first:
+            self._unbuilt, self._aliases = check_models(
+                models, keys=known, allow_import=allow_import
+            )
+            late = {place: entry for place, entry in self._unbuilt.items() if entry.lazy}
+            catalogue = Catalogue(
+                [],
+                held=Held(allow_import=allow_import),
+                loading={*self._unbuilt} - {*late},
+                lazy=late,
+            )
+        else:
+            catalogue = build_models(models, keys=known, allow_import=allow_import)
+        try:
+            self._service = Service(
+                catalogue,
+                limits=limits,
+                debug_errors=debug_errors,
+                priority_default=priority_default,
+                keys=known,
+                given=models,
+                allow=allow,
+                allow_import=allow_import,
+                cors_origins=cors_origins,
+                server_name=server_name,
+            )
+        except BaseException:
+            catalogue.close(2.0)
+            raise
+        self._process = os.getpid()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._state, self._turn = ServerState(), asyncio.Lock()
+        self._service.worker, self._service.everywhere = worker, everywhere
+        self._service.starting = listen_first and everywhere is not None
+        self._watch = watch
+        if not listen_first:
+            self._follow()
+        self._service.connections = lambda: len(self._state.connections)
+        self._grpc, self._admin = cast("Any", None), cast("Admin | None", None)
+        self._listener, self._connection = listener, cast("Any", None)
+        self._listening: asyncio.AbstractServer | None = None
+        # A signal handler may interrupt any method of the server in the main thread and call another one, so both
+        # locks may be taken again by the thread that holds them.
+        self._changing = threading.RLock()
+        self._deciding = threading.RLock()
+        self._reloads, self._closed = 0, False
+        self._closing: dict[str, tuple[int]] = {}
+        self._over = threading.Event()
+
+    @property
+    def url(self) -> str:
+        """The address of REST."""
+        return url_of("http" if self._tls is None else "https", self.host, self.port)
+
+    @property
+    def admin_url(self) -> str | None:
+        """The address of health, metrics and repository; None without ``admin_port``."""
+        return None if self._admin is None else self._admin.url(self.url)
+
+    @property
+    def grpc_url(self) -> str | None:
+        """The address of gRPC; None if gRPC is not served."""
+        return None if self.grpc_port is None else url_of("grpc", self.host, self.grpc_port)
+
+    def threads(self) -> dict[str, int]:
+        """Return how many threads the instances of each model and their libraries may run, by ``name:version``."""
+        return {f"{one.name}:{one.version}": one.threads for one in self._service.models}
+
+    def start(self) -> None:
+        """Listen, and build the models that are not built yet, one after the other; return when all take requests.
+
+        Raises:
+            SetupError, PluginError: The server cannot listen on the address, or a model cannot be built; the server is closed.
+            RuntimeError: The server was started before.
+            ClosedError: It was closed before, or while it built models.
+        """
+        if self._thread is not None:
+            raise RuntimeError("a server is started once")
+        if self._closed:
+            raise ClosedError("the server is closed")
+        try:
+            listener = self._listener or listen(self.host, self.port, shared=self._shared)
+        except OSError as error:
+            self.close(timeout=2.0)
+            raise not_listening(self.host, self.port, error) from error
+        self.port = listener.getsockname()[1]
+        loop = new_loop()
+        thread = threading.Thread(target=run_loop, args=(loop,), name="headrace-serve", daemon=True)
+        thread.start()
+        self._process, self._loop, self._thread = os.getpid(), loop, thread
+        self._service.loop = loop
+        try:
+            self._in_loop(self._open(listener)).result()
+        except BaseException:
+            listener.close()
+            self.close(timeout=2.0)
+            self._end_thread()  # `close` may have come before the thread was known
+            raise
+        if self._unbuilt:
+            self._build()
+
+    def _build(self) -> None:
+        """Build the models while the server listens; each takes requests at once. If one cannot be built, close the server."""
+        try:
+            held = self._service.models.held
+            with self._changing:
+                for model in held.load(self._unbuilt, self._aliases):
+                    self._service.call(partial(self._service.put, model))
+                self._follow()
+            self._in_loop(self._join()).result()
+        except BaseException:
+            self.close(timeout=2.0)
+            raise
+
+    def _follow(self) -> None:
+        """Serve from now on what those change by themselves who hold the models."""
+        self._service.following.look()
+        if self._watch:
+            folder = None if isinstance(self._watch, bool) else self._watch
+            self._service.models.held.models.watch(folder)
+
+    async def _join(self) -> None:
+        """Make the changes that requests have asked for in other processes; none of them can be made before all models are built."""
+        if self._service.everywhere is not None:
+            await self._service.everywhere.join(self._service)
+
+    def _in_loop(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """Run a coroutine in the event loop, before that of a `close` that comes later.
+
+        Raises:
+            ClosedError: The server is not started, or is closed.
+        """
+        # The loop is closed where a signal handler has called `close` since the question.
+        with self._deciding, contextlib.suppress(RuntimeError):
+            if self._loop is not None and not self._closed:
+                return asyncio.run_coroutine_threadsafe(work, self._loop)
+        work.close()
+        raise ClosedError("the server does not run")
+
+    def reload(self, models: Any = None, *, keys: Keys | str | Path | None = None) -> None:
+        """Read the configurations, the file of keys and the certificates again, and serve with these.
+
+        New pipelines are built while the old ones serve; if one cannot be built, the old ones stay. Requests
+        in an old pipeline end there, before it is closed. A `headrace.Pipeline` among the models does not change.
+        Files of models must not be written in place: write new weights beside the old ones, and rename them before.
+
+        Args:
+            models: The models to serve from now on; None: the same as before, read again.
+            keys: The keys that clients need from now on, or the path of their file; None: the same as before;
+                a file is read again.
+
+        Raises:
+            ConfigError, SetupError, PluginError: As `headrace.pipe` raises them; nothing has changed.
+            ClosedError: The server is not started, or is closed, or this is a forked child.
+        """
+        with self._changing, self.counting_reload():
+            if self._loop is None or self._closed or self._process != os.getpid():
+                raise ClosedError("the server does not run")
+            self._reloads = number = self._reloads + 1
+            service = self._service
+            keys = self._keys if keys is None else keys
+            known = Keys.of(keys)
+            given = service.given if models is None else models
+            new = build_models(given, service.models, keys=known, allow_import=service.allow_import)
+            try:
+                certificates = None if self._tls is None else self._tls.read()
+                if self._reloads != number:  # by a signal handler, which has read everything later
+                    return
+                self._in_loop(self._exchange(new, known, given, certificates)).result()
+            finally:
+                new.drop()
+            self._keys = keys
+            service.following.look()
+            new.wait(_OLD_S)
+
+    def counting_reload(self) -> contextlib.AbstractContextManager[None]:
+        """Count a block as one reload in the metrics, by whether it raises; a reload inside of it is the same one."""
+        return self._service.counters.loading("reload")
+
+    async def _exchange(
+        self, new: Catalogue, keys: Keys | None, given: Any, certificates: Certificates | None
+    ) -> None:
+        """Replace models, keys and certificates."""
+        async with self._turn:
+            if certificates is not None:
+                self._certificates = certificates
+                await self._listen()
+            service, old = self._service, self._service.models
+            service.models, service.given, service.keys = new, given, keys
+            new.switch(old)
+            service.following.follow(new.held.models, given)
+            service.changes.notify()
+
+    def drain(self) -> None:
+        """Report from now on that the server is not ready, and go on serving.
+
+        A load balancer then sends no new clients here; its earlier clients are still answered.
+        """
+        self._service.leaving = True
+        if self._loop is not None and not self._closed:
+            self._loop.call_soon_threadsafe(self._service.changes.notify)
+
+    def close(self, *, timeout: float = 30.0) -> None:
+        """Accept nothing new, let requests end within ``timeout`` seconds, and close the models.
+
+        A request that is not done by then gets an answer that says so. A reload that still builds is given up: it
+        raises ClosedError once it has built. A further call waits for the end of the first one; where it comes from a
+        signal handler that has interrupted the first one, it returns at once. In a forked child it does nothing.
+        """
+        if not timeout >= 0:
+            raise ValueError(f"timeout is at least 0, got {timeout!r}")
+        if self._process != os.getpid():
+            return  # the event loop runs in the parent alone
+        me = (threading.get_ident(),)
+        first = self._closing.setdefault("first", me)
+        if first is not me:
+            if first != me:
+                self._over.wait()
+            return
+        with self._deciding:
+            self._closed = True
+        try:
+            if self._loop is None:
+                self._service.models.close(timeout)
+            else:
+                asyncio.run_coroutine_threadsafe(self._end(timeout), self._loop).result()
+                self._end_thread()
+        finally:
+            self._over.set()
+
+    def _end_thread(self) -> None:
+        """Stop the event loop, and wait for its thread."""
+        if self._loop is not None and self._thread is not None:
+            with contextlib.suppress(RuntimeError):  # it has ended
+                self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+
+    def __enter__(self) -> Server:  # noqa: PYI034 - Self needs Python 3.11
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    async def _open(self, listener: socket.socket) -> None:
+        service, loop = self._service, asyncio.get_running_loop()
+        async with self._turn:
+            if not self._unbuilt:
+                await self._join()
+            if self.grpc_port is not None:
+                secure: Any = None if self._certificates is None else lambda: self._certificates
+                self._grpc, self.grpc_port = await open_grpc(
+                    service, self.host, self.grpc_port, secure, shared=self._shared
+                )
+            if self.admin_port is not None:
+                self._admin = Admin(service, self.host, self.admin_port, shared=self._shared)
+                self.admin_port = self._admin.port
+            self._connection = connections_to(service, self._state, loop)
+            self._listener = listener
+            await self._listen()
+
+    async def _listen(self) -> None:
+        """Accept new connections with the latest certificates; open connections stay."""
+        listener: Any = self._listener
+        before = self._listening
+        self._listening = await asyncio.get_running_loop().create_server(
+            self._connection, sock=listener.dup(), backlog=BACKLOG, ssl=self._context
+        )
+        if before is not None:
+            before.close()
+        if self._admin is not None:
+            await self._admin.listen(self._context)
+
+    @property
+    def _context(self) -> ssl.SSLContext | None:
+        return None if self._certificates is None else self._certificates.context
+
+    async def _end(self, timeout: float) -> None:
+        """Drain: accept no new connection, then close each connection when its request is answered."""
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + timeout
+        self._service.leaving = True
+        async with self._turn:  # after a start or an exchange that is not done yet
+            if self._listening is not None and self._listener is not None:
+                self._listening.close()
+                await take_backlog(self._listener, self._connection, self._context)
+        await take_last_requests(list(self._state.connections), loop)
+        self._service.refuse_new()
+        stopping = asyncio.create_task(stop_grpc(self._grpc, self._service.counters, timeout))
+        for connection in list(self._state.connections):
+            connection.shutdown()
+        if self._state.tasks:
+            await asyncio.wait(self._state.tasks, timeout=timeout)
+        await self._service.end(max(0.0, ends - loop.time()))
+        # Closing the pipelines fails the requests that are left; their clients get that error as their answer.
+        left = max(0.0, ends - loop.time())
+        self._service.following.follow()
+        await asyncio.to_thread(self._service.models.close, left)
+        if self._state.tasks:
+            await asyncio.wait(self._state.tasks, timeout=1.0)
+        for task in list(self._state.tasks):
+            task.cancel()
+        for connection in list(self._state.connections):
+            with contextlib.suppress(Exception):
+                connection.transport.close()
+        await stopping
+        if self._admin is not None:
+            await self._admin.close()
+        if self._listening is not None:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._listening.wait_closed(), 1.0)

@@ -1,0 +1,162 @@
+"""The arguments of ``headrace serve`` as plain data, which the supervisor sends to worker processes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import ConfigError, Problem
+from headrace_serve.allowing import check_allowed, check_origins
+from headrace_serve.keys import Keys
+from headrace_serve.limits import Limits
+from headrace_serve.models.entries import read_models
+from headrace_serve.models.held import check_models
+from headrace_serve.models.manager import load_manager
+from headrace_serve.operating.listening import check_ports
+from headrace_serve.operating.server import Server
+from headrace_serve.tls import Tls
+
+if TYPE_CHECKING:
+    import socket
+
+    from headrace_serve.everywhere import Everywhere
+    from headrace_serve.operating.logs import LogFormat
+
+__all__ = ["Settings"]
+
+_OF_SERVER = (
+    "host", "port", "grpc_port", "admin_port", "limits", "debug_errors", "priority_default", "allow",
+    "allow_import", "cors_origins", "server_name",
+)  # fmt: skip
+"""The settings that `Server` takes as they are."""
+_AGE_S = 300.0
+"""The greatest age of a gRPC connection, in seconds, if several processes share the port."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The arguments of the command; files are given by path, and read when a server is made or reloads."""
+
+    models: tuple[str, ...] = ()
+    models_file: str | None = None
+    manager: str | None = None
+    allow_import: bool = True
+    host: str = "127.0.0.1"
+    port: int = 8000
+    grpc_port: int | None = None
+    admin_port: int | None = None
+    keys: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    tls_client_ca: str | None = None
+    drain_delay_s: float = 0.0
+    drain_timeout_s: float = 30.0
+    access_log: bool = False
+    log_format: LogFormat = "text"
+    switch_interval_ms: float = 1.0
+    priority_default: int = 2
+    debug_errors: bool = False
+    allow: tuple[str, ...] = ()
+    cors_origins: tuple[str, ...] = ()
+    server_name: str = "headrace-serve"
+    watch: bool = False
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        wrong = None
+        if self.manager is not None and (self.models or self.models_file is not None):
+            wrong = Problem("serve", "a --manager provides all models; name no others")
+        elif not self.models and self.models_file is None and self.manager is None:
+            hint = "Name a configuration, --models, or --manager."
+            wrong = Problem("serve", "there is no model to serve", hint=hint)
+        elif (self.tls_cert is None) != (self.tls_key is None) or (
+            self.tls_client_ca and self.tls_cert is None
+        ):
+            wrong = Problem("serve", "TLS needs --tls-cert and --tls-key")
+        else:
+            try:
+                check_ports(
+                    **{
+                        "--port": self.port,
+                        "--grpc-port": self.grpc_port,
+                        "--admin-port": self.admin_port,
+                    }
+                )
+            except ValueError as error:
+                wrong = Problem("serve", str(error))
+        if wrong is not None:
+            raise ConfigError(wrong)
+
+    def to_json(self) -> str:
+        """Give the settings as one line of JSON, for `from_json`."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Settings:
+        """Return the settings that `to_json` has written."""
+        found = json.loads(text)
+        for name in ("models", "allow", "cors_origins"):
+            found[name] = tuple(found[name])
+        return cls(**{**found, "limits": Limits(**found["limits"])})
+
+    def shared(self, port: int, grpc_port: int | None, admin_port: int | None = None) -> Settings:
+        """Return the settings for a worker process that shares these ports with others."""
+        limits = self.limits
+        if limits.max_connection_age_s is None:
+            limits = replace(limits, max_connection_age_s=_AGE_S)
+        ports = {"port": port, "grpc_port": grpc_port, "admin_port": admin_port}
+        return replace(self, **ports, limits=limits)  # type: ignore[arg-type]  # each keeps its own kind
+
+    def read(self) -> dict[str, Any]:
+        """Read the files of models and keys; give the arguments of `Server.reload`.
+
+        Raises:
+            ConfigError: A file is wrong.
+        """
+        given: Any
+        if self.manager is None:
+            given = read_models(self.models, self.models_file)
+        else:
+            given = load_manager(self.manager, allow_import=self.allow_import)
+        return {"models": given, "keys": None if self.keys is None else Keys.load(self.keys)}
+
+    def check(self) -> None:
+        """Check everything that needs no pipeline to be built.
+
+        Raises:
+            ConfigError: A setting, a file or a configuration is wrong.
+        """
+        check_allowed(self.allow)
+        check_origins(self.cors_origins)
+        check_models(**self.read(), allow_import=self.allow_import)
+        tls = self._tls()
+        if tls is not None:
+            tls.read()
+
+    def server(
+        self,
+        worker: int | None = None,
+        listener: socket.socket | None = None,
+        everywhere: Everywhere | None = None,
+        *,
+        listen_first: bool = True,
+    ) -> Server:
+        """Make the server; it does not listen yet. Arguments and errors are those of `Server`."""
+        folders = (one for one in self.models if Path(one).is_dir())
+        return Server(
+            **self.read(),
+            **{name: getattr(self, name) for name in _OF_SERVER},
+            tls=self._tls(),
+            worker=worker,
+            listener=listener,
+            everywhere=everywhere,
+            listen_first=listen_first,
+            watch=self.watch and next(folders, True),
+        )
+
+    def _tls(self) -> Tls | None:
+        if self.tls_cert is None or self.tls_key is None:
+            return None
+        return Tls(self.tls_cert, self.tls_key, self.tls_client_ca)

@@ -1,0 +1,42 @@
+"""Options that several words have: which boxes are kept, how classes are called, how the image was resized."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+import headrace
+
+__all__ = ["KeptBoxes", "Labelled", "Labels", "SizedBoxes"]
+
+Size = tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]]
+"""Height and width, in pixels."""
+
+Labels = list[str] | headrace.FilePath | None
+"""Names by class, or the path of a text file with a name per line."""
+
+
+class Labelled(headrace.Options):
+    """The names of the classes."""
+
+    labels: Labels = Field(
+        default=None,
+        description="Names of the classes: a list, or the path of a text file with a name per line.",
+    )
+
+
+class KeptBoxes(Labelled):
+    """How many boxes are kept."""
+
+    max_boxes: int = Field(default=300, ge=1, description="Most boxes of an image (a number).")
+
+
+class SizedBoxes(KeptBoxes):
+    """How the image was resized."""
+
+    input_size: Size | None = Field(
+        default=None,
+        description="Height and width of the network's input in pixels, where the image was resized without a "
+        "letterbox.",
+    )

@@ -1,0 +1,85 @@
+"""The models that frames go through, by name: each a pipeline, and what gets its results in order."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import headrace
+from headrace_vision.ordered import Ordered
+
+__all__ = ["Lane", "VideoModel", "check_model", "open_lanes"]
+
+
+@dataclass(frozen=True)
+class VideoModel:
+    """One of several models of a `VideoRunner`.
+
+    Attributes:
+        pipe: A pipeline, or a configuration, of which one is built and closed with the runner.
+        ordered: What gets its results in order: an expression or a configuration, built once per source.
+    """
+
+    pipe: headrace.Pipeline | Mapping[str, Any] | str | os.PathLike[str]
+    ordered: str | Mapping[str, Any] | headrace.PipelineConfig | None = None
+
+
+@dataclass(frozen=True)
+class Lane:
+    """A model that is built.
+
+    Attributes:
+        pipe: The pipeline.
+        ordered: What gets its results in order.
+        is_own: Whether the pipeline is closed with the runner.
+    """
+
+    pipe: headrace.Pipeline
+    ordered: Ordered
+    is_own: bool
+
+    def close(self, timeout_s: float) -> None:
+        """Close the pipeline, if it was built here."""
+        if self.is_own:
+            self.pipe.close(drain=False, timeout=timeout_s)
+
+
+def open_lanes(models: Mapping[str, VideoModel]) -> dict[str, Lane]:
+    """Build the pipelines of models; all are closed again if one cannot be built.
+
+    Raises:
+        HeadraceError: A configuration is wrong, or something cannot be built.
+    """
+    orders = {name: Ordered(one.ordered) for name, one in models.items()}
+    lanes: dict[str, Lane] = {}
+    try:
+        for name, one in models.items():
+            is_own = not isinstance(one.pipe, headrace.Pipeline)
+            pipe = one.pipe if isinstance(one.pipe, headrace.Pipeline) else headrace.pipe(one.pipe)
+            lanes[name] = Lane(pipe, orders[name], is_own)
+    except BaseException:
+        for lane in lanes.values():
+            lane.close(0.0)
+        raise
+    return lanes
+
+
+def check_model(name: str | None, models: Collection[str]) -> str:
+    """Return the name of a model; None is the only one.
+
+    Raises:
+        ValueError: There is no such model, or there are several and ``name`` is None.
+    """
+    known = ", ".join(models)
+    if name is None:
+        if len(models) == 1:
+            return next(iter(models))
+        raise ValueError(f"there are several models: write model = one of {known}")
+    if name not in models:
+        near = difflib.get_close_matches(name, models, 1)
+        meant = f"did you mean {near[0]!r}?" if near else f"there are {known}"
+        raise ValueError(f"there is no model {name!r}; {meant}")
+    return name

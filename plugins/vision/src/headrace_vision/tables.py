@@ -1,0 +1,268 @@
+"""The tables of a ``vision.toml``: their keys, types and ranges, and their schema for editors."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    PrivateAttr,
+    Tag,
+    create_model,
+    model_validator,
+)
+
+from headrace_vision.options import SourceOptions
+
+__all__ = ["SINKS", "ModelTable", "SinkTable", "SourceTable", "VisionConfig"]
+
+
+class _Table(BaseModel):
+    """A table that refuses keys it does not know, with the nearest that it knows."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unknown(cls, table: Any) -> Any:
+        unknown = [key for key in table if key not in cls.model_fields] if _is_dict(table) else []
+        texts = []
+        for key in unknown:
+            near = difflib.get_close_matches(key, cls.model_fields, 1)
+            known = ", ".join(cls.model_fields)
+            texts.append(
+                f"there is no key {key!r}"
+                + (f"; did you mean {near[0]!r}?" if near else f"; there are {known}")
+            )
+        if texts:
+            raise ValueError("; ".join(texts))
+        return table
+
+
+def _is_dict(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+class _ModelKeys(_Table):
+    layout: Literal["auto", "v5", "v8", "end2end", "yolox", "detr"] = Field(
+        default="auto", description="Layout of the ONNX file; see detect."
+    )
+    labels: list[str] | None = Field(
+        default=None, description="Names of the classes of the ONNX file."
+    )
+    score_threshold: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="Boxes of the ONNX file with a lower score are dropped.",
+    )
+    ordered: str | dict[str, Any] | None = Field(
+        default=None,
+        description="What gets the results of each source in order: an expression, or a table.",
+    )
+
+
+class ModelTable(_ModelKeys):
+    """A model: a pipeline, and what gets its results in order."""
+
+    model: str | dict[str, Any] = Field(
+        description="The pipeline: the path of its TOML file, of an ONNX file with a detector, or a table."
+    )
+
+
+def _documented(of: type[Any]) -> dict[str, str]:
+    """Return what the docstring of a class says of each of its attributes."""
+    found: dict[str, str] = {}
+    name = ""
+    for line in (of.__doc__ or "").partition("Attributes:")[2].splitlines():
+        text = line.strip()
+        first, colon, rest = text.partition(": ")
+        if colon and line.startswith(" " * 8) and not line.startswith(" " * 9):
+            name, found[first] = first, rest
+        elif name and text:
+            found[name] += f" {text}"
+    return found
+
+
+def _source_table() -> type[_Table]:
+    texts = _documented(SourceOptions)
+    types: dict[str, Any] = {
+        "frames": Literal["every", "latest"] | None,
+        "model": str | None,
+        "in_flight": int | None,
+        "stride": int,
+        "loop": bool,
+        "realtime": bool,
+        "read_timeout": float,
+        "image_fps": float,
+    }
+    keys: dict[str, Any] = {"input": (str | list[str], Field(description="See VideoRunner.run."))}
+    for one in fields(SourceOptions):
+        if one.default is MISSING:
+            raise TypeError(f"{one.name} has no default")
+        kind = types.get(one.name, float | None)
+        keys[one.name] = (kind, Field(default=one.default, description=texts[one.name]))
+    made: type[_Table] = create_model(
+        "SourceTable", __base__=_Table, __doc__="A source: its input, and how it is read.", **keys
+    )
+    return made
+
+
+if TYPE_CHECKING:
+    SourceTable = Any
+else:
+    SourceTable = _source_table()
+"""A source: its input, and the attributes of `SourceOptions`."""
+
+
+class _Folder(_Table):
+    folder: str = Field(description="Where the files go; it is made.")
+
+
+class SaveVideoTable(_Folder):
+    """A video per source."""
+
+    kind: Literal["SaveVideo"]
+    draw: bool = Field(default=True, description="Whether detections are drawn.")
+    codec: str = Field(default="libx264", description="An encoder of FFmpeg.")
+    options: dict[str, str] | None = Field(default=None, description="Options of the encoder.")
+
+
+class SaveImagesTable(_Folder):
+    """An image per frame."""
+
+    kind: Literal["SaveImages"]
+    draw: bool = Field(default=True, description="Whether detections are drawn.")
+    suffix: str = Field(default=".jpg", description="The format: .jpg, .png, .webp.")
+
+
+class SaveCOCOTable(_Folder):
+    """Images and labels in the format of COCO."""
+
+    kind: Literal["SaveCOCO"]
+    images: bool = Field(default=True, description="Whether images are written.")
+
+
+class SaveYOLOTable(_Folder):
+    """Images and labels in the format of YOLO."""
+
+    kind: Literal["SaveYOLO"]
+    images: bool = Field(default=True, description="Whether images are written.")
+
+
+class SaveJSONLTable(_Table):
+    """A line of JSON per frame."""
+
+    kind: Literal["SaveJSONL"]
+    path: str = Field(description="The file; what it held is replaced.")
+
+
+class WebhookTable(_Table):
+    """A call over HTTP per frame with events."""
+
+    kind: Literal["Webhook"]
+    url: str = Field(description="http or https; its host is among those of network.")
+    network: list[str] | None = Field(
+        default=None, description="Hosts that may be called; without it, those of the file."
+    )
+    only_events: bool = Field(default=True, description="Whether only frames with events count.")
+    attempts: int = Field(default=3, ge=1, description="How often a frame is tried.")
+    timeout_s: float = Field(
+        default=5.0, gt=0, description="Seconds after which an attempt has failed."
+    )
+
+
+class ViewTable(_Table):
+    """A page that shows every source live."""
+
+    kind: Literal["View"]
+    port: int = Field(default=0, ge=0, le=65535, description="The port; 0 takes a free one.")
+
+
+SINKS = {
+    one.model_fields["kind"].annotation.__args__[0]: one  # type: ignore[union-attr]
+    for one in (
+        SaveVideoTable,
+        SaveImagesTable,
+        SaveJSONLTable,
+        SaveCOCOTable,
+        SaveYOLOTable,
+        WebhookTable,
+        ViewTable,
+    )
+}
+"""The table of a sink by its kind."""
+
+
+def _kind_of(table: Any) -> str | None:
+    kind = table.get("kind") if _is_dict(table) else getattr(table, "kind", None)
+    return kind if kind in SINKS else None
+
+
+SinkTable = Annotated[
+    Annotated[SaveVideoTable, Tag("SaveVideo")]
+    | Annotated[SaveImagesTable, Tag("SaveImages")]
+    | Annotated[SaveJSONLTable, Tag("SaveJSONL")]
+    | Annotated[SaveCOCOTable, Tag("SaveCOCO")]
+    | Annotated[SaveYOLOTable, Tag("SaveYOLO")]
+    | Annotated[WebhookTable, Tag("Webhook")]
+    | Annotated[ViewTable, Tag("View")],
+    Discriminator(
+        _kind_of,
+        custom_error_type="kind",
+        custom_error_message=f"kind is one of {', '.join(SINKS)}",
+    ),
+]
+"""A sink: its kind, and its arguments."""
+
+
+class VisionConfig(_ModelKeys):
+    """A ``vision.toml``. Relative paths start from its folder.
+
+    Attributes:
+        base: The folder; None for the working directory.
+    """
+
+    model: str | dict[str, Any] | None = Field(
+        default=None,
+        description="The only pipeline, called main: the path of its TOML file, of an ONNX file with a detector, or a "
+        "table.",
+    )
+    models: dict[str, ModelTable] = Field(
+        default={}, description="Several pipelines by name; each source says its model."
+    )
+    network: list[str] = Field(default=[], description="Hosts whose addresses may be opened.")
+    decode: str = Field(default="DecodeMat", description="The expression that decodes stills.")
+    sources: dict[str, SourceTable] = Field(
+        default={}, description="By name: input, and options of SourceOptions."
+    )
+    sinks: dict[str, SinkTable] = Field(
+        default={}, description="By name: kind (SaveVideo, ...), and its arguments."
+    )
+
+    _base: Path | None = PrivateAttr(default=None)
+
+    @property
+    def base(self) -> Path | None:
+        """The folder from which relative paths in tables start."""
+        return self._base
+
+    def placed(self, base: Path, changes: dict[str, Any]) -> VisionConfig:
+        """Return a copy with ``changes``, whose relative paths start from ``base``."""
+        made = self.model_copy(update=changes)
+        made._base = base
+        return made
+
+    @property
+    def all_models(self) -> dict[str, ModelTable]:
+        """The models by name; the only one is called ``main``."""
+        if self.models or self.model is None:
+            return self.models
+        keys = {name: getattr(self, name) for name in ModelTable.model_fields}
+        return {"main": ModelTable(**keys)}

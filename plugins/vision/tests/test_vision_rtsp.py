@@ -1,0 +1,232 @@
+"""A camera that speaks RTSP, scripted up to its pictures: silent at each stage, dying, with another clock and size."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import struct
+import threading
+
+import cv2
+import numpy as np
+import pytest
+
+from headrace_vision import VideoRunner
+
+STAGES = ("greeting", "OPTIONS", "DESCRIBE", "SETUP", "PLAY", "pictures")
+
+
+def picture(number, size):
+    """A picture whose brightness is its number, as a JPEG of 4:2:0 with the usual tables."""
+    image = np.full((*size, 3), 20 + 10 * (number % 20), np.uint8)
+    return cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, 90])[1].tobytes()
+
+
+def payload(data, size):
+    """A JPEG as RFC 2435 sends it: a header of 8 bytes, the tables, the scan."""
+    tables, position = b"", 2
+    while True:
+        marker, length = struct.unpack(">HH", data[position : position + 4])
+        body = data[position + 4 : position + 2 + length]
+        position += 2 + length
+        if marker == 0xFFDB:
+            while body:
+                tables, body = tables + body[1:65], body[65:]
+        if marker == 0xFFDA:
+            break
+    scan = data[position:-2]
+    header = struct.pack(">I4B", 0, 1, 255, size[1] // 8, size[0] // 8)
+    return header + struct.pack(">BBH", 0, 0, len(tables)) + tables + scan
+
+
+class Camera:
+    """Answers one connection after the other as its script says.
+
+    A script is a dict: `silent` (the stage at which it says no more), `count` (pictures before it closes the
+    connection), `first` (the number of the first picture), `clock` (where its clock begins), `size`.
+    """
+
+    def __init__(self, *scripts):
+        self.scripts = list(scripts)
+        self.connections = 0
+        self.over = threading.Event()
+        self._open = []
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.url = f"rtsp://127.0.0.1:{self._listening.getsockname()[1]}/door"
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self):
+        while True:
+            connection, _ = self._listening.accept()
+            if self.over.is_set():
+                connection.close()
+                return
+            self._open.append(connection)
+            script = self.scripts[min(self.connections, len(self.scripts) - 1)]
+            self.connections += 1
+            threading.Thread(target=self._answer, args=(connection, script), daemon=True).start()
+
+    def _answer(self, connection, script):
+        try:
+            self._talk(connection, script)
+        except OSError:
+            pass
+        finally:
+            connection.close()
+
+    def _talk(self, connection, script):
+        silent = script.get("silent")
+        if silent == "greeting":
+            self.over.wait()
+            return
+        reader = connection.makefile("rb")
+        while True:
+            words = reader.readline().split()
+            if not words:
+                return
+            headers = {}
+            while (line := reader.readline().strip()) != b"":
+                name, _, value = line.partition(b":")
+                headers[name.lower()] = value.strip().decode()
+            method = words[0].decode()
+            if silent == method:
+                self.over.wait()
+                return
+            connection.sendall(self._reply(method, headers))
+            if method == "PLAY":
+                break
+        if silent == "pictures":
+            self.over.wait()
+            return
+        self._play(connection, script)
+
+    def _reply(self, method, headers):
+        more, body = "", ""
+        if method == "OPTIONS":
+            more = "Public: OPTIONS, DESCRIBE, SETUP, PLAY, TEARDOWN\r\n"
+        elif method == "DESCRIBE":
+            body = (
+                "v=0\r\no=- 0 0 IN IP4 127.0.0.1\r\ns=door\r\nc=IN IP4 0.0.0.0\r\nt=0 0\r\n"
+                "m=video 0 RTP/AVP 26\r\na=control:track1\r\na=framerate:10\r\n"
+            )
+            more = f"Content-Type: application/sdp\r\nContent-Length: {len(body)}\r\n"
+        elif method == "SETUP":
+            more = "Transport: RTP/AVP/TCP;unicast;interleaved=0-1\r\nSession: 7\r\n"
+        elif method == "PLAY":
+            more = "Session: 7\r\n"
+        return f"RTSP/1.0 200 OK\r\nCSeq: {headers[b'cseq']}\r\n{more}\r\n{body}".encode()
+
+    def _play(self, connection, script):
+        size, first = script.get("size", (48, 64)), script.get("first", 0)
+        for number in range(script["count"]):
+            stamp = (script.get("clock", 0) + 9000 * number) % 2**32
+            head = struct.pack(">BBHII", 0x80, 0x80 | 26, number, stamp, 7)
+            packet = head + payload(picture(first + number, size), size)
+            connection.sendall(b"$\0" + struct.pack(">H", len(packet)) + packet)
+
+    def close(self):
+        self.over.set()
+        socket.create_connection(self._listening.getsockname()).close()
+        self._thread.join()
+        self._listening.close()
+        for one in self._open:
+            one.close()
+
+
+@pytest.fixture
+def camera():
+    made = []
+
+    def start(*scripts):
+        made.append(Camera(*scripts))
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.close()
+
+
+class Quick:
+    """A clock on which waiting takes no time."""
+
+    def __init__(self):
+        self.time = 0.0
+
+    def now(self):
+        return self.time
+
+    def wait(self, stop, seconds):
+        self.time += seconds
+        return stop.is_set()
+
+
+def runner(**options):
+    chosen = {"network": ["127.0.0.1"], "frames": "every", "clock": Quick(), **options}
+    return VideoRunner({"backend": "VisionNetwork", "max": 4}, **chosen)
+
+
+def brightness(frames):
+    return [round(float(frame.image.mean())) for frame in frames]
+
+
+def test_a_camera_is_read_and_its_pictures_are_those_that_it_sent(camera):
+    one = camera({"count": 12})
+    with runner() as r:
+        frames = list(itertools.islice(r.run({"door": one.url}), 12))
+        status = r.status()["sources"]["door"]
+    assert [f.frame for f in frames] == list(range(12))
+    assert brightness(frames) == pytest.approx([20 + 10 * n for n in range(12)], abs=2)
+    steps = np.diff([f.timestamp for f in frames])  # FFmpeg gives the first two pictures one time
+    assert steps[1:] == pytest.approx(np.full(10, 0.1), abs=1e-3)
+    assert status["live"]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_camera_that_is_silent_at_a_stage_is_lost_and_tried_again(camera, stage, caplog):
+    one = camera({"silent": stage, "count": 0}, {"silent": stage, "count": 0}, {"count": 5})
+    with caplog.at_level("WARNING", logger="headrace.vision"), runner(read_timeout=0.5) as r:
+        frames = list(itertools.islice(r.run({"door": one.url}), 5))
+        status = r.status()["sources"]["door"]
+    assert one.connections >= 3
+    assert status["reconnects"] >= 2
+    assert [f.frame for f in frames] == list(range(5))
+    said = [record.getMessage() for record in caplog.records]
+    assert "source door is lost" in said[0]
+    assert "source door is found after 2 attempts" in said[1]
+
+
+def test_a_camera_that_dies_comes_back_with_another_clock_and_another_size(camera):
+    one = camera(
+        {"count": 6, "clock": 4_000_000_000},
+        {"count": 6, "clock": 90_000, "first": 6, "size": (64, 96)},
+        {"count": 6, "clock": 2_000_000_000, "first": 12},
+    )
+    with runner() as r:
+        frames = list(itertools.islice(r.run({"door": one.url}), 18))
+    assert [f.frame for f in frames] == list(range(18))
+    assert [f.image.shape[:2] for f in frames] == [(48, 64)] * 6 + [(64, 96)] * 6 + [(48, 64)] * 6
+    assert [f.frame for f in frames if f.gap] == [6, 12]
+    assert brightness(frames) == pytest.approx([20 + 10 * n for n in range(18)], abs=2)
+    assert all(a.timestamp < b.timestamp for a, b in itertools.pairwise(frames))
+    assert frames[-1].timestamp - frames[0].timestamp < 60
+
+
+def test_a_password_in_an_address_is_in_no_name_and_in_no_message(camera, caplog):
+    one = camera({"silent": "DESCRIBE", "count": 0}, {"count": 3})
+    url = one.url.replace("rtsp://", "rtsp://me:secret@")
+    with caplog.at_level("WARNING", logger="headrace.vision"), runner(read_timeout=0.5) as r:
+        frames = list(itertools.islice(r.run(url), 3))
+        status = r.status()["sources"]
+    assert {f.source for f in frames} == {one.url} == set(status)
+    assert "secret" not in caplog.text
+    assert "secret" not in str(status)
+
+
+def test_what_has_no_end_refuses_options_that_are_about_it(camera):
+    one = camera({"count": 5})
+    with runner() as r:
+        (frame,) = r.run({"door": one.url}, stop=3)
+        status = r.status()["sources"]["door"]
+    assert "stop is for what has a beginning and an end" in str(frame.error)
+    assert status["state"] == "failed"
