@@ -421,8 +421,8 @@ class InitContext:
     finish: Callable[[Request, Any], bool] = _not_kept
     on_end: Callable[[Request, Callable[[Request], object]], object] = _not_kept
     unwanted: Callable[[Request], bool] = _not_kept
-    alongside: Callable[[], list[tuple[Request, Any]]] = list
     emit: Callable[[Request, Any], None] = _nobody_reads
+    alongside: Callable[[], list[tuple[Request, Any]]] = list
 
     def __post_init__(self) -> None:
         if self.scope is None:
