@@ -345,6 +345,15 @@ class Keeping:
         # An item that a container has made is none of the scheduler's; else the request has ended.
         return not held_here(node) and all(one.holder is not request for one in node.every)
 
+    def alongside(self, cls: type) -> list[tuple[Request, Any]]:
+        """Return what other instances of the node run, each with what ``cls.enter`` returned: see `headrace.InitContext`."""
+        node, mine = self._node(), self._backend._liveness
+        others = [] if node is None else [one for one in node.every if one.liveness is not mine]
+        running = [entry for one in others for entry in [*(one.entries or ())]]
+        return [
+            (one.request, (one.entered or {}).get(cls)) for one in running if one.state == RUNNING
+        ]
+
 
 class _Away:
     """The owner of the entry that a request has at another node."""
