@@ -60,13 +60,15 @@ DOCUMENTS = [
 # test_followed_pages, streams.md by test_streams_page, start.md by test_start_page,
 # kubernetes.md by test_kubernetes and test_kubernetes_balancer, machines.md by plugins/remote: test_remote_package,
 # hosts.md by plugins/process: test_process_package,
-# models.md by libs/models: test_models_pages; words.md and catalogue.md are made from the code.
+# models.md by libs/models: test_models_pages; from_python_servers.md by
+# test_from_python_servers; words.md, catalogue.md and api.md, with the pages they lead to, are made from the code.
 BY_DETECT = "test_example_detect, those that run the engine on a device"
 RUN_ELSEWHERE = {
     "python examples/video/prepare.py": "plugins/vision: test_vision_example",
     "headrace video examples/video/video.toml": "plugins/vision: test_vision_example",
     "python examples/video/evaluate.py": "plugins/vision: test_vision_example",
     "./dev demo": "test_packaging runs the parts: environment, wheels, example",
+    "./dev test browser": ".ci/run, after ./dev test",
     "./dev test": "it is what runs this test",
     "./dev test --quick": "a part of it",
     "./dev env": "it is the first step of ./dev test",

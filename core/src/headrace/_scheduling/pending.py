@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headrace._portable import nearest, without_locals
 from headrace._scheduling.cycles import held_here
@@ -36,9 +36,11 @@ if TYPE_CHECKING:
     from headrace._backend import Backend
     from headrace._scheduling.entry import Quota
     from headrace._scheduling.instance import Instance
-    from headrace._scheduling.node import Node
-    from headrace._scheduling.scheduler import Scheduler
     from headrace.keys import Request
+
+    Node: TypeAlias = Any
+    Scheduler: TypeAlias = Any
+    """Of `headrace._scheduling.node` and `scheduler`, which import this module."""
 
 _log = logging.getLogger("headrace.scheduling")
 
@@ -339,7 +341,7 @@ class Keeping:
             return False
         entry = node.pending.find(request)
         if entry is not None:
-            return entry.state == DONE
+            return bool(entry.state == DONE)
         # An item that a container has made is none of the scheduler's; else the request has ended.
         return not held_here(node) and all(one.holder is not request for one in node.every)
 
