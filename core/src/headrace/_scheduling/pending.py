@@ -49,17 +49,19 @@ class Held:
     Attributes:
         instance: The instance whose backend has kept it last.
         asked: What was asked for while ``forward`` ran; None for nothing.
+        leaves: Whether that needs no instance of this node: it is an answer, or another node is to run the request.
         functions: Who is told of its end.
         quota: Counts it while it is PENDING.
         since: When it was last put into the queue, in seconds on the clock of the node.
         away: Its entry at another node, with the scheduler there; None while it is here.
     """
 
-    __slots__ = ("asked", "away", "functions", "instance", "quota", "since")
+    __slots__ = ("asked", "away", "functions", "instance", "leaves", "quota", "since")
 
     def __init__(self) -> None:
         self.instance: Instance | None = None
         self.asked: Callable[[], object] | None = None
+        self.leaves = False
         self.functions: list[Callable[[Request], object]] = []
         self.quota: Quota = UNCOUNTED
         self.since = 0.0
@@ -127,14 +129,17 @@ class Pending:
         node.special = not node.is_usual
 
     def pend(self, entry: Entry, instance: Instance) -> None:
-        """Keep an entry whose outcome is PENDING, unless its node or its instance keeps nothing any more."""
+        """Keep an entry whose outcome is PENDING, unless its node or its instance keeps nothing any more.
+
+        The last batch of an old instance counts: what was asked while it ran is done, unless a new instance is to go on.
+        """
         node = self._node
         self._know(entry)
         held: Held = entry.held
         held.instance = instance
         if node.refusing is not None and (node.dead or not node.drains):
             node.settle(entry, own_error(node.refusing))
-        elif instance.retired is not None or instance.liveness.lost:
+        elif instance.liveness.lost or (instance.retired is not None and not held.leaves):
             node.settle(entry, gone(node))
         else:
             entry.state = PENDED
@@ -143,7 +148,7 @@ class Pending:
             held.quota.began(entry, node.evict)
             if held.asked is not None:
                 node.afterwards.append(held.asked)
-        held.asked = None
+        held.asked, held.leaves = None, False
 
     def _leave(self, entry: Entry) -> None:
         if entry in self.open:
@@ -286,6 +291,7 @@ class Keeping:
                 if held.asked is not None:
                     return False
                 held.asked = partial(self._ask, request, inside, outside)
+                held.leaves = inside is None
                 return True
             if inside is not None:
                 return inside(entry)
