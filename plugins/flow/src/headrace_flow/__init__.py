@@ -18,7 +18,17 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["Alike", "Budget", "KVStorage", "Observer", "Queue", "Recv", "Send", "StateFul", "__version__"]
+__all__ = [
+    "Alike",
+    "Budget",
+    "KVStorage",
+    "Observer",
+    "Queue",
+    "Recv",
+    "Send",
+    "StateFul",
+    "__version__",
+]
 
 _HOME = {
     "Alike": "alike",

@@ -75,5 +75,7 @@ class StateFulConformance(BackendConformance):
 
     def make_item(self, k: int) -> Request:
         """Return a request of a session of its own, also where the kit asks for the same one twice."""
-        alone = float("nan")  # equal to no other; and it ends at once, so that nothing of it is kept
+        alone = float(
+            "nan"
+        )  # equal to no other; and it ends at once, so that nothing of it is kept
         return {"data": [k, k + 1], "session": alone, "sequence_end": True}
