@@ -129,7 +129,7 @@ def test_all_nodes_have_one_store_before_and_after_a_reload():
 def test_the_end_of_the_pipeline_ends_waits_and_then_closes_what_is_stored():
     boxes = []
 
-    class Keeps(Takes):
+    class KeepsHere(Takes):
         def init(self, options, context):
             super().init(options, context)
             boxes.append(self.box)
@@ -137,8 +137,8 @@ def test_the_end_of_the_pipeline_ends_waits_and_then_closes_what_is_stored():
         def close(self):
             assert self.box.closed == 0  # it is closed after all backends
 
-    headrace.register("Keeps", Keeps, replace=True)
-    pipe = headrace.pipe({"backend": "Keeps(q)"})
+    headrace.register("KeepsHere", KeepsHere, replace=True)
+    pipe = headrace.pipe({"backend": "KeepsHere(q)"})
     waiting = pipe.submit({"data": None})
     pipe.close()
     assert waiting.result(300)["result"] is None
@@ -148,18 +148,20 @@ def test_the_end_of_the_pipeline_ends_waits_and_then_closes_what_is_stored():
 def test_what_a_reload_that_fails_has_stored_is_closed_and_gone():
     made = []
 
-    class Stores(Uses):
+    class KeepsInPipeline(Uses):
         def init(self, options, context):
             super().init(options, context)
             made.append(self.box)
 
-    headrace.register("Stores", Stores, replace=True)
-    with headrace.pipe({"backend": "Stores(kept)"}) as pipe:
+    headrace.register("KeepsInPipeline", KeepsInPipeline, replace=True)
+    with headrace.pipe({"backend": "KeepsInPipeline(kept)"}) as pipe:
         with pytest.raises(errors.SetupError):
-            pipe.reload("main", {"backend": "S[Stores(kept),Stores(other),Breaks]"})
+            pipe.reload(
+                "main", {"backend": "S[KeepsInPipeline(kept),KeepsInPipeline(other),Breaks]"}
+            )
         assert set(pipe.stats()["boxes"]) == {"kept"}
         assert [one.closed for one in made] == [0, 0, 1]
-        pipe.reload("main", {"backend": "S[Stores(kept),Stores(other)]"})
+        pipe.reload("main", {"backend": "S[KeepsInPipeline(kept),KeepsInPipeline(other)]"})
         assert set(pipe.stats()["boxes"]) == {"kept", "other"}
 
 
@@ -280,7 +282,7 @@ def test_what_uses_the_pipeline_is_refused_in_another_process():
 )
 def test_a_class_that_says_it_wrong_is_refused(body, says):
     with pytest.raises(errors.PluginError) as caught:
-        headrace.register("Wrong", type("Wrong", (Passes,), body))
+        headrace.register("WrongHere", type("WrongHere", (Passes,), body))
     assert says in str(caught.value)
 
 
@@ -310,16 +312,22 @@ class Twice(headrace.Backend):
 def test_a_part_of_a_batch_is_filled_up_or_fails_alone(pad):
     seen = []
 
-    class Pairs(Passes):
+    class PairsHere(Passes):
         min, max = 2, 4
 
         def forward(self, batch):
             seen.append(len(batch))
             super().forward(batch)
 
-    headrace.register("Pairs", Pairs, replace=True)
+    headrace.register("PairsHere", PairsHere, replace=True)
     headrace.register("Twice", Twice, replace=True)
-    config = {"backend": "Twice[Pairs]", "max": 3, "min": 3, "pad": pad, "batching_timeout": 1e9}
+    config = {
+        "backend": "Twice[PairsHere]",
+        "max": 3,
+        "min": 3,
+        "pad": pad,
+        "batching_timeout": 1e9,
+    }
     with headrace.pipe(config) as pipe:
         requests = [{"data": 1, "go": True}, {"data": 2, "go": False}, {"data": 3}]
         with pytest.raises(errors.RequestsFailed) as caught:
@@ -335,17 +343,17 @@ def test_a_part_of_a_batch_is_filled_up_or_fails_alone(pad):
 def test_a_child_that_takes_one_is_called_item_by_item():
     seen = []
 
-    class One(Passes):
+    class TakesOne(Passes):
         max = 1
 
         def forward(self, batch):
             seen.append([one["data"] for one in batch])
             super().forward(batch)
 
-    headrace.register("One", One, replace=True)
+    headrace.register("TakesOne", TakesOne, replace=True)
     headrace.register("Twice", Twice, replace=True)
     with headrace.pipe(
-        {"backend": "Twice[S[One,Passes]]", "max": 3, "min": 3, "batching_timeout": 1e9}
+        {"backend": "Twice[S[TakesOne,Passes]]", "max": 3, "min": 3, "batching_timeout": 1e9}
     ) as pipe:
         pipe([{"data": k, "go": True} for k in range(3)])
     assert seen == [[0], [1], [2]]

@@ -135,6 +135,8 @@ class Backend(Checked):
         waits_while: In what state of something it waits and holds its instance, as ``"queue {queue!r} is full"``,
             where ``{option}`` stands for the value of an option; None where it does not wait. `headrace explain`
             shows it.
+        outermost: True when it may only stand outermost in a node, since each request that it resumes runs through the
+            whole expression of the node again. A thread around it (``BackgroundThread``) is allowed.
         uses_pipeline: True when it hands something over by ``context.pipeline``. It is refused in a container that
             `builds_elsewhere`, and what ``context.at_batch_end`` has registered is called before its `forward`.
     """
@@ -146,6 +148,7 @@ class Backend(Checked):
     rerun: ClassVar[bool] = False
     reads: tuple[str, ...] | type = ("data",)
     writes: tuple[str, ...] | type = ("result",)
+    combine_ranges: ClassVar[Callable[..., tuple[int, int | None]]]
     gives: tuple[str, ...] = ()
     takes: ClassVar[int | tuple[int, int | None]] = 0
     phases: ClassVar[int] = 1
@@ -154,6 +157,7 @@ class Backend(Checked):
     not_callable: ClassVar[str | None] = None
     waits_while: ClassVar[str | None] = None
     uses_pipeline: ClassVar[bool] = False
+    outermost: ClassVar[bool] = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

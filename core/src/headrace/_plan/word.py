@@ -11,6 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from headrace._backend import Backend
+from headrace._checked import Outcomes
 from headrace._plan.declared import OPTIONAL, Needs, keys_named
 from headrace._plan.planning import Phases, Planning, Scope, prefix_values
 from headrace._registry.backends import source_of
@@ -21,7 +22,6 @@ from headrace.keys import DATA, Request
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from headrace._checked import Outcomes
     from headrace._expression.tree import Call
     from headrace._plan.element import Element, Named, NodePlan
 

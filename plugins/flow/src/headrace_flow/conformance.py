@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from headrace.keys import Request
 
 __all__ = [
+    "IterateConformance",
     "ObserverConformance",
     "QueueConformance",
     "RecvConformance",
@@ -79,3 +80,13 @@ class StateFulConformance(BackendConformance):
             "nan"
         )  # equal to no other; and it ends at once, so that nothing of it is kept
         return {"data": [k, k + 1], "session": alone, "sequence_end": True}
+
+
+class IterateConformance(BackendConformance):
+    """`Iterate`, around a word whose answer is there after one step."""
+
+    expression = "Iterate(until=result)[Identity]"
+
+    def make_item(self, k: int) -> Request:
+        """Return a request whose number no other request has."""
+        return {"data": [k, k + 1]}
