@@ -54,7 +54,8 @@ class Held:
 
     Attributes:
         instance: The instance whose backend has kept it last.
-        asked: What was asked for while ``forward`` ran, `AGAIN` to be queued here again; None for nothing.
+        asked: What was asked for while ``forward`` ran, `AGAIN` to be queued here again; None for nothing. All but these
+            two need no instance of this node: it is an answer, or another node is to run the request.
         functions: Who is told of its end.
         quota: Counts it while it is PENDING.
         since: When it was last put into the queue, in seconds on the clock of the node.
@@ -133,14 +134,19 @@ class Pending:
         node.special = not node.is_usual
 
     def pend(self, entry: Entry, instance: Instance) -> None:
-        """Keep an entry whose outcome is PENDING, unless its node or its instance keeps nothing any more."""
+        """Keep an entry whose outcome is PENDING, unless its node or its instance keeps nothing any more.
+
+        The last batch of an old instance counts: what was asked while it ran is done, unless a new instance is to go on.
+        """
         node = self._node
         self._know(entry)
         held: Held = entry.held
         held.instance = instance
         if node.refusing is not None and (node.dead or not node.drains):
             node.settle(entry, own_error(node.refusing))
-        elif instance.retired is not None or instance.liveness.lost:
+        elif instance.liveness.lost or (
+            instance.retired is not None and (held.asked is None or held.asked is AGAIN)
+        ):
             node.settle(entry, gone(node))
         elif held.asked is AGAIN:
             self._queue(entry)
@@ -351,6 +357,15 @@ class Keeping:
             return bool(entry.state == DONE)
         # An item that a container has made is none of the scheduler's; else the request has ended.
         return not held_here(node) and all(one.holder is not request for one in node.every)
+
+    def alongside(self, cls: type) -> list[tuple[Request, Any]]:
+        """Return what other instances of the node run, each with what ``cls.enter`` returned: see `headrace.InitContext`."""
+        node, mine = self._node(), self._backend._liveness
+        others = [] if node is None else [one for one in node.every if one.liveness is not mine]
+        running = [entry for one in others for entry in [*(one.entries or ())]]
+        return [
+            (one.request, (one.entered or {}).get(cls)) for one in running if one.state == RUNNING
+        ]
 
 
 class _Away:

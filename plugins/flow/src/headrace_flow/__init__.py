@@ -1,6 +1,7 @@
-"""Headrace words that hand requests over between nodes, and policies that pick which requests share a batch.
+"""Headrace words that keep requests or hand them over, and policies that pick which requests share a batch.
 
-The words are `Queue`, `Send`, `Recv`, `Observer`; beside them stands `KVStorage`. `Iterate` runs requests step by step. The policies are `Alike` and `Budget`.
+The words are `Queue`, `Send`, `Recv`, `Observer`, `StateFul`, `Iterate`; beside them stands `KVStorage`. The policies are
+`Alike` and `Budget`.
 
 Nothing is imported until it is used: ``import headrace_flow`` loads no pydantic.
 """
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from headrace_flow.budget import Budget
     from headrace_flow.iterate import Iterate
     from headrace_flow.queues import Observer, Queue, Recv, Send
+    from headrace_flow.stateful import StateFul
     from headrace_flow.storage import KVStorage
 
 __version__ = "0.1.0"
@@ -27,6 +29,7 @@ __all__ = [
     "Queue",
     "Recv",
     "Send",
+    "StateFul",
     "__version__",
 ]
 
@@ -35,6 +38,7 @@ _HOME = {
     "Budget": "budget",
     "Iterate": "iterate",
     "KVStorage": "storage",
+    "StateFul": "stateful",
     **dict.fromkeys(("Observer", "Queue", "Recv", "Send"), "queues"),
 }
 

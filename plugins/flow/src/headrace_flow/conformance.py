@@ -15,6 +15,7 @@ __all__ = [
     "QueueConformance",
     "RecvConformance",
     "SendConformance",
+    "StateFulConformance",
 ]
 
 
@@ -65,6 +66,20 @@ class QueueConformance(ObserverConformance):
 
     expression = "Queue(q,max=8)"
     inside = _Declared
+
+
+class StateFulConformance(BackendConformance):
+    """`StateFul` around a word whose result is what the session's next request finds under ``before``."""
+
+    expression = "StateFul(session)[Identity]"
+    options = {"keep": {"result": "before"}}  # noqa: RUF012 - as above
+
+    def make_item(self, k: int) -> Request:
+        """Return a request of a session of its own, also where the kit asks for the same one twice."""
+        alone = float(
+            "nan"
+        )  # equal to no other; and it ends at once, so that nothing of it is kept
+        return {"data": [k, k + 1], "session": alone, "sequence_end": True}
 
 
 class IterateConformance(BackendConformance):
