@@ -284,9 +284,7 @@ class Keeping:
         return True
 
     @reentrant(later=_ask_later)
-    def _ask(
-        self, request: Request, answer: Callable[[Node, Entry], bool] | None = None
-    ) -> bool:
+    def _ask(self, request: Request, answer: Callable[[Node, Entry], bool] | None = None) -> bool:
         """Queue a request that is PENDING again, or let ``answer`` end it after the section; note it while ``forward`` runs."""
         node = self._node()
         if node is None:
