@@ -42,6 +42,7 @@ PUBLIC = [
     "errors",
     "explain",
     "hookspecs",
+    "isolation",
     "keys",
     "parse",
     "pipe",

@@ -17,6 +17,7 @@ from headrace._engine.futures import AsyncOwner, RequestFuture, give_up_all
 from headrace._engine.reload import Reloader
 from headrace._engine.streams import Stream
 from headrace._graph.caller import run_in_caller
+from headrace._notebook import Statistics, graph_html
 from headrace._scheduling.probes import GuardedProbe, Probes
 from headrace.errors import ConfigError, PluginError, SetupError
 from headrace.keys import Request
@@ -257,7 +258,7 @@ class Pipeline:
 
     def stats(self) -> dict[str, Any]:
         """Return counts and times since the start, per node, as a dict that can be written as JSON."""
-        return self._engine.statistics()
+        return Statistics(self._engine.statistics())
 
     def describe(self) -> dict[str, Any]:
         """Describe what was really built, per node, as a dict that can be written as JSON."""
@@ -357,3 +358,7 @@ class Pipeline:
 
     def __repr__(self) -> str:
         return f"<Pipeline {', '.join(self._engine.blueprint.order)}: {self._engine.state}>"
+
+    def _repr_html_(self) -> str:
+        """Return the graph as a notebook shows it."""
+        return graph_html(self, lambda: headrace.explain(self.config))

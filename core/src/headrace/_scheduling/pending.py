@@ -4,7 +4,8 @@ The outcome PENDING takes an entry out of its batch. From then on no thread runs
 `Pending.open` of its node, counts there as waiting, and leaves by `resume` (into the queue again, at its front), by `finish`
 (with its outcome), or as every entry that waits does: deadline, cancel, close. Its holder is told of every end.
 
-**What is asked too early**, while ``forward`` still runs, is noted and done once the outcome is known. A request that its caller
+**What is asked too early**, while ``forward`` still runs, is noted and done once the outcome is known: a request that is
+resumed is in the queue again before another batch is cut, so it loses no place to those that wait. A request that its caller
 runs past the queue has no entry; it gets one when something is asked for it (`Pending.of`), or when its outcome is PENDING.
 """
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headrace._portable import nearest, without_locals
 from headrace._scheduling.cycles import held_here
@@ -36,11 +37,16 @@ if TYPE_CHECKING:
     from headrace._backend import Backend
     from headrace._scheduling.entry import Quota
     from headrace._scheduling.instance import Instance
-    from headrace._scheduling.node import Node
-    from headrace._scheduling.scheduler import Scheduler
     from headrace.keys import Request
 
+    Node: TypeAlias = Any
+    Scheduler: TypeAlias = Any
+    """Of `headrace._scheduling.node` and `scheduler`, which import this module."""
+
 _log = logging.getLogger("headrace.scheduling")
+
+AGAIN: Any = object()
+"""Stands for what was asked for: the request is to be queued again at its own node."""
 
 
 class Held:
@@ -48,20 +54,18 @@ class Held:
 
     Attributes:
         instance: The instance whose backend has kept it last.
-        asked: What was asked for while ``forward`` ran; None for nothing.
-        leaves: Whether that needs no instance of this node: it is an answer, or another node is to run the request.
+        asked: What was asked for while ``forward`` ran, `AGAIN` to be queued here again; None for nothing.
         functions: Who is told of its end.
         quota: Counts it while it is PENDING.
         since: When it was last put into the queue, in seconds on the clock of the node.
         away: Its entry at another node, with the scheduler there; None while it is here.
     """
 
-    __slots__ = ("asked", "away", "functions", "instance", "leaves", "quota", "since")
+    __slots__ = ("asked", "away", "functions", "instance", "quota", "since")
 
     def __init__(self) -> None:
         self.instance: Instance | None = None
         self.asked: Callable[[], object] | None = None
-        self.leaves = False
         self.functions: list[Callable[[Request], object]] = []
         self.quota: Quota = UNCOUNTED
         self.since = 0.0
@@ -137,10 +141,13 @@ class Pending:
         self._know(entry)
         held: Held = entry.held
         held.instance = instance
+        leaves = held.asked is not None and held.asked is not AGAIN
         if node.refusing is not None and (node.dead or not node.drains):
             node.settle(entry, own_error(node.refusing))
-        elif instance.liveness.lost or (instance.retired is not None and not held.leaves):
+        elif instance.liveness.lost or (instance.retired is not None and not leaves):
             node.settle(entry, gone(node))
+        elif held.asked is AGAIN:
+            self._queue(entry)
         else:
             entry.state = PENDED
             self.open[entry] = None
@@ -148,7 +155,7 @@ class Pending:
             held.quota.began(entry, node.evict)
             if held.asked is not None:
                 node.afterwards.append(held.asked)
-        held.asked, held.leaves = None, False
+        held.asked = None
 
     def _leave(self, entry: Entry) -> None:
         if entry in self.open:
@@ -159,9 +166,15 @@ class Pending:
 
     def queue_again(self, entry: Entry) -> bool:
         """Put an entry that is PENDING into the queue again; False where it is not PENDING."""
-        node = self._node
         if entry.state != PENDED:
             return False
+        self._queue(entry)
+        self._node.dispatch()
+        return True
+
+    def _queue(self, entry: Entry) -> None:
+        """Put an entry into the queue again, or fail one that no instance takes. Call `dispatch` next."""
+        node = self._node
         error = node.no_instance() if node.lost else unfit(node, entry)
         if error is not None:
             node.settle(entry, error)
@@ -169,8 +182,6 @@ class Pending:
             self._leave(entry)
             entry.held.since = node.clock()
             node.queue.push(entry)
-        node.dispatch()
-        return True
 
     def ended(self, entry: Entry) -> None:
         """Let go of an entry that has its outcome, and have its holder told."""
@@ -290,8 +301,8 @@ class Keeping:
                 held: Held = entry.held
                 if held.asked is not None:
                     return False
-                held.asked = partial(self._ask, request, inside, outside)
-                held.leaves = inside is None
+                later = partial(self._ask, request, inside, outside)
+                held.asked = later if inside is None else AGAIN
                 return True
             if inside is not None:
                 return inside(entry)
@@ -345,9 +356,18 @@ class Keeping:
             return False
         entry = node.pending.find(request)
         if entry is not None:
-            return entry.state == DONE
+            return bool(entry.state == DONE)
         # An item that a container has made is none of the scheduler's; else the request has ended.
         return not held_here(node) and all(one.holder is not request for one in node.every)
+
+    def alongside(self, cls: type) -> list[tuple[Request, Any]]:
+        """Return what other instances of the node run, each with what ``cls.enter`` returned: see `headrace.InitContext`."""
+        node, mine = self._node(), self._backend._liveness
+        others = [] if node is None else [one for one in node.every if one.liveness is not mine]
+        running = [entry for one in others for entry in [*(one.entries or ())]]
+        return [
+            (one.request, (one.entered or {}).get(cls)) for one in running if one.state == RUNNING
+        ]
 
 
 class _Away:
