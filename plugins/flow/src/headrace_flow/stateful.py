@@ -171,9 +171,10 @@ class StateFul(headrace.Backend):
         own; the keys are the parameters of sequences in Triton's protocol.
 
     Example:
-        Sums of each session. ``{"data": 2, "session": "a"}`` gives 2, then 4, then 6::
+        ``RunningTotal`` adds ``data`` to its input ``before``, and writes the sum as its outputs ``total`` and ``answer``.
+        The first ``{"data": 2, "session": "a"}`` gives ``{"answer": 2}``::
 
-            backend = "StateFul(session)[Call(totals:add)]"
+            backend = "StateFul(session)[RunningTotal]"
             keep = { total = "before" }
     """
 
