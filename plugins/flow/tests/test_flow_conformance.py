@@ -9,6 +9,7 @@ from headrace_flow.conformance import (
     RecvConformance,
     SendConformance,
     ShadowConformance,
+    StateFulConformance,
 )
 
 __all__ = [
@@ -20,4 +21,5 @@ __all__ = [
     "RecvConformance",
     "SendConformance",
     "ShadowConformance",
+    "StateFulConformance",
 ]

@@ -1,6 +1,7 @@
-"""Headrace words that hand requests over between nodes, and policies that pick which requests share a batch.
+"""Headrace words that keep requests or hand them over, and policies that pick which requests share a batch.
 
-The words are `Queue`, `Send`, `Recv`, `Observer`; beside them stands `KVStorage`. The policies are `Alike` and `Budget`.
+The words are `Queue`, `Send`, `Recv`, `Observer`, `StateFul`, `Iterate`; beside them stands `KVStorage`. The policies are
+`Alike` and `Budget`.
 Around any expression stand `Cache`, `Once`, `Concurrency` and `Shadow`.
 
 Nothing is imported until it is used: ``import headrace_flow`` loads no pydantic.
@@ -15,9 +16,11 @@ if TYPE_CHECKING:
     from headrace_flow.budget import Budget
     from headrace_flow.cache import Cache
     from headrace_flow.concurrency import Concurrency
+    from headrace_flow.iterate import Iterate
     from headrace_flow.once import Once
     from headrace_flow.queues import Observer, Queue, Recv, Send
     from headrace_flow.shadow import Shadow
+    from headrace_flow.stateful import StateFul
     from headrace_flow.storage import KVStorage
 
 __version__ = "0.1.0"
@@ -27,6 +30,7 @@ __all__ = [
     "Budget",
     "Cache",
     "Concurrency",
+    "Iterate",
     "KVStorage",
     "Observer",
     "Once",
@@ -34,6 +38,7 @@ __all__ = [
     "Recv",
     "Send",
     "Shadow",
+    "StateFul",
     "__version__",
 ]
 
@@ -42,9 +47,11 @@ _HOME = {
     "Budget": "budget",
     "Cache": "cache",
     "Concurrency": "concurrency",
+    "Iterate": "iterate",
     "KVStorage": "storage",
     "Once": "once",
     "Shadow": "shadow",
+    "StateFul": "stateful",
     **dict.fromkeys(("Observer", "Queue", "Recv", "Send"), "queues"),
 }
 

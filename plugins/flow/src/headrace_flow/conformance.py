@@ -12,12 +12,14 @@ if TYPE_CHECKING:
 __all__ = [
     "CacheConformance",
     "ConcurrencyConformance",
+    "IterateConformance",
     "ObserverConformance",
     "OnceConformance",
     "QueueConformance",
     "RecvConformance",
     "SendConformance",
     "ShadowConformance",
+    "StateFulConformance",
 ]
 
 
@@ -96,3 +98,27 @@ class ShadowConformance(CacheConformance):
     """`Shadow`, of two that give the text that they are given."""
 
     expression = "Shadow(share=1)[Identity,Identity]"
+
+
+class StateFulConformance(BackendConformance):
+    """`StateFul` around a word whose result is what the session's next request finds under ``before``."""
+
+    expression = "StateFul(session)[Identity]"
+    options = {"keep": {"result": "before"}}  # noqa: RUF012 - as above
+
+    def make_item(self, k: int) -> Request:
+        """Return a request of a session of its own, also where the kit asks for the same one twice."""
+        alone = float(
+            "nan"
+        )  # equal to no other; and it ends at once, so that nothing of it is kept
+        return {"data": [k, k + 1], "session": alone, "sequence_end": True}
+
+
+class IterateConformance(BackendConformance):
+    """`Iterate`, around a word whose answer is there after one step."""
+
+    expression = "Iterate(until=result)[Identity]"
+
+    def make_item(self, k: int) -> Request:
+        """Return a request whose number no other request has."""
+        return {"data": [k, k + 1]}

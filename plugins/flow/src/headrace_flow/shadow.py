@@ -44,7 +44,7 @@ class Shadow(headrace.Backend):
     Example:
         ``{"data": "abc"}`` gives ``"ABC"``::
 
-            backend = "Shadow(share=0.1)[Upper,Reverse]"
+            backend = "Shadow(share=0.1)[Upper,Identity]"
     """
 
     class Options(headrace.Options):
