@@ -240,12 +240,12 @@ def test_two_sizes_of_one_name_are_refused(other):
         headrace.pipe(config).__enter__()
 
 
-def test_what_waits_for_its_result_is_refused():
-    with (
-        pytest.raises(errors.SetupError, match="LimitedRuns cannot follow"),
-        headrace.pipe({"backend": "S[Concurrency(gpu)[Identity],LimitedRuns]"}),
-    ):
-        pass
+@pytest.mark.parametrize(
+    "backend", ["S[Concurrency(gpu)[Identity],Identity]", "Process[Concurrency(gpu)[Identity]]"]
+)
+def test_it_stands_outermost_or_nowhere(backend):
+    with pytest.raises(errors.ConfigError, match="Concurrency"):
+        headrace.pipe({"backend": backend}).__enter__()
 
 
 @pytest.mark.parametrize("keys", [{"max": 1}, {"max": 4}, {"max": 4, "instance_num": 2}])

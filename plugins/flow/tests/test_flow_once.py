@@ -269,17 +269,10 @@ def test_all_run_where_too_few_would(runs):
         assert stats(pipe) == (1, 0, 0)
 
 
-def test_what_waits_for_its_result_is_refused():
-    class OnceNext(OnceRuns):
-        pass
-
-    headrace.register("OnceNext", OnceNext, replace=True)
-    with (
-        pytest.raises(errors.SetupError, match="OnceNext cannot follow") as caught,
-        headrace.pipe({"backend": "S[Once[OnceRuns],OnceNext]"}),
-    ):
-        pass
-    assert "Once[S[X,Y]]" in str(caught.value.hint)
+@pytest.mark.parametrize("backend", ["S[Once[OnceRuns],Identity]", "S[Identity,Once[OnceRuns]]"])
+def test_it_stands_outermost_or_nowhere(backend):
+    with pytest.raises(errors.ConfigError, match="Once stands outermost"):
+        headrace.pipe({"backend": backend}).__enter__()
 
 
 @pytest.mark.parametrize("keys", [{"max": 1, "instance_num": 4}, {"max": 4, "instance_num": 2}])

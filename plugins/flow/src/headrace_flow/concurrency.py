@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 import headrace
-from headrace.errors import SetupError
 from headrace.words import combine_ranges, run_child, select
 from headrace_flow.limits import Kept, Limit, Room, of_process
 
@@ -34,7 +33,7 @@ class Concurrency(headrace.Backend):
         The range of X.
 
     Raises:
-        SetupError: It is not outermost, or another place gives the name another size.
+        SetupError: Another place gives the name another size.
         What X raises.
     Source:
         own
@@ -53,15 +52,12 @@ class Concurrency(headrace.Backend):
         shared: bool = Field(False, description="Whether the pipelines of the process share it.")
 
     takes = 1
+    outermost = True
     uses_pipeline = True
     combine_ranges = staticmethod(combine_ranges)
 
     def init(self, options: Any, context: headrace.InitContext) -> None:
         """Take over X, and find the limit."""
-        if context.followed_by is not None:
-            what = f"Concurrency answers later, so {context.followed_by.__name__} cannot follow it"
-            hint = f"Write it outermost in a node: Concurrency(name={options.name})[S[X,Y]]."
-            raise SetupError(what, hint=hint)
         (self._child,) = context.children
         self._context = context
         self._limit: Limit = context.pipeline.get_or_create(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 import headrace
-from headrace.errors import InstanceLostError, SetupError
+from headrace.errors import InstanceLostError
 from headrace.words import combine_ranges, run_child, select
 from headrace_flow.answers import Answer, written
 from headrace_flow.content import UnknownContentError, content_of, keys_read
@@ -37,7 +37,6 @@ class Once(headrace.Backend):
         The range of X. Where fewer than the min of X would run, all run.
 
     Raises:
-        SetupError: It is not outermost: another word gets its result.
         What X raises.
     Source:
         own
@@ -53,14 +52,12 @@ class Once(headrace.Backend):
         keys: tuple[str, ...] = Field((), description="Keys that X reads, beside data.")
 
     takes = 1
+    outermost = True
     reads = ("data", "{keys}")
     combine_ranges = staticmethod(combine_ranges)
 
     def init(self, options: Any, context: headrace.InitContext) -> None:
         """Take over X."""
-        if context.followed_by is not None:
-            what = f"Once answers later, so {context.followed_by.__name__} cannot follow it"
-            raise SetupError(what, hint="Write it outermost in a node: Once[S[X,Y]].")
         (self._child,) = context.children
         self._context, self._keys = context, keys_read(self._child, options.keys)
         flights = context.shared.get_or_create("headrace_flow.once", Flights)
