@@ -19,7 +19,7 @@ from headrace_serve.errors import NotAllowedError, NotBuiltError, UnavailableErr
 from headrace_serve.everywhere import make
 from headrace_serve.failures import FailureLog
 from headrace_serve.inference.requests import infer, prepared
-from headrace_serve.inference.streams import parts_of
+from headrace_serve.inference.streams import answers, parts_of
 from headrace_serve.limits import Limits
 from headrace_serve.models.following import Following
 from headrace_serve.models.repository import Repository
@@ -447,6 +447,23 @@ class Service:
         with self._counted(model, line):
             call = prepared(request, parameters, times, limits=limits, priority_default=default)
             async with contextlib.aclosing(parts_of(model, request, call)) as each:
+                async for one in each:
+                    yield one
+
+    async def answers(
+        self, model: Model, asked: Asked, line: AccessLine
+    ) -> AsyncGenerator[tuple[bool, Answer | None]]:
+        """Run what a client asks for, count it, and give an answer for each part when it comes, and the last.
+
+        Who closes the iterator before its end cancels the request. The pairs and errors are those of
+        `headrace_serve.inference.streams.answers`.
+        """
+        if model.timed:
+            asked.times = line.timed()
+        limits, default = self.limits.narrowed(model.limits), self.priority_default
+        with self._counted(model, line):
+            found = answers(model, asked, limits=limits, priority_default=default)
+            async with contextlib.aclosing(found) as each:
                 async for one in each:
                     yield one
 

@@ -21,6 +21,7 @@ from headrace_serve.errors import (
 from headrace_serve.http import extensions as rest_extensions
 from headrace_serve.http import openapi
 from headrace_serve.http.exchange import CYCLE, Exchange, Reply
+from headrace_serve.http.generate import generate, generate_stream
 from headrace_serve.http.metrics import Snapshot, encoded
 from headrace_serve.http.page_routes import PAGE_ROUTES
 from headrace_serve.http.plain_route import run
@@ -113,6 +114,10 @@ def application(service: Service, lifespan: Any = None, *, admin: bool = False) 
         places = ("/v2/models/{model}", "/v2/models/{model}/versions/{version}")
         return [route(method, f"{place}{end}", handler, right) for place in places]
 
+    generating = [
+        *per_model("POST", "/generate", generate, "infer"),
+        *per_model("POST", "/generate_stream", generate_stream, "infer"),
+    ]
     infer = per_model("POST", "/infer", _infer, "infer")
     run_file = route("POST", "/run/{model}", run, "infer")
     cors = []
@@ -140,6 +145,7 @@ def application(service: Service, lifespan: Any = None, *, admin: bool = False) 
     asking = [
         *infer,
         run_file,
+        *generating,
         route("GET", "/openapi.json", _openapi),
         route("GET", "/docs", _docs),
         route("GET", "/v2", _server),
