@@ -170,7 +170,7 @@ def test_an_unknown_model_and_several_files_have_their_status(served):
 
 def test_a_deadline_is_an_event_after_the_parts_that_came(served, steps):
     steps.put("a")
-    url = f"{served.url}/run/steps?timeout=200000"
+    url = f"{served.url}/run/steps?timeout=2000000"
     with httpx.stream("POST", url, content=b"x", headers=ACCEPT) as response:
         first, (name, error) = read(response)
     assert first == ("message", {"result": "a"})
