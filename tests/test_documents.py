@@ -40,6 +40,7 @@ DOCUMENTS = [
     ROOT / "examples" / "serve" / "README.md",
     ROOT / "templates" / "README.md",
     ROOT / "docs" / "README.md",
+    ROOT / "docs" / "internals.md",
     ROOT / "docs" / "policies.md",
     ROOT / "docs" / "options.md",
     ROOT / "docs" / "batching.md",
@@ -47,6 +48,7 @@ DOCUMENTS = [
     ROOT / "docs" / "elsewhere.md",
     ROOT / "docs" / "functions.md",
     ROOT / "docs" / "parts.md",
+    ROOT / "docs" / "iteration.md",
     ROOT / "docs" / "from_torchpipe.md",
     ROOT / "docs" / "production.md",
     ROOT / "docs" / "signals.md",
@@ -55,6 +57,7 @@ DOCUMENTS = [
     ROOT / "docs" / "when_it_fails.md",
     ROOT / "docs" / "instances_and_cores.md",
     ROOT / "examples" / "functions" / "README.md",
+    ROOT / "examples" / "decoder" / "README.md",
 ]
 # Not here: first_backend.md is followed by test_first_backend, hooks.md and publishing.md by
 # test_followed_pages, streams.md by test_streams_page, start.md by test_start_page,
@@ -104,6 +107,8 @@ RUN_ELSEWHERE = {
     "python examples/ocr/compare_pages.py --config examples/ocr/page_trt.toml --against "
     "examples/ocr/page.toml": BY_DETECT,
     "python examples/functions/prepare.py": "test_example_functions",
+    "python examples/decoder/train.py": "test_example_decoder",
+    "python examples/decoder/write.py": "test_example_decoder",
     "headrace run examples/functions/digits.toml examples/functions/made": "test_example_functions",
     "python examples/classify/prepare.py": "plugins/torch: test_torch_example",
     "headrace run examples/classify/classify.toml examples/classify/made/digits": "the same",

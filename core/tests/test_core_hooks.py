@@ -26,8 +26,11 @@ SIGNATURES = {
         "outcomes: 'Answers', *, fillers: 'bool' = True) -> 'list[int]'"
     ),
 }
-OF_CLASS = {"not_callable": None, "waits_while": None, "uses_pipeline": False}
-OF_CONTEXT = ("pipeline", "pad", "deadline", "resume", "finish", "on_end", "unwanted", "emit")
+OF_CLASS = {"not_callable": None, "waits_while": None, "uses_pipeline": False, "gives": ()}
+OF_CONTEXT = (
+    *("pipeline", "pad", "deadline", "resume", "finish", "on_end", "unwanted", "emit"),
+    "alongside",
+)
 
 
 def test_the_names_and_signatures_are_these():
@@ -398,3 +401,75 @@ def test_ranges_of_children_make_that_of_the_container():
     assert words.combine_ranges([wide, one], divides=True) == (1, None)
     with pytest.raises(ValueError, match="B needs at least 2"):
         words.combine_ranges([wide, narrow], divides=True)
+
+
+@pytest.mark.parametrize("gives", [(), ("{option}",), ("mask", "noise")])
+def test_what_a_container_gives_to_its_child_no_request_has_to_bring(gives):
+    class Masks(headrace.Backend):
+        takes = 1
+
+        class Options(headrace.Options):
+            option: dict[str, str] = pydantic.Field({"x": "mask"}, description="Keys by name.")
+
+        def init(self, options, context):
+            self.reads = ()
+            (self.child,) = context.children
+
+        def forward(self, batch):
+            for request in batch:
+                request["mask"] = request["noise"] = 1
+            return self.child(batch)
+
+    class Needs(headrace.Backend):
+        reads = ("image", "mask")
+
+        def forward(self, batch):
+            for request in batch:
+                request["result"] = request["image"] + request["mask"]
+
+    Masks.gives = gives
+    headrace.register("Masks", Masks, replace=True)
+    headrace.register("Needs", Needs, replace=True)
+    with headrace.pipe({"backend": "Masks[Needs]"}) as pipe:
+        with pytest.raises(errors.InputError, match="no 'image'"):
+            pipe({"mask": 1})
+        if gives:
+            assert pipe({"image": 1})["result"] == 2
+        else:
+            with pytest.raises(errors.InputError, match="no 'mask'"):
+                pipe({"image": 1})
+
+
+def test_an_instance_sees_what_the_others_run_with_what_enter_returned():
+    assert headrace.InitContext().alongside() == []
+    began, ends, seen = threading.Semaphore(0), threading.Semaphore(0), []
+
+    class Sees(headrace.Backend):
+        max = 1
+
+        @staticmethod
+        def enter(request):
+            return -request["data"]
+
+        def init(self, options, context):
+            self.context = context
+
+        def forward(self, batch):
+            if batch[0]["data"] == 3:
+                seen.extend(self.context.alongside())
+            began.release()
+            assert ends.acquire(timeout=60)
+            batch[0]["result"] = None
+
+    headrace.register("Sees", Sees, replace=True)
+    with headrace.pipe({"backend": "Sees", "instance_num": 3}) as pipe:
+        requests = [{"data": number} for number in (1, 2, 3)]
+        futures = []
+        for one in requests:
+            futures.append(pipe.submit(one))
+            assert began.acquire(timeout=60)
+        assert sorted(number for _, number in seen) == [-2, -1]
+        assert all(any(one is request for one, _ in seen) for request in requests[:2])
+        ends.release(3)
+        for one in futures:
+            one.result(60)

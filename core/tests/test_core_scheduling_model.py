@@ -123,7 +123,7 @@ class Told(Backend):
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread():
-    with scheduling.no_main_thread(), scheduling.no_helpers_tell():
+    with scheduling.no_main_thread():
         yield
 
 
@@ -272,7 +272,7 @@ class Model(RuleBasedStateMachine):
         instance = free(self.scheduler)[0]
         instance.backend.child.plan = fails
         if fails == "early":  # its answer is there before it is known that it comes later
-            instance.backend.child.plan, reloads, fails = ("early", {0}), False, None
+            instance.backend.child.plan, fails = ("early", {0}), None
         if reloads:
             instance.backend.child.during = lambda: self.reload(ranges, None, 0.0, (), False)
         request = {"data": "called", "result": "stale"}
@@ -362,9 +362,9 @@ class Model(RuleBasedStateMachine):
         self._pend(index, which, early=early)
 
     @precondition(lambda self: self._busy() and not self.closed)
-    @rule(index=st.integers(0, 5), ranges=RANGES)
-    def pend_while_it_is_reloaded(self, index, ranges):
-        self._pend(index, {0, 1}, lambda: self.reload(ranges, None, 0.0, (), False))
+    @rule(index=st.integers(0, 5), ranges=RANGES, early=st.booleans())
+    def pend_while_it_is_reloaded(self, index, ranges, early):
+        self._pend(index, {0, 1}, lambda: self.reload(ranges, None, 0.0, (), False), early=early)
 
     def _pend(self, index, which, during=None, *, early=False):
         busy = self._busy()
@@ -745,6 +745,118 @@ def test_a_caller_does_not_put_an_old_instance_back_into_service():
     model.take_retired(0)
     assert [instance for instance, _ in model.gone] == model.instances[:1]
     assert free(model.scheduler) == model.scheduler.instances
+
+
+def test_who_joins_a_batch_has_begun_with_it_also_when_it_is_resumed():
+    model = Model()
+    model.start(True, [(1, 8)], 6, "wait", None, 0.0, (), False)
+    first = model.submit(1, 0, None)
+    joined = model.submit(1, 0, None)
+    last = model.submit(8, 0, None)
+    assert (first.state, joined.state, last.state) == (RUNNING, QUEUED, QUEUED)
+    model.pend(0, {1}, early=False)
+    assert (first.state, joined.state, last.state) == (DONE, PENDED, RUNNING)
+    model.finish(0)
+    model.answer(0, "resume")
+    assert model.begun == [first, joined, last, joined]
+    model.equals_begin_in_the_order_in_which_they_came()
+    model.teardown()
+
+
+# What is kept while the node is reloaded has one outcome, and its holder is told once.
+
+
+def kept_by_hand(request=None):
+    """Return a model of one instance, a request that it keeps, and the context of its backend."""
+    model = Model()
+    model.start(False, [(1, 8)], 6, "wait", None, 0.0, (), False)
+    owner = Owner()
+    entry = Entry({"data": 0} if request is None else request, owner)
+    model.owners[entry] = owner
+    model.made.append(entry)
+    model.scheduler.submit(entry)
+    model.pend(0, {0}, early=False)
+    assert entry.state == PENDED
+    return model, entry, model.instances[0].backend.child.context
+
+
+def reloaded(model):
+    model.reload([(1, 8)], None, 0.0, (), False)
+
+
+def has_one_outcome(model, entry, error=None):
+    assert entry.state == DONE
+    assert entry.error is None if error is None else isinstance(entry.error, error)
+    model.one_outcome()
+    model.data_is_the_callers_and_results_are_there()
+    model.who_keeps_a_request_is_told_of_its_end_once()
+    model.nobody_answers_what_is_over(entry)
+    model.teardown()
+    model.one_outcome()
+    model.who_keeps_a_request_is_told_of_its_end_once()
+
+
+def test_a_reload_ends_what_is_kept():
+    model, entry, _ = kept_by_hand()
+    reloaded(model)
+    has_one_outcome(model, entry, InstanceLostError)
+
+
+def test_a_reload_ends_what_was_resumed_and_waits_for_an_instance():
+    model, entry, context = kept_by_hand()
+    busy = model.submit(8, 0, None)
+    assert context.resume(entry.request)
+    assert (entry.state, busy.state) == (QUEUED, RUNNING)
+    reloaded(model)
+    model.finish(0)
+    assert busy.error is None
+    has_one_outcome(model, entry, InstanceLostError)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_what_was_resumed_and_runs_while_the_node_is_reloaded_ends_with_its_batch(again):
+    model, entry, context = kept_by_hand()
+    assert context.resume(entry.request)
+    assert entry.state == RUNNING
+    reloaded(model)
+    if again:
+        model.pend(0, {0}, early=False)
+    else:
+        model.finish(0)
+    has_one_outcome(model, entry, InstanceLostError if again else None)
+
+
+def test_what_is_answered_while_the_node_is_reloaded_has_that_answer():
+    class Slow(dict):
+        """Lets the node be reloaded while the answer is written."""
+
+        def __setitem__(self, key, value):
+            if key == "result":
+                reloaded(model)
+            super().__setitem__(key, value)
+
+    model, entry, context = kept_by_hand(Slow(data=0))
+    assert context.finish(entry.request, 0)
+    assert len(model.instances) == 2
+    has_one_outcome(model, entry)
+
+
+def test_an_answer_that_was_accepted_in_a_batch_of_an_old_instance_is_the_outcome():
+    model, entry, context = kept_by_hand()
+    assert context.resume(entry.request)
+    model.pend_while_it_is_reloaded(0, [(1, 8)], early=True)
+    has_one_outcome(model, entry)
+
+
+def test_a_caller_has_the_answer_that_was_accepted_while_it_ran_an_old_instance():
+    model = Model()
+    model.start(False, [(1, 8)], 6, "wait", None, 0.0, (), False)
+    model.call("early", True, [(1, 8)])
+    assert model.called == {"ok": 1, "failed": 0}
+    assert len(model.instances[0].backend.child.told) == 1
+    model.take_retired(0)
+    assert free(model.scheduler) == model.scheduler.instances == model.instances[1:]
+    model.teardown()
 
 
 # A thread that owns its instance goes on with what waits.

@@ -41,7 +41,7 @@ class Steps(headrace.Backend):
         request["result"] = None
 
 
-@headrace.register("ServeLetters", replace=True)
+@headrace.register("ServeLetters")
 def letters(text):
     yield from text.decode()
 

@@ -70,12 +70,12 @@ class Steps(headrace.Backend):
 @pytest.fixture
 def steps():
     Steps.steps, Steps.begun, Steps.left = queue.Queue(), threading.Event(), threading.Event()
-    headrace.register("ServeSteps", Steps, replace=True)
+    headrace.register("ServePartsAsTold", Steps, replace=True)
     yield Steps.steps
     Steps.steps.put(None)
 
 
-@headrace.register("ServeWords", replace=True)
+@headrace.register("ServeWordByWord")
 def words(text):
     for word in text.decode().split():
         if word == "bad":
@@ -86,7 +86,9 @@ def words(text):
 
 @pytest.fixture
 def served(serving, steps):
-    return serving({"words": {"backend": "ServeWords"}, "steps": {"backend": "ServeSteps"}})
+    return serving(
+        {"words": {"backend": "ServeWordByWord"}, "steps": {"backend": "ServePartsAsTold"}}
+    )
 
 
 def post(server, name="words", content=b"", **more):
@@ -124,7 +126,7 @@ def test_a_model_without_parts_gives_its_result_as_the_only_event(serving):
 
 @pytest.mark.parametrize("origins", [(), ("http://a",)])
 def test_the_connection_serves_the_next_request(serving, origins):
-    server = serving({"words": {"backend": "ServeWords"}}, cors_origins=origins)
+    server = serving({"words": {"backend": "ServeWordByWord"}}, cors_origins=origins)
     with httpx.Client(headers={**ACCEPT, "origin": "http://a"}) as client:
         for _ in range(3):
             answer = client.post(f"{server.url}/run/words", content=b"one")
@@ -253,7 +255,7 @@ def test_keys_hold_for_streams(serving, tmp_path):
     keys = tmp_path / "keys.toml"
     digest = hashlib.sha256(b"the key").hexdigest()
     keys.write_text(f'[one]\nsha256 = "{digest}"\nrights = ["describe"]\n')
-    server = serving({"words": {"backend": "ServeWords"}}, keys=keys)
+    server = serving({"words": {"backend": "ServeWordByWord"}}, keys=keys)
     with post(server, content=b"a") as response:
         assert response.status_code == 401
     with post(server, content=b"a", **{"x-api-key": "the key"}) as response:

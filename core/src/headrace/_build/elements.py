@@ -245,6 +245,7 @@ class ElementBuilder:
             finish=keeping.finish,
             on_end=keeping.on_end,
             unwanted=keeping.unwanted,
+            alongside=partial(keeping.alongside, element.cls),
             emit=keeping.emit,
         )
 

@@ -108,7 +108,8 @@ class Word(Backend):
         """Return the keys that every request needs when it comes here, as far as they are known.
 
         The default is what the class, or the built backend, says that it reads. A container has to say
-        so in ``init`` (``self.reads = ()`` for just the keys that its only child needs).
+        so in ``init`` (``self.reads = ()`` for just the keys that its only child needs); what it `gives` to
+        that child no request has to bring.
 
         Args:
             element: The word.
@@ -122,7 +123,11 @@ class Word(Backend):
             return {DATA: element.name}  # a container that does not say which keys it needs
         keys = keys_named(made, element.options, "reads")
         own = {key: element.name for key in keys if key == DATA or key not in OPTIONAL}
-        return {**needs_of(children[0], built), **own} if len(children) == 1 else own
+        if len(children) != 1:
+            return own
+        given = {*keys_named(made, element.options, "gives")}
+        inner = {k: one for k, one in needs_of(children[0], built).items() if k not in given}
+        return {**inner, **own}
 
     # Questions of the builder.
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headrace_serve.datatypes import DATATYPES, ONLY_BINARY
+from headrace_serve.http.events import EVENTS
 from headrace_serve.http.plain_route import file_input
 from headrace_serve.inference.classification import CLASSIFICATION
 from headrace_serve.inference.parameters import SEQUENCES
@@ -32,6 +33,11 @@ _PARAMETERS: dict[str, Any] = {
     "binary_data_output": _FLAG,
     "triton_enable_empty_final_response": _FLAG,
 }
+_SEQUENCE: dict[str, Any] = {
+    "sequence_id": {"type": ["integer", "string"], "description": "Needed; neither 0 nor empty."},
+    "sequence_start": _FLAG,
+    "sequence_end": _FLAG,
+}
 _PLACES = ("shared_memory_region", "shared_memory_offset", "shared_memory_byte_size")
 _ERROR = {"$ref": "#/components/schemas/Error"}
 _STATUSES = {
@@ -46,6 +52,8 @@ _STATUSES = {
     "503": "The server is shutting down; see Retry-After.",
     "504": "The time is over.",
 }
+
+_EVENTS: dict[str, Any] = {EVENTS: {"schema": {"type": "string"}}}
 
 _KEYS: dict[str, Any] = {
     "bearer": {"type": "http", "scheme": "bearer"},
@@ -79,6 +87,8 @@ def document(models: Catalogue, *, keyed: bool = False, below: str = "") -> dict
             for end in ("config", "stats"):
                 paths[f"{place}/{end}"] = _get(f"{model.name}: {end}")
             paths[f"{place}/infer"] = {"post": _infer(model)}
+            for end in ("generate", "generate_stream"):
+                paths[f"{place}/{end}"] = {"post": _generate(model, end)}
         if len(places) == 2 and _can_run(model):
             made_run, more = _run(model)
             paths[f"/run/{model.name}"] = {"post": made_run}
@@ -114,6 +124,7 @@ def _get(summary: str, **more: Any) -> dict[str, Any]:
 def _infer(model: Model) -> dict[str, Any]:
     inputs = [_tensor(port, model.signature.max_rows) for port in model.signature.inputs.values()]
     names = list(model.signature.outputs)
+    alone = model.signature.sequence_key is None
     schema = {
         "type": "object",
         "required": ["inputs"],
@@ -124,7 +135,8 @@ def _infer(model: Model) -> dict[str, Any]:
                 {
                     **_PARAMETERS,
                     "partial": _FLAG if model.signature.by_item else {"const": False},
-                    **dict.fromkeys(("inputs", *SEQUENCES), False),
+                    "inputs": False,
+                    **(dict.fromkeys(SEQUENCES, False) if alone else _SEQUENCE),
                 },
                 "Others are for the pipeline.",
             ),
@@ -157,6 +169,26 @@ def _infer(model: Model) -> dict[str, Any]:
     made["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
     binary = {"schema": {"type": "string", "format": "binary"}}
     made["responses"]["200"]["content"]["application/octet-stream"] = binary
+    return made
+
+
+def _generate(model: Model, end: str) -> dict[str, Any]:
+    """Return the operation whose inputs and outputs are fields; values may also be lists of them."""
+    inputs = [port for port in model.signature.inputs.values() if port.datatype not in ONLY_BINARY]
+    fields: dict[str, Any] = {}
+    for port in inputs:
+        one = _element(port.datatype)
+        fields[port.name] = {"anyOf": [one, {"type": "array", "items": one}]}
+    schema = {
+        "type": "object",
+        "description": "Other fields, and those of parameters, are parameters.",
+        "properties": {**fields, "id": {"type": "string"}, "parameters": {"type": "object"}},
+    }
+    made = _operation(f"Run {model.name} version {model.version}", {"type": "object"})
+    if end == "generate_stream":
+        made["summary"] += ": an event for each part of the answer"
+        made["responses"]["200"]["content"] = _EVENTS
+    made["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
     return made
 
 
@@ -228,6 +260,7 @@ def _run(model: Model) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the operation of the plain route, and the schemas to which its body refers."""
     file_name = None if model.takes_json else file_input(model)
     made = _operation(f"Run {model.name}", {"type": "object"})
+    made["responses"]["200"]["content"] |= _EVENTS
     file = {"schema": {"type": "string", "format": "binary"}}
     files = {"type": "array", "items": file["schema"], "minItems": 1}
     form = {"schema": {"type": "object", "required": ["file"], "properties": {"file": files}}}
