@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace_serve.access_log import AccessLine
 from headrace_serve.aside import apart
+from headrace_serve.errors import UnauthenticatedError, UnavailableError
 from headrace_serve.grpc.calls import parsed
 from headrace_serve.grpc.messages import message
 from headrace_serve.grpc.tensors import RESPONSE, as_streamed, read_message, write_response
@@ -20,15 +21,15 @@ from headrace_serve.inference.parameters import FINAL, flag
 from headrace_serve.inference.tensors import elements_in
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 
     from headrace_serve.grpc.calls import Calls
-    from headrace_serve.grpc.service import Front
+    from headrace_serve.grpc.front import Front
     from headrace_serve.grpc.tensors import Received
     from headrace_serve.models.model import Model
     from headrace_serve.service import Service
 
-__all__ = ["InferStream"]
+__all__ = ["stream_of_inferences"]
 
 _STREAMED: Final = 64
 """The most requests of one stream that run at a time."""
@@ -65,7 +66,28 @@ class _Unsent:
         self._service = None
 
 
-class InferStream:
+def stream_of_inferences(
+    front: Front, calls: Calls, service: Service
+) -> Callable[[AsyncIterator[bytes], Any], AsyncIterator[bytes]]:
+    """Return what answers ModelStreamInfer, for the requests of a call and its context."""
+
+    async def stream(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        try:
+            calls.authenticate(context, "infer")
+        except UnauthenticatedError as error:
+            await calls.refuse("ModelStreamInfer", context, error)
+        call = _Stream(front, calls, service, context)
+        async with contextlib.aclosing(call.answers(requests)) as answers:
+            async for answer in answers:
+                yield answer
+        if service.draining:
+            why = UnavailableError("the server is shutting down")
+            await calls.refuse("ModelStreamInfer", context, why)
+
+    return stream
+
+
+class _Stream:
     """One call of ModelStreamInfer.
 
     Args:
