@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import queue
@@ -13,6 +14,7 @@ import pytest
 
 import headrace
 from headrace.errors import InputError
+from headrace_serve import asgi
 from headrace_serve.http import events
 
 ACCEPT = {"accept": "text/event-stream"}
@@ -274,3 +276,50 @@ def test_streams_are_counted_and_logged_as_other_requests(served, caplog):
     assert (bad["status"], bad["code"]) == ("200", "input")
     counts = served._service.models.find("words").counts
     assert (counts.ok, counts.failed) == (1, 1)
+
+
+def test_another_asgi_server_sends_the_parts_and_tells_that_the_client_left(steps):
+    """The messages of ASGI by hand: the client leaves after the first part."""
+    application = asgi({"steps": {"backend": "ServePartsAsTold"}})
+    sent = []
+
+    async def ask():
+        arrived = asyncio.Event()
+        bodies = [{"type": "http.request", "body": b"x", "more_body": False}]
+
+        async def receive():
+            if bodies:
+                return bodies.pop()
+            await arrived.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message):
+            sent.append(message)
+            if message.get("body"):
+                arrived.set()
+
+        scope = {
+            "type": "http", "method": "POST", "path": "/run/steps", "raw_path": b"/run/steps",
+            "root_path": "", "query_string": b"", "scheme": "http", "http_version": "1.1",
+            "headers": [(b"accept", b"text/event-stream")], "client": None, "server": ("h", 80),
+        }  # fmt: skip
+        steps.put("a")
+        async with application.router.lifespan_context(application):
+            await application(scope, receive, send)
+            await asyncio.to_thread(Steps.left.wait, 60)
+
+    asyncio.run(ask())
+    assert Steps.left.is_set()
+    start, first, *rest = sent
+    assert start["status"] == 200
+    assert first["body"] == b'data: {"result":"a"}\n\n'
+    assert rest == []
+
+
+def test_the_document_of_the_server_says_that_there_are_events(served):
+    paths = httpx.get(f"{served.url}/openapi.json").json()["paths"]
+    for path in ("/run/words", "/v2/models/words/generate_stream"):
+        content = paths[path]["post"]["responses"]["200"]["content"]
+        assert "text/event-stream" in content
+    body = paths["/v2/models/words/generate"]["post"]["requestBody"]["content"]
+    assert "data" in body["application/json"]["schema"]["properties"]
