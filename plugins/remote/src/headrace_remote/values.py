@@ -15,6 +15,7 @@ from headrace_remote.signature import DTYPES
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
+    from typing import TypeGuard
 
     from numpy.typing import NDArray
 
@@ -137,9 +138,7 @@ def _sequence_of(request: Mapping[str, Any]) -> Sequenced | None:
     if not ("sequence_id" in request or "sequence_start" in request or "sequence_end" in request):
         return None
     given = request.get("sequence_id")
-    text = isinstance(given, str)
-    number = isinstance(given, (int, np.integer)) and not isinstance(given, bool)
-    if not given or not (text or (number and -(1 << 63) <= int(given) < 1 << 63)):
+    if not _names_sequence(given):
         raise InputError(
             "this request belongs to no sequence",
             key="sequence_id",
@@ -155,6 +154,14 @@ def _sequence_of(request: Mapping[str, Any]) -> Sequenced | None:
             )
         flags.append(bool(value))
     return Sequenced(given if isinstance(given, str) else int(given), *flags)
+
+
+def _names_sequence(value: Any) -> TypeGuard[int | str]:
+    if isinstance(value, str):
+        return _element(value) not in (b"", None)  # None: it is no text of Unicode
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        return False
+    return value != 0 and -(1 << 63) <= int(value) < 1 << 63
 
 
 def group_of(item: Item, signature: Signature) -> Hashable:
