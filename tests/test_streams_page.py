@@ -36,9 +36,18 @@ def alone(model, sound):
     return chances
 
 
+def module_of(folder, name, monkeypatch):
+    """Return a program of the page as a module, which others of the page find by its name."""
+    spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, name, module)
+    spec.loader.exec_module(module)
+    return module
+
+
 def test_the_page_about_streams_finds_what_each_stream_has_alone(page_steps, tmp_path, monkeypatch):
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    printed = ""
+    printed = []
     for file, text in page_steps(PAGE):
         if file:
             (tmp_path / file).write_text(text, encoding="utf-8")
@@ -52,12 +61,12 @@ def test_the_page_about_streams_finds_what_each_stream_has_alone(page_steps, tmp
             env={**os.environ, "PATH": path},
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        printed = done.stdout
-    spec = importlib.util.spec_from_file_location("voice_of_the_page", tmp_path / "voice.py")
-    page = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(page)
+        printed.append(done.stdout)
+    page = module_of(tmp_path, "voice", monkeypatch)
     model = str(tmp_path / "voice" / "silero_vad" / "data" / "silero_vad.onnx")
-    *streams, sessions = printed.splitlines()
+    *_, in_process, served = printed
+    *streams, sessions = in_process.splitlines()
+    assert served.splitlines() == streams
     found = {name: moments for name, *moments in map(str.split, streams)}
     chances = {name: alone(model, sound) for name, sound in page.STREAMS.items()}
     expected = {
@@ -69,6 +78,10 @@ def test_the_page_about_streams_finds_what_each_stream_has_alone(page_steps, tmp
     answered = asyncio.run(page.main())
     for each, wanted in zip(answered, chances.values(), strict=True):
         np.testing.assert_allclose(each, wanted, rtol=0, atol=1e-5)
+    over_grpc = module_of(tmp_path, "served", monkeypatch).main()
+    assert [*over_grpc] == [*chances]
+    for name, wanted in chances.items():
+        np.testing.assert_allclose(over_grpc[name], wanted, rtol=0, atol=1e-5)
     assert sessions.startswith("sessions: {'kept': 0,")
     heard = {name: bool(moments) for name, moments in expected.items()}
     assert heard == {"early": True, "late": True, "twice": True, "noise": False}

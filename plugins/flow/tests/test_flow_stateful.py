@@ -363,6 +363,10 @@ def test_a_session_begins_with_zeros_of_what_is_declared(shape, about, expected)
             assert np.shape(said) == expected
             assert said.dtype == np.int16
             assert np.all(said == 3)
+        if about.get("batched", True):
+            said = pipe({"session": "b", "data": np.int16(3), "request_size": 1})["result"]["said"]
+            axis = about.get("batch_axis", 0)
+            assert np.shape(said) == (*expected[:axis], 1, *expected[axis:])
         built = pipe.describe()["nodes"]["main"]["tree"]["built"]
         assert [*built["inputs"]] == ["data"]
         assert [*built["outputs"]] == ["said"]

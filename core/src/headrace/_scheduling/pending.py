@@ -54,7 +54,8 @@ class Held:
 
     Attributes:
         instance: The instance whose backend has kept it last.
-        asked: What was asked for while ``forward`` ran, `AGAIN` to be queued here again; None for nothing.
+        asked: What was asked for while ``forward`` ran, `AGAIN` to be queued here again; None for nothing. All but these
+            two need no instance of this node: it is an answer, or another node is to run the request.
         functions: Who is told of its end.
         quota: Counts it while it is PENDING.
         since: When it was last put into the queue, in seconds on the clock of the node.
@@ -133,14 +134,19 @@ class Pending:
         node.special = not node.is_usual
 
     def pend(self, entry: Entry, instance: Instance) -> None:
-        """Keep an entry whose outcome is PENDING, unless its node or its instance keeps nothing any more."""
+        """Keep an entry whose outcome is PENDING, unless its node or its instance keeps nothing any more.
+
+        The last batch of an old instance counts: what was asked while it ran is done, unless a new instance is to go on.
+        """
         node = self._node
         self._know(entry)
         held: Held = entry.held
         held.instance = instance
         if node.refusing is not None and (node.dead or not node.drains):
             node.settle(entry, own_error(node.refusing))
-        elif instance.retired is not None or instance.liveness.lost:
+        elif instance.liveness.lost or (
+            instance.retired is not None and (held.asked is None or held.asked is AGAIN)
+        ):
             node.settle(entry, gone(node))
         elif held.asked is AGAIN:
             self._queue(entry)
@@ -240,14 +246,13 @@ class Keeping:
     def resume(self, request: Request, node: str | None = None) -> bool:
         """Queue a request again: see `headrace.InitContext`."""
         called = None if node is None else self._called(node)
-        here = self._node()
-        if called is None or called.scheduler.node is here:
-            return self._ask(request, lambda entry: here.pending.queue_again(entry))  # type: ignore[union-attr]
-        return self._ask(request, None, partial(self._send, called.scheduler))
+        if called is None or called.scheduler.node is self._node():
+            return self._ask(request)
+        return self._ask(request, partial(self._send, called.scheduler))
 
     def finish(self, request: Request, outcome: Any) -> bool:
         """End a request: see `headrace.InitContext`."""
-        return self._ask(request, None, partial(self._answer, outcome))
+        return self._ask(request, partial(self._answer, outcome))
 
     def emit(self, request: Request, part: Any) -> None:
         """Give a part of an answer: see `headrace.InitContext`."""
@@ -274,38 +279,35 @@ class Keeping:
             what = f"node {name!r} has 'each': a request cannot be resumed there"
         raise self._backend._located(ContractError(f"context.resume: {what}", hint=hint))
 
-    def _ask_later(self, request: Request, *how: Callable[..., bool] | None) -> bool:
-        helpers.run(partial(self._ask, request, *how))
+    def _ask_later(self, request: Request, *answer: Callable[..., bool] | None) -> bool:
+        helpers.run(partial(self._ask, request, *answer))
         return True
 
     @reentrant(later=_ask_later)
-    def _ask(
-        self,
-        request: Request,
-        inside: Callable[[Entry], bool] | None,
-        outside: Callable[[Node, Entry], bool] | None = None,
-    ) -> bool:
-        """Do something with a request that is PENDING, in a section or after it; note it while ``forward`` runs."""
+    def _ask(self, request: Request, answer: Callable[[Node, Entry], bool] | None = None) -> bool:
+        """Queue a request that is PENDING again, or let ``answer`` end it after the section; note it while ``forward`` runs."""
         node = self._node()
         if node is None:
             return False
         with node.section:
-            entry = node.pending.of(request)
+            pending: Pending = node.pending
+            entry = pending.known.get(id(request))
+            if entry is None or entry.request is not request:
+                entry = pending.of(request)
             if entry is None or entry.state == DONE:
                 return False
-            if entry.state == RUNNING and entry not in node.pending.open:
+            if entry.state == RUNNING and entry not in pending.open:
                 held: Held = entry.held
                 if held.asked is not None:
                     return False
-                later = partial(self._ask, request, inside, outside)
-                held.asked = later if inside is None else AGAIN
+                held.asked = AGAIN if answer is None else partial(self._ask, request, answer)
                 return True
-            if inside is not None:
-                return inside(entry)
+            if answer is None:
+                return pending.queue_again(entry)
             if entry.state != PENDED:
                 return False
             entry.state = RUNNING  # for this thread alone, until it has the outcome
-        return outside(node, entry)  # type: ignore[misc]
+        return answer(node, entry)
 
     def _answer(self, outcome: Any, node: Node, entry: Entry) -> bool:
         error: BaseException | None = None

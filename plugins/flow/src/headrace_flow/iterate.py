@@ -138,12 +138,14 @@ class Iterate(headrace.Backend):
         self._counted.count(self._weight, self._most)
         places = [place for place in range(len(batch)) if outcomes[place] is None]
         run_child(self._child, batch, places, outcomes, pad=self.context.pad)
-        for place in select(batch, own, self._goes_on, outcomes):
+        going, resume = select(batch, own, self._goes_on, outcomes), self.context.resume
+        for place in going:
             outcomes[place] = PENDING
-            self.context.resume(batch[place])
-        for place in own:
-            if outcomes[place] is not PENDING:
-                self._flights.pop(id(batch[place]), None)
+            resume(batch[place])
+        if len(going) < len(own):
+            for place in own:
+                if outcomes[place] is not PENDING:
+                    self._flights.pop(id(batch[place]), None)
         return outcomes
 
     def _begins(self, request: Request) -> bool:

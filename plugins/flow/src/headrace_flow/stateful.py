@@ -171,9 +171,10 @@ class StateFul(headrace.Backend):
         own; the keys are the parameters of sequences in Triton's protocol.
 
     Example:
-        Sums of each session. ``{"data": 2, "session": "a"}`` gives 2, then 4, then 6::
+        ``RunningTotal`` adds ``data`` to its input ``before``, and writes the sum as its outputs ``total`` and ``answer``.
+        The first ``{"data": 2, "session": "a"}`` gives ``{"answer": 2}``::
 
-            backend = "StateFul(session)[Call(totals:add)]"
+            backend = "StateFul(session)[RunningTotal]"
             keep = { total = "before" }
     """
 
@@ -232,25 +233,37 @@ class StateFul(headrace.Backend):
         )
         self._sessions.idle_s, self._sessions.states = options.idle_s, options.states
         self._described = dict(self._child.describe())
-        self._zeros = self._initial() if options.initial == "zeros" else {}
+        self._zeros: dict[int | None, dict[str, Any]] = {}
         self._ran: list[_Ran] = []
         self._called = self._inside = self._misplaced = False
         context.at_batch_end(self._batch_ended)
 
-    def _initial(self) -> dict[str, Any]:
-        """Return the state with which a session begins, as far as the child declares what it is."""
-        declared = self._described.get("inputs")
-        if not isinstance(declared, dict):
-            declared = self.context.scope.get("inputs") or {}
-        by_key = {about.get("key", name): about for name, about in declared.items()}
-        found = {key: zeros(by_key[key]) for key in self.options.keep.values() if key in by_key}
-        return {key: made for key, made in found.items() if made is not None}
+    def _initial(self, rows: int | None) -> dict[str, Any]:
+        """Return the state with which a session begins, as far as the child declares what it is.
+
+        Args:
+            rows: The rows that the request brings (``request_size``); None for a sample without batch axis.
+        """
+        if self.options.initial == "none":
+            return {}
+        found = self._zeros.get(rows)
+        if found is None:
+            declared = self._described.get("inputs")
+            if not isinstance(declared, dict):
+                declared = self.context.scope.get("inputs") or {}
+            by_key = {about.get("key", name): about for name, about in declared.items()}
+            keys = [key for key in self.options.keep.values() if key in by_key]
+            made = {key: zeros(by_key[key], rows) for key in keys}
+            found = {key: one for key, one in made.items() if one is not None}
+            if rows in (None, 1):  # the sizes that clients may send have no bound
+                self._zeros[rows] = found
+        return found
 
     def describe(self) -> dict[str, Any]:
         """Return the key of sessions, what is kept, and the other inputs and outputs of X, if it declares them."""
         keep = self.options.keep
         found: dict[str, Any] = {"sequence_key": self.options.key, "keep": dict(keep)}
-        found["initial"] = sorted(self._zeros)
+        found["initial"] = sorted(self._initial(None))
         for side, kept in (("inputs", {*keep.values()}), ("outputs", {*keep})):
             declared = self._described.get(side)
             if isinstance(declared, dict):
@@ -313,7 +326,9 @@ class StateFul(headrace.Backend):
         state = None if request.get(START) else self._sessions.state(ran.session)
         for key in self.options.keep.values():
             request.pop(key, None)
-        request.update(self._zeros if state is None else state)
+        if state is None:
+            state = self._initial(request.get("request_size"))
+        request.update(state)
 
     def _keep(self, ran: _Ran) -> Exception | None:
         """Take what is kept out of what the child has written; return an error where it is not there."""
@@ -369,18 +384,20 @@ def _reads(key: str, optional: Iterable[str]) -> type:
     return TypedDict("Reads", kinds)  # type: ignore[operator, no-any-return]
 
 
-def zeros(declared: Mapping[str, Any]) -> Any:
-    """Return zeros of one sample of an input; None where its shape is not fixed, or numpy does not know its dtype.
+def zeros(declared: Mapping[str, Any], rows: int | None) -> Any:
+    """Return zeros for an input; None where its shape is not fixed, or numpy does not know its dtype.
 
     Args:
         declared: ``dtype``, ``shape`` with None for an axis of any length, and where it has a batch axis that is not the
             first, ``batch_axis``; ``batched`` false where it has none.
+        rows: The length of the batch axis; None for one sample, which has no such axis.
     """
     import numpy as np
 
     shape = list(declared.get("shape") or ())
     if declared.get("batched", True) and shape:
-        del shape[declared.get("batch_axis", 0)]
+        axis = declared.get("batch_axis", 0)
+        shape[axis : axis + 1] = [] if rows is None else [rows]
     try:
         return np.zeros([*map(int, shape)], str(declared["dtype"]).removeprefix("torch."))
     except (KeyError, TypeError, ValueError):
