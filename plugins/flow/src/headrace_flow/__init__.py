@@ -13,16 +13,30 @@ if TYPE_CHECKING:
     from headrace_flow.alike import Alike
     from headrace_flow.budget import Budget
     from headrace_flow.queues import Observer, Queue, Recv, Send
+    from headrace_flow.script import Script, call
     from headrace_flow.storage import KVStorage
 
 __version__ = "0.1.0"
 
-__all__ = ["Alike", "Budget", "KVStorage", "Observer", "Queue", "Recv", "Send", "__version__"]
+__all__ = [
+    "Alike",
+    "Budget",
+    "KVStorage",
+    "Observer",
+    "Queue",
+    "Recv",
+    "Script",
+    "Send",
+    "__version__",
+    "call",
+]
 
 _HOME = {
     "Alike": "alike",
     "Budget": "budget",
     "KVStorage": "storage",
+    "Script": "script",
+    "call": "script",
     **dict.fromkeys(("Observer", "Queue", "Recv", "Send"), "queues"),
 }
 
