@@ -427,6 +427,8 @@ class Script(headrace.Backend):
                 )
             if step is None:
                 self._keep(run, request)
+            elif self.context.unwanted(request):
+                return ClosedError("nobody waits for the request any more")
             try:
                 step = run.step = _Step(yielded, self.name)
             except ContractError as wrong:
