@@ -397,7 +397,7 @@ class InitContext:
             of one that runs here, whose deadline and priority they have. It waits for nothing:
             ``then(made, error)`` is called once for each dict of the list ``batch``, when it has its ``result``, or its
             error, in the thread that ended it and perhaps before ``call`` returns; it must be short, as a ``resume`` is.
-            No bound of a queue counts them. It gives a function that withdraws those that still wait, for
+            No bound of a queue counts them. It gives a function that withdraws those that have not ended, for
             which ``then`` is not called. It raises ContractError where there is no such node; see `Backend.nodes_called`.
         unwanted: ``unwanted(request)`` tells whether nobody waits any more for a request that is kept as PENDING,
             or is in the batch that runs, since it was cancelled, its time is over, or it has ended otherwise.

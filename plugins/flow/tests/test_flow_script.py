@@ -595,26 +595,27 @@ def test_a_dict_that_is_sent_again_begins_anew(nodes, said, gate):
             assert future.result(WAIT_S)["result"] == number
 
 
-def test_ten_thousand_that_are_suspended_hold_no_thread(nodes, gate):
+def test_ten_thousand_that_are_suspended_hold_no_thread(nodes, gate, tmp_path):
     count = 10_000
-    text = HEAD + "def page(request):\n    return (yield call('hold', request['data'])) + 1\n"
-    config = nodes(text, hold={"backend": "ScriptHold", "max": 64})
-    config["global"]["queue_size"] = 2 * count
-    with headrace.pipe(config) as pipe:
+    nodes(HEAD + "def page(request):\n    return (yield call('hold', request['data'])) + 1\n")
+    config = {
+        "main": {"backend": "Script(pages.py:page)", "queue_size": 2 * count},
+        "hold": {"backend": "ScriptHold", "max": 64},
+    }
+    with headrace.pipe(headrace.PipelineConfig.load(config, base=tmp_path)) as pipe:
         before = threading.active_count()
-        futures = pipe.submit([{"data": number} for number in range(count)])
+        futures = pipe.submit([{"data": number, "node_name": "main"} for number in range(count)])
         kept = [gate.kept() for _ in range(count)]
         until(lambda: pipe.stats()["nodes"]["hold"]["waiting"] == count)
-        assert threading.active_count() - before <= 64
+        assert threading.active_count() - before <= 16
         assert not any(future.done() for future in futures)
         finishing = threading.Thread(
             target=lambda: [gate.finish(one, one["data"] * 2) for one in kept]
         )
         finishing.start()
         finishing.join(WAIT_S)
-        assert [one.result(WAIT_S)["result"] for one in futures] == [
-            2 * n + 1 for n in range(count)
-        ]
+        found = [one.result(WAIT_S)["result"] for one in futures]
+    assert found == [2 * number + 1 for number in range(count)]
 
 
 def test_nothing_of_a_request_is_left_behind(nodes, said):

@@ -140,7 +140,13 @@ def begin_calls(
     for one in begun:
         if not one.entries:
             one.end()
-    return partial(called.scheduler.cancel_together, entries)
+
+    def withdraw() -> None:
+        called.scheduler.cancel_together(entries)
+        for entry in entries:
+            called.scheduler.abandon(entry)
+
+    return withdraw
 
 
 def passed_on(error: BaseException) -> Exception:

@@ -289,13 +289,13 @@ class _Run:
         with self._lock:
             if self._ended:
                 return
-            self._ended, runs, step = True, self._runs, self.step
-        for withdraw in step.withdraw if step is not None else ():
-            withdraw()
+            self._ended, runs = True, self._runs
         if not runs:
             self._close()
 
     def _close(self) -> None:
+        for withdraw in self.step.withdraw if self.step is not None else ():
+            withdraw()
         try:
             self.generator.close()
         except BaseException as error:  # noqa: BLE001 - the request has its outcome already
@@ -327,7 +327,7 @@ class Script(headrace.Backend):
 
     The function gets a copy of the request. It yields `call`, or a list of calls, and is given their results; what it
     returns is the ``result``. While it waits it holds no thread and no instance. Deadline, cancellation and close end it
-    with GeneratorExit, and the calls that still wait are withdrawn.
+    with GeneratorExit, and the calls that have not ended are withdrawn.
 
     It stands in ``entrypoint``, or is the whole ``backend`` of a node. In an ``S`` what stands before it would run again at
     each step. A call runs one node; nothing comes ``next`` there. Where the first argument of a call is a constant in
