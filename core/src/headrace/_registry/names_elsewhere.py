@@ -7,7 +7,7 @@ BACKENDS = {
         "CropMat CvtColorMat DecodeMat EncodeMat LetterBoxMat Mat2Tensor NMS "
         "PerspectiveCropMat ResizeMat Tensor2Mat TopLeftResizeMat UnletterBox "
     ),
-    "headrace-flow": "Observer Queue Recv Send",
+    "headrace-flow": "Observer Queue Recv Script Send",
     "headrace-observe": "Benchmark",
     "headrace-ort": "OnnxTensor",
     "headrace-remote": "Remote",
