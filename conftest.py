@@ -52,10 +52,10 @@ SLOW = frozenset(
         ),
         *(
             "test_core_exit",
-            "test_core_process",
             "test_core_process_model",
             "test_cv_contract",
             "test_interpreter_exit",
+            *("test_host", "test_process", "test_process_conformance"),
         ),
         *("test_serve_clients", "test_serve_command", "test_serve_page", "test_serve_round_trip"),
         *("test_serve_workers", "test_serve_faults", "test_serve_shared_changes"),
@@ -72,9 +72,15 @@ SLOW = frozenset(
         *("test_example_detect", "test_example_functions", "test_example_ocr"),
         *("test_example_ocr_page", "test_example_serve", "test_first_backend"),
         *("test_followed_pages", "test_operating_case", "test_operating_measuring"),
-        *("test_hosting", "test_notebook", "test_operating_page", "test_packaging"),
+        *(
+            "test_hosting",
+            "test_live_page",
+            "test_notebook",
+            "test_operating_page",
+            "test_packaging",
+        ),
         *("test_release", "test_site", "test_soak", "test_start_page", "test_streams_page"),
-        *("test_template", "test_tensorrt_pages"),
+        *("test_template", "test_template_kinds", "test_tensorrt_pages"),
         *("test_third_party", "test_typing"),
     )
 )

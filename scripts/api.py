@@ -1,7 +1,7 @@
-"""Write docs/api.md, the public names of core and of what extends it, from their docstrings.
+"""Write docs/api.md and a page per module in docs/api, the public names of core and of what extends it, from their docstrings.
 
-python scripts/api.py            write the page
-python scripts/api.py --check    exit 1 when the page is not what the code says
+python scripts/api.py            write the pages
+python scripts/api.py --check    exit 1 when a page is not what the code says
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from pathlib import Path
 from types import GenericAlias
 from typing import Any
 
-from generated import write_or_check
+from generated import write_or_check_all
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "api.md"
+FOLDER = PAGE.with_suffix("")
 
 HEAD = """# The public names
 
@@ -27,7 +28,7 @@ What programs, backends and plugins may use, made from the docstrings by `python
 names may change. Before 1.0 a minor release may break, after a release with a warning
 ([publishing](publishing.md) says what a plugin pins). `help(headrace.Backend)` shows the same in Python. The
 plain functions of the plugins are in their READMEs and in `help(headrace_cv)`, the backends in
-[the catalogue](catalogue.md) and [the words](words.md).
+[the catalogue](catalogue.md) and [the words](words.md). Each module has a page.
 """
 
 MODULES = (
@@ -37,11 +38,15 @@ MODULES = (
     "headrace.words",
     "headrace.policies",
     "headrace.hookspecs",
+    "headrace.isolation",
     "headrace.plan",
     "headrace.plugins",
     "headrace_testing",
     "headrace_cli.for_plugins",
 )
+
+OF_AUTHORS = ("PENDING", "Backend", "FilePath", "InitContext", "Options", "OutputPath", "register")
+"""The names of `headrace` that authors of backends use, on a page of their own."""
 
 _SECTION = re.compile(r"(Args|Attributes|Returns|Raises|Yields):")
 
@@ -148,16 +153,49 @@ def text_below(module: Any, name: str) -> str:
     raise SystemExit(f"{module.__name__}.{name} has no text below it that says what it is")
 
 
-def page() -> str:
-    """Write the whole page."""
-    parts = [HEAD]
+def first_sentence(module: Any, name: str) -> str:
+    """Return what a name is, in a sentence: the first of its docstring, or of the text below it."""
+    found = getattr(module, name)
+    written = inspect.isclass(found) or inspect.isfunction(found)
+    text = found.__doc__ if written and not isinstance(found, GenericAlias) else None
+    paragraph = " ".join(markdown(text or text_below(module, name)).split("\n\n")[0].split())
+    return re.split(r"(?<=[.])\s(?=[A-Z`])", paragraph)[0].rstrip(":")
+
+
+def anchor(heading: str) -> str:
+    """Return the anchor that a heading has on the usual hosts of Markdown."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def page_of(module: str, name: str) -> str:
+    """Return the name of the page about a name of a module."""
+    return "headrace.authors" if module == "headrace" and name in OF_AUTHORS else module
+
+
+def pages() -> dict[Path, str]:
+    """Write all pages: the index, and one per module."""
+    index, written = [HEAD], {}
     for path in MODULES:
         module = importlib.import_module(path)
         about = "" if path == "headrace" else markdown(module.__doc__ or "") + "\n"
-        parts += [f"## {path}\n", about] if about else [f"## {path}\n"]
-        parts += [entry(module, name) for name in names(module)]
-    return "\n".join(parts)
+        entries = {name: entry(module, name) for name in names(module)}
+        index += [f"## {path}\n", "| name | |", "|---|---|"]
+        for name, text in entries.items():
+            page = page_of(path, name)
+            head = f"# {page.replace('.authors', ', for authors of backends')}\n"
+            made = (
+                "Made from the docstrings by `python scripts/api.py`; [all modules](../api.md).\n"
+            )
+            start = "\n".join([head, made, *([about] if about else [])])
+            body = text.replace("\n####", "\n###").removeprefix("#")
+            file = FOLDER / f"{page}.md"
+            written[file] = f"{written.get(file, start)}\n{body}"
+            heading = text.partition("\n")[0].removeprefix("### ")
+            said = first_sentence(module, name).replace("|", "\\|")
+            index.append(f"| [`{name}`](api/{page}.md#{anchor(heading)}) | {said} |")
+        index.append("")
+    return {PAGE: "\n".join(index), **written}
 
 
 if __name__ == "__main__":
-    sys.exit(write_or_check(PAGE, page()))
+    sys.exit(write_or_check_all(pages(), FOLDER))

@@ -1,7 +1,7 @@
-"""Write docs/catalogue.md: every backend and batch policy of this repository's distributions, from their classes.
+"""Write docs/catalogue.md, and a page per distribution in docs/catalogue: every backend and batch policy, from their classes.
 
-python scripts/catalogue.py            write the page
-python scripts/catalogue.py --check    exit 1 when the page is not what the code says
+python scripts/catalogue.py            write the pages
+python scripts/catalogue.py --check    exit 1 when a page is not what the code says
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from generated import write_or_check
+from generated import write_or_check_all
 from typer.testing import CliRunner
 
 from headrace.policies import Greedy
@@ -27,6 +27,7 @@ else:
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "catalogue.md"
+FOLDER = PAGE.with_suffix("")
 
 HEAD = """# Catalogue
 
@@ -36,7 +37,7 @@ Every backend of the distributions in this repository, and every batch policy of
 The range is that of a batch, in weights (`request_size`, 1 for most requests), before the node's own
 `min` and `max`; a backend may narrow it when it is built. `{name}` among the keys stands for the key
 that the option `name` holds. Units are in the descriptions, and in names that end in `_ms` or
-`_bytes`. The words of core are shown with examples in [words.md](words.md).
+`_bytes`. The words of core are shown with examples in [words.md](words.md). Each distribution has a page.
 """
 
 _HEADING = re.compile(r"([A-Z][a-z]+):(?:\s+(.*))?")
@@ -157,7 +158,7 @@ def option_rows(options: list[dict[str, Any]]) -> list[str]:
 def entry(backend: dict[str, Any], aliases: list[str]) -> str:
     """Write what the page says about one backend."""
     text, found = sections(backend["doc"])
-    lines = [f"### {backend['name']}", ""]
+    lines = [f"## {backend['name']}", ""]
     if aliases:
         lines += [f"Also written {', '.join(f'`{alias}`' for alias in aliases)}.", ""]
     lines += [text, ""]
@@ -181,9 +182,12 @@ def part(folder: Path) -> str:
     about = project(folder)
     name = about["name"]
     needs = ", ".join(f"`{text}`" for text in about["dependencies"])
-    readme = f"../{folder.relative_to(ROOT).as_posix()}/README.md"
-    lines = [f"## {name} {about['version']}", "", about["description"], ""]
-    lines += [f"Needs {needs}. More in [its README]({readme}).", ""]
+    readme = f"../../{folder.relative_to(ROOT).as_posix()}/README.md"
+    lines = [f"# {name} {about['version']}", "", about["description"], ""]
+    lines += [
+        f"Needs {needs}. More in [its README]({readme}). [All distributions](../catalogue.md).",
+        "",
+    ]
     by_path: dict[str, list[dict[str, Any]]] = {}
     for backend in described(name):
         by_path.setdefault(backend["path"], []).append(backend)
@@ -199,17 +203,41 @@ def part(folder: Path) -> str:
 def policy_entry(name: str, cls: type[Any]) -> str:
     """Write what the page says about one batch policy."""
     text, found = sections(cls.__doc__ or "")
-    lines = [f"### {name} (batch policy)", "", text, ""]
+    lines = [f"## {name} (batch policy)", "", text, ""]
     if "Example" in found:
         lines += listed("Example", found["Example"])
     lines += option_rows(policy_options(cls))
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
-def page() -> str:
-    """Write the whole page."""
-    return "\n".join([HEAD, *(part(folder) for folder in folders())])
+def index(folder: Path, text: str) -> str:
+    """Write the part of the index about one distribution, from its page."""
+    about = project(folder)
+    name = about["name"]
+    lines = [f"## {name}", "", f"{about['description']} [Its page](catalogue/{name}.md)."]
+    found = re.findall(
+        r"^## (\w+(?: \(batch policy\))?)\n(?:\nAlso written .*\n)?\n((?:.+\n)+)",
+        text,
+        re.MULTILINE,
+    )
+    if found:
+        lines += ["", "| backend | |", "|---|---|"]
+    for backend, paragraph in found:
+        sentence = re.split(r"(?<=[.])\s(?=[A-Z`])", " ".join(paragraph.split()))[0]
+        anchor = re.sub(r"[()]", "", backend).replace(" ", "-").lower()
+        lines.append(f"| [{backend}](catalogue/{name}.md#{anchor}) | {cell(sentence)} |")
+    return "\n".join([*lines, ""])
+
+
+def pages() -> dict[Path, str]:
+    """Write all pages: the index, and one per distribution."""
+    parts = {folder: part(folder) for folder in folders()}
+    whole = "\n".join([HEAD, *(index(folder, text) for folder, text in parts.items())])
+    return {
+        PAGE: whole,
+        **{FOLDER / f"{project(folder)['name']}.md": text for folder, text in parts.items()},
+    }
 
 
 if __name__ == "__main__":
-    sys.exit(write_or_check(PAGE, page()))
+    sys.exit(write_or_check_all(pages(), FOLDER))

@@ -1,7 +1,7 @@
-"""Write docs/words.md, the reference of the words of core, from their classes.
+"""Write docs/words.md and the pages in docs/words, the reference of the words of core, from their classes.
 
-python scripts/reference.py            write the page
-python scripts/reference.py --check    exit 1 when the page is not what the code says
+python scripts/reference.py            write the pages
+python scripts/reference.py --check    exit 1 when a page is not what the code says
 """
 
 from __future__ import annotations
@@ -13,13 +13,21 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from generated import write_or_check
+from generated import write_or_check_all
 
 from headrace._registry.discovery import CORE_BACKENDS
 from headrace._registry.registry import registry
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGE = DOCS / "words.md"
+FOLDER = PAGE.with_suffix("")
+
+GROUPS = {
+    "composing": ("Words that compose", ("call", "choice", "composing", "conditions")),
+    "flow": ("Words of graphs and processes", ("dag", "process")),
+    "nodes": ("Words of which nodes are made", ("naming", "registering")),
+}
+"""The pages: the title of each, and the modules whose words it has."""
 
 HEAD = """# The words of core
 
@@ -113,10 +121,28 @@ def word(name: str) -> str:
     return "\n".join(lines)
 
 
-def page() -> str:
-    """Write the whole page."""
-    return "\n".join([HEAD, *(word(name) for name in words())])
+def pages() -> dict[Path, str]:
+    """Write all pages: the index, and one per group of words."""
+    index, written = [HEAD], {}
+    for group, (title, modules) in GROUPS.items():
+        of_group = [name for name in words() if module_of(name) in modules]
+        head = f"# {title}\n\nMade from the code by `python scripts/reference.py`; [all words](../words.md).\n"
+        written[FOLDER / f"{group}.md"] = "\n".join([head, *map(word, of_group)])
+        index += [f"## {title}\n", "| word | |", "|---|---|"]
+        for name in of_group:
+            text, _ = sections(registry.find(name)[0].load())
+            sentence = re.split(r"(?<=[.])\s(?=[A-Z`])", " ".join(text.split("\n\n")[0].split()))[0]
+            index.append(
+                f"| [`{name}`](words/{group}.md#{name.lower()}) | {sentence.replace('|', chr(92) + '|')} |"
+            )
+        index.append("")
+    return {PAGE: "\n".join(index), **written}
+
+
+def module_of(name: str) -> str:
+    """Return the module of `headrace.words` that has a word."""
+    return CORE_BACKENDS[name].partition(":")[0].rpartition(".")[2]
 
 
 if __name__ == "__main__":
-    sys.exit(write_or_check(PAGE, page()))
+    sys.exit(write_or_check_all(pages(), FOLDER))

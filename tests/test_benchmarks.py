@@ -326,6 +326,15 @@ def test_observe_tune_compares_the_search_with_a_grid(tmp_path):
         assert all(0 < share <= 1 for share in shares)
 
 
+def test_hosts_measures_both_sides(tmp_path):
+    pytest.importorskip("headrace_process")
+    _, figures = run("benchmarks.hosts", tmp_path)
+    assert "60000 x 8" in figures
+    for one in figures.values():
+        assert set(one["rps"]) == {"Process", "Host"}
+        assert all(rps > 0 for side in one["rps"].values() for rps in side)
+
+
 def test_remote_overhead_counts_every_request(tmp_path):
     pytest.importorskip("headrace_remote")
     _, figures = run("benchmarks.remote.overhead", tmp_path)
@@ -343,3 +352,14 @@ def test_vision_files_runs_every_side(tmp_path):
     assert set(figures["sides"]) == sides
     assert all(one["fps"] > 0 for rows in figures["sides"].values() for one in rows)
     assert all(side in text for side in sides)
+
+
+@pytest.mark.parametrize("step", [[], ["--network"]], ids=["device", "network"])
+def test_iterate_measures_steps_beside_a_loop_and_beside_whole_batches(tmp_path, step):
+    pytest.importorskip("onnx")
+    pytest.importorskip("headrace_flow")
+    _, figures = run("benchmarks.iterate", tmp_path, "--clients", "3", *step)
+    cell = figures["3"]
+    assert set(cell["median"]) == set(cell["ratio"]) == {"loop", "Iterate", "together"}
+    assert cell["ratio"]["loop"] == 1.0
+    assert all(0 < one["occupancy"] <= 1 for one in cell["median"].values())

@@ -3,31 +3,38 @@
 from __future__ import annotations
 
 import catalogue
+import generated
 
 
-def test_the_page_is_what_the_code_says():
-    assert catalogue.PAGE.read_text(encoding="utf-8") == catalogue.page(), (
-        "run: python scripts/catalogue.py"
+def texts() -> str:
+    """Return all pages, one after the other."""
+    return "\n".join(
+        page.read_text(encoding="utf-8") for page in sorted(catalogue.FOLDER.glob("*.md"))
     )
 
 
+def test_the_page_is_what_the_code_says():
+    found = generated.stale(catalogue.pages(), catalogue.FOLDER)
+    assert found == [], "run: python scripts/catalogue.py"
+
+
 def test_every_backend_of_every_distribution_is_on_the_page():
-    text = catalogue.PAGE.read_text(encoding="utf-8")
+    text = texts()
     from headrace._registry.discovery import CORE_BACKENDS
 
     for name in CORE_BACKENDS:
-        assert f"### {name}\n" in text or f"`{name}`" in text
+        assert f"## {name}\n" in text or f"`{name}`" in text
     for folder in catalogue.folders():
         about = catalogue.project(folder)
-        assert f"## {about['name']} {about['version']}\n" in text
+        assert f"# {about['name']} {about['version']}\n" in text
         for name in about.get("entry-points", {}).get("headrace.backends", {}):
-            assert f"### {name}\n" in text or f"Also written `{name}`" in text
+            assert f"## {name}\n" in text or f"Also written `{name}`" in text
 
 
 def test_every_option_is_on_the_page_with_its_meaning():
     from headrace._registry.registry import registry
 
-    text = " ".join(catalogue.PAGE.read_text(encoding="utf-8").split())
+    text = " ".join(texts().split())
     for name in ("DecodeMat", "LetterBoxMat", "NMS", "OnnxTensor", "Loop"):
         (spec,) = registry.find(name)
         for option, field in spec.load().Options.model_fields.items():

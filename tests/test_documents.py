@@ -40,6 +40,7 @@ DOCUMENTS = [
     ROOT / "examples" / "serve" / "README.md",
     ROOT / "templates" / "README.md",
     ROOT / "docs" / "README.md",
+    ROOT / "docs" / "internals.md",
     ROOT / "docs" / "policies.md",
     ROOT / "docs" / "options.md",
     ROOT / "docs" / "batching.md",
@@ -47,6 +48,7 @@ DOCUMENTS = [
     ROOT / "docs" / "elsewhere.md",
     ROOT / "docs" / "functions.md",
     ROOT / "docs" / "parts.md",
+    ROOT / "docs" / "iteration.md",
     ROOT / "docs" / "from_torchpipe.md",
     ROOT / "docs" / "production.md",
     ROOT / "docs" / "signals.md",
@@ -55,17 +57,21 @@ DOCUMENTS = [
     ROOT / "docs" / "when_it_fails.md",
     ROOT / "docs" / "instances_and_cores.md",
     ROOT / "examples" / "functions" / "README.md",
+    ROOT / "examples" / "decoder" / "README.md",
 ]
 # Not here: first_backend.md is followed by test_first_backend, hooks.md and publishing.md by
 # test_followed_pages, streams.md by test_streams_page, start.md by test_start_page,
 # kubernetes.md by test_kubernetes and test_kubernetes_balancer, machines.md by plugins/remote: test_remote_package,
-# models.md by libs/models: test_models_pages; words.md and catalogue.md are made from the code.
+# hosts.md by plugins/process: test_process_package,
+# models.md by libs/models: test_models_pages; from_python_servers.md by
+# test_from_python_servers; words.md, catalogue.md and api.md, with the pages they lead to, are made from the code.
 BY_DETECT = "test_example_detect, those that run the engine on a device"
 RUN_ELSEWHERE = {
     "python examples/video/prepare.py": "plugins/vision: test_vision_example",
     "headrace video examples/video/video.toml": "plugins/vision: test_vision_example",
     "python examples/video/evaluate.py": "plugins/vision: test_vision_example",
     "./dev demo": "test_packaging runs the parts: environment, wheels, example",
+    "./dev test browser": ".ci/run, after ./dev test",
     "./dev test": "it is what runs this test",
     "./dev test --quick": "a part of it",
     "./dev env": "it is the first step of ./dev test",
@@ -101,6 +107,8 @@ RUN_ELSEWHERE = {
     "python examples/ocr/compare_pages.py --config examples/ocr/page_trt.toml --against "
     "examples/ocr/page.toml": BY_DETECT,
     "python examples/functions/prepare.py": "test_example_functions",
+    "python examples/decoder/train.py": "test_example_decoder",
+    "python examples/decoder/write.py": "test_example_decoder",
     "headrace run examples/functions/digits.toml examples/functions/made": "test_example_functions",
     "python examples/classify/prepare.py": "plugins/torch: test_torch_example",
     "headrace run examples/classify/classify.toml examples/classify/made/digits": "the same",

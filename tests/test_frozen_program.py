@@ -25,7 +25,7 @@ if __name__ == "__main__":
     print(*(plugin.distribution for plugin in headrace.plugins.installed()))
     try:
         headrace.pipe({"backend": "Process[Identity]"})
-    except headrace.errors.SetupError:
+    except (headrace.errors.ConfigError, headrace.errors.SetupError):
         print("no Process")
 """
 REST = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 NOTEBOOK = Path(__file__).resolve().parents[1] / "examples" / "notebook.ipynb"
 
 RUN = """
-import json, sys
+import ast, json, sys
 import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
@@ -22,7 +23,12 @@ names = {"__name__": "__main__"}
 for number, cell in enumerate(json.load(open(sys.argv[1], encoding="utf-8"))["cells"]):
     if cell["cell_type"] == "code":
         print(f"== {number}")
-        exec(compile("".join(cell["source"]), f"cell {number}", "exec"), names)
+        tree = ast.parse("".join(cell["source"]), f"cell {number}")
+        last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+        exec(compile(tree, f"cell {number}", "exec"), names)
+        if last is not None:  # what it is worth is shown, as a notebook does
+            shown = eval(compile(ast.Expression(last.value), f"cell {number}", "eval"), names)
+            print(shown._repr_html_() if hasattr(shown, "_repr_html_") else "", end="")
 print("== bars")
 print(json.dumps(bars))
 """
@@ -56,11 +62,24 @@ def test_each_thread_gets_the_answer_to_its_own_picture(printed):
     assert printed[2] == "400 (3, 224, 224) True\n"
 
 
-def test_the_table_counts_the_requests(printed):
-    rows = dict(line.split(maxsplit=1) for line in printed[3].splitlines()[:4])
-    assert (rows["submitted"], rows["ok"], rows["failed"]) == ("400", "400", "{}")
-    instances = [line for line in printed[3].splitlines() if line.startswith("instance ")]
-    assert sum(int(line.split()[2]) for line in instances) == int(rows["batches"]) < 400
+def rows(html: str) -> list[list[str]]:
+    found = [
+        re.findall(r"<t[hd]>(.*?)</t[hd]>", row) for row in re.findall(r"<tr>(.*?)</tr>", html)
+    ]
+    return [row for row in found if row]
+
+
+def test_the_pipeline_shows_its_graph(printed):
+    assert "<svg" in printed[0]
+    assert "main (2 instances)" in printed[0]
+
+
+def test_the_tables_count_the_requests(printed):
+    heading, node, instances, *each = rows(printed[3])
+    counts = dict(zip(heading, node, strict=False))
+    assert (counts["submitted"], counts["ok"], counts["failed"]) == ("400", "400", "0")
+    batches = instances.index("batches")
+    assert sum(int(row[batches]) for row in each) == int(counts["batches"]) < 400
 
 
 def test_the_plot_shows_every_request_once(printed):

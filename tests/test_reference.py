@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import api
+import generated
 import names_elsewhere
 import pytest
 import reference
@@ -48,21 +49,33 @@ def test_the_table_of_names_that_plugins_bring_is_what_the_plugins_say():
 
 
 def test_the_page_is_what_the_code_says():
-    assert reference.PAGE.read_text(encoding="utf-8") == reference.page(), (
-        "run: python scripts/reference.py"
-    )
+    found = generated.stale(reference.pages(), reference.FOLDER)
+    assert found == [], "run: python scripts/reference.py"
 
 
 def test_the_page_of_public_names_is_what_the_docstrings_say():
-    assert api.PAGE.read_text(encoding="utf-8") == api.page(), "run: python scripts/api.py"
+    assert generated.stale(api.pages(), api.FOLDER) == [], "run: python scripts/api.py"
 
 
 def test_every_public_name_says_what_it_is():
-    page = api.PAGE.read_text(encoding="utf-8")
-    parts = dict(re.findall(r"^### (.+?)(?:\(.*)?\n\n(.*)$", page, re.MULTILINE))
+    page = "\n".join(one.read_text(encoding="utf-8") for one in sorted(api.FOLDER.glob("*.md")))
+    parts = dict(re.findall(r"^## (.+?)(?:\(.*)?\n\n(.*)$", page, re.MULTILINE))
     for module in map(importlib.import_module, api.MODULES):
         for name in api.names(module):
             assert parts[f"{module.__name__}.{name}"].strip(), name
+
+
+def test_every_word_stands_on_one_page_that_the_index_leads_to():
+    index = reference.PAGE.read_text(encoding="utf-8")
+    for name in reference.words():
+        (page,) = re.findall(rf"^\| \[`{name}`\]\((words/\w+\.md)#", index, re.MULTILINE)
+        assert f"\n## {name}\n" in (reference.DOCS / page).read_text(encoding="utf-8")
+
+
+def test_no_page_is_too_long_to_read():
+    pages = [page for page in (ROOT / "docs").rglob("*.md") if page.stat().st_size]
+    long = {page.name: len(page.read_text(encoding="utf-8").splitlines()) for page in pages}
+    assert {name: lines for name, lines in long.items() if lines > 600} == {}
 
 
 def test_the_table_of_reserved_keys_names_all_of_them():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import os
 import shutil
@@ -22,23 +23,31 @@ pytestmark = [
 
 
 def alone(model, sound):
-    """Run one stream through the model, piece by piece, and give the moments of speech."""
+    """Run one stream through the model, piece by piece, and return how likely somebody speaks in each."""
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     state, before = np.zeros((2, 1, 128), np.float32), np.zeros(64, np.float32)
-    spoken = []
+    chances = []
     for start in range(0, len(sound) - 511, 512):
         piece = sound[start : start + 512]
         feeds = {"input": np.concatenate([before, piece])[None], "state": state}
         output, state = session.run(["output", "stateN"], {**feeds, "sr": np.array(16_000)})
         before = piece[-64:]
-        if output[0, 0] > 0.5:
-            spoken.append(start / 16_000)
-    return spoken
+        chances.append(float(output[0, 0]))
+    return chances
 
 
-def test_the_page_about_streams_finds_what_each_stream_has_alone(page_steps, tmp_path):
+def module_of(folder, name, monkeypatch):
+    """Return a program of the page as a module, which others of the page find by its name."""
+    spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, name, module)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_about_streams_finds_what_each_stream_has_alone(page_steps, tmp_path, monkeypatch):
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    printed = ""
+    printed = []
     for file, text in page_steps(PAGE):
         if file:
             (tmp_path / file).write_text(text, encoding="utf-8")
@@ -52,20 +61,29 @@ def test_the_page_about_streams_finds_what_each_stream_has_alone(page_steps, tmp
             env={**os.environ, "PATH": path},
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        printed = done.stdout
-    spec = importlib.util.spec_from_file_location("voice_of_the_page", tmp_path / "voice.py")
-    page = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(page)
+        printed.append(done.stdout)
+    page = module_of(tmp_path, "voice", monkeypatch)
     model = str(tmp_path / "voice" / "silero_vad" / "data" / "silero_vad.onnx")
-    *streams, mean = printed.splitlines()
+    *_, in_process, served = printed
+    *streams, sessions = in_process.splitlines()
+    assert served.splitlines() == streams
     found = {name: moments for name, *moments in map(str.split, streams)}
+    chances = {name: alone(model, sound) for name, sound in page.STREAMS.items()}
     expected = {
-        name: [f"{moment:.2f}" for moment in alone(model, sound)]
-        for name, sound in page.STREAMS.items()
+        name: [f"{place * 512 / 16_000:.2f}" for place, chance in enumerate(each) if chance > 0.5]
+        for name, each in chances.items()
     }
     assert found == expected
+    monkeypatch.chdir(tmp_path)
+    answered = asyncio.run(page.main())
+    for each, wanted in zip(answered, chances.values(), strict=True):
+        np.testing.assert_allclose(each, wanted, rtol=0, atol=1e-5)
+    over_grpc = module_of(tmp_path, "served", monkeypatch).main()
+    assert [*over_grpc] == [*chances]
+    for name, wanted in chances.items():
+        np.testing.assert_allclose(over_grpc[name], wanted, rtol=0, atol=1e-5)
+    assert sessions.startswith("sessions: {'kept': 0,")
     heard = {name: bool(moments) for name, moments in expected.items()}
     assert heard == {"early": True, "late": True, "twice": True, "noise": False}
     assert all(0.5 <= float(moment) < 1.1 for moment in found["early"])
     assert all(2.0 <= float(moment) < 2.8 for moment in found["late"])
-    assert 1 <= float(mean.rpartition(" ")[2]) <= 4

@@ -172,7 +172,7 @@ def test_the_template_holds_nothing_that_the_command_cannot_render():
         if not path.startswith("{{cookiecutter.distribution}}"):
             continue
         text = path + re.sub(r"{% raw %}.*?{% endraw %}", "", content.decode(), flags=re.DOTALL)
-        left = re.sub(r"{{ ?cookiecutter\.(backend|distribution|package|_py) ?}}", "", text)
+        left = re.sub(r"{{ ?cookiecutter\.(backend|distribution|package|_py|_needs) ?}}", "", text)
         assert not re.search(r"{{|}}|{%|%}", left), path
 
 

@@ -19,16 +19,20 @@ ROWS = [
     for cells in re.findall(r"^\| `(.+?)` \| `(.+?)` \| `(.+?)` \|$", TEXT, re.MULTILINE)
 ]
 WORDS = [row for row in ROWS if not row[0].startswith("from ")]
-MOVED = ("Observer", "Queue", "Recv", "Send")
+MOVED = ("Observer", "Process", "Queue", "Recv", "Send")
 
 
 @pytest.fixture
 def without_flow(monkeypatch):
-    """Let headrace-flow look as if it were not installed."""
+    """Let headrace-flow and headrace-process look as if they were not installed."""
     groups = ("headrace.backends", "headrace.plugins")
     found = importlib.metadata.entry_points
     every = [point for group in groups for point in found(group=group)]
-    left = [point for point in every if not point.value.startswith("headrace_flow")]
+    left = [
+        point
+        for point in every
+        if not point.value.startswith(("headrace_flow", "headrace_process"))
+    ]
     assert len(left) < len(every)
     only = importlib.metadata.EntryPoints(left)
     monkeypatch.setattr(
@@ -38,7 +42,7 @@ def without_flow(monkeypatch):
 
 
 def test_the_table_has_each_of_them_and_its_qualified_name():
-    assert {old.partition("(")[0] for old, _, _ in WORDS} == {
+    assert {re.split(r"[(\[]", old)[0] for old, _, _ in WORDS} == {
         name for word in MOVED for name in (word, f"headrace:{word}")
     }
     assert len(ROWS) == len(WORDS) + 1
@@ -57,7 +61,10 @@ def written(word):
 def test_a_moved_word_works_as_before_and_as_it_is_written_now(old, new, says):
     for word in (old, new):
         with headrace.pipe(written(word)) as pipe:
-            assert set(pipe.stats()["queues"]) == {"q"}
+            if "(q)" in word:
+                assert set(pipe.stats()["queues"]) == {"q"}
+            else:
+                assert pipe({"data": 1})["result"] == 1
 
 
 @pytest.mark.usefixtures("without_flow")
@@ -69,8 +76,8 @@ def test_without_the_distribution_a_moved_word_says_where_it_is(old, new, says, 
     (found,) = caught.value.problems
     assert found.code == "missing_plugin"
     assert found.message == says
-    assert "./plugins/flow" in found.hint
-    name = old.partition("(")[0]
+    assert f"./plugins/{says.rpartition('-')[2]}" in found.hint
+    name = re.split(r"[(\[]", old)[0]
     assert found.text[slice(*found.span)] == name
 
     file = tmp_path / "node.toml"
@@ -111,10 +118,10 @@ def test_the_names_stay_reserved(name, installed, request):
     if not installed:
         request.getfixturevalue("without_flow")
     for replace in (True, False):
-        with pytest.raises(PluginError, match=f"'{name}' is reserved.*headrace-flow"):
+        with pytest.raises(PluginError, match=f"'{name}' is reserved.*headrace-"):
             headrace.register(name, lambda data: data, replace=replace)
     config = {"define": {name: "Identity"}, "main": {"backend": "Identity"}}
-    with pytest.raises(ConfigError, match="headrace-flow") as caught:
+    with pytest.raises(ConfigError, match="headrace-") as caught:
         headrace.PipelineConfig.load(config)
     assert caught.value.problems[0].path == f"define.{name}"
 

@@ -101,6 +101,8 @@ def test_what_is_withdrawn_is_not_told(asker):
         future = pipe.submit({"data": [1, 2]})
         while pipe.stats()["nodes"]["other"]["waiting"] < 2:
             pass
+        while not asker.withdraws:
+            pass
         asker.withdraws[0]()
         assert pipe.stats()["nodes"]["other"]["waiting"] == 0
         assert not future.done()
@@ -115,9 +117,12 @@ def test_an_unknown_node_is_found_before_anything_is_built(asker):
 
 
 def test_a_node_that_is_unknown_at_the_call_is_a_contract_error(asker):
-    with pipe_with("Identity", where="main", node="late othr") as pipe:
-        with pytest.raises(ContractError, match=r"context\.call: no node is called 'othr'"):
-            pipe({"data": [1], "node_name": "main"})
+    said = r"context\.call: no node is called 'othr'"
+    with (
+        pipe_with("Identity", where="main", node="late othr") as pipe,
+        pytest.raises(ContractError, match=said),
+    ):
+        pipe({"data": [1], "node_name": "main"})
 
 
 def test_a_call_has_the_deadline_of_its_request(asker):

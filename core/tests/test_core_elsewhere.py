@@ -305,3 +305,30 @@ def test_a_class_that_says_it_wrongly_is_refused_when_it_is_registered(body, mes
     cls = type("Odd", (headrace.Backend,), {"forward": lambda self, batch: None, **body})
     with pytest.raises(PluginError, match=message):
         headrace.register("Odd", cls)
+
+
+def test_a_plan_says_which_versions_it_was_made_with():
+    found = {}
+
+    class Keeps(headrace.Backend):
+        takes = 1
+        builds_elsewhere = True
+
+        def init(self, options, context):
+            (found["plan"],) = context.children
+
+        def forward(self, batch):
+            for request in batch:
+                request["result"] = request["data"]
+
+    headrace.register("Keeps", Keeps)
+    with headrace.pipe({"backend": "Keeps[S[Identity,Fallback[Process[Identity],Identity]]]"}):
+        requires = found["plan"].requires
+    assert requires["python"] == f"{sys.version_info[0]}.{sys.version_info[1]}"
+    assert requires["headrace"] == headrace.__version__
+    installed = {one.distribution: one.version for one in headrace.plugins.installed()}
+    there = {"headrace-process"} & {*installed}
+    assert {*requires} == {"python", "headrace", *there}
+    assert all(requires[name] == installed[name] for name in there)
+    other = found["plan"].of_instance(3)
+    assert (other.name, other.keys) == (found["plan"].name, found["plan"].keys)

@@ -26,8 +26,11 @@ SIGNATURES = {
         "outcomes: 'Answers', *, fillers: 'bool' = True) -> 'list[int]'"
     ),
 }
-OF_CLASS = {"not_callable": None, "waits_while": None, "uses_pipeline": False}
-OF_CONTEXT = ("pipeline", "pad", "deadline", "resume", "finish", "on_end", "unwanted", "emit")
+OF_CLASS = {"not_callable": None, "waits_while": None, "uses_pipeline": False, "gives": ()}
+OF_CONTEXT = (
+    *("pipeline", "pad", "deadline", "resume", "finish", "on_end", "unwanted", "emit"),
+    "alongside",
+)
 
 
 def test_the_names_and_signatures_are_these():
@@ -126,7 +129,7 @@ def test_all_nodes_have_one_store_before_and_after_a_reload():
 def test_the_end_of_the_pipeline_ends_waits_and_then_closes_what_is_stored():
     boxes = []
 
-    class Keeps(Takes):
+    class KeepsHere(Takes):
         def init(self, options, context):
             super().init(options, context)
             boxes.append(self.box)
@@ -134,8 +137,8 @@ def test_the_end_of_the_pipeline_ends_waits_and_then_closes_what_is_stored():
         def close(self):
             assert self.box.closed == 0  # it is closed after all backends
 
-    headrace.register("Keeps", Keeps, replace=True)
-    pipe = headrace.pipe({"backend": "Keeps(q)"})
+    headrace.register("KeepsHere", KeepsHere, replace=True)
+    pipe = headrace.pipe({"backend": "KeepsHere(q)"})
     waiting = pipe.submit({"data": None})
     pipe.close()
     assert waiting.result(300)["result"] is None
@@ -145,18 +148,20 @@ def test_the_end_of_the_pipeline_ends_waits_and_then_closes_what_is_stored():
 def test_what_a_reload_that_fails_has_stored_is_closed_and_gone():
     made = []
 
-    class Stores(Uses):
+    class KeepsInPipeline(Uses):
         def init(self, options, context):
             super().init(options, context)
             made.append(self.box)
 
-    headrace.register("Stores", Stores, replace=True)
-    with headrace.pipe({"backend": "Stores(kept)"}) as pipe:
+    headrace.register("KeepsInPipeline", KeepsInPipeline, replace=True)
+    with headrace.pipe({"backend": "KeepsInPipeline(kept)"}) as pipe:
         with pytest.raises(errors.SetupError):
-            pipe.reload("main", {"backend": "S[Stores(kept),Stores(other),Breaks]"})
+            pipe.reload(
+                "main", {"backend": "S[KeepsInPipeline(kept),KeepsInPipeline(other),Breaks]"}
+            )
         assert set(pipe.stats()["boxes"]) == {"kept"}
         assert [one.closed for one in made] == [0, 0, 1]
-        pipe.reload("main", {"backend": "S[Stores(kept),Stores(other)]"})
+        pipe.reload("main", {"backend": "S[KeepsInPipeline(kept),KeepsInPipeline(other)]"})
         assert set(pipe.stats()["boxes"]) == {"kept", "other"}
 
 
@@ -277,7 +282,7 @@ def test_what_uses_the_pipeline_is_refused_in_another_process():
 )
 def test_a_class_that_says_it_wrong_is_refused(body, says):
     with pytest.raises(errors.PluginError) as caught:
-        headrace.register("Wrong", type("Wrong", (Passes,), body))
+        headrace.register("WrongHere", type("WrongHere", (Passes,), body))
     assert says in str(caught.value)
 
 
@@ -307,16 +312,22 @@ class Twice(headrace.Backend):
 def test_a_part_of_a_batch_is_filled_up_or_fails_alone(pad):
     seen = []
 
-    class Pairs(Passes):
+    class PairsHere(Passes):
         min, max = 2, 4
 
         def forward(self, batch):
             seen.append(len(batch))
             super().forward(batch)
 
-    headrace.register("Pairs", Pairs, replace=True)
+    headrace.register("PairsHere", PairsHere, replace=True)
     headrace.register("Twice", Twice, replace=True)
-    config = {"backend": "Twice[Pairs]", "max": 3, "min": 3, "pad": pad, "batching_timeout": 1e9}
+    config = {
+        "backend": "Twice[PairsHere]",
+        "max": 3,
+        "min": 3,
+        "pad": pad,
+        "batching_timeout": 1e9,
+    }
     with headrace.pipe(config) as pipe:
         requests = [{"data": 1, "go": True}, {"data": 2, "go": False}, {"data": 3}]
         with pytest.raises(errors.RequestsFailed) as caught:
@@ -332,17 +343,17 @@ def test_a_part_of_a_batch_is_filled_up_or_fails_alone(pad):
 def test_a_child_that_takes_one_is_called_item_by_item():
     seen = []
 
-    class One(Passes):
+    class TakesOne(Passes):
         max = 1
 
         def forward(self, batch):
             seen.append([one["data"] for one in batch])
             super().forward(batch)
 
-    headrace.register("One", One, replace=True)
+    headrace.register("TakesOne", TakesOne, replace=True)
     headrace.register("Twice", Twice, replace=True)
     with headrace.pipe(
-        {"backend": "Twice[S[One,Passes]]", "max": 3, "min": 3, "batching_timeout": 1e9}
+        {"backend": "Twice[S[TakesOne,Passes]]", "max": 3, "min": 3, "batching_timeout": 1e9}
     ) as pipe:
         pipe([{"data": k, "go": True} for k in range(3)])
     assert seen == [[0], [1], [2]]
@@ -390,3 +401,75 @@ def test_ranges_of_children_make_that_of_the_container():
     assert words.combine_ranges([wide, one], divides=True) == (1, None)
     with pytest.raises(ValueError, match="B needs at least 2"):
         words.combine_ranges([wide, narrow], divides=True)
+
+
+@pytest.mark.parametrize("gives", [(), ("{option}",), ("mask", "noise")])
+def test_what_a_container_gives_to_its_child_no_request_has_to_bring(gives):
+    class Masks(headrace.Backend):
+        takes = 1
+
+        class Options(headrace.Options):
+            option: dict[str, str] = pydantic.Field({"x": "mask"}, description="Keys by name.")
+
+        def init(self, options, context):
+            self.reads = ()
+            (self.child,) = context.children
+
+        def forward(self, batch):
+            for request in batch:
+                request["mask"] = request["noise"] = 1
+            return self.child(batch)
+
+    class Needs(headrace.Backend):
+        reads = ("image", "mask")
+
+        def forward(self, batch):
+            for request in batch:
+                request["result"] = request["image"] + request["mask"]
+
+    Masks.gives = gives
+    headrace.register("Masks", Masks, replace=True)
+    headrace.register("Needs", Needs, replace=True)
+    with headrace.pipe({"backend": "Masks[Needs]"}) as pipe:
+        with pytest.raises(errors.InputError, match="no 'image'"):
+            pipe({"mask": 1})
+        if gives:
+            assert pipe({"image": 1})["result"] == 2
+        else:
+            with pytest.raises(errors.InputError, match="no 'mask'"):
+                pipe({"image": 1})
+
+
+def test_an_instance_sees_what_the_others_run_with_what_enter_returned():
+    assert headrace.InitContext().alongside() == []
+    began, ends, seen = threading.Semaphore(0), threading.Semaphore(0), []
+
+    class Sees(headrace.Backend):
+        max = 1
+
+        @staticmethod
+        def enter(request):
+            return -request["data"]
+
+        def init(self, options, context):
+            self.context = context
+
+        def forward(self, batch):
+            if batch[0]["data"] == 3:
+                seen.extend(self.context.alongside())
+            began.release()
+            assert ends.acquire(timeout=60)
+            batch[0]["result"] = None
+
+    headrace.register("Sees", Sees, replace=True)
+    with headrace.pipe({"backend": "Sees", "instance_num": 3}) as pipe:
+        requests = [{"data": number} for number in (1, 2, 3)]
+        futures = []
+        for one in requests:
+            futures.append(pipe.submit(one))
+            assert began.acquire(timeout=60)
+        assert sorted(number for _, number in seen) == [-2, -1]
+        assert all(any(one is request for one, _ in seen) for request in requests[:2])
+        ends.release(3)
+        for one in futures:
+            one.result(60)

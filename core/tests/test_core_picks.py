@@ -28,7 +28,7 @@ from headrace.policies import BatchPolicy, BestFit, Cut, Greedy
 from headrace_testing import FakeClock
 
 
-class Kinds(BatchPolicy):
+class PickedKinds(BatchPolicy):
     """Cuts the requests of the kind of the first one; a kind of "?" cannot be told.
 
     Attributes:
@@ -79,12 +79,12 @@ class First(BatchPolicy):
 
 @pytest.fixture
 def kinds(monkeypatch):
-    monkeypatch.setattr(Kinds, "read", [])
-    monkeypatch.setattr(Kinds, "seen", [])
-    monkeypatch.setattr(Kinds, "says", None)
-    monkeypatch.setattr(Kinds, "within", staticmethod(lambda: None))
-    headrace.register("Kinds", Kinds, replace=True)
-    return Kinds
+    monkeypatch.setattr(PickedKinds, "read", [])
+    monkeypatch.setattr(PickedKinds, "seen", [])
+    monkeypatch.setattr(PickedKinds, "says", None)
+    monkeypatch.setattr(PickedKinds, "within", staticmethod(lambda: None))
+    headrace.register("PickedKinds", PickedKinds, replace=True)
+    return PickedKinds
 
 
 def requests(text):
@@ -92,7 +92,7 @@ def requests(text):
     return [{"data": place, "kind": kind} for place, kind in enumerate(text)]
 
 
-CONFIG = {"backend": "Gate", "batch_policy": "Kinds", "max": 512}
+CONFIG = {"backend": "Gate", "batch_policy": "PickedKinds", "max": 512}
 
 
 def held(pipe, gate):
@@ -156,7 +156,7 @@ def test_a_trait_is_read_once_by_the_thread_that_sends_and_holds_no_lock(
 
 
 def test_nobody_skips_the_queue_of_a_policy_that_picks_whatever_it_says(gate, kinds, monkeypatch):
-    monkeypatch.setattr(Kinds, "sends_when_idle", True)
+    monkeypatch.setattr(PickedKinds, "sends_when_idle", True)
     gate.open()
     with headrace.pipe(CONFIG) as pipe:
         assert pipe({"data": 1, "kind": "a"})["result"] == 1
@@ -197,7 +197,7 @@ def test_a_trait_that_raises_fails_its_request_with_a_contract_error(gate, kinds
     gate.open()
     with headrace.pipe(CONFIG) as pipe:
         with pytest.raises(
-            errors.ContractError, match="the policy Kinds raised KeyError"
+            errors.ContractError, match="the policy PickedKinds raised KeyError"
         ) as caught:
             pipe({"data": 1})
         assert isinstance(caught.value.__cause__, KeyError)
@@ -224,7 +224,7 @@ def test_places_that_are_none_fail_what_waits(says, gate, kinds, waiting, monkey
         held(pipe, gate)
         futures = pipe.submit(requests("ab"))
         waiting(pipe, 2)
-        monkeypatch.setattr(Kinds, "cut", lambda *_: says)
+        monkeypatch.setattr(PickedKinds, "cut", lambda *_: says)
         gate.open()
         for future in futures:
             error = future.exception(60)
@@ -233,13 +233,13 @@ def test_places_that_are_none_fail_what_waits(says, gate, kinds, waiting, monkey
 
 
 def test_places_of_a_policy_that_does_not_say_that_it_picks_are_an_error(gate):
-    class Says(Greedy):
+    class SaysTrait(Greedy):
         def cut(self, queue, instance, now):
             return Cut((0,))
 
-    headrace.register("Says", Says, replace=True)
+    headrace.register("SaysTrait", SaysTrait, replace=True)
     gate.open()
-    with headrace.pipe({"backend": "Gate", "batch_policy": "Says"}) as pipe:
+    with headrace.pipe({"backend": "Gate", "batch_policy": "SaysTrait"}) as pipe:
         error = pipe.submit({"data": 1}).exception(60)
         assert isinstance(error, errors.ContractError)
         assert "picks = True" in str(error)
@@ -276,7 +276,7 @@ def test_what_waits_through_a_reload_is_read_by_the_new_policy(gate, kinds, clie
         held(pipe, gate)
         futures = pipe.submit(requests("ab?a"))
         waiting(pipe, 4)
-        reload = client(pipe.reload, "main", {"batch_policy": "Kinds"})
+        reload = client(pipe.reload, "main", {"batch_policy": "PickedKinds"})
         gate.wait_entered()  # the new instance has begun, beside the old one
         gate.open()
         reload.outcome()
@@ -306,7 +306,7 @@ def test_a_pick_above_the_max_of_the_instance_fails_what_it_picks_and_nothing_el
         futures = pipe.submit(requests("baaab"))
         waiting(pipe, 5)
         answers = iter([Cut((1, 2, 3)), Cut((1, 0))])
-        monkeypatch.setattr(Kinds, "cut", lambda *_: next(answers))
+        monkeypatch.setattr(PickedKinds, "cut", lambda *_: next(answers))
         gate.open()
         for future in futures[1:4]:
             assert isinstance(future.exception(60), errors.BatchRangeError)
@@ -317,13 +317,13 @@ def test_a_pick_above_the_max_of_the_instance_fails_what_it_picks_and_nothing_el
 def test_a_pick_below_the_min_fails_alone_what_fits_no_batch(gate, kinds, waiting, monkeypatch):
     """Also where it is not the head of the queue."""
     with headrace.pipe({**CONFIG, "max": 8, "min": 2}) as pipe:
-        monkeypatch.setattr(Kinds, "cut", lambda *_: Cut((1, 0)))
+        monkeypatch.setattr(PickedKinds, "cut", lambda *_: Cut((1, 0)))
         running = pipe.submit(requests("ab"))
         gate.wait_entered()
         futures = pipe.submit(requests("abc"))
         waiting(pipe, 3)
         answers = iter([Cut((1,)), Cut((1, 0))])
-        monkeypatch.setattr(Kinds, "cut", lambda *_: next(answers))
+        monkeypatch.setattr(PickedKinds, "cut", lambda *_: next(answers))
         gate.open()
         assert isinstance(futures[1].exception(60), errors.BatchRangeError)
         assert [futures[k].result(60)["result"] for k in (0, 2)] == [0, 2]
@@ -341,7 +341,7 @@ def test_a_request_heavier_than_any_instance_is_refused_before_its_kind_matters(
 
 def test_explain_says_which_policy_picks(kinds):
     nodes = headrace.explain({"a": {**CONFIG, "backend": "Identity"}, "b": {"backend": "Identity"}})
-    assert nodes["nodes"]["a"]["picked_by"] == "Kinds"
+    assert nodes["nodes"]["a"]["picked_by"] == "PickedKinds"
     assert "picked_by" not in nodes["nodes"]["b"]
 
 

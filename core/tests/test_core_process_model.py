@@ -1,7 +1,7 @@
 """A model of schedulers over processes, driven by hand: the transport is a fake, no process is started.
 
-Whatever a process does with a batch, in any order with what callers do: it answers, answers late, answers
-after its requests were given up, hangs, dies of an item or of anything else, also while nothing runs. Every
+Whatever a process does with a batch, in any order with what callers do: it answers, answers twice, answers late,
+answers after its requests were given up, never gets the batch, hangs, dies of an item or of anything else, also while nothing runs. Every
 request has exactly one outcome, none is run more often than it may be, the dict of one that was given up
 is left alone, counts add up, and no process is started more often than ``restart_limit`` says.
 """
@@ -77,6 +77,8 @@ MOVES = st.lists(
         [
             *[("late", seconds) for seconds in (0.001, 0.02, 0.04, 0.2)],
             ("hang", None),
+            ("lost", None),
+            ("twice", None),
             ("die", None),
             ("meanwhile", lambda model: model.submit("good", None)),
             ("meanwhile", lambda model: model.submit("poison", 0.01)),
@@ -121,6 +123,7 @@ class Model(RuleBasedStateMachine):
         self.clock = FakeClock(100.0)
         self.timer = HandTimer(self.clock)
         self.limit, self.rerun, self.far = limit, rerun, started(Far())
+        self.far.lost = False
         clock_of_exchanges(self.clock)
         self.processes = processes_of(self, count, limit, rerun, kill_after_ms)
         self.hands = [Hand() for _ in self.processes]

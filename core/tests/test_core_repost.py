@@ -486,3 +486,38 @@ def test_a_reload_that_fails_at_the_last_moment_leaves_no_repost_behind():
         change.close()
         assert engine.graph.route_from("check").start.links.reposts == ()
         assert pipe({"data": 8, "node_name": "check"})["result"] == -8
+
+
+def test_a_repost_says_how_often_a_request_may_be_reposted(send):
+    backend("Down", lambda r: r["data"] - 1)
+    backend("AtZero", lambda r: r["data"] if r["data"] == 0 else None)
+    for limit in (3, 250):
+        config = {"backend": f"S[Down,AtZero,(or)Repost(limit={limit})[main]]"}
+        assert send(config, limit + 1)["result"] == 0
+        with pytest.raises(errors.LimitError) as caught:
+            send(config, limit + 2)
+        assert (caught.value.limit, caught.value.node) == (limit, "main")
+
+
+def test_the_limit_of_a_repost_counts_the_reposts_of_all_and_the_greatest_to_one_node_holds(send):
+    config = {
+        "a": {"backend": "S[Inc,HasKey(never)[Identity,Repost(limit=2)[b]]]"},
+        "b": {"backend": "S[Inc,HasKey(never)[Identity,S[Below5,(or)Repost(limit=3)[c]]]]"},
+        "c": {
+            "backend": "S[Inc,HasKey(never)[Repost(limit=1)[a],S[Below5,(or)Repost(limit=4)[a]]]]"
+        },
+    }
+    with pytest.raises(errors.LimitError) as caught:
+        send(config, 4)  # to b, c, a, and then a third time to b
+    assert (caught.value.limit, caught.value.node) == (2, "a")
+
+
+def test_a_reload_brings_the_limit_of_a_repost(send):
+    backend("Down", lambda r: r["data"] - 1)
+    backend("AtZero", lambda r: r["data"] if r["data"] == 0 else None)
+    text = "S[Down,AtZero,(or)Repost(limit={})[main]]"
+    with headrace.pipe({"backend": text.format(2)}) as pipe:
+        with pytest.raises(errors.LimitError):
+            pipe({"data": 5})
+        pipe.reload("main", {"backend": text.format(4)})
+        assert pipe({"data": 5})["result"] == 0

@@ -63,6 +63,9 @@ SECTIONS = {
 """The pages that hold a part of the tree, and the sections of docs/README.md whose links they hold."""
 
 OTHERS = (
+    ("docs/api/", "docs/api"),
+    ("docs/catalogue/", "docs/catalogue"),
+    ("docs/words/", "docs/words"),
     ("docs/rules/", "docs/rules/README"),
     ("docs/tensorrt/", "docs/site/use"),
     ("examples/serve/", "docs/site/serve"),

@@ -20,6 +20,7 @@ from headrace_cli.plugin_commands import (
     made_command,
 )
 from headrace_cli.reporting import Command, Commands
+from headrace_cli.summaries import summary
 
 if TYPE_CHECKING:
     from headrace.plugins import Plugin
@@ -75,7 +76,10 @@ class AllCommands(Commands):
         if found := _of_plugins():
             with formatter.section("Commands of plugins"):
                 formatter.write_dl(
-                    [(name, f"Comes with {plugin.distribution}.") for name, plugin in found]
+                    [
+                        (name, summary(plugin.hooks["commands"][name.rpartition(":")[2]], plugin))
+                        for name, plugin in found
+                    ]
                 )
 
 

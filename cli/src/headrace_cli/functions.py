@@ -63,7 +63,7 @@ def _names(module: str) -> set[str] | None:
     """Return the names that a module has; None where only its import would tell."""
     if module in sys.builtin_module_names:
         return set(dir(__import__(module)))
-    spec = _spec(module)
+    spec = spec_of(module)
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
         return None
     package, _, _ = module.rpartition(".")
@@ -81,7 +81,7 @@ def _names(module: str) -> set[str] | None:
     return bound | {one.name for one in iter_modules(spec.submodule_search_locations or [])}
 
 
-def _spec(module: str) -> ModuleSpec | None:
+def spec_of(module: str) -> ModuleSpec | None:
     """Find a module in the folders of ``sys.path``, without importing the packages that it stands in."""
     path: Any = None
     spec = None

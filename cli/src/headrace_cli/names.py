@@ -19,7 +19,7 @@ COMMANDS = {
     "conformance": "Judge backends by the rules of the backend contract, and print a certificate.",
     "schema": "Print the JSON Schema of configurations, for editors.",
     "plugins": "Show what is installed, what a backend takes, and what is wrong.",
-    "new": "Start a distribution of your own from a template.",
+    "new": "Start a backend or a service of your own from a template.",
 }
 """The commands of this package, each in the module of its name; plugins cannot replace them."""
 

@@ -1,4 +1,4 @@
-"""``headrace new backend``: the template of a plugin, rendered without network or cookiecutter."""
+"""``headrace new``: templates of a plugin and of a service, rendered without network or cookiecutter."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 import unicodedata
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -30,12 +30,15 @@ _OURS = frozenset({"cli", "testing", "serve", "models", "vision", "ray"})
 
 _CLASS = re.compile(r"[A-Z][A-Za-z0-9]*")
 _WORDS = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:[-_][A-Za-z0-9]+)*")
+_SERVICE = re.compile(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*")
 _TOKEN = re.compile(
     r"{% raw %}(?P<raw>.*?){% endraw %}|{{ ?cookiecutter\.(?P<name>\w+) ?}}", re.DOTALL
 )
-_ROOT = "{{cookiecutter.distribution}}"
 _SUFFIX = {"_py": "py"}
 """The suffix of the template's modules: where they had that of Python itself, ``python -m compileall`` would fail."""
+_NUMPY = ', "numpy>=1.24"'
+_NEEDS = {"image": _NUMPY, "text": "", "array": _NUMPY}
+"""What a distribution needs beside headrace, by the kind of what its backend takes."""
 
 
 new = group(COMMANDS["new"])
@@ -61,6 +64,10 @@ def backend(
             show_default=False,
         ),
     ] = Path(),
+    kind: Annotated[
+        Literal["image", "text", "array"],
+        typer.Option("--kind", help="What the backend takes, in the example that it begins with."),
+    ] = "image",
     json: Json = False,
 ) -> int:
     """Make a distribution with one backend.
@@ -75,11 +82,15 @@ def backend(
     Examples:
       headrace new backend GaussBlur
       headrace new backend gauss-blur --dir projects
+      headrace new backend Tokenize --kind text
     """  # noqa: D301 - typer keeps the lines after a backspace character
     names = _names(name)
     _check_free(names)
-    known = {**names, **_SUFFIX}
-    files = {_render(path, known): _render(text, known) for path, text in _template()}
+    known = {**names, **_SUFFIX, "_needs": _NEEDS[kind]}
+    template = dict(_template("backend", "{{cookiecutter.distribution}}"))
+    if kind != "image":
+        template |= _template(f"kinds/{kind}", "{{cookiecutter.distribution}}")
+    files = {_render(path, known): _render(text, known) for path, text in template.items()}
     made = folder / names["distribution"]
     _write(made, files)
     if json:
@@ -92,6 +103,74 @@ def backend(
     print_message(f"  pytest {_quoted(str(made))}")
     print_message(f"  headrace conformance {names['backend']}")
     return OK
+
+
+@new.command("app", cls=Command, epilog=EXITS)
+def service(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="The service, in lower case, as word-count: the folder, the configuration and the model have this name.",
+            show_default=False,
+        ),
+    ],
+    folder: Annotated[
+        Path,
+        typer.Option(
+            "--dir",
+            metavar="FOLDER",
+            help="Where the folder of the service is made; here, unless it is given.",
+            show_default=False,
+        ),
+    ] = Path(),
+    json: Json = False,
+) -> int:
+    """Make a service: a configuration, a file with its backend, tests, Dockerfile, README.
+
+    It counts the words of texts, and works as it is; one of its tests calls the service as a client does. Needs no network.
+    Nothing that exists is changed.
+
+    Prints the path of the folder; with --json: {"name", "backend", "path", "files"}.
+
+    \b
+    Examples:
+      headrace new app word-count
+      headrace new app reader --dir services
+    """  # noqa: D301 - typer keeps the lines after a backspace character
+    if not _SERVICE.fullmatch(name):
+        raise _refusal(
+            "name",
+            f"{name!r} is no name for a service",
+            hint="Letters in lower case, digits, and single hyphens between them, as word-count.",
+            suggestion=_nearby_service(name),
+        )
+    parts = name.split("-")
+    names = {"name": name, "backend": "".join(part[0].upper() + part[1:] for part in parts)}
+    if any(names["backend"] in plugin.backends for plugin in all_plugins()):
+        names["backend"] += "Service"  # a backend of an installed plugin has the name
+    known = {**names, **_SUFFIX}
+    template = _template("app", "{{cookiecutter.name}}")
+    files = {_render(path, known): _render(text, known) for path, text in template}
+    made = folder / name
+    _write(made, files)
+    if json:
+        print_json({**names, "path": str(made), "files": sorted(files)})
+        return OK
+    print_data(str(made))
+    print_message(f"made the service {name} in {made}; next:")
+    print_message(f"  pip install -r {_quoted(str(made / 'requirements-dev.txt'))}")
+    print_message(f"  pytest {_quoted(str(made))}")
+    print_message(f"  headrace serve {_quoted(str(made / f'{name}.toml'))}")
+    return OK
+
+
+def _nearby_service(text: str) -> str | None:
+    """Return ``text`` as a name of a service; None where nothing of it is left."""
+    plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
+    found = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", plain).lower()
+    made = "-".join(re.findall(r"[a-z0-9]+", found)).lstrip("-0123456789")
+    return made if _SERVICE.fullmatch(made) else None
 
 
 def _names(text: str) -> dict[str, str]:
@@ -147,9 +226,11 @@ def _check_free(names: dict[str, str]) -> None:
         )
 
 
-def _template() -> Iterator[tuple[str, str]]:
-    """Return each file of the template: its path below the root, with ``/``, and its text."""
-    root = resources.files("headrace_cli") / "_templates" / "backend" / _ROOT
+def _template(name: str, root_name: str) -> Iterator[tuple[str, str]]:
+    """Return each file of a template: its path below the root, with ``/``, and its text."""
+    root = resources.files("headrace_cli") / "_templates"
+    for part in (*name.split("/"), root_name):
+        root /= part
     if not root.is_dir():
         raise _refusal(
             "template",

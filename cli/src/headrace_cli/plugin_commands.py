@@ -29,6 +29,7 @@ KNOWN_COMMANDS = {
     "models": "headrace-models",
     "serve": "headrace-serve",
     "trt": "headrace-trt",
+    "ui": "headrace-serve",
     "video": "headrace-vision",
 }
 """The commands of well-known distributions, whether these are installed or not."""

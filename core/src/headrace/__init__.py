@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headrace import errors, hookspecs, keys, plan, plugins, policies, words
+    from headrace import errors, hookspecs, isolation, keys, plan, plugins, policies, words
     from headrace._backend import Backend, InitContext
     from headrace._build.compose import pipe
     from headrace._checked import PENDING
@@ -37,6 +37,7 @@ __all__ = [
     "errors",
     "explain",
     "hookspecs",
+    "isolation",
     "keys",
     "parse",
     "pipe",
@@ -61,7 +62,7 @@ _HOME = {
     "pipe": "headrace._build.compose",
     "register": "headrace._registry.registry",
 }
-_MODULES = ("errors", "hookspecs", "keys", "plan", "plugins", "policies", "words")
+_MODULES = ("errors", "hookspecs", "isolation", "keys", "plan", "plugins", "policies", "words")
 
 # Records go where the application's handlers put them. Without any handler Python would print warnings.
 logging.getLogger("headrace").addHandler(logging.NullHandler())

@@ -116,6 +116,8 @@ class Backend(Checked):
         reads, writes: The keys of a request that `forward` reads and writes; ``"{option}"`` stands for the key
             that an option names, or for all keys of a list or table; a TypedDict class may be given in place of the
             tuple. Where only `init` knows the keys (the inputs of a model), it may set these on the instance.
+        gives: The keys that a container with one child sets before that child runs, written as `reads` are: no
+            request has to bring them for that child.
         takes: How many children stand in ``[ ]``: a number, or (least, most) with most None for any number.
         phases: How many phases, separated by ``;``, stand in ``[ ]``.
         builds_elsewhere: True for a container whose children live in another place, such as another
@@ -133,6 +135,8 @@ class Backend(Checked):
         waits_while: In what state of something it waits and holds its instance, as ``"queue {queue!r} is full"``,
             where ``{option}`` stands for the value of an option; None where it does not wait. `headrace explain`
             shows it.
+        outermost: True when it may only stand outermost in a node, since each request that it resumes runs through the
+            whole expression of the node again. A thread around it (``BackgroundThread``) is allowed.
         uses_pipeline: True when it hands something over by ``context.pipeline``. It is refused in a container that
             `builds_elsewhere`, and what ``context.at_batch_end`` has registered is called before its `forward`.
     """
@@ -144,6 +148,8 @@ class Backend(Checked):
     rerun: ClassVar[bool] = False
     reads: tuple[str, ...] | type = ("data",)
     writes: tuple[str, ...] | type = ("result",)
+    combine_ranges: ClassVar[Callable[..., tuple[int, int | None]]]
+    gives: tuple[str, ...] = ()
     takes: ClassVar[int | tuple[int, int | None]] = 0
     phases: ClassVar[int] = 1
     builds_elsewhere: ClassVar[bool] = False
@@ -151,6 +157,7 @@ class Backend(Checked):
     not_callable: ClassVar[str | None] = None
     waits_while: ClassVar[str | None] = None
     uses_pipeline: ClassVar[bool] = False
+    outermost: ClassVar[bool] = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -401,6 +408,9 @@ class InitContext:
             which ``then`` is not called. It raises ContractError where there is no such node; see `Backend.nodes_called`.
         unwanted: ``unwanted(request)`` tells whether nobody waits any more for a request that is kept as PENDING,
             or is in the batch that runs, since it was cancelled, its time is over, or it has ended otherwise.
+        alongside: ``alongside()``, in ``forward``: the requests that other instances of the node have in their batches
+            at this moment, also where `forward` has not begun, each with what the class's ``enter`` returned for it.
+            It is for a backend that keeps an order.
         emit: ``emit(request, part)`` gives a part of the answer of a request that is in the batch that runs, or is kept as
             PENDING, to who reads it by ``pipe.stream``; from any thread of that batch, in order, and it never waits. For
             all other callers it does nothing, and so it does for an item that a container has made itself. With `rerun` a
@@ -449,6 +459,7 @@ class InitContext:
     kept: Callable[[Request], dict[Any, Any]] = _nothing_kept
     call: Callable[..., Callable[[], object]] = _no_node
     emit: Callable[[Request, Any], None] = _nobody_reads
+    alongside: Callable[[], list[tuple[Request, Any]]] = list
 
     def __post_init__(self) -> None:
         if self.scope is None:

@@ -78,6 +78,17 @@ class Liveness:
         self.entries: Callable[[], Sequence[Any]] = tuple
         self.node: Any = None
 
+    def away(self, part: object, *, lost: bool = False) -> None:
+        """Note that a part of the instance has ended, and is started again; or, with ``lost``, is not."""
+        self.restarting.add(part)
+        self.lost = self.lost or lost
+        self.changed()
+
+    def back(self, part: object) -> None:
+        """Note that a part of the instance is there again."""
+        self.restarting.discard(part)
+        self.changed()
+
 
 class Checked:
     """Base of `headrace.Backend`: the part that authors do not write."""

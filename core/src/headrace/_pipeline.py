@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import headrace
+from headrace._engine.async_streams import AsyncStream
 from headrace._engine.blueprint import Blueprint
 from headrace._engine.engine import Engine
 from headrace._engine.entrance import raise_failed, seconds
@@ -16,12 +17,12 @@ from headrace._engine.futures import AsyncOwner, RequestFuture, give_up_all
 from headrace._engine.reload import Reloader
 from headrace._engine.streams import Stream
 from headrace._graph.caller import run_in_caller
+from headrace._notebook import Statistics, graph_html
 from headrace._scheduling.probes import GuardedProbe, Probes
 from headrace.errors import ConfigError, PluginError, SetupError
 from headrace.keys import Request
 
 if TYPE_CHECKING:
-    from headrace._engine.async_streams import AsyncStream
     from headrace._engine.entrance import Admitted
 
 Error = TypeVar("Error", bound=BaseException)
@@ -242,10 +243,6 @@ class Pipeline:
             RuntimeError: There is no running event loop.
             RequestError, ClosedError: As `stream`.
         """
-        from headrace._engine.async_streams import (
-            AsyncStream,  # it imports asyncio, see `call_async`
-        )
-
         return AsyncStream(self._entrance, self._admitted_one(data, timeout, priority))
 
     def _admitted_one(self, data: Any, timeout: float | None, priority: int) -> list[Admitted]:
@@ -261,7 +258,7 @@ class Pipeline:
 
     def stats(self) -> dict[str, Any]:
         """Return counts and times since the start, per node, as a dict that can be written as JSON."""
-        return self._engine.statistics()
+        return Statistics(self._engine.statistics())
 
     def describe(self) -> dict[str, Any]:
         """Describe what was really built, per node, as a dict that can be written as JSON."""
@@ -361,3 +358,7 @@ class Pipeline:
 
     def __repr__(self) -> str:
         return f"<Pipeline {', '.join(self._engine.blueprint.order)}: {self._engine.state}>"
+
+    def _repr_html_(self) -> str:
+        """Return the graph as a notebook shows it."""
+        return graph_html(self, lambda: headrace.explain(self.config))

@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import headrace
 from headrace._config.document import Document, Table, read_document
 from headrace._config.problems import Problems, key_place, with_room
 from headrace._config.sections import FIXED_KEYS, NODE_KEYS, Sections, key_schemas, read_sections
+from headrace._notebook import graph_html
 from headrace._options import keys_of, mapped, path_as_text, without_base
 from headrace._plan.element import PipelinePlan, elements_of
 from headrace._plan.planner import Planner
@@ -182,6 +184,10 @@ class PipelineConfig:
 
     def __repr__(self) -> str:
         return f"<PipelineConfig of {', '.join(self.nodes)}>"
+
+    def _repr_html_(self) -> str:
+        """Return the graph as a notebook shows it."""
+        return graph_html(self, lambda: headrace.explain(self))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _checked_config, (self._document, self._allow_import)

@@ -7,12 +7,15 @@ import threading
 import time
 import types
 
-from headrace._build.channel import unpack
-from headrace._checked import Liveness
-from headrace.words import _exchange, _supervisor
-from headrace.words._exchange import run
-from headrace.words._supervisor import Restarts, Supervisor
-from headrace.words.process import Process, Siblings
+from headrace._elsewhere import running
+from headrace.isolation import Liveness, Restarts
+from headrace_process import exchange as exchanges
+from headrace_process import supervisor
+from headrace_process.apart import Siblings
+from headrace_process.far import run
+from headrace_process.packing import unpack
+from headrace_process.process import Process
+from headrace_process.supervisor import Supervisor
 from internals.scheduling import DONE
 
 ABOUT = {"min": 1, "max": 4, "needs": ("data",), "reads": ("data",), "keys": ("data",)}
@@ -21,7 +24,7 @@ ABOUT = {"min": 1, "max": 4, "needs": ("data",), "reads": ("data",), "keys": ("d
 def clock_of_exchanges(clock):
     """Let exchanges and supervisors read this clock; None for that of the machine."""
     told = time if clock is None else types.SimpleNamespace(monotonic=clock)
-    _exchange.time = _supervisor.time = told
+    exchanges.time = supervisor.time = running.time = told
 
 
 def processes_of(model, count, *about):
@@ -31,12 +34,12 @@ def processes_of(model, count, *about):
     return [process_of(model, index, *about, siblings) for index in range(count)]
 
 
-class HandChannel:
+class HandLink:
     """The way to a process that does what the model's script says."""
 
     def __init__(self, model, child):
         self.model, self.child = model, child
-        self.awaits = False
+        self.awaits, self.again = False, []
 
     def begin(self):
         """Nothing is put beside a message here."""
@@ -44,11 +47,15 @@ class HandChannel:
     def send(self, message, *, awaits=False):
         if self.child.dead:
             raise EOFError
-        self.message = pickle.loads(pickle.dumps(message))
+        self.number, *self.message = pickle.loads(pickle.dumps(message))
         self.batch, _ = unpack(self.message[0], self)
+        self.begun = False
         self.awaits = awaits
 
     def receive(self, timeout_s=None):
+        if self.again and not self.begun:
+            return self.again.pop()  # an earlier answer, once more
+        self.begun = True
         model, numbers = self.model, [request["data"][1] for request in self.batch]
         for number in numbers:
             model.runs[number] = model.runs.get(number, 0) + 1
@@ -66,6 +73,14 @@ class HandChannel:
                 if timeout_s is None:
                     self.die(numbers)  # somebody kills it by hand
                 self.overdue(timeout_s, numbers)
+            elif move == "twice":
+                self.again.append(None)
+            elif move == "lost":  # it was never begun there, and nobody says so
+                for number in numbers:
+                    model.runs[number] -= 1
+                if timeout_s is None:
+                    self.die(numbers)
+                self.overdue(timeout_s, numbers)
             elif move == "die":
                 self.die(numbers)
             elif move == "meanwhile":
@@ -74,7 +89,9 @@ class HandChannel:
                 model.died(numbers)
                 raise EOFError
         self.awaits = False
-        return pickle.loads(pickle.dumps((0, *run(model.far, *self.message, self))))
+        answer = pickle.dumps((self.number, 0, *run(model.far, *self.message, self)))
+        self.again = [pickle.loads(answer) for _ in self.again]
+        return pickle.loads(answer)
 
     def overdue(self, timeout_s, numbers):
         self.model.let_pass(timeout_s)
@@ -99,13 +116,14 @@ class HandChild:
         HandChild.count += 1
         self.supervisor = supervisor
         self.about = {**ABOUT, "process": HandChild.count, "tree": {}}
-        self.channel = HandChannel(model, self)
+        self.link = HandLink(model, self)
         self.ended = threading.Event()
-        self.status, self.dead = None, False
+        self.how, self.dead, self.sent = ("", None), False, 0
+        self.part = None
 
     def kill(self):
         if not self.dead:
-            self.dead, self.status = True, -9
+            self.dead, self.how = True, ("of signal SIGKILL", None)
             self.supervisor.see_end(self)
 
     def end(self):
@@ -126,7 +144,7 @@ class HandSupervisor(Supervisor):
     """
 
     def __init__(self, model, limit, liveness, changed):
-        super().__init__("model", {}, Restarts(limit), liveness, changed)
+        super().__init__("model", None, {}, Restarts(limit), liveness, changed)
         self.model, self.starts = model, []
         self._began(HandChild(model, self))
 
@@ -170,15 +188,15 @@ def process_of(model, index, limit, rerun, kill_after_ms, siblings):
     process = Process()
     process._name, process._node, process._index = "Process", "model", index
     process._liveness, process._whole, process._state = Liveness(), True, "ready"
+    process._word = types.SimpleNamespace(children=[types.SimpleNamespace(name="X")])
     process.exchanging, process._siblings = threading.Lock(), siblings
     process._borrower = None
     process.supervisor = HandSupervisor(model, limit, process._liveness, siblings.look)
     process._child = process.supervisor.child()
     process._liveness.killers.append(process.supervisor.kill)
-    options = Process.Options(kill_after_ms=kill_after_ms)
+    process.kill_after_s = None if kill_after_ms is None else kill_after_ms / 1000
     process._take(
         {**ABOUT, "rerun": rerun},
-        options,
         types.SimpleNamespace(measures=False, report=list, name="X"),
     )
     process._note_range()

@@ -107,26 +107,19 @@ class Owner:
 
 @contextmanager
 def no_main_thread():
-    """Take the thread of the tests for any other thread: helpers do nothing for it."""
-    before = threads.main_thread.ident
+    """Take the thread of the tests for any other thread, and the only one: helpers do nothing for it.
+
+    Who ends a request tells its holder itself; a helper would tell it a little after the test looks.
+    """
+    before = threads.main_thread.ident, pending.helpers
     threads.main_thread.ident = 0
-    del threads.sections[before]
-    try:
-        yield
-    finally:
-        threads.main_thread.ident = before
-        threads.sections[before] = threads.main_thread
-
-
-@contextmanager
-def no_helpers_tell():
-    """Let who ends a request tell its holder, in place of a helper."""
-    before = pending.helpers
     pending.helpers = SimpleNamespace(run=lambda function, *args: function(*args))
+    del threads.sections[before[0]]
     try:
         yield
     finally:
-        pending.helpers = before
+        threads.main_thread.ident, pending.helpers = before
+        threads.sections[before[0]] = threads.main_thread
 
 
 def started(backend):
@@ -175,15 +168,20 @@ def workers_by_hand(scheduler, post):
 
 
 def claims(scheduler):
-    """Return a list to which the entries of every batch are added as it is cut from the queue."""
+    """Return a list to which the entries of every batch are added as it is cut from the queue, and as they join it."""
     found, dispatcher = [], scheduler.dispatcher
-    begin = dispatcher._begin
+    begin, top_up = dispatcher._begin, dispatcher._top_up
 
     def noted(instance, entries, weight, now):
         found.extend(entries)
         return begin(instance, entries, weight, now)
 
-    dispatcher._begin = noted
+    def joined(work):
+        before = len(work.entries)
+        top_up(work)
+        found.extend(work.entries[before:])
+
+    dispatcher._begin, dispatcher._top_up = noted, joined
     return found
 
 

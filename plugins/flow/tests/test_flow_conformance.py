@@ -5,6 +5,13 @@ from headrace_flow.conformance import (
     QueueConformance,
     RecvConformance,
     SendConformance,
+    StateFulConformance,
 )
 
-__all__ = ["ObserverConformance", "QueueConformance", "RecvConformance", "SendConformance"]
+__all__ = [
+    "ObserverConformance",
+    "QueueConformance",
+    "RecvConformance",
+    "SendConformance",
+    "StateFulConformance",
+]

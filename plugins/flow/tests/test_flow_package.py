@@ -21,8 +21,8 @@ else:
     import tomli as tomllib
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
-GIVES = re.compile(r"``(.+)`` gives ``(.+)``::\n\n((?: +.*\n?)+)")
-WORDS = ("Observer", "Queue", "Recv", "Send")
+GIVES = re.compile(r"``(\S[^`]*)`` gives ``(.+)``::\n\n((?: +.*\n?)+)")
+WORDS = ("Iterate", "Observer", "Queue", "Recv", "Send", "StateFul")
 POLICIES = ("Alike", "Budget")
 
 
@@ -39,9 +39,32 @@ def test_the_programs_run_and_print_what_they_say(program, tmp_path):
     assert done.stdout.splitlines() == re.findall(r"print\(.*\)  # (.*)$", program, re.MULTILINE)
 
 
+class DoubleBelow200(headrace.Backend):
+    """Doubles a number; one that has come above 200 is `large`."""
+
+    max = 16
+
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = 2 * request["data"]
+            if request["result"] > 200:
+                request["large"] = True
+
+
+class RunningTotal(headrace.Backend):
+    """Adds ``data`` to what the session has `before`."""
+
+    def forward(self, batch):
+        for request in batch:
+            total = request.get("before", 0) + request["data"]
+            request["result"] = {"total": total, "answer": total}
+
+
 @pytest.mark.parametrize("name", WORDS)
 def test_the_example_of_a_word_gives_what_it_says(name):
     headrace.register("Upper", str.upper, replace=True)
+    headrace.register("DoubleBelow200", DoubleBelow200, replace=True)
+    headrace.register("RunningTotal", RunningTotal, replace=True)
     word = getattr(headrace_flow, name)
     request, result, text = GIVES.search(inspect.cleandoc(word.__doc__) + "\n").groups()
     config = tomllib.loads(inspect.cleandoc(text))

@@ -771,3 +771,57 @@ def test_the_command_reads_sample_requests(tmp_path):
         assert done.exit_code == 2
         assert why in done.output
     assert "cannot be read" in CliRunner().invoke(app, [*args, "--like", str(tmp_path)]).output
+
+
+def stepped(most=4, limit=4096, mean=10):
+    """Return a simulation of requests that take ``mean`` steps of 2 ms, and its count of batches."""
+    pytest.importorskip("headrace_flow")
+    config = {
+        "a": {"backend": "Identity", "next": "b"},
+        "b": {"backend": f"Iterate(until=done,limit={limit})[Identity]", "max": most},
+    }
+    return simulated(config, counted(a=1000, b=1000 * mean))
+
+
+def test_steps_of_iterate_are_shared_by_those_in_flight_and_places_are_filled_at_once():
+    run = stepped()
+    found = run.closed_loop(16, 20_000, 2000).to_dict()
+    assert found["batch_size"]["b"]["mean"] > 0.97 * 4
+    # Ten steps a request, four requests in a step of 2 ms.
+    assert found["throughput_rps"] == pytest.approx(4 / 0.002 / 10, rel=0.05)
+    assert sum(size for _, size in run._seen.batches["b"]) == pytest.approx(200_000, rel=0.05)
+
+
+def test_a_request_alone_takes_its_steps_one_after_the_other():
+    found = stepped().closed_loop(1, 5000, 0).to_dict()
+    assert found["latency_ms"]["mean"] == pytest.approx(1 + 10 * 2, rel=0.05)
+    assert found["latency_ms"]["p99"] == pytest.approx(1 + 2 * 44, rel=0.15)  # 0.9**44 is 0.01
+
+
+def test_the_limit_of_iterate_fails_those_that_take_more_steps():
+    run = stepped(limit=5)
+    run.closed_loop(16, 10_000, 0)
+    assert {code for _, code in run._seen.failed} == {"limit"}
+    assert len(run._seen.failed) == pytest.approx(10_000 * 0.9**5, rel=0.05)
+    assert len(run._nodes["b"].queue) == 0
+
+
+def test_iterate_at_the_first_node_says_what_is_missing():
+    pytest.importorskip("headrace_flow")
+    with pytest.raises(SetupError, match="Iterate cannot be simulated at the first node"):
+        simulated({"backend": "Iterate(until=done)[Identity]"}, counted(main=1))
+
+
+def test_the_limit_of_repost_fails_those_that_were_reposted_more_often():
+    config = {
+        "a": {"backend": "S[HasKey(k)[Repost[c]]]", "next": "b"},
+        "b": {"backend": "Identity"},
+        "c": {"backend": "S[HasKey(k)[Repost(limit=1)[d]]]", "next": "e"},
+        "d": {"backend": "Identity"},
+        "e": {"backend": "Identity"},
+    }
+    run = simulated(config, counted(a=1000, b=500, c=500, d=250, e=250))
+    run.closed_loop(1, 4000, 0)
+    assert {code for _, code in run._seen.failed} == {"limit"}
+    assert len(run._seen.failed) == pytest.approx(1000, rel=0.15)
+    assert not run._seen.batches["d"]

@@ -23,7 +23,6 @@ __all__ = [
     "LoopConformance",
     "ModelLoaderConformance",
     "NotHasKeyConformance",
-    "ProcessConformance",
     "RandomConformance",
     "RestartConformance",
     "SequentialConformance",
@@ -46,12 +45,6 @@ class CallConformance(IdentityConformance):
     """`Call`, with a function that the expression names."""
 
     expression = "Call(copy:copy)"
-
-
-class ProcessConformance(IdentityConformance):
-    """`Process`, whose child lives in a process of its own."""
-
-    expression = "Process[Identity]"
 
 
 class SequentialConformance(IdentityConformance):

@@ -247,6 +247,7 @@ class ElementBuilder:
             unwanted=keeping.unwanted,
             kept=keeping.kept,
             call=partial(begin_calls, keeping),
+            alongside=partial(keeping.alongside, element.cls),
             emit=keeping.emit,
         )
 

@@ -9,32 +9,35 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import headrace
 from headrace._backend import Backend
 from headrace._build.elements import Build, ElementBuilder
 from headrace._build.measuring import Measuring, Reports
 from headrace._build.parts import BuildSite, CloseStack, PipelineState
 from headrace._build.wrappers import Wrapper
+from headrace._checked import Outcomes
 from headrace._plan.declared import OPTIONAL, keys_named
 from headrace._plan.element import Element, NodePlan, PipelinePlan
 from headrace._plan.word import Word, give_threads, needed_keys
 from headrace._portable import error_text
 from headrace._registry.backends import FunctionBackend, as_backend, of_function, source_of
+from headrace._registry.discovery import discover
 from headrace._registry.imports import run_imports
+from headrace._scheduling.parts import SentParts, elsewhere
 from headrace._scheduling.probes import Probes
 from headrace.errors import SetupError
-
-if TYPE_CHECKING:
-    from headrace._checked import Outcomes
-    from headrace.keys import Request
-
+from headrace.keys import Request
 
 _INTO_A_MODULE = "into a module, or into a file that the configuration names under `import`."
-IMPORTABLE = f"Put it {_INTO_A_MODULE}"
+_IMPORTABLE = f"Put it {_INTO_A_MODULE}"
 
 
 class ChildPlan:
@@ -79,12 +82,27 @@ class ChildPlan:
         self.writes = tuple(sorted(_keys(element, {}, "writes")))
         self.keys = _keys_to_send(self.reads)
         self._files = tuple(path for path, _ in build.plan.files)
+        classes = [source_of(one.cls) for one in element.walk()]
+        self._packages = {str(getattr(one, "__module__", "")).split(".")[0] for one in classes}
 
     def __repr__(self) -> str:
         return f"<plan of {self.expression}>"
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_here": None}
+
+    @property
+    def requires(self) -> dict[str, str]:
+        """The versions with which the plan was made, as building it elsewhere needs them, by distribution.
+
+        These are core, every plugin that has a class in the child, and ``python``, as ``"3.11"``.
+        """
+        versions = {"python": "{}.{}".format(*sys.version_info), "headrace": headrace.__version__}
+        for plugin in discover():
+            paths = plugin.backends.values()
+            if self._packages & {path.partition(":")[0].split(".")[0] for path in paths}:
+                versions[plugin.distribution] = plugin.version
+        return versions
 
     @property
     def measures(self) -> bool:
@@ -100,8 +118,8 @@ class ChildPlan:
     def _label(self) -> str:
         return self.name
 
-    def _of_instance(self, index: int) -> ChildPlan:
-        """Give the plan of the same child for another instance of its node."""
+    def of_instance(self, index: int) -> ChildPlan:
+        """Return the plan of the same child for another instance of its node."""
         other = copy.copy(self)
         other._index = index
         return other
@@ -125,7 +143,7 @@ class ChildPlan:
             content = pickle.loads(self._content)  # noqa: S301 - `__init__` has pickled it
         except Exception as error:
             what = f"something in {self.expression} is not known here: {error_text(error)}"
-            raise SetupError(what, hint=IMPORTABLE) from error
+            raise SetupError(what, hint=_IMPORTABLE) from error
         name, keys, element, threads, allow_import, spans = content
         if own_thread:
             give_threads(element)
@@ -169,6 +187,16 @@ class BuiltElsewhere(Wrapper):
         self.needs = needed_keys(element, built)
         self._element, self._builder, self._reports = element, builder, reports
 
+    @property
+    def name(self) -> str:
+        """The child's name, as written."""
+        return self._label()
+
+    @property
+    def lost(self) -> bool:
+        """Whether the child can serve no more: a backend in it has raised InstanceLostError."""
+        return self._liveness is not None and self._liveness.lost
+
     def forward(self, batch: list[Request]) -> Outcomes:
         """Run the child on a batch."""
         return self.child(batch)
@@ -187,6 +215,18 @@ class BuiltElsewhere(Wrapper):
         finally:
             self._builder.measuring.listen(Probes())
             self._reports.kept = None
+
+    @contextmanager
+    def sending_parts(
+        self, requests: list[Request], send: Callable[[int, Any], object] | None
+    ) -> Iterator[None]:
+        """Let ``send(number, part)`` have the parts of answers in the meantime; None where nobody reads any."""
+        if send is not None:
+            elsewhere.update({id(one): SentParts(send, n) for n, one in enumerate(requests)})
+        try:
+            yield
+        finally:
+            elsewhere.clear()
 
     def describe(self) -> dict[str, Any]:
         """Return the tree of the child, as in ``Pipeline.describe()``."""

@@ -1,14 +1,14 @@
-"""Answers in parts for coroutines; a module of its own, since ``import asyncio`` takes long."""
+"""Answers in parts for coroutines; asyncio is imported by the first of them, since that takes long."""
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from headrace._engine.streams import Reading
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Sequence
 
     from headrace._engine.entrance import Entrance
@@ -39,6 +39,8 @@ class AsyncStream:
     _reading: _AsyncReading | None = None
 
     def __init__(self, entrance: Entrance, admitted: Sequence[Any]) -> None:
+        import asyncio
+
         ((self._entry, _),) = admitted
         self._loop = asyncio.get_running_loop()
         waiting: list[AsyncOwner] = []
@@ -67,7 +69,9 @@ class AsyncStream:
                     over.result()  # it raises where the request could not begin
                 reading.finished(self._entry)
                 return reading.last()
-            await asyncio.wait({arrival, over}, return_when=asyncio.FIRST_COMPLETED)
+            from asyncio import FIRST_COMPLETED, wait
+
+            await wait({arrival, over}, return_when=FIRST_COMPLETED)
         return reading.waiting.popleft()
 
     async def aclose(self) -> None:

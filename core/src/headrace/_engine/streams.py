@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headrace._scheduling.cycles import cycle_of, noted
 from headrace._scheduling.parts import Parts
@@ -13,12 +13,14 @@ from headrace._scheduling.threads import Signal, helpers, reentrant
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headrace._engine.entrance import Entrance
     from headrace._engine.futures import NodeRequest
     from headrace._graph.request import GraphRequest
     from headrace._scheduling.entry import Entry
     from headrace._scheduling.node import Node
     from headrace.keys import Request
+
+    Entrance: TypeAlias = Any
+    """Of `headrace._engine.entrance`, which names what stands here."""
 
 
 class Reading(Parts):

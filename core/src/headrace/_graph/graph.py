@@ -104,7 +104,11 @@ class Graph:
         if not any(set(links[name].reposts) - set(one.reposts) for name, one in old.items()):
             return True
         both = {
-            name: replace(one, reposts=tuple(dict.fromkeys((*one.reposts, *links[name].reposts))))
+            name: replace(
+                one,
+                reposts=tuple(dict.fromkeys((*one.reposts, *links[name].reposts))),
+                limits={**one.limits, **links[name].limits},
+            )
             for name, one in old.items()
         }
         self.link(both)

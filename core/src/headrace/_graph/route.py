@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, NamedTuple
@@ -52,6 +52,7 @@ class Links:
         otherwise: The key ``or``: the node runs only where its predecessor gave no result.
         each: Its own ``each``; None when it runs once.
         reposts: The nodes at which a `Repost` in its expression lets a request go on.
+        limits: By such a node, how often a request may be reposted in all until it goes on there.
         calls: The nodes that its expression calls with ``Forward[node.x]``.
         alias_of: The node behind it, when it is a second door; else None.
         levels: Its own ``each``; for a second door also those of the nodes behind it.
@@ -65,6 +66,7 @@ class Links:
     otherwise: bool = False
     each: Each | None = None
     reposts: tuple[str, ...] = ()
+    limits: Mapping[str, int] = field(default_factory=dict)
     calls: tuple[str, ...] = ()
     alias_of: str | None = None
     levels: tuple[Each, ...] = ()

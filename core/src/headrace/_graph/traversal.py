@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from headrace.keys import Request
 
 MOST_REPOSTS = 100
-"""How often one request may be reposted."""
+"""How often one request may be reposted, where `Repost` does not say it."""
 
 
 class Leg:
@@ -142,11 +142,12 @@ class Traversal:
             return Failure(step, error, has_run=True)
         if target is None:
             return None
-        if len(self.legs) > MOST_REPOSTS:
+        most = step.links.limits.get(target, MOST_REPOSTS)
+        if len(self.legs) > most:
             last = f"from node {step.name!r} to {target!r}"
-            what = f"the request was reposted more than {MOST_REPOSTS} times, last {last}"
-            hint = "See why it never comes to an end."
-            endless = LimitError(what, limit=MOST_REPOSTS, node=step.name, hint=hint)
+            what = f"the request was reposted more than {most} times, last {last}"
+            hint = "See why it never comes to an end, or raise the option limit of Repost."
+            endless = LimitError(what, limit=most, node=step.name, hint=hint)
             return Failure(step, endless, has_run=True)
         leg = Leg(self._route_from(target))
         skipped = sum(sink.name in step.skipped for sink in left.route.sinks)

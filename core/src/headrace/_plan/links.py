@@ -231,9 +231,16 @@ class _Graph:
             limits = [ms for one in way[:-1] if (ms := self.nodes[one].keys.timeout_ms) is not None]
             run = elements_run(self.nodes, node.roots)
             self.reposts[name] = {e.target: e.call for e in run if e.target is not None}
+            most: dict[str, int] = {}  # of several to one node the greatest holds
+            for one in run:
+                if one.target is not None:
+                    most[one.target] = max(
+                        most.get(one.target, 1), getattr(one.options, "limit", 1)
+                    )
             self.links[name] = replace(
                 self.links[name],
                 reposts=tuple(self.reposts[name]),
+                limits=most,
                 calls=tuple(n for n in nodes_named(node.roots) if n != name),
                 alias_of=node.alias_of,
                 levels=tuple(each for each in map(own.get, way) if each is not None),

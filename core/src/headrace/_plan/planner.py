@@ -77,6 +77,7 @@ class Planner(Resolver):
             if (element := self._key("entrypoint", may_register=False)) is not None:
                 self.check_called(element)
                 give_threads_to_instances(element)
+                self._check_outermost([element], None)
             return element, keys, plan_probes(self)
 
     def plan_node(self, name: str) -> None:
@@ -259,6 +260,21 @@ class Planner(Resolver):
         with_thread = next((one for one in before if one.own_thread), callee)
         plan.runs = plan.instance or (callee.children[0] if gathers else with_thread)
         self._check_range(plan, plan.runs)
+        self._check_outermost(plan.roots, plan.runs)
+
+    def _check_outermost(self, roots: list[Element], runs: Element | None) -> None:
+        """Check that what may only stand outermost in a node, does; nothing in ``runs`` runs before it or after it."""
+        alone, inner = None, runs
+        while inner is not None and inner.named is None:
+            alone = inner
+            word = word_of(inner.cls)
+            first, last = (word._through(inner, place) for place in (0, -1))
+            inner = inner.children[0] if word._threaded else last if first is last else None
+        for one in elements_of(roots):
+            if one.cls.outermost and one is not alone:
+                what = f"{one.name} stands outermost in its node or nowhere: what it resumes runs through the node again"
+                hint = "Put what comes before or after it into a node of its own, linked by next."
+                self.add("word", what, one.call, hint=hint)
 
     def _check_range(self, plan: NodePlan, root: Element) -> None:
         """Check that some weight fits both the keys of the node and the range that the classes of ``root`` state."""

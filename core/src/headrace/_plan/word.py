@@ -11,6 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from headrace._backend import Backend
+from headrace._checked import Outcomes
 from headrace._plan.declared import OPTIONAL, Needs, keys_named
 from headrace._plan.planning import Phases, Planning, Scope, prefix_values
 from headrace._registry.backends import source_of
@@ -21,7 +22,6 @@ from headrace.keys import DATA, Request
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from headrace._checked import Outcomes
     from headrace._expression.tree import Call
     from headrace._plan.element import Element, Named, NodePlan
 
@@ -109,7 +109,8 @@ class Word(Backend):
         """Return the keys that every request needs when it comes here, as far as they are known.
 
         The default is what the class, or the built backend, says that it reads. A container has to say
-        so in ``init`` (``self.reads = ()`` for just the keys that its only child needs).
+        so in ``init`` (``self.reads = ()`` for just the keys that its only child needs); what it `gives` to
+        that child no request has to bring.
 
         Args:
             element: The word.
@@ -123,7 +124,11 @@ class Word(Backend):
             return {DATA: element.name}  # a container that does not say which keys it needs
         keys = keys_named(made, element.options, "reads")
         own = {key: element.name for key in keys if key == DATA or key not in OPTIONAL}
-        return {**needs_of(children[0], built), **own} if len(children) == 1 else own
+        if len(children) != 1:
+            return own
+        given = {*keys_named(made, element.options, "gives")}
+        inner = {k: one for k, one in needs_of(children[0], built).items() if k not in given}
+        return {**inner, **own}
 
     # Questions of the builder.
 

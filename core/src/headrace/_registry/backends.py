@@ -160,7 +160,7 @@ def _wrong_flags(cls: type[Any]) -> Iterator[str]:
     for _, key, _, _ in string.Formatter().parse(waits) if isinstance(waits, str) else ():
         if key is not None and key not in options.model_fields:
             yield f"waits_while has {{{key}}}, and there is no option {key!r}"
-    for name in ("owns_thread", "rerun", "builds_elsewhere", "uses_pipeline"):
+    for name in ("owns_thread", "rerun", "builds_elsewhere", "uses_pipeline", "outermost"):
         flag = getattr(cls, name, False)
         if not isinstance(flag, (bool, property)):
             yield f"{name} is {shown(flag)}, not True or False"

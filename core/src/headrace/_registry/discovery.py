@@ -362,7 +362,10 @@ KNOWN_ELSEWHERE, KNOWN_PROBES = (
 )
 """The distribution to install for each backend and each probe of the plugins of Headrace's repository, by name."""
 
-MOVED = dict.fromkeys(("Observer", "Queue", "Recv", "Send"), "headrace-flow")
+MOVED = {
+    **dict.fromkeys(("Observer", "Queue", "Recv", "Send"), "headrace-flow"),
+    "Process": "headrace-process",
+}
 """The distribution to which a word of core has moved, by name; these names stay reserved for a minor release."""
 
 

@@ -7,9 +7,10 @@ BACKENDS = {
         "CropMat CvtColorMat DecodeMat EncodeMat LetterBoxMat Mat2Tensor NMS "
         "PerspectiveCropMat ResizeMat Tensor2Mat TopLeftResizeMat UnletterBox "
     ),
-    "headrace-flow": "Observer Queue Recv Script Send",
+    "headrace-flow": "Iterate Observer Queue Recv Script Send StateFul",
     "headrace-observe": "Benchmark",
     "headrace-ort": "OnnxTensor",
+    "headrace-process": "Host Process",
     "headrace-remote": "Remote",
     "headrace-torch": (
         "ArgMaxTensor CatTensor ContiguousTensor CpuTensor CropTensor CvtColorTensor "

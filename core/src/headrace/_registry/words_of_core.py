@@ -26,7 +26,6 @@ BACKENDS = {
     "InstanceFromParam": "headrace.words.naming:InstanceFromParam",
     "Proxy": "headrace.words.naming:Proxy",
     "Reflect": "headrace.words.naming:Reflect",
-    "Process": "headrace.words.process:Process",
     "Batching": "headrace.words.registering:Batching",
     "InstanceDispatcher": "headrace.words.registering:InstanceDispatcher",
     "InstancesRegister": "headrace.words.registering:InstancesRegister",

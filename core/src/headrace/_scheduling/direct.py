@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from headrace.keys import Request
 
 
+_PAUSE_S = 0.001
+"""Until a call looks again whether its instance is free."""
+
+
 class _Ends:
     """The owner of the entries of one batch."""
 
@@ -37,19 +41,26 @@ class _Ends:
             self._ended.acquire()
 
 
+def _claimed(node: Node, instance: Instance, ends: _Ends, entries: list[Entry]) -> bool | None:
+    """Claim an instance for a call; None while the node runs on it what was kept, False while another thread calls it."""
+    with node.section:
+        node.collect()
+        if instance not in node.free:  # two threads may call it, for a test of just that
+            return False if instance.holder is None or isinstance(instance.holder, _Ends) else None
+        node.free.remove(instance)
+        instance.entries, instance.holder = entries, ends
+        instance.ident = get_ident() if instance.thread is None else instance.thread.ident
+        for entry in entries:
+            entry.state = RUNNING
+        return True
+
+
 def call_directly(node: Node, instance: Instance, batch: list[Request]) -> list[Exception | None]:
     """Call an instance, in the thread that owns it if any; return an error or None per request, once all have ended."""
     backend, thread, ends = instance.backend, instance.thread, _Ends()
     entries = [Entry(request, ends) for request in batch]
-    with node.section:
-        node.collect()
-        is_mine = instance in node.free  # else another thread calls it, for a test of just that
-        if is_mine:
-            node.free.remove(instance)
-            instance.entries, instance.holder = entries, ends
-            instance.ident = get_ident() if thread is None else thread.ident
-            for entry in entries:
-                entry.state = RUNNING
+    while (is_mine := _claimed(node, instance, ends, entries)) is None:
+        threading.Event().wait(_PAUSE_S)
     outcomes: Sequence[Exception | None] | None = None
     try:
         outcomes = backend(batch) if thread is None else thread.call(backend, batch)

@@ -7,7 +7,7 @@ Nothing blocks who emits: where `PARTS_MAX` parts wait, the request ends with a 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headrace._scheduling.batch import entered_here
 from headrace.errors import LimitError
@@ -15,8 +15,10 @@ from headrace.errors import LimitError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace._scheduling.node import Node
     from headrace.keys import Request
+
+    Node: TypeAlias = Any
+    """Of `headrace._scheduling.node`, which imports this module."""
 
 PARTS_MAX = 1024
 """How many parts of one request may wait for who reads them."""

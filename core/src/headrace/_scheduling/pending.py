@@ -4,7 +4,8 @@ The outcome PENDING takes an entry out of its batch. From then on no thread runs
 `Pending.open` of its node, counts there as waiting, and leaves by `resume` (into the queue again, at its front), by `finish`
 (with its outcome), or as every entry that waits does: deadline, cancel, close. Its holder is told of every end.
 
-**What is asked too early**, while ``forward`` still runs, is noted and done once the outcome is known. A request that its caller
+**What is asked too early**, while ``forward`` still runs, is noted and done once the outcome is known: a request that is
+resumed is in the queue again before another batch is cut, so it loses no place to those that wait. A request that its caller
 runs past the queue has no entry; it gets one when something is asked for it (`Pending.of`), or when its outcome is PENDING.
 """
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headrace._portable import nearest, without_locals
 from headrace._scheduling.cycles import held_here
@@ -36,11 +37,16 @@ if TYPE_CHECKING:
     from headrace._backend import Backend
     from headrace._scheduling.entry import Quota
     from headrace._scheduling.instance import Instance
-    from headrace._scheduling.node import Node
-    from headrace._scheduling.scheduler import Scheduler
     from headrace.keys import Request
 
+    Node: TypeAlias = Any
+    Scheduler: TypeAlias = Any
+    """Of `headrace._scheduling.node` and `scheduler`, which import this module."""
+
 _log = logging.getLogger("headrace.scheduling")
+
+AGAIN: Any = object()
+"""Stands for what was asked for: the request is to be queued again at its own node."""
 
 
 class Held:
@@ -48,7 +54,8 @@ class Held:
 
     Attributes:
         instance: The instance whose backend has kept it last.
-        asked: What was asked for while ``forward`` ran; None for nothing.
+        asked: What was asked for while ``forward`` ran, `AGAIN` to be queued here again; None for nothing. All but these
+            two need no instance of this node: it is an answer, or another node is to run the request.
         functions: Who is told of its end.
         quota: Counts it while it is PENDING.
         since: When it was last put into the queue, in seconds on the clock of the node.
@@ -129,15 +136,22 @@ class Pending:
         node.special = not node.is_usual
 
     def pend(self, entry: Entry, instance: Instance) -> None:
-        """Keep an entry whose outcome is PENDING, unless its node or its instance keeps nothing any more."""
+        """Keep an entry whose outcome is PENDING, unless its node or its instance keeps nothing any more.
+
+        The last batch of an old instance counts: what was asked while it ran is done, unless a new instance is to go on.
+        """
         node = self._node
         self._know(entry)
         held: Held = entry.held
         held.instance = instance
         if node.refusing is not None and (node.dead or not node.drains):
             node.settle(entry, own_error(node.refusing))
-        elif instance.retired is not None or instance.liveness.lost:
+        elif instance.liveness.lost or (
+            instance.retired is not None and (held.asked is None or held.asked is AGAIN)
+        ):
             node.settle(entry, gone(node))
+        elif held.asked is AGAIN:
+            self._queue(entry)
         else:
             entry.state = PENDED
             self.open[entry] = None
@@ -156,9 +170,15 @@ class Pending:
 
     def queue_again(self, entry: Entry) -> bool:
         """Put an entry that is PENDING into the queue again; False where it is not PENDING."""
-        node = self._node
         if entry.state != PENDED:
             return False
+        self._queue(entry)
+        self._node.dispatch()
+        return True
+
+    def _queue(self, entry: Entry) -> None:
+        """Put an entry into the queue again, or fail one that no instance takes. Call `dispatch` next."""
+        node = self._node
         error = node.no_instance() if node.lost else unfit(node, entry)
         if error is not None:
             node.settle(entry, error)
@@ -166,8 +186,6 @@ class Pending:
             self._leave(entry)
             entry.held.since = node.clock()
             node.queue.push(entry)
-        node.dispatch()
-        return True
 
     def ended(self, entry: Entry) -> None:
         """Let go of an entry that has its outcome, and have its holder told."""
@@ -233,14 +251,13 @@ class Keeping:
         if called is not None and called.levels:
             what = f"context.resume: node {node!r} has 'each': a request cannot be resumed there"
             raise self._backend._located(ContractError(what))
-        here = self._node()
-        if called is None or called.scheduler.node is here:
-            return self._ask(request, lambda entry: here.pending.queue_again(entry))  # type: ignore[union-attr]
-        return self._ask(request, None, partial(self._send, called.scheduler))
+        if called is None or called.scheduler.node is self._node():
+            return self._ask(request)
+        return self._ask(request, partial(self._send, called.scheduler))
 
     def finish(self, request: Request, outcome: Any) -> bool:
         """End a request: see `headrace.InitContext`."""
-        return self._ask(request, None, partial(self._answer, outcome))
+        return self._ask(request, partial(self._answer, outcome))
 
     def emit(self, request: Request, part: Any) -> None:
         """Give a part of an answer: see `headrace.InitContext`."""
@@ -274,37 +291,35 @@ class Keeping:
         error = ContractError(f"{asking}: no node is called {name!r}", hint=hint)
         raise self._backend._located(error)
 
-    def _ask_later(self, request: Request, *how: Callable[..., bool] | None) -> bool:
-        helpers.run(partial(self._ask, request, *how))
+    def _ask_later(self, request: Request, *answer: Callable[..., bool] | None) -> bool:
+        helpers.run(partial(self._ask, request, *answer))
         return True
 
     @reentrant(later=_ask_later)
-    def _ask(
-        self,
-        request: Request,
-        inside: Callable[[Entry], bool] | None,
-        outside: Callable[[Node, Entry], bool] | None = None,
-    ) -> bool:
-        """Do something with a request that is PENDING, in a section or after it; note it while ``forward`` runs."""
+    def _ask(self, request: Request, answer: Callable[[Node, Entry], bool] | None = None) -> bool:
+        """Queue a request that is PENDING again, or let ``answer`` end it after the section; note it while ``forward`` runs."""
         node = self._node()
         if node is None:
             return False
         with node.section:
-            entry = node.pending.of(request)
+            pending: Pending = node.pending
+            entry = pending.known.get(id(request))
+            if entry is None or entry.request is not request:
+                entry = pending.of(request)
             if entry is None or entry.state == DONE:
                 return False
-            if entry.state == RUNNING and entry not in node.pending.open:
+            if entry.state == RUNNING and entry not in pending.open:
                 held: Held = entry.held
                 if held.asked is not None:
                     return False
-                held.asked = partial(self._ask, request, inside, outside)
+                held.asked = AGAIN if answer is None else partial(self._ask, request, answer)
                 return True
-            if inside is not None:
-                return inside(entry)
+            if answer is None:
+                return pending.queue_again(entry)
             if entry.state != PENDED:
                 return False
             entry.state = RUNNING  # for this thread alone, until it has the outcome
-        return outside(node, entry)  # type: ignore[misc]
+        return answer(node, entry)
 
     def _answer(self, outcome: Any, node: Node, entry: Entry) -> bool:
         error: BaseException | None = None
@@ -351,9 +366,18 @@ class Keeping:
             return False
         entry = node.pending.find(request)
         if entry is not None:
-            return entry.state == DONE
+            return bool(entry.state == DONE)
         # An item that a container has made is none of the scheduler's; else the request has ended.
         return not held_here(node) and all(one.holder is not request for one in node.every)
+
+    def alongside(self, cls: type) -> list[tuple[Request, Any]]:
+        """Return what other instances of the node run, each with what ``cls.enter`` returned: see `headrace.InitContext`."""
+        node, mine = self._node(), self._backend._liveness
+        others = [] if node is None else [one for one in node.every if one.liveness is not mine]
+        running = [entry for one in others for entry in [*(one.entries or ())]]
+        return [
+            (one.request, (one.entered or {}).get(cls)) for one in running if one.state == RUNNING
+        ]
 
 
 class _Away:

@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Iterator
 from functools import partial, wraps
 from queue import Empty, SimpleQueue
 from threading import get_ident
@@ -27,8 +28,6 @@ from headrace._portable import is_abandoned
 from headrace.errors import ClosedError, ContractError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     Function = TypeVar("Function", bound=Callable[..., Any])
 
 T = TypeVar("T")

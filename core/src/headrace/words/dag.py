@@ -113,7 +113,7 @@ class Repost(Word):
         1 or more.
 
     Raises:
-        LimitError: The request was reposted more than 100 times.
+        LimitError: The request was reposted ``limit`` times before, by this Repost or another.
     Source:
         own
     Example:
@@ -129,6 +129,15 @@ class Repost(Word):
             [shorten]
             backend = "Reverse"
     """
+
+    class Options(_Options):
+        """Options of Repost."""
+
+        limit: int = Field(
+            100,
+            ge=1,
+            description="How many times one request may be reposted until it goes on there.",
+        )
 
     writes = ("result", "repost")
     takes = 1

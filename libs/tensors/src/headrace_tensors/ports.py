@@ -193,7 +193,12 @@ class Signature:
     def as_inputs(self) -> dict[str, dict[str, Any]]:
         """Return the needed inputs as ``context.scope`` holds them under ``"inputs"``, for earlier elements."""
         needed = (port for port in self.inputs if not port.optional)
-        return {port.name: {"dtype": port.dtype, "shape": list(port.shape)} for port in needed}
+        return {port.name: _as_input(port) for port in needed}
+
+
+def _as_input(port: Any) -> dict[str, Any]:
+    about = {"dtype": port.dtype, "shape": list(port.shape)}
+    return {**about, "batch_axis": port.axis} if port.axis else about
 
 
 def counted_rows(number: int) -> str:

@@ -1,6 +1,7 @@
-"""Headrace words that hand requests over between nodes, and policies that pick which requests share a batch.
+"""Headrace words that keep requests or hand them over, and policies that pick which requests share a batch.
 
-The words are `Queue`, `Send`, `Recv`, `Observer`; beside them stands `KVStorage`. The policies are `Alike` and `Budget`.
+The words are `Queue`, `Send`, `Recv`, `Observer`, `StateFul`, `Iterate`; beside them stands `KVStorage`. The policies are
+`Alike` and `Budget`.
 
 Nothing is imported until it is used: ``import headrace_flow`` loads no pydantic.
 """
@@ -12,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headrace_flow.alike import Alike
     from headrace_flow.budget import Budget
+    from headrace_flow.iterate import Iterate
     from headrace_flow.queues import Observer, Queue, Recv, Send
     from headrace_flow.script import Script, call
+    from headrace_flow.stateful import StateFul
     from headrace_flow.storage import KVStorage
 
 __version__ = "0.1.0"
@@ -21,12 +24,14 @@ __version__ = "0.1.0"
 __all__ = [
     "Alike",
     "Budget",
+    "Iterate",
     "KVStorage",
     "Observer",
     "Queue",
     "Recv",
     "Script",
     "Send",
+    "StateFul",
     "__version__",
     "call",
 ]
@@ -34,9 +39,11 @@ __all__ = [
 _HOME = {
     "Alike": "alike",
     "Budget": "budget",
+    "Iterate": "iterate",
     "KVStorage": "storage",
     "Script": "script",
     "call": "script",
+    "StateFul": "stateful",
     **dict.fromkeys(("Observer", "Queue", "Recv", "Send"), "queues"),
 }
 

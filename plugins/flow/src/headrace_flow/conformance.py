@@ -9,7 +9,14 @@ from headrace_testing import BackendConformance
 if TYPE_CHECKING:
     from headrace.keys import Request
 
-__all__ = ["ObserverConformance", "QueueConformance", "RecvConformance", "SendConformance"]
+__all__ = [
+    "IterateConformance",
+    "ObserverConformance",
+    "QueueConformance",
+    "RecvConformance",
+    "SendConformance",
+    "StateFulConformance",
+]
 
 
 class ObserverConformance(BackendConformance):
@@ -59,3 +66,27 @@ class QueueConformance(ObserverConformance):
 
     expression = "Queue(q,max=8)"
     inside = _Declared
+
+
+class StateFulConformance(BackendConformance):
+    """`StateFul` around a word whose result is what the session's next request finds under ``before``."""
+
+    expression = "StateFul(session)[Identity]"
+    options = {"keep": {"result": "before"}}  # noqa: RUF012 - as above
+
+    def make_item(self, k: int) -> Request:
+        """Return a request of a session of its own, also where the kit asks for the same one twice."""
+        alone = float(
+            "nan"
+        )  # equal to no other; and it ends at once, so that nothing of it is kept
+        return {"data": [k, k + 1], "session": alone, "sequence_end": True}
+
+
+class IterateConformance(BackendConformance):
+    """`Iterate`, around a word whose answer is there after one step."""
+
+    expression = "Iterate(until=result)[Identity]"
+
+    def make_item(self, k: int) -> Request:
+        """Return a request whose number no other request has."""
+        return {"data": [k, k + 1]}

@@ -136,7 +136,7 @@ def _by_counts(
     """Add the shares that depend on data, from the measurement of the times.
 
     These are the share of requests that run at a node with ``or``, the mean number of elements at a node with
-    ``each``, and the share of requests that a `Repost` sends to each node.
+    ``each``, that of steps at a node with `Iterate`, and the share of requests that a `Repost` sends to each node.
     """
     before = {one: name for name, names in after.items() for one in names}
     before.update(_before_by_repost(nodes, before))
@@ -147,7 +147,7 @@ def _by_counts(
             found: float = _count(times, name)
         elif name not in before:
             raise SetupError(
-                "each cannot be simulated at the first node",
+                f"{'each' if nodes[name].links.each else 'Iterate'} cannot be simulated at the first node",
                 node=name,
                 hint="Put a node with Identity before it: its count is the number of requests.",
             )
@@ -162,20 +162,40 @@ def _by_counts(
         links = node.links
         if not _depends_on_data(node) and not links.reposts:
             continue
-        all_of_them = came(name)
-        if links.otherwise:
-            made[name] = replace(made[name], share=_count(times, name) / all_of_them)
-        if links.each:
-            made[name] = replace(made[name], elements=_count(times, name) / all_of_them)
-        if links.reposts:
-            ways = tuple((one, _count(times, one) / all_of_them) for one in links.reposts)
-            made[name] = replace(made[name], reposts=ways)
+        all_of_them = came(name)  # it says what cannot be simulated before a count is looked for
+        shares = _shares(node, times, _count(times, name), all_of_them)
+        made[name] = replace(made[name], **shares)
     return made
+
+
+def _shares(node: Node, times: Mapping[str, ServiceTimes], ran: int, came: float) -> dict[str, Any]:
+    """Return the rules that depend on data of a node that has run ``ran`` items for ``came`` requests."""
+    found: dict[str, Any] = {}
+    if (word := _iterates(node)) is not None:
+        found["steps"], found["steps_most"] = max(1.0, ran / came), word.options["limit"].value
+    if node.links.otherwise:
+        found["share"] = ran / came
+    if node.links.each:
+        found["elements"] = ran / came
+    if node.links.reposts:
+        found["reposts"] = tuple((one, _count(times, one) / came) for one in node.links.reposts)
+        limits: dict[str, int] = {}
+        for one in node.tree.walk():
+            if one.target is not None:
+                limits[one.target] = max(limits.get(one.target, 1), one.options["limit"].value)
+        found["limits"] = limits
+    return found
 
 
 def _depends_on_data(node: Node) -> bool:
     """Return whether the data of a request decide how often the node runs for it."""
-    return node.links.otherwise or node.links.each is not None
+    return node.links.otherwise or node.links.each is not None or _iterates(node) is not None
+
+
+def _iterates(node: Node) -> Element | None:
+    """Return the word with which a node runs requests step by step; None for none."""
+    found = (one for one in node.tree.walk() if one.name.rpartition(":")[2] == "Iterate")
+    return next((one for one in found if one.distribution == "headrace-flow"), None)
 
 
 def _before_by_repost(nodes: Mapping[str, Node], before: Mapping[str, str]) -> dict[str, str]:
@@ -186,7 +206,7 @@ def _before_by_repost(nodes: Mapping[str, Node], before: Mapping[str, str]) -> d
             if one in before or one in found:
                 why = "more than one way leads there"
             elif _depends_on_data(nodes[one]):
-                why = "it has `or` or `each`"
+                why = "it has `or`, `each` or Iterate"
             else:
                 found[one] = name
                 continue

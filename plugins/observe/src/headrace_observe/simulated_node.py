@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import InputError
@@ -39,9 +39,11 @@ class Item:
         deadline: When the item fails unless it has ended, in seconds; None: never.
         state: `WAITS`, `RUNS` or `OVER`.
         trait: What a policy that picks compares; None for other policies.
+        steps: How many steps it has yet to run, at a node with `Iterate`; 1 at all others.
+        endless: Whether the limit of `Iterate` ends it then.
     """
 
-    __slots__ = ("arrival", "deadline", "request", "state", "trait")
+    __slots__ = ("arrival", "deadline", "endless", "request", "state", "steps", "trait")
 
     weight = 1
     priority = 0
@@ -52,6 +54,7 @@ class Item:
         self.deadline = deadline
         self.state = WAITS
         self.trait: Any = None
+        self.steps, self.endless = 1, False
 
 
 class _Instance:
@@ -69,10 +72,11 @@ class _Instance:
 class _Queue:
     """The items that wait, oldest first, as a policy sees them."""
 
-    __slots__ = ("_head", "_items", "_node")
+    __slots__ = ("_again", "_head", "_items", "_node")
 
     def __init__(self, node: SimulatedNode) -> None:
         self._node = node
+        self._again = 0  # how many at the front have run a step already
         self._items: list[Item] = []
         self._head = 0
 
@@ -114,15 +118,23 @@ class _Queue:
         """Add an item at the end."""
         self._items.append(item)
 
+    def push_again(self, item: Item) -> None:
+        """Add an item that goes on before those that have not begun, behind those that go on as well."""
+        self._items.insert(self._head + self._again, item)
+        self._again += 1
+
     def remove(self, item: Item) -> None:
         """Remove an item from any position."""
-        del self._items[self._items.index(item, self._head)]
+        place = self._items.index(item, self._head)
+        self._again -= place < self._head + self._again
+        del self._items[place]
 
     def pick(self, places: Sequence[int]) -> list[Item]:
         """Take the items at these places."""
         if places == range(len(places)):
             return self.take(len(places))
         picked = [self._items[self._head + place] for place in places]
+        self._again -= sum(place < self._again for place in places)
         for place in sorted(places, reverse=True):
             del self._items[self._head + place]
         return picked
@@ -135,6 +147,7 @@ class _Queue:
             del self._items[:last]
             last = 0
         self._head = last
+        self._again = max(0, self._again - count)
         return taken
 
 
@@ -196,6 +209,9 @@ class NodeRules:
         share: For a node with ``or``, the share of requests that run there, while the others pass by; else None.
         elements: For a node with ``each``, the mean number of elements of a request; else None.
         reposts: The nodes to which the node's `Repost` sends requests, each with its share of the requests.
+        limits: By such a node, how often a request may have been reposted until it goes on there.
+        steps: For a node with `Iterate`, the mean number of steps of a request; else None.
+        steps_most: How many steps `Iterate` lets a request run; then it fails.
     """
 
     name: str
@@ -210,6 +226,9 @@ class NodeRules:
     share: float | None = None
     elements: float | None = None
     reposts: tuple[tuple[str, float], ...] = ()
+    limits: Mapping[str, int] = field(default_factory=dict)
+    steps: float | None = None
+    steps_most: int | None = None
 
     def size_run(self, size: int) -> int | None:
         """Return the size at which a batch of ``size`` runs, filled up with copies; None: it is refused."""

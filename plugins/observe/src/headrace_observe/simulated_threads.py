@@ -42,9 +42,10 @@ class Request:
         open: The number of nodes (with ``each``: of elements) at which the request is; far below 0 once it has failed.
         waits: The number of items of the request that wait in queues.
         like: Which of the sample requests it is like, for policies that pick; counted from 0.
+        reposted: How often `Repost` has sent it to another node.
     """
 
-    __slots__ = ("called", "elements", "like", "missing", "open", "sent", "waits")
+    __slots__ = ("called", "elements", "like", "missing", "open", "reposted", "sent", "waits")
 
     def __init__(self, sent: float, *, called: bool = False, like: int = 0) -> None:
         self.sent = sent
@@ -54,6 +55,7 @@ class Request:
         self.elements: dict[str, int] | None = None
         self.open = 0
         self.waits = 0
+        self.reposted = 0
 
 
 class Batch:
@@ -121,6 +123,10 @@ class Threads(ABC):
     @abstractmethod
     def _goes_on(self, name: str) -> bool:
         """Return whether nodes follow this one; a worker then moves its requests on to them itself."""
+
+    @abstractmethod
+    def _again(self, node: SimulatedNode, item: Item, now: float) -> bool:
+        """Let an item whose batch has ended wait for its next step, or fail it at its last; False where it is answered."""
 
     @abstractmethod
     def _at(self, at: float, goes_on: Callable[[float], None]) -> None:
@@ -229,6 +235,8 @@ class Threads(ABC):
         name, leader = node.rules.name, batch.leader
         answered: dict[Request, int] = {}
         for item in batch.items:
+            if item.state == RUNS and self._again(node, item, now):
+                continue
             if item.state == RUNS:
                 answered[item.request] = answered.get(item.request, 0) + 1
             item.state = OVER

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 import random
 from array import array
 from bisect import bisect_left
@@ -208,7 +209,7 @@ class Simulation(Threads):
             return
         instance = node.claim() if me is not None else None
         if instance is not None:
-            item = Item(arrival, request)
+            item = self._item(node, arrival, request, None)
             item.state = RUNS
             request.open += 1
             self._start(node, Batch(instance, [item], me), now)
@@ -233,13 +234,41 @@ class Simulation(Threads):
 
     def _put(self, node: SimulatedNode, request: Request, arrival: float) -> None:
         request.open += 1
-        request.waits += 1
-        self._waiting += request.waits == 1
+        self._waits(request)
         limit = node.rules.timeout_s
-        item = Item(arrival, request, None if limit is None else arrival + limit)
+        item = self._item(node, arrival, request, None if limit is None else arrival + limit)
         if item.deadline is not None:
             self._push(item.deadline, _LATE, node, item)
         node.push(item)
+
+    def _waits(self, request: Request) -> None:
+        request.waits += 1
+        self._waiting += request.waits == 1
+
+    def _item(
+        self, node: SimulatedNode, arrival: float, request: Request, deadline: float | None
+    ) -> Item:
+        """Make the item of a request; at a node with `Iterate`, steps are drawn from a geometric distribution."""
+        item, mean, most = Item(arrival, request, deadline), node.rules.steps, node.rules.steps_most
+        if mean is not None and mean > 1:
+            item.steps = 1 + int(math.log(1 - self._draw()) / math.log(1 - 1 / mean))
+            if most is not None and item.steps > most:
+                item.steps, item.endless = most, True
+        return item
+
+    def _again(self, node: SimulatedNode, item: Item, now: float) -> bool:
+        item.steps -= 1
+        if item.steps > 0:
+            item.state = WAITS
+            self._waits(item.request)
+            node.queue.push_again(item)
+        elif item.endless:
+            item.state = OVER
+            if item.request.open > 0:
+                self._fail(item.request, "limit", now)
+        else:
+            return False
+        return True
 
     def _let_in(self, inside: SimulatedNode, now: float) -> None:
         """Admit requests that wait for room, the oldest first; ``inside`` is the node that is being dispatched."""
@@ -331,6 +360,10 @@ class Simulation(Threads):
         drawn = self._draw() if reposts else 1.0
         for target, part in reposts:
             if drawn < part:
+                request.reposted += 1
+                if request.reposted > self._nodes[name].rules.limits.get(target, 100):
+                    self._fail(request, "limit", now)
+                    return
                 self._join(target, request, now, now, me)
                 return
             drawn -= part

@@ -211,6 +211,14 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
             help="An object that provides pipelines by name and version, as package.module:object.",
         ),
     ] = None,
+    ui: Annotated[
+        bool,
+        typer.Option(
+            "--ui",
+            help="Serve a live page at /ui: graphs with figures, forms, a load test. Needs --keys, or an address"
+            " of this machine alone.",
+        ),
+    ] = False,
     watch: Annotated[
         bool,
         typer.Option(
@@ -269,6 +277,7 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
         allow=tuple(allow or ()),
         cors_origins=tuple(cors_origin or ()),
         server_name=server_name,
+        ui=ui,
         watch=watch,
         limits=Limits(
             max_body_bytes=max_body_bytes,

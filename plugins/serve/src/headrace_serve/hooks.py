@@ -1,4 +1,4 @@
-"""The plugin's hooks: the command `headrace serve`, and the probe that times requests for its access log."""
+"""The plugin's hooks: the commands `headrace serve` and `headrace ui`, and the probe that times requests for its access log."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ __all__ = ["headrace_commands", "headrace_probes"]
 
 @hookimpl
 def headrace_commands() -> dict[str, str]:
-    """Return the command."""
-    return {"serve": "headrace_serve.cli:serve"}
+    """Return the commands."""
+    return {"serve": "headrace_serve.cli:serve", "ui": "headrace_serve.ui_command:ui"}
 
 
 @hookimpl

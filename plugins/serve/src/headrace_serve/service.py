@@ -15,7 +15,7 @@ from headrace.keys import REQUEST_ID
 from headrace_serve.allowing import check_allowed, check_origins
 from headrace_serve.changes import Changes
 from headrace_serve.counters import Counters
-from headrace_serve.errors import NotAllowedError, NotBuiltError, UnavailableError
+from headrace_serve.errors import NotAllowedError, NotBuiltError, UnavailableError, refusal
 from headrace_serve.everywhere import make
 from headrace_serve.failures import FailureLog
 from headrace_serve.inference.requests import infer, prepared
@@ -24,6 +24,7 @@ from headrace_serve.models.following import Following
 from headrace_serve.models.repository import Repository
 from headrace_serve.process import Process
 from headrace_serve.shared_memory import Access, Regions
+from headrace_serve.ui.live import LivePage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -75,6 +76,7 @@ class Service:
         decompressing: Held while a body is decompressed.
         unsent_bytes: The bytes of answers of gRPC that clients have not taken yet.
         everywhere: Makes changes in all of those processes; None: the server is this process alone.
+        live: The state behind the live page; None: there is no such page.
     """
 
     def __init__(  # noqa: PLR0913 - settings, by name
@@ -90,6 +92,7 @@ class Service:
         allow_import: bool = True,
         cors_origins: Sequence[str] = (),
         server_name: str = "headrace-serve",
+        ui: bool = False,
     ) -> None:
         if isinstance(priority_default, bool) or not isinstance(priority_default, int):
             raise TypeError(f"priority_default is an int, got {priority_default!r}")
@@ -121,6 +124,7 @@ class Service:
             else:
                 self.regions = Regions(self.limits.max_regions)
         self.failures = FailureLog()
+        self.live = LivePage() if ui else None
         self.decompressing = asyncio.Semaphore(_DECOMPRESSED)
         self._inflight_bytes = self.unsent_bytes = 0
         self.built_in = Process()
@@ -176,6 +180,8 @@ class Service:
 
     async def end(self, timeout: float) -> None:
         """Wait at most ``timeout`` seconds for loads and unloads that run, and release the shared memory."""
+        if self.live is not None:
+            await self.live.end()
         if self._repository is not None:
             await self._repository.end(timeout)
         if self.regions is not None:
@@ -431,10 +437,10 @@ class Service:
         self._log_failure(model, error, line)
 
     def _log_failure(self, model: Model, error: BaseException, line: AccessLine) -> None:
-        """Log a request, or one of its items, that failed in the pipeline or by its result."""
-        self.failures.note(
-            error,
-            lambda: {
+        """Log a request, or one of its items, that failed in the pipeline or by its result, and show it on the live page."""
+
+        def about() -> dict[str, Any]:
+            return {
                 "model": model.name,
                 "version": model.version,
                 "route": line.route,
@@ -442,8 +448,14 @@ class Service:
                 "trace_id": line.trace_id,
                 "client": line.client,
                 "key": line.key,
-            },
-        )
+            }
+
+        self.failures.note(error, about)
+        if self.live is not None and isinstance(error, Exception):
+            why = refusal(error, debug=self.debug_errors)
+            self.live.note_failure(
+                {**about(), "code": why.code, "node": why.node, "text": why.text}
+            )
 
     @staticmethod
     def retry_after_s(model: Model | None, error: BaseException | None = None) -> int:

@@ -32,6 +32,11 @@ _PARAMETERS: dict[str, Any] = {
     "binary_data_output": _FLAG,
     "triton_enable_empty_final_response": _FLAG,
 }
+_SEQUENCE: dict[str, Any] = {
+    "sequence_id": {"type": ["integer", "string"], "description": "Needed; neither 0 nor empty."},
+    "sequence_start": _FLAG,
+    "sequence_end": _FLAG,
+}
 _PLACES = ("shared_memory_region", "shared_memory_offset", "shared_memory_byte_size")
 _ERROR = {"$ref": "#/components/schemas/Error"}
 _STATUSES = {
@@ -114,6 +119,7 @@ def _get(summary: str, **more: Any) -> dict[str, Any]:
 def _infer(model: Model) -> dict[str, Any]:
     inputs = [_tensor(port, model.signature.max_rows) for port in model.signature.inputs.values()]
     names = list(model.signature.outputs)
+    alone = model.signature.sequence_key is None
     schema = {
         "type": "object",
         "required": ["inputs"],
@@ -124,7 +130,8 @@ def _infer(model: Model) -> dict[str, Any]:
                 {
                     **_PARAMETERS,
                     "partial": _FLAG if model.signature.by_item else {"const": False},
-                    **dict.fromkeys(("inputs", *SEQUENCES), False),
+                    "inputs": False,
+                    **(dict.fromkeys(SEQUENCES, False) if alone else _SEQUENCE),
                 },
                 "Others are for the pipeline.",
             ),

@@ -23,6 +23,7 @@ from headrace_serve.http import extensions as rest_extensions
 from headrace_serve.http import openapi
 from headrace_serve.http.exchange import CYCLE, Exchange, Reply
 from headrace_serve.http.metrics import Snapshot, encoded
+from headrace_serve.http.page_routes import PAGE_ROUTES
 from headrace_serve.http.plain_route import run
 from headrace_serve.http.preflight import Origins
 from headrace_serve.http.tensors import (
@@ -148,6 +149,7 @@ def application(service: Service, lifespan: Any = None, *, admin: bool = False) 
         *per_model("GET", "", _metadata),
         *per_model("GET", "/config", _config),
         *per_model("GET", "/stats", _statistics),
+        *(route(*one) for one in PAGE_ROUTES if service.live is not None),
         *(route(*one) for one in rest_extensions.MEMORY_ROUTES),
         *(
             route(method, f"/v2/{place}", _unsupported)

@@ -22,11 +22,12 @@ __all__ = [
     "check_parameters",
     "flag",
     "for_pipeline",
+    "of_sequence",
 ]
 
 _GREATEST = (1 << 63) - 1
 SEQUENCES = ("sequence_id", "sequence_start", "sequence_end")
-"""Parameters that are refused, because sequences are not supported."""
+"""Parameters of sequences, which only models that keep state by key take."""
 _CALLING = {"timeout", "priority", "traceparent"}
 _UNBOUNDED: dict[str, Any] = {"timeout": None, "priority": 0}
 FINAL = "triton_enable_empty_final_response"
@@ -41,7 +42,7 @@ def for_pipeline(asked: Asked) -> dict[str, Any]:
     """Return the parameters that are not the server's: those of the request, and under ``inputs`` those of each input."""
     if not asked.parameters and asked.outline is not None:
         return {}  # an outline is kept only of requests without parameters of inputs
-    found = {k: v for k, v in asked.parameters.items() if k not in _KNOWN}
+    found = {k: v for k, v in asked.parameters.items() if k not in _KNOWN and k not in SEQUENCES}
     inputs = {one.name: one.parameters for one in asked.inputs if one.parameters}
     return {**found, _OF_INPUTS: inputs} if inputs else found
 
@@ -83,17 +84,39 @@ def flag(name: str, parameters: Mapping[str, Any]) -> bool:
     return value
 
 
-def check_parameters(parameters: Mapping[str, Any]) -> None:
-    """Refuse the parameters of sequences, and one that has the name of those of inputs.
+def check_parameters(parameters: Mapping[str, Any], sequence_key: str | None = None) -> None:
+    """Refuse the parameters of sequences where the model has none, and one that has the name of those of inputs.
 
     Raises:
         InputError: There is such a parameter.
     """
     for name in parameters:
-        if name in SEQUENCES:
-            raise InputError(f"parameter {name!r}: sequences are not supported")
+        if name in SEQUENCES and sequence_key is None:
+            hint = (
+                "A model takes sequences whose entry node is StateFul(KEY)[...] of headrace-flow."
+            )
+            what = f"parameter {name!r}: sequences are not supported by this model"
+            raise InputError(what, hint=hint)
         if name == _OF_INPUTS:
             raise InputError(f"parameter {name!r}: the parameters of inputs have this name")
+
+
+def of_sequence(parameters: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Return the keys of a request of the pipeline that say to which sequence it belongs, and where in it it stands.
+
+    Args:
+        parameters: Those of the protocol.
+        key: The key that names the sequence.
+
+    Raises:
+        InputError: ``sequence_id`` is missing, 0, empty, or neither a number nor a text; or a flag is none.
+    """
+    found = parameters.get("sequence_id", 0)
+    if isinstance(found, bool) or not isinstance(found, (int, str)) or not found:
+        wanted = "a number other than 0, or a text that is not empty: this model keeps the state of sequences"
+        raise InputError("parameter 'sequence_id'", expected=wanted, got=repr(found)[:40])
+    flags = {name: True for name in SEQUENCES[1:] if flag(name, parameters)}
+    return {key: found, **flags}
 
 
 def call_arguments(

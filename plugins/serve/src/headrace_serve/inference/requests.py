@@ -21,6 +21,7 @@ from headrace_serve.inference.parameters import (
     check_parameters,
     flag,
     for_pipeline,
+    of_sequence,
 )
 from headrace_serve.inference.results import elements_of, tensors_of
 
@@ -65,15 +66,13 @@ async def infer(
     values = await apart(elements, _arrays, model, asked.inputs)
     outline = asked.outline
     if outline is None or not outline.checked:
-        check_parameters(asked.parameters)
+        check_parameters(asked.parameters, model.signature.sequence_key)
         _check_inputs(model, asked.inputs)
         _check_outputs(model, asked.outputs)
         if outline is not None:
             outline.checked = True
     call = call_arguments(asked.parameters, asked.timeout_s, limits, priority_default)
-    identifier = asked.id or asked.request_id
-    fixed: dict[str, Any] = {keys.REQUEST_ID: identifier} if identifier else {}
-    add_context(fixed, asked.parameters, asked.times, for_pipeline(asked))
+    fixed = _same_for_all_items(model, asked)
     partial = flag("partial", asked.parameters)
     parameters: dict[str, Any] = {}
     if FINAL in asked.parameters and flag(FINAL, asked.parameters):
@@ -81,6 +80,7 @@ async def infer(
     if model.signature.by_item:
         count = _count(model, values)
         requests = [_request(model, values, fixed, item) for item in range(count)]
+        _at_the_edges(requests)
         results, failed = await _run_items(model, requests, call, partial=partial)
         write = partly(_written, model, results, failed, asked.outputs, partial=partial)
         outputs = await apart(elements_of(list(results.values())), write)
@@ -101,6 +101,23 @@ async def infer(
     _check_written(model, outputs, limits)
     outputs = await _classified(model, outputs, asked)
     return Answer(model, asked.id, outputs, request.get(keys.REQUEST_SIZE, 1), parameters)
+
+
+def _same_for_all_items(model: Model, asked: Asked) -> dict[str, Any]:
+    """Return the keys of the pipeline's request that are not tensors."""
+    identifier = asked.id or asked.request_id
+    fixed: dict[str, Any] = {keys.REQUEST_ID: identifier} if identifier else {}
+    if model.signature.sequence_key is not None:
+        fixed |= of_sequence(asked.parameters, model.signature.sequence_key)
+    add_context(fixed, asked.parameters, asked.times, for_pipeline(asked))
+    return fixed
+
+
+def _at_the_edges(requests: Sequence[dict[str, Any]]) -> None:
+    """Let only the first item of a request begin a sequence, and only the last one end it."""
+    for flag_of, others in (("sequence_start", requests[1:]), ("sequence_end", requests[:-1])):
+        for one in others:
+            one.pop(flag_of, None)
 
 
 def request_of(model: Model, tensors: list[Tensor], more: Mapping[str, Any]) -> dict[str, Any]:

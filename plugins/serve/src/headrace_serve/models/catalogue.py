@@ -195,7 +195,11 @@ def build_models(
     held = Held(allow_import=allow_import) if before is None else before.held
     try:
         built, prepared = held.prepare(
-            entries, aliases, before, others=only is not None, lazy=only is None
+            entries,
+            aliases,
+            None if before is None else before.get,
+            others=only is not None,
+            lazy=only is None,
         )
         lazy = _lazy(entries, built)
         made = Catalogue(built, held=held, prepared=prepared, entries=entries, lazy=lazy)

@@ -15,12 +15,11 @@ from headrace_serve.models.model import Model
 from headrace_serve.run_times import with_probe
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from headrace import Pipeline, PipelineConfig
     from headrace_models import Prepared
     from headrace_serve.keys import Keys
-    from headrace_serve.models.catalogue import Catalogue
 
     Entries = Mapping[tuple[str, str], ModelEntry]
 
@@ -45,7 +44,7 @@ class Held:
         self,
         entries: Entries,
         aliases: Mapping[str, Any],
-        before: Catalogue | None = None,
+        before: Callable[[str, str], Model | None] | None = None,
         *,
         others: bool = False,
         lazy: bool = True,
@@ -55,7 +54,7 @@ class Held:
         Args:
             entries: What is served.
             aliases: The shares of each alias.
-            before: The catalogue that is served until now.
+            before: Gives the model that is served until now under a name and a version.
             others: Whether the other models stay.
             lazy: Whether those that a request builds stay so, unless they are built already; if not, they are built now.
 
@@ -68,7 +67,7 @@ class Held:
         late = [
             f"{name}:{version}"
             for (name, version), entry in entries.items()
-            if lazy and entry.lazy and (before is None or before.get(name, version) is None)
+            if lazy and entry.lazy and (before is None or before(name, version) is None)
         ]
         self._here.entries = entries
         try:
@@ -81,7 +80,7 @@ class Held:
             for place, entry in entries.items():
                 pipe = prepared.pipelines.get(place)
                 if pipe is not None or isinstance(entry.config, headrace.Pipeline):
-                    now = None if before is None else before.get(*place)
+                    now = None if before is None else before(*place)
                     made.append(Model(*place, entry, now, pipe))
         except BaseException:
             prepared.close()

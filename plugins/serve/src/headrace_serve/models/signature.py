@@ -78,11 +78,13 @@ class Signature:
         inputs: The inputs by name, in order.
         outputs: The outputs by name, in order.
         max_rows: The most rows that a batch of the entry node holds; None: any number.
+        sequence_key: The key of a request that names its sequence, if the entry node keeps state by key; else None.
     """
 
     inputs: Mapping[str, Port]
     outputs: Mapping[str, Port]
     max_rows: int | None = 1
+    sequence_key: str | None = None
 
     @cached_property
     def by_item(self) -> bool:
@@ -140,7 +142,14 @@ def read_signature(described: Mapping[str, Any], entry: ModelEntry | None = None
         given = _of_items(given)
     elif outputs is not None and all(port.batch_axis == 0 for port in taken.values()):
         given = {name: replace(port, batch_axis=0) for name, port in given.items()}
-    return Signature(taken, given, max_rows)
+    return Signature(taken, given, max_rows, _sequence_key(roots))
+
+
+def _sequence_key(roots: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return the key of sequences that the outermost backend of the only entry node describes (`StateFul` does)."""
+    built = roots[0]["tree"]["built"] if len(roots) == 1 else None
+    key = built.get("sequence_key") if isinstance(built, dict) else None
+    return key if isinstance(key, str) else None
 
 
 def _check_outputs(said: Mapping[str, Any], built: Mapping[str, Port]) -> None:

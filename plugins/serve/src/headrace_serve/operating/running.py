@@ -263,6 +263,8 @@ def announce(
     """
     say(f"serving {url}" if grpc_url is None else f"serving {url} and {grpc_url}")
     addresses = {"url": url, "grpc_url": grpc_url}
+    if settings.ui:
+        say(f"live page at {url}/ui")
     if admin_url is not None:
         say(f"health, metrics and repository also at {admin_url}")
         addresses["admin_url"] = admin_url

@@ -29,6 +29,7 @@ from headrace_serve.operating.listening import (
     run_loop,
     url_of,
 )
+from headrace_serve.operating.page_access import check_ui
 from headrace_serve.service import Service
 from headrace_serve.tls import Tls
 
@@ -83,6 +84,7 @@ class Server:
         allow_import: bool = True,
         cors_origins: Sequence[str] = (),
         server_name: str = "headrace-serve",
+        ui: bool = False,
         worker: int | None = None,
         listener: socket.socket | None = None,
         everywhere: Everywhere | None = None,
@@ -108,6 +110,7 @@ class Server:
             allow_import: Whether configurations may import code.
             cors_origins: Origins (``https://host[:port]``, or ``*``) whose pages may read answers in a browser.
             server_name: The name in the metadata of the server; some clients ask for ``triton``.
+            ui: Whether the live page is at ``/ui``. Without ``keys`` it needs an address of this machine alone.
             worker: The number of this process among several that listen on the same ports; None: the server is
                 this process alone.
             listener: A socket that listens for REST already and that those processes share; None: this process
@@ -120,11 +123,13 @@ class Server:
 
         Raises:
             ConfigError, SetupError, PluginError: As `headrace.pipe` raises them, where the models are built; ConfigError also for a wrong
-                model, file of keys, certificate, origin or name in ``allow``, or a key for an unknown model.
+                model, file of keys, certificate, origin or name in ``allow``, a key for an unknown model, or a live page for
+                everybody.
             TypeError, ValueError: A port is no number from 0 to 65535, or both are one; ``priority_default`` is no
                 int, or less than 1; ``keys``, ``limits`` or ``tls`` is of another type.
         """
         check_ports(port=port, grpc_port=grpc_port, admin_port=admin_port)
+        check_ui(host, served=ui, keyed=keys is not None)
         tls, limits = Tls.of(tls), Limits.of(limits)
         self.host, self.port = host, port
         self.grpc_port, self.admin_port = grpc_port, admin_port
@@ -158,6 +163,7 @@ class Server:
                 allow_import=allow_import,
                 cors_origins=cors_origins,
                 server_name=server_name,
+                ui=ui,
             )
         except BaseException:
             catalogue.close(2.0)

@@ -124,6 +124,10 @@ def run_workers(settings: Settings, count: int, listening: Listening | None = No
 
 
 def _check_platform(settings: Settings) -> None:
+    if settings.ui:
+        what = "--ui with --workers: the page shows one process, and a browser would reach another one each time"
+        hint = "Serve with one process, or look at /metrics, which names the worker of each sample."
+        raise ConfigError(Problem("serve", what, hint=hint))
     if sys.platform == "win32":
         what = "--workers needs sockets that processes inherit, which Windows does not have"
     elif settings.grpc_port is not None and not REUSES_PORTS:

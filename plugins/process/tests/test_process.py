@@ -22,14 +22,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from loading import problems, python
+from programs import problems, python
 
 import headrace
-from headrace import _process
-from headrace._build import channel as known
-from headrace._build.channel import Channel, apply, changes, pack, unpack
-from headrace._checked import Liveness
-from headrace._engine import engine
 from headrace.errors import (
     BackendError,
     BatchRangeError,
@@ -42,10 +37,16 @@ from headrace.errors import (
     RequestsFailed,
     SetupError,
 )
-from headrace.words import _exchange, _supervisor
-from headrace.words._exchange import Exchange
-from headrace.words._supervisor import Restarts, Supervisor
-from headrace.words.process import Process, Siblings
+from headrace.isolation import Liveness, Restarts, RunningBatch
+from headrace_process import exchange as exchanges
+from headrace_process import local, packing, pipes, spawning, supervisor
+from headrace_process.apart import Siblings
+from headrace_process.exchange import Exchange
+from headrace_process.local import ChildProcess
+from headrace_process.packing import apply, changes, pack, unpack
+from headrace_process.pipes import PipeLink
+from headrace_process.process import Process
+from headrace_process.supervisor import Child, Supervisor
 
 FILE = '''
 import array, logging, os, signal, socket, threading, warnings
@@ -543,9 +544,12 @@ def test_an_item_runs_once_more_in_the_process_of_another_instance(file):
 
 
 def test_a_process_that_was_killed_for_running_on_is_said_to_be_slow_or_to_hang():
-    child = types.SimpleNamespace(ended=threading.Event(), status=-9)
+    how = ("of signal SIGKILL", "Perhaps it was something else.")
+    child = types.SimpleNamespace(ended=threading.Event(), how=how)
     child.ended.set()
-    died = Process._death(types.SimpleNamespace(_node="n", _index=0), child, True)
+    process = Process()
+    process._node, process._index = "n", 0
+    died = process._death(child, True)
     how = "of signal SIGKILL, killed for running on after the deadlines [node 'n', instance 0]"
     assert str(died).endswith(f"{how}\n  X is slower than the deadlines, or hangs.")
 
@@ -553,7 +557,8 @@ def test_a_process_that_was_killed_for_running_on_is_said_to_be_slow_or_to_hang(
 def sibling(siblings, *, lives=False, over=False):
     child = types.SimpleNamespace(close=lambda: None)
     supervisor = types.SimpleNamespace(lives=lives, over=over, kill=print)
-    one = types.SimpleNamespace(supervisor=supervisor, exchanging=threading.Lock(), _child=child)
+    one = Process()
+    one.supervisor, one.exchanging, one._child = supervisor, threading.Lock(), child
     one._siblings, one._borrower, one._liveness = siblings, None, Liveness()
     supervisor.close = lambda: vars(supervisor).update(lives=False, over=True)
     siblings.members.append(one)
@@ -688,10 +693,10 @@ def test_a_dict_that_cannot_be_answered_costs_its_neighbours_nothing(file):
 
 def there_and_back(requests):
     """Return requests as another process would make them again."""
-    channel = Channel(-1, -1, _process.memory_file())
-    packed, bad = pack(requests, channel)
+    link = PipeLink(-1, -1, spawning.memory_file())
+    packed, bad = pack(requests, link)
     assert bad == {}
-    found, unknown = unpack(pickle.loads(pickle.dumps(packed)), channel)
+    found, unknown = unpack(pickle.loads(pickle.dumps(packed)), link)
     assert unknown == []
     return found
 
@@ -705,35 +710,35 @@ def test_what_stands_in_several_places_is_sent_once_and_is_one_object_there():
     assert first["b"] is not parts
 
 
-def test_a_channel_that_is_closed_maps_no_memory():
-    pipe, file = os.pipe(), _process.memory_file()
-    channel = Channel(*pipe, file)
-    packed, _ = pack([{"data": bytearray(3000)}], channel)
-    unpack(packed, channel)
-    channel.close()
-    assert channel._mapped.closed
+def test_a_link_that_is_closed_maps_no_memory():
+    pipe, file = os.pipe(), spawning.memory_file()
+    link = PipeLink(*pipe, file)
+    packed, _ = pack([{"data": bytearray(3000)}], link)
+    unpack(packed, link)
+    link.close()
+    assert link._mapped.closed
     for one in (*pipe, file):
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(one)
 
 
-def test_a_channel_keeps_the_memory_of_large_messages_while_they_come(monkeypatch):
-    monkeypatch.setattr(known, "_KEPT_BYTES", 2 * known._MAPPED_BYTES)
-    channel = Channel(-1, -1, file := _process.memory_file())
-    large, small = 4 * known._MAPPED_BYTES, 8
+def test_a_link_keeps_the_memory_of_large_messages_while_they_come(monkeypatch):
+    monkeypatch.setattr(pipes, "_KEPT_BYTES", 2 * pipes._MAPPED_BYTES)
+    link = PipeLink(-1, -1, file := spawning.memory_file())
+    large, small = 4 * pipes._MAPPED_BYTES, 8
     sizes = []
     for size in (large, large, small):
-        channel.begin()
-        channel.put(bytes(size), size)
+        link.begin()
+        link.put(bytes(size), size)
         sizes.append(os.fstat(file).st_size)
-    channel.begin()
-    assert [*sizes, os.fstat(file).st_size] == [large, large, large, known._MAPPED_BYTES]
+    link.begin()
+    assert [*sizes, os.fstat(file).st_size] == [large, large, large, pipes._MAPPED_BYTES]
 
 
 def test_what_the_system_copies_in_parts_arrives_whole(monkeypatch):
     # Linux copies at most 2 GiB in one call; here it is as if that were 100 kB.
     most, write, read_into = 100_000, os.pwrite, os.preadv
-    monkeypatch.setattr(known, "_MOST_COPIED_BYTES", 3 * most)
+    monkeypatch.setattr(pipes, "_MOST_COPIED_BYTES", 3 * most)
     monkeypatch.setattr(os, "pwrite", lambda file, view, at: write(file, view[:most], at))
     cut = lambda views: [views[0][:most]]  # noqa: E731
     monkeypatch.setattr(os, "preadv", lambda file, views, at: read_into(file, cut(views), at))
@@ -744,13 +749,13 @@ def test_what_the_system_copies_in_parts_arrives_whole(monkeypatch):
         "array": array.array("B", draw.randbytes(1_000_003)),
         "small": draw.randbytes(100_000),
     }
-    here = Channel(-1, -1, file := _process.memory_file())
-    there = Channel(-1, -1, os.dup(file))
+    here = PipeLink(-1, -1, file := spawning.memory_file())
+    there = PipeLink(-1, -1, os.dup(file))
     packed, _ = pack([sent], here)
     assert unpack(packed, there) == ([sent], [])
     here.begin()
     assert os.fstat(file).st_size > sum(map(len, sent.values()))
-    monkeypatch.setattr(known, "_KEPT_BYTES", 2 << 20)
+    monkeypatch.setattr(pipes, "_KEPT_BYTES", 2 << 20)
     for _ in range(2):
         packed, _ = pack([{"small": sent["small"]}], here)
         assert unpack(packed, there) == ([{"small": sent["small"]}], [])
@@ -762,8 +767,8 @@ def test_what_is_known_of_arrays_does_not_grow_with_their_dtypes():
     for count in range(300):
         array = numpy.zeros(1, dtype=[(f"field_{count}", "u1")])
         assert there_and_back([{"data": array}])[0]["data"].dtype == array.dtype
-    assert len(known._makers) <= known._MOST_KEPT
-    assert known._made_by.cache_info().currsize <= known._MOST_KEPT
+    assert len(packing._makers) <= packing._MOST_KEPT
+    assert packing._made_by.cache_info().currsize <= packing._MOST_KEPT
 
 
 class Unmade:
@@ -864,7 +869,8 @@ def test_items_that_nobody_waits_for_are_not_run_once_more(file, monkeypatch, ex
 
         clock = types.SimpleNamespace(monotonic=after_all_deadlines)
         with monkeypatch.context() as patched:
-            patched.setattr(_exchange, "time", clock)
+            patched.setattr(exchanges, "time", clock)
+            patched.setattr(sys.modules[RunningBatch.__module__], "time", clock)
             for one in pipe.submit([{"data": True} for _ in range(3)], timeout=60):
                 with pytest.raises(DeadlineExceededError):
                     one.result(60)
@@ -879,7 +885,7 @@ def test_ctrl_c_ends_the_process_of_the_batch_and_the_next_request_has_another(u
 
         def interrupt():
             until(lambda: pipe.stats()["nodes"]["main"]["instances"][0]["busy"])
-            until(lambda: pipe._engine._schedulers[0].instances[0].backend._child.channel.awaits)
+            until(lambda: pipe._engine._schedulers[0].instances[0].backend._child.link.awaits)
             # CPython does not see a signal that comes just before a thread goes to sleep: once more.
             while not hit.is_set():
                 signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
@@ -943,9 +949,9 @@ def test_branches_in_processes_that_hang_leave_their_caller_its_dict(until):
 
 
 def test_closing_kills_a_process_that_hangs_while_it_is_closed(file, monkeypatch):
-    monkeypatch.setattr(_supervisor, "_CLOSE_S", 1000.0)
-    monkeypatch.setattr(engine, "_GRACE_S", 0.0)
+    monkeypatch.setattr(supervisor, "_CLOSE_S", 1000.0)
     pipe = headrace.pipe({"import": [file], "backend": "S[Process[Stays],Process[Stays]]"})
+    monkeypatch.setattr(sys.modules[type(pipe._engine).__module__], "_GRACE_S", 0.0)
     processes = _processes_of(pipe)
     assert len(processes) == 2
     pipe.close(timeout=0)
@@ -1018,7 +1024,7 @@ def test_a_start_that_fails_says_how(starts, capfd, how, message):
 
 
 def test_a_start_that_is_given_up_says_so_and_ends_its_process():
-    supervisor = Supervisor("given-up", {}, Restarts(0), Liveness(), bool)
+    supervisor = Supervisor("given-up", ChildProcess, {}, Restarts(0), Liveness(), bool)
     with pytest.raises(SetupError, match="the build was given up"):
         supervisor.start(lambda: True)
     assert supervisor.over
@@ -1028,7 +1034,7 @@ def test_a_start_that_is_given_up_says_so_and_ends_its_process():
 
 
 def test_a_process_that_dies_as_it_is_closed_keeps_its_descriptors_until_it_was_told():
-    supervisor = Supervisor("told", {}, Restarts(0), Liveness(), bool)
+    supervisor = Supervisor("told", ChildProcess, {}, Restarts(0), Liveness(), bool)
     found = []
 
     def end():
@@ -1039,15 +1045,15 @@ def test_a_process_that_dies_as_it_is_closed_keeps_its_descriptors_until_it_was_
 
     died = threading.Event()
     died.set()
-    channel = types.SimpleNamespace(end=end)
-    supervisor.current = types.SimpleNamespace(channel=channel, ended=died)
+    link = types.SimpleNamespace(end=end)
+    supervisor.current = types.SimpleNamespace(link=link, ended=died)
     supervisor.close()
     assert found == [False]
 
 
 def test_who_waits_for_a_report_goes_on_when_the_process_has_ended(monkeypatch, until):
-    monkeypatch.setattr(_supervisor, "spawn", lambda code, files: None)
-    child = _supervisor.Child()
+    monkeypatch.setattr(local, "spawn", lambda code, files: None)
+    child = Child(ChildProcess())
     waiting = threading.Thread(target=child.wait_reported, args=(1,), daemon=True)
     waiting.start()
     until(lambda: child._arrived._waiters)
@@ -1070,16 +1076,16 @@ def test_a_process_that_cannot_be_sent_its_part_ends_and_the_build_says_why(monk
     def fails(*args, **how):
         raise OSError(errno.ENOMEM, "no memory for the plan")
 
-    monkeypatch.setattr(Channel, "send", fails)
+    monkeypatch.setattr(PipeLink, "send", fails)
     with pytest.raises(SetupError, match="no memory for the plan"):
         headrace.pipe({"backend": "Process[Identity]"})
 
 
-@pytest.mark.parametrize("failing", ["memory_file", "pipe", "second pipe", "Channel", "spawn"])
+@pytest.mark.parametrize("failing", ["memory_file", "pipe", "second pipe", "PipeLink", "spawn"])
 def test_a_process_that_cannot_be_started_keeps_no_descriptors(monkeypatch, failing):
     calls = []
 
-    def fails(*args):
+    def fails(*args, **more):
         calls.append(args)
         if failing == "second pipe" and len(calls) == 1:
             return pipe()
@@ -1089,11 +1095,11 @@ def test_a_process_that_cannot_be_started_keeps_no_descriptors(monkeypatch, fail
     if "pipe" in failing:
         monkeypatch.setattr(os, "pipe", fails)
     else:
-        monkeypatch.setattr(_supervisor, failing, fails)
+        monkeypatch.setattr(local, failing, fails)
     gc.collect()
     before = _open_files()
     with pytest.raises(OSError, match="too many"):
-        _supervisor.Child()
+        Child(ChildProcess())
     gc.collect()
     # Those of earlier tests may be closed meanwhile.
     assert not _open_files() - before
@@ -1109,9 +1115,9 @@ def _open_files():
 
 
 def test_a_system_that_is_no_posix_has_no_processes(monkeypatch):
-    monkeypatch.setattr(_process, "os", types.SimpleNamespace(name="nt"))
+    monkeypatch.setattr(spawning, "os", types.SimpleNamespace(name="nt"))
     with pytest.raises(SetupError, match="BackgroundThread"):
-        _process.spawn("pass", ())
+        spawning.spawn("pass", ())
 
 
 def test_a_program_that_is_frozen_starts_no_process_for_that_would_be_the_program(
@@ -1130,7 +1136,7 @@ def test_a_program_that_is_frozen_starts_no_process_for_that_would_be_the_progra
 
 def test_a_file_in_memory_has_no_name_where_the_system_makes_no_such_files(monkeypatch):
     monkeypatch.delattr(os, "memfd_create", raising=False)
-    file = _process.memory_file()
+    file = spawning.memory_file()
     assert os.fstat(file).st_nlink == 0
     assert os.write(file, b"kept") == 4
     assert os.pread(file, 4, 0) == b"kept"
@@ -1200,7 +1206,7 @@ def test_the_processes_of_instances_that_are_not_built_end(meeting, capfd):
 def test_what_cannot_be_sent_and_nobody_reads_stays_here():
     exchange = Exchange({"data", "context"}, {"data"}, None, None)
     batch = [{"data": 1, "context": threading.Lock()}, {"data": threading.Lock(), "context": 2}]
-    packed, bad = pack(batch, Channel(-1, -1, _process.memory_file()), {"data", "context"})
+    packed, bad = pack(batch, PipeLink(-1, -1, spawning.memory_file()), {"data", "context"})
     errors = {}
     (values, sent), left = exchange._without(bad, packed, batch, errors)
     assert [{key: values[at] for key, at in one.items()} for one in sent] == [{"data": 1}]
@@ -1225,7 +1231,7 @@ def test_who_waits_for_another_process_looks_again_when_the_last_is_closed(clien
     until(lambda: siblings.waiting == 1)
     with siblings._changed:  # it sleeps
         pass
-    Process.close(other)
+    other.close()
     assert waits.outcome() is own
     assert siblings.members == [own]
 
@@ -1235,14 +1241,14 @@ def test_who_waits_for_another_process_has_it_when_the_batch_there_has_ended(cli
     own, other = sibling(siblings, over=True), sibling(siblings, lives=True)
     waits = []
 
-    def run(batch, entries, last):
+    def run(batch, running):
         waits.append(client(siblings.borrow, own))
         until(lambda: siblings.waiting == 1)
         with siblings._changed:  # it sleeps
             pass
 
     other.min, other._whole, other.run = 1, True, run
-    Process.forward(other, [])
+    other.forward([])
     assert waits[0].outcome() is other
 
 
@@ -1251,10 +1257,10 @@ def test_an_item_that_loses_the_instance_it_is_run_on_once_more_loses_that_one(a
     siblings, lost = Siblings(), []
     own = sibling(siblings, lives=alone)
     own._node = "n"
-    own.run = lambda batch, entries, last: [InstanceLostError("its device is gone")]
+    own.run = lambda batch, running: [InstanceLostError("its device is gone")]
     one = own if alone else sibling(siblings, lives=True)
-    one.run, one._lose = own.run, lost.append
-    outcome = Process._once_more(own, [{"data": 1}], {}, None)
+    one.run, one.lose = own.run, lost.append
+    outcome = own._once_more([{"data": 1}], RunningBatch((), may_leave=False))
     assert lost == ([] if alone else [outcome])
     assert outcome.node == (None if alone else "n")  # raised anew here, own is found to be lost
     assert one.exchanging.acquire(blocking=False)
@@ -1269,7 +1275,7 @@ def test_an_item_that_loses_the_instance_it_is_run_on_once_more_loses_that_one(a
 )
 def test_a_process_ends_with_its_parent(how):
     code = (
-        "import os, sys, threading; from headrace._process import end_with_parent as end;"
+        "import os, sys, threading; from headrace_process.spawning import end_with_parent as end;"
         f"{how}; threading.Event().wait(60); print('it lives')"
     )
     done = python("-c", code)

@@ -1,119 +1,65 @@
-"""The child process of one `Process`: started, watched, and started again when it has died."""
+"""What lives elsewhere for one container: started, watched, and started again when it has ended."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import pickle
-import signal
 import socket
-import sys
 import threading
 import time
 import warnings
-from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from headrace._build.channel import END, Channel
-from headrace._engine.blueprint import LOOK_S
-from headrace._portable import error_text
-from headrace._process import memory_file, spawn
-from headrace._scheduling.threads import run_on_helper
 from headrace.errors import InstanceLostError, SetupError
+from headrace.isolation import error_text, run_on_helper
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace._checked import Liveness
+    from headrace.isolation import Liveness, Place, Restarts
 
 _log = logging.getLogger("headrace.process")
 
-_CODE = "import sys; sys.path[:] = {path!r}; from headrace.words._exchange import main; main({files}, {parent})"
 _CLOSE_S = 10.0
 """Seconds that X has for its ``close`` before its process is killed."""
 
-_FIRST_PAUSE_S = 0.1
-_MINUTE_S = 60.0
-
-
-class Restarts:
-    """How often a process may be started again, and after which pause.
-
-    Args:
-        limit: How often within a minute.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._deaths: deque[float] = deque()
-
-    def pause_s(self, now: float) -> float | None:
-        """Count a death of the process; give the seconds until the next start, None when there is none.
-
-        The first start within a minute comes at once, the second after 0.1 s, and each further one after
-        twice the pause before.
-        """
-        deaths = self._deaths
-        while deaths and now - deaths[0] >= _MINUTE_S:
-            deaths.popleft()
-        deaths.append(now)
-        if len(deaths) > self._limit:
-            return None
-        return _FIRST_PAUSE_S * 2.0 ** (len(deaths) - 2) if len(deaths) > 1 else 0.0
+_LOOK_S = 0.25
+"""How often a build looks whether it was given up."""
 
 
 class Child:
-    """One child process, from its start to its end.
+    """What was started once for a part elsewhere, from its start to its end.
+
+    Args:
+        place: Where it is started.
 
     Attributes:
-        channel: Carries batches to the process, and answers back.
-        process: Its `subprocess.Popen`.
-        about: What the process has reported of the X that it has built.
-        ended: Set once the process has ended and its `Supervisor` has noted so everywhere.
-        status: Its exit status, see `subprocess.Popen.returncode`.
+        link: Carries batches there, and answers back.
+        about: What has been reported of the X that was built.
+        ended: Set once it has ended and its `Supervisor` has noted so everywhere.
+        how: How it has ended, and a hint or None; see `headrace._elsewhere.protocols.Place.how_ended`.
+        sent: How many batches were sent there.
         part: Gives where the parts of a request of the batch go, by its number; None where nobody reads any.
         reported: How many of its reports (messages that are no answers) have arrived.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, place: Place) -> None:
+        self.place = place
         self.ended = threading.Event()
-        self.reported = 0
+        self.reported = self.sent = 0
         self.part: Callable[[int], Any] | None = None
         self._arrived = threading.Condition()
-        self.status: int | None = None
+        self.how: tuple[str, str | None] = ("", None)
         self.about: dict[str, Any] = {}
-        self._reports, far_end = socket.socketpair()
-        opened: list[int] = []
-        try:
-            opened.append(memory_file())
-            opened += os.pipe()
-            opened += os.pipe()
-            file, taken, sink, source, answers = opened
-            # This process keeps the far ends of both pipes open. Without them a write after the death of
-            # the process would meet a broken pipe, and `end` could not write what ends a `receive` here.
-            self._ends = taken, answers
-            self.channel = Channel(source, sink, file)
-            files, path = (taken, answers, file, far_end.fileno()), [str(one) for one in sys.path]
-            code = _CODE.format(path=path, files=files, parent=os.getpid())
-            self.process = spawn(code, files)
-        except BaseException:
-            for one in opened:
-                os.close(one)
-            self._reports.close()
-            raise
-        finally:
-            far_end.close()
+        self.link, self._reports = place.start()
 
-    def wait(self, built: Callable[[Any], None]) -> int:
-        """Wait for the end of the process; show its log records and warnings meanwhile.
+    def wait(self, built: Callable[[Any], None]) -> None:
+        """Wait for the end; show log records and warnings meanwhile.
 
         Args:
             built: Called with the description of X once it is built, or with the error of building it.
-
-        Returns:
-            The exit status of the process.
         """
         waits = threading.Thread(target=self._end_reports, name="headrace-process-end", daemon=True)
         # Where no thread can be started, `_read_report` sees the end only once all copies of the far end
@@ -125,38 +71,38 @@ class Child:
                 pass
         if waits.ident is not None:
             waits.join()
-        return self.process.wait()
+        self.note_end()
+
+    def note_end(self) -> None:
+        """Wait for the end, and note how it came."""
+        self.place.wait()
+        self.how = self.place.how_ended()
 
     def _end_reports(self) -> None:
-        """Shut the socket down once the process has ended.
+        """Shut the socket down after the end.
 
-        A process that it has started may live on and hold the far end: `_read_report` would wait for that.
+        A process that was started there may live on and hold the far end: `_read_report` would wait for that.
         """
-        self.process.wait()
+        self.place.wait()
         with contextlib.suppress(OSError):
             self._reports.shutdown(socket.SHUT_RDWR)
 
     def kill(self) -> None:
-        """End the process at once."""
-        self.process.kill()
+        """End it at once."""
+        self.place.kill()
 
     def end(self) -> None:
-        """Let all threads that wait for the process see that it has ended.
-
-        A thread in `Channel.receive` meets no end of file, since this process holds the far end of the pipe
-        open: it reads `END` instead.
-        """
+        """Let all threads that wait for it see that it has ended."""
         self.ended.set()
         with self._arrived:
             self._arrived.notify_all()
-        os.write(self._ends[1], END)
+        self.link.cut()
 
     def close(self) -> None:
-        """Close the descriptors; no thread uses them any more."""
-        self.channel.close()
+        """Give back what is open; no thread uses it any more."""
+        self.link.close()
         self._reports.close()
-        for end in self._ends:
-            os.close(end)
+        self.place.close()
 
     def _read_report(self, reports: BinaryIO, built: Callable[[Any], None]) -> bool:
         """Read one report and act on it; False when no more can come."""
@@ -207,6 +153,7 @@ class Supervisor:
 
     Args:
         name: The name of the thread.
+        start_at: Makes the place of the next start.
         first: The first message to each new process.
         restarts: Says whether, and after which pause, a process that has died is started again.
         liveness: Shows the scheduler whether the instance has a process now, later, or no more.
@@ -217,6 +164,7 @@ class Supervisor:
     """
 
     name: str
+    start_at: Callable[[], Place]
     first: dict[str, Any]
     restarts: Restarts
     liveness: Liveness
@@ -257,7 +205,7 @@ class Supervisor:
                 self.begin()
             with self._changed:
                 while self.current is None and self._failure is None:
-                    self._changed.wait(LOOK_S)
+                    self._changed.wait(_LOOK_S)
                     if cancelled():
                         self._failure = SetupError("the build was given up")
         except BaseException:
@@ -292,7 +240,7 @@ class Supervisor:
             if child is not None:
                 # Should the process die now, `_left` waits for this lock before it closes the descriptors, whose
                 # numbers may belong to other files of the program from then on.
-                child.channel.end()
+                child.link.end()
             self._changed.notify_all()
         if starting is not None:
             starting.kill()
@@ -320,13 +268,13 @@ class Supervisor:
                     return
             child = None
             try:
-                child = Child()
+                child = Child(self.start_at())
                 why = self._live(child)
             except Exception as error:  # noqa: BLE001 - there may be no descriptors or no memory for a process
                 why = error
                 if child is not None:
                     child.kill()
-                    child.status = child.process.wait()
+                    child.note_end()
             pause_s = self._left(child, why)
 
     def _live(self, child: Child) -> Exception:
@@ -344,9 +292,9 @@ class Supervisor:
             self._starting = child
             if self._closing:
                 child.kill()
-        child.channel.send(self.first)
-        child.status = child.wait(built)
-        died = SetupError(f"the process ended {how_ended(child.status)}")
+        child.link.send(self.first)
+        child.wait(built)
+        died = SetupError(f"the process ended {child.how[0]}")
         return failure[0] if failure else died
 
     def _began(self, child: Child) -> None:
@@ -355,8 +303,7 @@ class Supervisor:
             self._built = True
             self._starting, self.current = None, child
             self._changed.notify_all()
-        self.liveness.restarting.discard(self)
-        self.liveness.changed()
+        self.liveness.back(self)
         self.notify()
 
     def _left(self, child: Child | None, why: Exception) -> float | None:
@@ -371,10 +318,7 @@ class Supervisor:
         if noted:
             # This comes before `child.end` below, which ends the batch that ran in the process: otherwise
             # the scheduler could give the instance another batch in between.
-            self.liveness.restarting.add(self)
-            if pause_s is None:
-                self.liveness.lost = True
-            self.liveness.changed()
+            self.liveness.away(self, lost=pause_s is None)
             self.notify()
             then = "it is lost" if pause_s is None else f"another is started after {pause_s:g} s"
             _log.warning("%s: %s; %s", self.name, error_text(why), then)
@@ -384,13 +328,3 @@ class Supervisor:
                 if child is not self._given:
                     child.close()
         return pause_s
-
-
-def how_ended(status: int | None) -> str:
-    """Say how a process has ended: by a signal, or with an exit status."""
-    if status is None or status >= 0:
-        return f"with status {status}"
-    try:
-        return f"of signal {signal.Signals(-status).name}"
-    except ValueError:
-        return f"of signal {-status}"

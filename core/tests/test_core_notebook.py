@@ -1,0 +1,69 @@
+"""What a notebook shows: graphs and tables as plain HTML, and text where nothing draws."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from xml.etree import ElementTree as ET
+
+import pytest
+
+import headrace
+
+CONFIG = {
+    "first": {"backend": "Identity", "next": "second"},
+    "second": {"backend": "Identity", "instance_num": 2},
+}
+
+
+def parsed(html: str) -> list[ET.Element]:
+    """Read HTML that is XML too, as what a notebook shows must be, to be sure that it is whole."""
+    return list(ET.fromstring(f"<all>{html}</all>").iter())
+
+
+def rows(html: str) -> list[list[str]]:
+    return [["".join(cell.itertext()) for cell in row] for row in parsed(html) if row.tag == "tr"]
+
+
+def test_a_pipeline_and_a_configuration_show_their_graph():
+    pytest.importorskip("headrace_cli")
+    with headrace.pipe(CONFIG) as pipe:
+        shown = pipe._repr_html_()
+        assert repr(pipe) in "".join(parsed(shown)[0].itertext())
+    for html in (shown, headrace.PipelineConfig.load(CONFIG)._repr_html_()):
+        (drawing,) = [one for one in parsed(html) if one.tag.endswith("}svg")]
+        texts = ["".join(one.itertext()) for one in drawing.iter() if one.tag.endswith("}text")]
+        assert "first" in texts
+        assert "second (2 instances)" in texts
+        assert "script" not in html
+        assert set(re.findall(r"https?://[^\"' ]+", html)) == {"http://www.w3.org/2000/svg"}
+
+
+def test_without_the_drawing_they_show_their_text(monkeypatch):
+    monkeypatch.setitem(sys.modules, "headrace_cli.graph", None)
+    config = headrace.PipelineConfig.load(CONFIG)
+    (_, paragraph, code) = parsed(config._repr_html_())
+    assert (paragraph.tag, code.tag, code.text) == ("p", "code", repr(config))
+
+
+def test_what_a_configuration_holds_is_text_and_no_html():
+    pytest.importorskip("headrace_cli")
+    config = headrace.PipelineConfig.load({"backend": 'HasKey("<b>")[Identity]'})
+    texts = ["".join(one.itertext()) for one in parsed(config._repr_html_())]
+    assert 'HasKey("<b>")[Identity]' in texts
+
+
+def test_statistics_are_the_dict_that_they_were_and_show_tables():
+    with headrace.pipe(CONFIG) as pipe:
+        for _ in range(3):
+            pipe({"data": 1})
+        stats = pipe.stats()
+    assert isinstance(stats, dict)
+    assert json.loads(json.dumps(stats)) == stats
+    (heading, first, second, instances, *each) = rows(stats._repr_html_())
+    assert dict(zip(heading, first, strict=False))["submitted"] == "3"
+    assert (first[0], second[0]) == ("first", "second")
+    assert instances[:2] == ["node", "instance"]
+    assert [row[:2] for row in each] == [["first", "0"], ["second", "0"], ["second", "1"]]
+    assert sum(int(row[3]) for row in each[1:]) == 3

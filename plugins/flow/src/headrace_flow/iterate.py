@@ -1,0 +1,190 @@
+"""Iterate: run a backend step by step on the requests in flight; whoever is done leaves, whoever waits joins."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+import headrace
+from headrace import PENDING
+from headrace.errors import LimitError, NoResultError
+from headrace.words import run_child, select
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from headrace.keys import Request
+
+__all__ = ["Iterate"]
+
+
+class Flight:
+    """A request between its first step and its last.
+
+    Attributes:
+        request: The dict; kept, so that no other has its identity meanwhile.
+        token: What `Iterate.enter` returned for it: it tells the request from one that the same dict is sent for later.
+        steps: How many steps it has run.
+    """
+
+    __slots__ = ("request", "steps", "token")
+
+    def __init__(self, request: Request, token: object) -> None:
+        self.request, self.token = request, token
+        self.steps = 0
+
+
+class Steps:
+    """Counts the steps of one node, and what was in flight in them; any thread may use it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._steps = self._weight = 0
+        self._places: int | None = 0
+
+    def count(self, weight: int, most: int | None) -> None:
+        """Count a step of requests of this weight together, of at most ``most`` (None for unbounded)."""
+        with self._lock:
+            self._steps += 1
+            self._weight += weight
+            self._places = None if most is None or self._places is None else self._places + most
+
+    def statistics(self) -> dict[str, float | None]:
+        """Return how many steps were run, the mean weight in flight in a step, and that over ``max``.
+
+        Without a step the mean is 0; without a ``max``, or without a step, the occupancy is None.
+        """
+        with self._lock:
+            steps, weight, places = self._steps, self._weight, self._places
+        in_flight = weight / steps if steps else 0.0
+        occupancy = weight / places if places else None
+        return {"steps": steps, "in_flight": in_flight, "occupancy": occupancy}
+
+
+class Iterate(headrace.Backend):
+    """Run X step by step on all requests in flight, until each has a key: ``Iterate(until=done)[X]``.
+
+    Each step is a batch of its own: X runs once on what is in flight, at most ``max``. A request that has the key
+    ``until`` after a step leaves at once with its ``result``; for every other ``result`` becomes the ``data`` of the next
+    step. Requests that wait take the free places before the next step; those in flight keep theirs, though the place in
+    the batch may change. So long requests do not hold up short ones, and no place stays empty while somebody waits.
+
+    The word stands outermost in its node (``BackgroundThread`` may stand around it). What X has to remember of a request
+    between two steps lies in keys of the request. A deadline, a cancellation and the limit take one request out between two
+    steps and disturb no other; a request of greater priority takes the next place that is free, also before those in flight.
+    ``Pipeline.stats()["iterate"]`` has ``steps``, ``in_flight`` (mean weight in a step) and ``occupancy`` (that over
+    ``max``) of each node.
+
+    Reads:
+        data: What X reads. A key ``until`` that a request brings is removed on entry.
+    Writes:
+        result: What X wrote in the last step.
+    Batch:
+        The range of X.
+
+    Raises:
+        LimitError: The request ran ``limit`` steps and has no key ``until``.
+        NoResultError: X wrote no ``result`` to go on with.
+    Source:
+        own; iteration-level scheduling is Yu et al., Orca (OSDI 2022).
+
+    Example:
+        ``{"data": 3}`` gives ``384``::
+
+            backend = "Iterate(until=large,limit=20)[DoubleBelow200]"
+            max = 16
+    """
+
+    class Options(headrace.Options):
+        """Options of Iterate."""
+
+        until: str = Field(description="The key whose presence after a step ends a request.")
+        limit: int = Field(4096, ge=1, description="How many steps one request may run.")
+
+    takes = 1
+    outermost = True
+
+    @staticmethod
+    def enter(request: Request) -> object:
+        """Return a new object for each request that is sent, also for a dict that was sent before."""
+        return object()
+
+    @classmethod
+    def lint(cls, options: Any, largest_batch: int) -> Iterable[str]:
+        """Say where no two requests can ever share a step."""
+        if largest_batch == 1:
+            yield "max is 1: each step runs one request, so one that is in flight keeps all others waiting"
+
+    def init(self, options: Any, context: headrace.InitContext) -> None:
+        """Take over the child, and find what all instances of the node share."""
+        (self._child,) = context.children
+        self.context = context
+        self._until, self._limit = options.until, options.limit
+        self.reads: tuple[str, ...] | type = ()  # what the child needs, and no more
+        self._flights: dict[int, Flight] = context.shared.get_or_create("iterate: flights", dict)
+        self._lock: threading.Lock = context.shared.get_or_create("iterate: lock", threading.Lock)
+        self._counted: Steps = context.pipeline.get_or_create(("iterate", context.node_name), Steps)
+        self._most = min([m for m in (context.max, self._child.max) if m], default=None)
+        self._weight = 0
+
+    def forward(self, batch: list[Request]) -> list[Exception | None]:
+        """Run one step; an item that goes on is PENDING, and in the queue again."""
+        outcomes: list[Exception | None] = [None] * len(batch)
+        self._weight = 0
+        own = select(batch, range(len(batch)), self._begins, outcomes, fillers=False)
+        self._counted.count(self._weight, self._most)
+        places = [place for place in range(len(batch)) if outcomes[place] is None]
+        run_child(self._child, batch, places, outcomes, pad=self.context.pad)
+        going, resume = select(batch, own, self._goes_on, outcomes), self.context.resume
+        for place in going:
+            outcomes[place] = PENDING
+            resume(batch[place])
+        if len(going) < len(own):
+            for place in own:
+                if outcomes[place] is not PENDING:
+                    self._flights.pop(id(batch[place]), None)
+        return outcomes
+
+    def _begins(self, request: Request) -> bool:
+        """Look at a request before a step; say yes to all."""
+        self._weight += request.get("request_size", 1)
+        flight = self._flights.get(id(request))
+        if flight is None or flight.token is not self.context.entered(request):
+            request.pop(self._until, None)
+            if flight is not None:
+                self._ended(flight, request)  # it was cancelled, and its dict is sent again
+        return True
+
+    def _goes_on(self, request: Request) -> bool:
+        """Tell whether a request runs another step, and make it ready for that.
+
+        Raises:
+            NoResultError, LimitError: It cannot.
+        """
+        if self._until in request:
+            return False
+        if "result" not in request:
+            what = f"the backend in Iterate wrote neither 'result' nor the key {self._until!r}"
+            raise NoResultError(what, hint="The result of a step is the data of the next.")
+        flight = self._flights.get(id(request))
+        if flight is None:
+            flight = Flight(request, self.context.entered(request))
+            with self._lock:
+                self._flights[id(request)] = flight
+            self.context.on_end(request, partial(self._ended, flight))
+        flight.steps += 1
+        if flight.steps >= self._limit:
+            what = f"Iterate ran {self._limit} steps and the request has no key {self._until!r}"
+            hint = "Raise its option limit, or see why the request is never done."
+            raise LimitError(what, limit=self._limit, hint=hint)
+        request["data"] = request.pop("result")
+        return True
+
+    def _ended(self, flight: Flight, request: Request) -> None:
+        """Forget a request that has ended, however it has."""
+        with self._lock:
+            if self._flights.get(id(request)) is flight:
+                del self._flights[id(request)]

@@ -1,0 +1,274 @@
+"""A container whose part lives elsewhere, whatever the place: batches, items run once more, and who lends whom."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import ContractError, InstanceLostError
+from headrace.isolation import Isolated, Liveness
+from headrace_process.exchange import Exchange
+from headrace_process.supervisor import Child, Supervisor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace import InitContext
+    from headrace.isolation import Place, Restarts, RunningBatch
+    from headrace.keys import Request
+    from headrace_process.exchange import Outcomes
+
+_CUT_S = 10.0
+"""A part whose link is broken ends by itself within this time (seconds), or is killed."""
+
+
+class Apart(Isolated):
+    """Let X live elsewhere. A subclass says where: it has `place` and `restarts`, and options.
+
+    Attributes:
+        cpus: The processors that what is started may use; None for all.
+        same_clock: Whether ``time.monotonic()`` is the same there: only then runs of backends in X can be reported.
+        kill_after_s: How long after the last deadline of a batch what runs it is killed (seconds); None for never.
+    """
+
+    cpus: str | int | None = None
+    same_clock: bool = True
+    kill_after_s: float | None = None
+
+    def place(self, index: int) -> Place:
+        """Return the place of the next start, for an instance of the node; any thread may call it."""
+        raise NotImplementedError
+
+    def restarts(self) -> Restarts:
+        """Return how often what has ended is started again."""
+        raise NotImplementedError
+
+    def init(self, options: Any, context: InitContext) -> None:
+        """Start the process, build X there, and take over its range.
+
+        Raises:
+            SetupError: X could not be built, or the process ended.
+        """
+        plan: Any = context.children[0]
+        self.exchanging = threading.Lock()
+        self._borrower: int | None = None
+        self._siblings: Siblings = self.siblings(context, Siblings)
+        first = {"levels": _levels(), "cpus": self.cpus}
+
+        def supervise(index: int) -> Supervisor:
+            name = f"headrace-{context.node_name}-{index}-process"
+            message = {**first, "plan": plan.of_instance(index)}
+            start_at, notify = partial(self.place, index), self._siblings.look
+            return Supervisor(name, start_at, message, self.restarts(), Liveness(), notify)
+
+        self.supervisor = self._siblings.supervisor(context.instance_index, self.alike, supervise)
+        self.supervisor.liveness = self.liveness
+        self._child = self.supervisor.start(context.cancelled)
+        self.liveness.killers.append(self.supervisor.kill)
+        self._take(self._child.about, plan)
+        self._siblings.members.append(self)
+
+    def _take(self, about: dict[str, Any], plan: Any) -> None:
+        """Take over what the process has reported of X, whose plan is ``plan``."""
+        self.min, self.max, self.rerun = about["min"], about["max"], about["rerun"]  # type: ignore[misc]
+        self.reads = about["needs"]
+        self._exchange = Exchange(
+            {*about["keys"]}, {*about["reads"]}, self.kill_after_s, plan, self.same_clock
+        )
+
+    def forward(self, batch: list[Request]) -> Outcomes:
+        """Run X on the batch in its process; if the process dies, each item once more if X says ``rerun``.
+
+        Raises:
+            InstanceLostError: The process has died.
+            ContractError: A signal handler called the pipeline in a thread that waits for this process.
+        """
+        if self._borrower is not None and self._borrower == threading.get_ident():
+            what = "a signal handler called the pipeline in a thread that waits for this process"
+            hint = "Let the handler use Pipeline.submit, or a thread of its own."
+            raise ContractError(what, hint=hint)
+        running = self.running()
+        if self.min == 1:
+            # `run` may wait until the process is started again. An owner whose deadline passes meanwhile may
+            # leave: its request is left out of the batch, which cannot become smaller than the range of X.
+            running.lend()
+        try:
+            with self.exchanging:
+                return self.run(batch, running)
+        except InstanceLostError as error:
+            # In a larger expression it is not known which owners have left, only when all have.
+            if not self.rerun or (not running.may_leave and running.is_over()):
+                raise
+            running.lend()
+            died = error.with_traceback(None)
+        finally:
+            if self._siblings.waiting:
+                self._siblings.look()
+        each = [self.alone(request) for request in batch]
+        return [
+            died if alone is None or self.has_emitted(one) else self._once_more(alone, running)
+            for one, alone in zip(batch, each, strict=True)
+        ]
+
+    def _once_more(self, alone: list[Request], running: RunningBatch) -> Exception | None:
+        """Run one item alone in a process that lives; return its outcome."""
+        if running.has_left(alone[0]):
+            return None
+        one = self._siblings.borrow(self)
+        killers, kill = self.liveness.killers, one.supervisor.kill
+        killers.append(kill)
+        one._borrower = threading.get_ident()
+        try:
+            outcomes = one.run(alone, running)
+            outcome = None if outcomes is None else outcomes[0]
+            running.lend(alone[:1])  # its owner may leave while a later item waits for a process
+        except InstanceLostError as error:
+            return error
+        finally:
+            killers.remove(kill)
+            one._borrower = None
+            one.exchanging.release()
+            self._siblings.look()
+        if isinstance(outcome, InstanceLostError) and one is not self:
+            one.lose(outcome)
+            self.located(outcome)
+        return outcome
+
+    def describe(self) -> dict[str, Any]:
+        """Return the process id, and as the child the tree of what was built in the process."""
+        about = (self.supervisor.current or self._child).about
+        return {"process": about["process"], "children": [about["tree"]]}
+
+    def close(self) -> None:
+        """Close X and end the process, which is killed when it does not end in time."""
+        with self.exchanging:  # an item of another instance may run in the process
+            self.supervisor.close()
+            self._child.close()
+        with suppress(ValueError):
+            self._siblings.members.remove(self)
+        self._siblings.look()
+
+    # One batch. The thread that calls `run` holds `exchanging`.
+
+    def run(self, batch: list[Request], running: RunningBatch) -> Outcomes:
+        """Run a batch in the process; see `Exchange.run`.
+
+        Raises:
+            InstanceLostError: The process has died.
+        """
+        child = self._child
+        if child is not self.supervisor.current or child.link.awaits:
+            child = self._living()
+        try:
+            return self._exchange.run(child, batch, running)
+        except EOFError:
+            raise self._death(child) from None
+        except TimeoutError:
+            child.kill()
+            raise self._death(child, hung=True) from None
+        except BaseException:
+            if child.link.awaits:  # after Ctrl-C no thread will read the answer
+                child.kill()
+            raise
+
+    def _living(self) -> Child:
+        """Return the process that lives, once there is one, and close the descriptors of the one before."""
+        try:
+            child = self.supervisor.child()
+            if child.link.awaits:  # a second interrupt came before `run` could kill the process
+                child.kill()
+                child.ended.wait()
+                child = self.supervisor.child()
+        except InstanceLostError as error:
+            # The supervisor decides whether the instance is lost. Without a node in the error `Checked`
+            # would mark the instance as lost as well.
+            self.located(error)
+            raise
+        if child is not self._child:
+            self._child.close()
+            self._child = child
+        return child
+
+    def _death(self, child: Child, hung: bool = False) -> InstanceLostError:
+        """Wait until the supervisor has noted the death of the process; make the error of its batch."""
+        if not child.ended.wait(_CUT_S):
+            child.kill()  # its link is broken, and it lives
+            child.ended.wait()
+        how, hint = child.how
+        if hung:
+            how += ", killed for running on after the deadlines"
+            hint = "X is slower than the deadlines, or hangs."
+        return self.located(InstanceLostError(f"its process has died {how}", hint=hint))
+
+
+class Siblings:
+    """The instances of one ``Apart`` of a node: each may run an item of another one a second time.
+
+    Attributes:
+        members: The instances.
+        waiting: How many threads wait in `borrow`.
+    """
+
+    def __init__(self) -> None:
+        self.members: list[Apart] = []
+        self.waiting = 0
+        self._early: dict[int, Supervisor] | None = None
+        self._changed = threading.Condition()
+
+    def supervisor(self, index: int, alike: int, make: Callable[[int], Supervisor]) -> Supervisor:
+        """Return the supervisor of one instance, made by ``make(index)``.
+
+        The first call makes those of all ``alike`` instances and begins their processes, which then start at the
+        same time. The supervisors that no instance asks for are closed by `close`.
+        """
+        if self._early is None:
+            self._early = {}
+            for one in range(alike):
+                self._early[one] = make(one)
+                self._early[one].begin()
+        return self._early.pop(index, None) or make(index)
+
+    def close(self) -> None:
+        """End the processes that were started for instances that have not been built."""
+        for one in (self._early or {}).values():
+            one.kill()
+            one.close()
+
+    def look(self) -> None:
+        """Wake the threads in `borrow`: a process has become idle, has come back, or will not come back."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def borrow(self, own: Apart) -> Apart:
+        """Wait for an idle living process and give its instance, preferably another one than ``own``.
+
+        The lock ``exchanging`` of that instance is acquired for the caller, who releases it and then calls
+        `look`. When no process lives and none is started any more, the answer is ``own``.
+        """
+        with self._changed:
+            # This thread raises `waiting` first and tries the locks then. The thread that leaves a process
+            # releases its lock first and reads `waiting` then. So either this thread finds the lock free,
+            # or the other thread sees the count and notifies: no wake-up is lost.
+            self.waiting += 1
+            try:
+                while True:
+                    others = [one for one in [*self.members] if one is not own]
+                    for one in (*others, own):
+                        if one.supervisor.lives and one.exchanging.acquire(blocking=False):
+                            return one
+                    if all(one.supervisor.over for one in (*others, own)):
+                        own.exchanging.acquire()
+                        return own
+                    self._changed.wait()
+            finally:
+                self.waiting -= 1
+
+
+def _levels() -> dict[str, int]:
+    """Return the levels of all loggers that have one of their own."""
+    loggers = {"": logging.getLogger(), **logging.Logger.manager.loggerDict}
+    made = {name: one for name, one in loggers.items() if isinstance(one, logging.Logger)}
+    return {name: one.level for name, one in made.items() if one.level}

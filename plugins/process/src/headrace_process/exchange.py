@@ -1,0 +1,146 @@
+"""One batch to a part elsewhere, and its answer back: the side of the container, in the thread that runs the batch.
+
+The first message of a link says what is built, each later message is a batch, and when the link ends, the part
+is closed. The description of what was built, log records and warnings travel through a socket of their own,
+at any moment. The other side is in `headrace_process.far`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Container
+from dataclasses import dataclass
+from itertools import compress
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import BackendError, ContractError, InputError
+from headrace.isolation import ChildPlan, error_text
+from headrace_process.packing import Packed, apply, faults, pack, unpack
+
+if TYPE_CHECKING:
+    from headrace.isolation import RunningBatch
+    from headrace.keys import Request
+    from headrace_process.supervisor import Child
+
+    Faults = dict[int, Exception]
+
+Outcomes = list[Exception | None] | None
+
+_IMPORTABLE = "Put it into a module, or into a file that the configuration names under `import`."
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """How batches go to a part elsewhere, and what comes back of them.
+
+    Attributes:
+        keys: The keys whose values are sent.
+        read: Those of ``keys`` that X reads: a request fails when the value of one cannot be pickled.
+        kill_after_s: How long to wait after the last deadline of a batch; None for ever.
+        plan: The plan of X: says whether its backends are measured, and takes the durations.
+        reports: Whether the clock of X is the one of the container, so that it can take them.
+    """
+
+    keys: Container[str]
+    read: Container[str]
+    kill_after_s: float | None
+    plan: ChildPlan
+    reports: bool = True
+
+    def run(self, child: Child, batch: list[Request], running: RunningBatch) -> Outcomes:
+        """Send a batch, wait for the answer, and write it into the requests.
+
+        A request that its owner has taken back meanwhile is left out.
+
+        Args:
+            child: What was started.
+            batch: The requests.
+            running: The batch of the instance: owners may leave with their requests once there is a copy.
+
+        Raises:
+            EOFError: The part has ended.
+            TimeoutError: The part still runs the batch after the last deadline, and is to be killed.
+        """
+        link = child.link
+        errors: Faults = {}
+        left = [*filter(running.take_back, batch)] if running.may_leave else batch
+        packed, bad = pack(left, link, self.keys)
+        if bad:
+            packed, left = self._without(bad, packed, left, errors)
+        if not left:
+            return [errors.get(id(one)) for one in batch]
+        reads = [running.parts(one) for one in left]
+        streams = any(one is not None for one in reads)
+        child.part, child.sent = (reads.__getitem__ if streams else None), child.sent + 1
+        link.send((child.sent, packed, self.reports and self.plan.measures, streams), awaits=True)
+        if running.may_leave:
+            # X works on copies: from now on an owner whose deadline passes may leave with its request.
+            running.lend(left)
+        patience_s, last = None, running.last_deadline
+        if last is not None and self.kill_after_s is not None:
+            patience_s = max(last + self.kill_after_s - time.monotonic(), 0.001)
+        reported, packed, others, lost, runs = _answer(child, patience_s)
+        child.wait_reported(reported)
+        child.part = None
+        self.plan.report(runs)
+        answers, unknown = unpack(packed, link)
+        wrong = _wrong(packed, lost, unknown) if lost or unknown else [None] * len(left)
+        rows = zip(left, answers, others, wrong, strict=True)
+        for request, new, (same, gone), unusable in rows:
+            if running.may_leave and not running.take_back(request):
+                continue
+            error = new.pop(None, None) or unusable
+            if error is not None:
+                errors[id(request)] = error
+            if unusable is None:
+                try:
+                    apply(same, new, gone, request)
+                except Exception as odd:  # noqa: BLE001 - the dict is the user's, and may raise anything
+                    errors[id(request)] = odd
+        return [errors.get(id(one)) for one in batch] if errors else None
+
+    def _without(
+        self, bad: Faults, packed: Packed, batch: list[Request], errors: Faults
+    ) -> tuple[Packed, list[Request]]:
+        """Leave out values that cannot be pickled; where X reads such a value, its request fails."""
+        values, found = packed
+        for request, held, wrong in zip(batch, found, faults(packed, bad), strict=True):
+            for key, error in wrong.items():
+                del held[key]
+                if key in self.read and id(request) not in errors:
+                    what = f"it cannot be sent to another process: {error_text(error)}"
+                    expected, got = "something that pickle takes", type(request[key]).__name__
+                    failure = InputError(what, key=key, expected=expected, got=got)
+                    failure.__cause__ = error
+                    errors[id(request)] = failure
+        here = [id(one) not in errors for one in batch]
+        return (values, list(compress(found, here))), list(compress(batch, here))
+
+
+def _answer(child: Child, patience_s: float | None) -> tuple[Any, ...]:
+    """Wait for the answer to the last batch; one that comes once more, to an earlier batch, is nobody's."""
+    while True:
+        number, *answer = child.link.receive(patience_s)
+        if number == child.sent:
+            return tuple(answer)
+
+
+def _wrong(
+    packed: Packed, lost: dict[int, str], unknown: list[dict[Any, Exception]]
+) -> list[Exception | None]:
+    """Return per request the error of a value that could not be sent back, or whose class is unknown here."""
+    found: list[Exception | None] = []
+    unknown = unknown or [{} for _ in packed[1]]
+    for unsent, unmade in zip(faults(packed, lost), unknown, strict=True):
+        error: Exception | None = None
+        for key, text in unsent.items():
+            what = f"what it wrote to {key!r} cannot be sent back from its process: {text}"
+            hint = "Write what pickle takes: arrays, numbers, texts, lists, dicts."
+            error = ContractError(what, hint=hint)
+        for key, cause in unmade.items():
+            what = f"what it wrote to {key!r} is unknown outside of its process: "
+            error = ContractError(what + error_text(cause), hint=_IMPORTABLE)
+            if key is None:
+                error = BackendError(f"its error is unknown here: {error_text(cause)}")
+        found.append(error)
+    return found

@@ -1,0 +1,109 @@
+"""Process: a backend in a process of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydantic import Field, field_validator
+
+from headrace import Options as _Options
+from headrace.isolation import Restarts
+from headrace_process.apart import Apart
+from headrace_process.local import ChildProcess
+from headrace_process.spawning import read_cpus
+
+if TYPE_CHECKING:
+    from headrace import InitContext
+
+__all__ = ["Process"]
+
+
+class Process(Apart):
+    """Let X live in a process of its own: ``Process[X]``.
+
+    X has an interpreter, an interpreter lock and a memory of its own. Use it for Python code that computes
+    and holds the lock, for a library that several instances cannot share in one process, and for one that
+    may crash or hang. ``init``, every ``forward`` and ``close`` of X happen in the main thread of that
+    process; the thread that runs the batch in this process sends it and waits for the answer. The processes
+    of all instances of a node start at the same time.
+
+    X gets copies of the keys that it reads, and what it wrote comes back; large arrays and ``bytes`` travel
+    through shared memory. What X changes in place without writing it to a key, changes in its copy alone.
+    X cannot name queues, nodes and registered instances of the pipeline: they are not in its process. A
+    class or function that X uses must be importable: part of an installed module, or of a file that the
+    configuration imports. Log records and warnings of X arrive in this process; loggers there have the levels
+    that those here had at the start of the process. A note of an error (from Python 3.11 on) shows its traceback.
+
+    A deadline frees its caller. Where ``Process`` is the outermost word of the node, the request is the
+    caller's again at once, since X works on a copy: ``abandoned`` of the error is false.
+
+    When the process dies, its batch fails with InstanceLostError; or, if all backends in X say ``rerun``,
+    each item of the batch runs once more, alone, in the process of another, idle instance, or in the next
+    process of this one. The process is started again, after growing pauses; when it has died more than
+    ``restart_limit`` times within a minute, the instance is lost.
+
+    The process uses the processors of the thread that starts it, or those that ``cpus`` names: so the program
+    may keep to a few of them (``taskset -c 0-3 python service.py``) and the processes use all, or the others.
+
+    Reads:
+        What X reads.
+    Writes:
+        What X writes.
+    Batch:
+        The range of X.
+
+    Raises:
+        What X raises; InputError when a key that X reads cannot be copied; ContractError when a key that
+        X wrote cannot be copied; InstanceLostError when the process has died.
+    Source:
+        own
+    Example:
+        ``{"data": "fish &amp; chips"}`` gives ``"FISH & CHIPS"``::
+
+            backend = "S[Process[Call(html:unescape)],Upper]"
+    """
+
+    class Options(_Options):
+        """Options of Process."""
+
+        restart_limit: int = Field(
+            5, ge=0, description="How many times a minute the process is started again."
+        )
+        kill_after_ms: float | None = Field(
+            None,
+            ge=0,
+            description="Kill the process when a batch of its instance runs for so long (ms) after the last "
+            "deadline of its requests; none: never. A batch with a request without deadline is not killed, and "
+            "inside another Process no deadlines are known.",
+        )
+        cpus: str | int | None = Field(
+            None,
+            description="The processors that the process may use, as taskset writes them (4-15, or 0,2); "
+            "none: those of the thread that starts it.",
+        )
+
+        @field_validator("cpus")
+        @classmethod
+        def _judge_cpus(cls, cpus: str | int | None) -> str | int | None:
+            if cpus is not None:
+                read_cpus(str(cpus))
+            return cpus
+
+    def init(self, options: Options, context: InitContext) -> None:
+        """Start the process, build X there, and take over its range.
+
+        Raises:
+            SetupError: X could not be built, or the process ended.
+        """
+        self.restart_limit, self.cpus = options.restart_limit, options.cpus
+        if options.kill_after_ms is not None:
+            self.kill_after_s = options.kill_after_ms / 1000
+        super().init(options, context)
+
+    def place(self, index: int) -> ChildProcess:
+        """Return a new process of this machine."""
+        return ChildProcess()
+
+    def restarts(self) -> Restarts:
+        """Return how often a process that has died is started again."""
+        return Restarts(self.restart_limit)

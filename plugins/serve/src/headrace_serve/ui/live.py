@@ -1,0 +1,185 @@
+"""What the live page is told: figures of each node, the latest batches and errors, and how a load test goes."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections import deque
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.errors import ClosedError
+from headrace.hookspecs import attached
+from headrace_serve.ui.load import LoadTest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from headrace_serve.ui.graph import ServedModel
+
+__all__ = ["LivePage", "RecentBatches"]
+
+_UNWATCHED_S: Final = 5.0
+"""So long after the last question a browser counts as gone."""
+_MOST_BATCHES: Final = 1000
+"""So many batches of a model are heard of after each question. A probe costs some microseconds a batch, and a pipeline with
+more than so many a second would feel it.
+"""
+_MOST_FAILURES: Final = 50
+
+
+class RecentBatches:
+    """A probe that keeps batches of a pipeline, until it has enough of them.
+
+    Args:
+        enough: Called, in the thread of a batch, with each batch beyond what is kept.
+    """
+
+    reentrant = True  # appending to a deque takes no lock of Python
+
+    def __init__(self, enough: Callable[[], object]) -> None:
+        self._kept: deque[tuple[Any, ...]] = deque(maxlen=2 * _MOST_BATCHES)
+        self._number = itertools.count(1)
+        self._until = _MOST_BATCHES
+        self._enough = enough
+
+    def batch_done(
+        self, node: str, instance: int, size: int, started: float, ended: float, errors: list[Any]
+    ) -> None:
+        """Keep one batch."""
+        failed, number = size - errors.count(None), next(self._number)
+        self._kept.append((number, node, instance, size, started, ended, failed))
+        if number >= self._until:
+            self._enough()
+
+    def go_on(self) -> None:
+        """Take as many batches more."""
+        kept = self._kept.copy()
+        self._until = (kept[-1][0] if kept else 0) + _MOST_BATCHES
+
+    def since(self, number: int) -> list[tuple[Any, ...]]:
+        """Return the kept batches after the one of that number: (number, node, instance, size, started, ended, failed)."""
+        return [one for one in self._kept.copy() if one[0] > number]
+
+
+class _Watched:
+    """A pipeline whose batches are heard of, from a question to the moment when there are enough of them."""
+
+    def __init__(self, model: ServedModel) -> None:
+        self._pipe, self._attached = model.pipe, ExitStack()
+        loop = asyncio.get_running_loop()
+        self.batches = RecentBatches(lambda: loop.call_soon_threadsafe(self.stop))
+        self._hears = False
+
+    def go_on(self) -> None:
+        """Hear of the next batches."""
+        self.batches.go_on()
+        if not self._hears:
+            with suppress(ClosedError):
+                self._attached.enter_context(attached(self._pipe, self.batches))
+                self._hears = True
+
+    def stop(self) -> None:
+        """Hear of no more."""
+        self._hears = False
+        self._attached.close()
+
+
+class LivePage:
+    """The state behind the live page of one server; used by its event loop.
+
+    Attributes:
+        load: The load test that the page can run.
+
+    Args:
+        clock: Gives seconds, on the clock of ``time.monotonic()``.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.load = LoadTest(clock)
+        self._clock = clock
+        self._failures: deque[dict[str, Any]] = deque(maxlen=_MOST_FAILURES)
+        self._number = itertools.count(1)
+        self._watched: dict[Any, _Watched] = {}
+        self._models: object = None
+        self._revision = 0
+        self._asked_s = float("-inf")
+        self._expiry: asyncio.TimerHandle | None = None
+
+    def revision(self, models: object) -> int:
+        """Return a number that is another one each time the served models are."""
+        if models is not self._models:
+            self._models, self._revision = models, self._revision + 1
+        return self._revision
+
+    def note_failure(self, about: dict[str, Any]) -> None:
+        """Keep a failed request: its model, version, code, node, text and ids."""
+        self._failures.append({"number": next(self._number), "at": self._clock(), **about})
+
+    def state(self, models: Iterable[ServedModel], since: dict[str, int]) -> dict[str, Any]:
+        """Return what the page shows, and watch the pipelines for the next seconds.
+
+        Args:
+            models: The models that are served.
+            since: The numbers of the last ``batches``, ``failures`` and ``load`` that the page has; only later ones
+                are returned.
+        """
+        served = list(models)
+        self._watch(served)
+        shown = []
+        for model in served:
+            watched, key = self._watched[model], f"{model.name}:{model.version}"
+            shown.append(
+                {
+                    "id": key,
+                    "ready": model.ready,
+                    "stats": model.pipe.stats(),
+                    "batches": watched.batches.since(since.get(f"batches.{key}", 0)),
+                }
+            )
+        last = since.get("failures", 0)
+        return {
+            "now": self._clock(),
+            "models": shown,
+            "failures": [one for one in self._failures if one["number"] > last],
+            "load": self.load.state(since.get("load", 0)),
+        }
+
+    def _watch(self, models: list[ServedModel]) -> None:
+        self._asked_s = self._clock()
+        for gone in set(self._watched).difference(models):
+            self._watched.pop(gone).stop()
+        for model in models:
+            if model not in self._watched:
+                self._watched[model] = _Watched(model)
+            self._watched[model].go_on()
+        if self._expiry is None:
+            self._expire_later()
+
+    def _expire_later(self) -> None:
+        left = self._asked_s + _UNWATCHED_S - self._clock()
+        self._expiry = asyncio.get_running_loop().call_later(max(0.0, left), self.expire)
+
+    def expire(self) -> None:
+        """Stop watching, and the load test, if no browser has asked for some seconds; else look again later."""
+        self._expiry = None
+        if self._clock() - self._asked_s < _UNWATCHED_S:
+            self._expire_later()
+        else:
+            self.close()
+
+    def close(self) -> None:
+        """Stop watching, and the load test."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+        self.load.stop()
+        watched, self._watched = self._watched, {}
+        for one in watched.values():
+            one.stop()
+
+    async def end(self) -> None:
+        """Stop all of it, and wait until nothing of it runs."""
+        await self.load.end()
+        self.close()

@@ -1,0 +1,180 @@
+// Shows an answer: pictures as pictures, boxes drawn over the picture that was sent, text as text, tensors by their shape.
+
+const MOST_ROWS = 40;
+
+function made(name, text, className) {
+  const element = document.createElement(name);
+  if (text !== undefined) element.textContent = text;
+  if (className) element.className = className;
+  return element;
+}
+
+// Show the answer of a request in an element; `picture` is the File that was sent, if it was one.
+export async function showAnswer(parent, answer, picture, ms) {
+  parent.replaceChildren();
+  const kind = (answer.headers.get("content-type") ?? "").split(";")[0], id = answer.headers.get("x-request-id");
+  const about = [`${answer.status}`, `${ms.toFixed(1)} ms`, kind, id ? `request id ${id}` : ""].filter(Boolean);
+  parent.append(made("div", about.join(" · "), "summary"));
+  if (!answer.ok) {
+    const said = await answer.json().catch(() => ({}));
+    parent.append(made("div", said.error ?? answer.statusText, "error"));
+    return;
+  }
+  if (kind.startsWith("image/")) {
+    const image = made("img");
+    image.alt = "the answer";
+    image.src = URL.createObjectURL(await answer.blob());
+    parent.append(image);
+    return;
+  }
+  if (kind !== "application/json") {
+    parent.append(made("pre", await answer.text()));
+    return;
+  }
+  const outputs = outputsOf(await answer.json());
+  const boxes = Object.values(outputs).flatMap(boxesIn);
+  if (picture && boxes.length) parent.append(await drawn(picture, boxes));
+  for (const [name, value] of Object.entries(outputs)) showValue(parent, name, value);
+}
+
+// The outputs by name, from either form of answer: {"result": ...}, or the list of tensors of the protocol.
+function outputsOf(body) {
+  if (!Array.isArray(body.outputs) || body.model_name === undefined) return body;
+  return Object.fromEntries(body.outputs.map((one) => [one.name, { tensor: one.data, shape: one.shape, datatype: one.datatype }]));
+}
+
+function showValue(parent, name, value) {
+  if (value !== null && typeof value === "object" && typeof value.text === "string") {
+    parent.append(made("h3", `${name}: text`), made("div", value.text, "text"));
+    const { text, ...rest } = value;
+    if (Object.keys(rest).length) parent.append(details(rest));
+  } else if (typeof value === "string") {
+    parent.append(made("h3", name), made("div", value, "text"));
+  } else if (value !== null && typeof value === "object" && value.tensor) {
+    showTensor(parent, name, value.tensor.flat(Infinity), value.shape, value.datatype);
+  } else if (Array.isArray(value) && shapeOf(value) !== null) {
+    showTensor(parent, name, value.flat(Infinity), shapeOf(value), "");
+  } else {
+    parent.append(made("h3", name), made("pre", JSON.stringify(value, null, 1)));
+  }
+}
+
+function details(value) {
+  const element = made("details");
+  element.append(made("summary", `more: ${Object.keys(value).join(", ")}`), made("pre", JSON.stringify(value, null, 1)));
+  return element;
+}
+
+// The shape of nested lists of numbers, or null where they are none, or of different lengths.
+function shapeOf(value) {
+  if (typeof value === "number" || typeof value === "boolean") return [];
+  if (!Array.isArray(value)) return null;
+  if (value.length === 0) return [0];
+  const inner = value.map(shapeOf);
+  if (inner.some((one) => one === null || one.join() !== inner[0].join())) return null;
+  return [value.length, ...inner[0]];
+}
+
+function showTensor(parent, name, flat, shape, datatype) {
+  parent.append(made("h3", `${name}: ${datatype} [${shape.join(", ")}]`));
+  const image = imageOf(flat, shape);
+  if (image) parent.append(image);
+  else if (flat.length > 1 && flat.every((one) => typeof one === "number")) parent.append(bars(flat));
+  const shown = flat.slice(0, MOST_ROWS).map((one) => (typeof one === "number" && !Number.isInteger(one) ? one.toPrecision(5) : one));
+  parent.append(made("pre", shown.join("  ") + (flat.length > MOST_ROWS ? `  … ${flat.length} in all` : "")));
+}
+
+// A canvas with the numbers as bars, the greatest named.
+function bars(values) {
+  const canvas = made("canvas"), wide = 420, high = 70, shown = values.slice(0, wide);
+  canvas.width = wide;
+  canvas.height = high;
+  const context = canvas.getContext("2d"), low = Math.min(0, ...shown), top = Math.max(0, ...shown), span = top - low || 1;
+  context.fillStyle = "#2463b4";
+  shown.forEach((value, index) => {
+    const y = (one) => high - ((one - low) / span) * high;
+    context.fillRect((index * wide) / shown.length, Math.min(y(0), y(value)), Math.max(1, wide / shown.length - 1), Math.max(1, Math.abs(y(value) - y(0))));
+  });
+  const greatest = shown.indexOf(Math.max(...shown));
+  canvas.title = `the greatest is number ${greatest}: ${shown[greatest]}`;
+  return canvas;
+}
+
+// A tensor that can be a picture, [H, W, 3], [3, H, W] or [1, 3, H, W], as a canvas; values are spread over 0 to 255.
+function imageOf(flat, shape) {
+  const axes = shape[0] === 1 && shape.length === 4 ? shape.slice(1) : shape;
+  if (axes.length !== 3 || flat.length < 300) return null;
+  const last = axes[2] === 3, first = axes[0] === 3;
+  if (!last && !first) return null;
+  const [height, width] = last ? axes : axes.slice(1), plane = height * width;
+  let low = Infinity, top = -Infinity;
+  for (const one of flat) { low = Math.min(low, one); top = Math.max(top, one); }
+  const whole = low >= 0 && top > 1 && top <= 255, scale = whole ? 1 : 255 / (top - low || 1), zero = whole ? 0 : low;
+  const canvas = made("canvas"), pixels = new ImageData(width, height);
+  canvas.width = width;
+  canvas.height = height;
+  for (let at = 0; at < plane; at++) {
+    for (let channel = 0; channel < 3; channel++) {
+      pixels.data[at * 4 + channel] = (flat[last ? at * 3 + channel : channel * plane + at] - zero) * scale;
+    }
+    pixels.data[at * 4 + 3] = 255;
+  }
+  canvas.getContext("2d").putImageData(pixels, 0, 0);
+  return canvas;
+}
+
+// Find boxes in a value: objects with a quad or a box, and lists of four numbers or of four corners under such a name.
+function boxesIn(value) {
+  const found = [];
+  const look = (one, name) => {
+    if (Array.isArray(one)) {
+      const corners = cornersOf(one, name);
+      if (corners) found.push({ corners, label: "" });
+      else for (const inner of one.slice(0, 2000)) look(inner, name);
+    } else if (one !== null && typeof one === "object" && !one.tensor) {
+      const key = ["quad", "box", "bbox", "xyxy"].find((name) => Array.isArray(one[name]));
+      const corners = key && cornersOf(one[key], "boxes");
+      if (corners) found.push({ corners, label: labelOf(one) });
+      else for (const [inner, value] of Object.entries(one)) look(value, inner);
+    }
+  };
+  look(value, "");
+  return found;
+}
+
+function labelOf(one) {
+  const name = one.text ?? one.label ?? one.class_name ?? one.name ?? "", score = one.confidence ?? one.score;
+  return [name, typeof score === "number" ? score.toFixed(2) : ""].filter((part) => part !== "").join(" ");
+}
+
+function cornersOf(list, name) {
+  const numbers = (some) => some.every((one) => typeof one === "number");
+  if (!/box|quad|xyxy/.test(name)) return null;
+  if (list.length === 4 && numbers(list)) {
+    const [x1, y1, x2, y2] = list;
+    return [[x1, y1], [x2, y1], [x2, y2], [x1, y2]];
+  }
+  const corners = list.length === 4 && list.every((one) => Array.isArray(one) && one.length === 2 && numbers(one));
+  return corners ? list : null;
+}
+
+async function drawn(picture, boxes) {
+  const image = await createImageBitmap(picture), canvas = made("canvas", undefined, "boxes");
+  canvas.width = image.width;
+  canvas.height = image.height;
+  canvas.dataset.boxes = boxes.length;
+  const context = canvas.getContext("2d"), size = Math.max(2, image.width / 400);
+  context.drawImage(image, 0, 0);
+  context.lineWidth = size;
+  context.font = `${size * 7}px system-ui, sans-serif`;
+  for (const { corners, label } of boxes) {
+    context.strokeStyle = "#d81b60";
+    context.beginPath();
+    corners.forEach(([x, y], index) => context[index ? "lineTo" : "moveTo"](x, y));
+    context.closePath();
+    context.stroke();
+    context.fillStyle = "#d81b60";
+    if (boxes.length <= 12) context.fillText(label, corners[0][0], corners[0][1] - size);
+  }
+  return canvas;
+}

@@ -1,0 +1,166 @@
+// A form for the inputs of a model, made from what the server says of them; it gives the request to send.
+
+import { ask } from "./server.js";
+import { showAnswer } from "./answer.js";
+
+function made(name, properties = {}, ...children) {
+  const element = Object.assign(document.createElement(name), properties);
+  element.append(...children);
+  return element;
+}
+
+// Build the form of a model. `sent` is called with each request that had a good answer, which a load test may repeat.
+export function buildForm(parent, answers, model, sent) {
+  const form = made("form", { className: "form" }), make = MAKERS[model.form.kind](form, model.form);
+  const send = made("button", { textContent: "Send" });
+  form.append(send);
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    send.disabled = true;
+    try {
+      const request = await make(), began = performance.now();
+      const headers = { ...request.headers, "x-request-id": `page-${Math.random().toString(36).slice(2, 10)}` };
+      const answer = await ask(request.path, { method: "POST", body: request.body, headers });
+      await showAnswer(answers, answer, request.picture, performance.now() - began);
+      if (answer.ok) sent(request);
+    } catch (error) {
+      answers.replaceChildren(made("div", { className: "error", textContent: error.message }));
+    }
+    send.disabled = false;
+  });
+  parent.replaceChildren(form);
+}
+
+const MAKERS = {
+  // One file is the body; other inputs of the model are parameters of the query.
+  file(form, about) {
+    const file = dropField(form, `Drop a file here for ${about.input}, or choose one`, () => form.requestSubmit());
+    const others = about.query.map((one) => textField(form, `${one.name} (${one.datatype})`, ""));
+    const text = about.text ? areaField(form, "or write its text", "") : null;
+    return async () => {
+      const body = file() ?? (text?.value ? new Blob([text.value]) : null);
+      if (!body) throw new Error("Choose a file first.");
+      const query = new URLSearchParams(about.query.map((one, index) => [one.name, others[index].value]));
+      const path = about.query.length ? `${about.path}?${query}` : about.path;
+      const kind = { "content-type": "application/octet-stream" };
+      return { path, body, headers: kind, picture: body.type?.startsWith("image/") ? body : null };
+    };
+  },
+
+  // The body is JSON, with the fields that the model has, or any value.
+  json(form, about) {
+    const area = areaField(form, about.fields.length ? "" : "Any JSON", JSON.stringify(about.example, null, 1));
+    for (const field of about.fields) {
+      form.insertBefore(made("small", { textContent: `${field.name}: ${field.type}${field.required ? "" : ", may be left out"}. ${field.description}` }), area.parentElement);
+    }
+    return async () => {
+      JSON.parse(area.value);
+      return { path: about.path, body: area.value, headers: { "content-type": "application/json" } };
+    };
+  },
+
+  // Tensors of the protocol: each input as nested lists, or a picture for one that has three channels.
+  tensors(form, about) {
+    const fields = about.inputs.map((one) => tensorField(form, one));
+    return async () => {
+      const inputs = [];
+      let picture = null;
+      for (const field of fields) {
+        const found = await field();
+        if (found === null) continue;
+        inputs.push(found.input);
+        picture ??= found.picture;
+      }
+      return { path: about.path, body: JSON.stringify({ inputs }), headers: { "content-type": "application/json" }, picture };
+    };
+  },
+};
+
+function textField(form, label, value) {
+  const input = made("input", { value });
+  form.append(made("label", {}, label, input));
+  return input;
+}
+
+function areaField(form, label, value) {
+  const area = made("textarea", { value, rows: Math.min(10, value.split("\n").length + 1), spellcheck: false });
+  form.append(made("label", {}, label, area));
+  return area;
+}
+
+// A place to drop a file; returns a function that gives the file, or null.
+function dropField(form, text, changed) {
+  const input = made("input", { type: "file" }), said = made("span", { textContent: text });
+  const drop = made("label", { className: "drop" }, said, input);
+  let file = null;
+  const take = (one) => {
+    file = one ?? null;
+    said.textContent = file ? `${file.name}, ${file.size.toLocaleString("en")} bytes` : text;
+    if (file) changed?.();
+  };
+  input.addEventListener("change", () => take(input.files[0]));
+  drop.addEventListener("dragover", (event) => { event.preventDefault(); drop.classList.add("over"); });
+  drop.addEventListener("dragleave", () => drop.classList.remove("over"));
+  drop.addEventListener("drop", (event) => { event.preventDefault(); drop.classList.remove("over"); take(event.dataTransfer.files[0]); });
+  form.append(drop);
+  return () => file;
+}
+
+// The field of one tensor; returns a function that gives it with its shape, or null where it may be left out.
+function tensorField(form, about) {
+  const shape = about.shape.map((axis) => (axis < 0 ? "any" : axis)).join(", ");
+  const title = `${about.name}: ${about.datatype} [${shape}]${about.optional ? ", may be left out" : ""}`;
+  const channels = channelsOf(about), numbers = about.shape.map((axis) => (axis < 0 ? 1 : axis));
+  const small = numbers.reduce((product, axis) => product * axis, 1) <= 4096;
+  const file = channels === null ? () => null : dropField(form, `Drop a picture for ${about.name}`);
+  const area = areaField(form, title, about.optional || !small ? "" : JSON.stringify(filled(numbers, about.datatype)));
+  if (!small && !about.optional) area.placeholder = "empty: random numbers of this shape";
+  return async () => {
+    const input = { name: about.name, datatype: about.datatype };
+    const picture = file();
+    if (picture) return { input: { ...input, ...(await pixelsOf(picture, about, channels)) }, picture };
+    if (!area.value.trim()) {
+      if (about.optional) return null;
+      const data = Array.from({ length: numbers.reduce((a, b) => a * b, 1) }, () => sample(about.datatype));
+      return { input: { ...input, shape: numbers, data }, picture: null };
+    }
+    const data = JSON.parse(area.value), sizes = [];
+    for (let one = data; Array.isArray(one); one = one[0]) sizes.push(one.length);
+    return { input: { ...input, shape: sizes, data: data.flat(Infinity) }, picture: null };
+  };
+}
+
+function sample(datatype) {
+  if (datatype === "BYTES") return "text";
+  if (datatype === "BOOL") return true;
+  return datatype.includes("FP") ? Math.round(Math.random() * 1e4) / 1e4 : Math.floor(Math.random() * 100);
+}
+
+function filled(shape, datatype) {
+  return shape.length ? Array.from({ length: shape[0] }, () => filled(shape.slice(1), datatype)) : sample(datatype);
+}
+
+// Where the three channels of a picture are among the axes: "last", "first", or null for a tensor that is no picture.
+function channelsOf({ shape, datatype }) {
+  if (shape.length < 3 || datatype === "BYTES" || datatype === "BOOL") return null;
+  if (shape.at(-1) === 3) return "last";
+  return shape.at(-3) === 3 ? "first" : null;
+}
+
+// The pixels of a picture as a tensor: in the size that the shape says, 0 to 255 for integers and 0 to 1 for others.
+async function pixelsOf(picture, { shape, datatype }, channels) {
+  const image = await createImageBitmap(picture);
+  const [high, wide] = channels === "last" ? shape.slice(-3, -1) : shape.slice(-2);
+  const height = high > 0 ? high : image.height, width = wide > 0 ? wide : image.width;
+  const canvas = made("canvas", { width, height }), context = canvas.getContext("2d");
+  context.drawImage(image, 0, 0, width, height);
+  const { data } = context.getImageData(0, 0, width, height), plane = width * height, pixels = new Array(3 * plane);
+  const scale = datatype.includes("FP") ? 1 / 255 : 1;
+  for (let at = 0; at < plane; at++) {
+    for (let channel = 0; channel < 3; channel++) {
+      pixels[channels === "last" ? at * 3 + channel : channel * plane + at] = data[at * 4 + channel] * scale;
+    }
+  }
+  const inner = channels === "last" ? [height, width, 3] : [3, height, width];
+  return { shape: [...shape.slice(0, -3).map(() => 1), ...inner], data: pixels };
+}

@@ -1,0 +1,44 @@
+"""``headrace ui``: the live page of one pipeline, for the machine on which it runs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+__all__ = ["ui"]
+
+
+def ui(
+    config: Annotated[
+        str,
+        typer.Argument(
+            metavar="[NAME=]CONFIG",
+            help="The configuration of the pipeline; the file's stem is its name.",
+            show_default=False,
+        ),
+    ],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0: a free one.")] = 8000,
+    no_import: Annotated[
+        bool, typer.Option("--no-import", help="Refuse to import code for the configuration.")
+    ] = False,
+) -> int:
+    """Show a pipeline live in a browser: its graph with figures, a form, a load test.
+
+    It is served as `headrace serve CONFIG --ui --debug-errors` does, on 127.0.0.1 alone. The page asks no other host. Ctrl-C
+    ends it.
+
+    \b
+    Examples:
+      headrace ui line.toml
+      headrace ui page=examples/ocr/page.toml --port 0
+    """  # noqa: D301 - typer keeps the lines after a backspace character
+    from headrace_serve.operating.logs import printing_logs
+    from headrace_serve.operating.running import run
+    from headrace_serve.operating.settings import Settings
+
+    settings = Settings(
+        models=(config,), port=port, allow_import=not no_import, debug_errors=True, ui=True
+    )
+    with printing_logs("text", access=False):
+        return run(settings)

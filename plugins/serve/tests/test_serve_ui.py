@@ -1,0 +1,304 @@
+"""The live page: what it is told, who may ask, and that nothing runs while no browser looks."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import httpx
+import pytest
+
+import headrace
+from headrace.errors import ConfigError
+from headrace_serve import Server
+from headrace_serve.ui.live import LivePage
+from headrace_serve.ui.load import LoadTest, Replay
+
+PICKY = {"backend": "ServePicky", "max": 8, "instance_num": 2}
+KEYS = (
+    "[looks]\n"
+    'sha256 = "2c70e12b7a0646f92279f427c7b38e7334d8e5389cff167a1dc30e73f826b683"\n'  # key
+    'rights = ["describe"]\n'
+)
+
+
+def until(condition):
+    """Ask again until something has happened; the limit only ends what hangs."""
+    for _ in range(30_000):
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.01)
+    raise AssertionError("it never came")
+
+
+def state(server, **since):
+    return httpx.get(f"{server.url}/ui/state.json", params=since).json()
+
+
+def test_there_is_no_page_unless_it_is_asked_for(serving):
+    server = serving({"m": PICKY})
+    for path in ("/ui", "/ui/state.json", "/ui/models.json", "/ui/main.js"):
+        assert httpx.get(f"{server.url}{path}").status_code == 404
+
+
+def test_page_and_scripts_may_ask_this_server_alone(serving):
+    server = serving({"m": PICKY}, ui=True)
+    page = httpx.get(f"{server.url}/ui")
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    assert "http://" not in page.text.replace(server.url, "")
+    script = httpx.get(f"{server.url}/ui/main.js")
+    assert script.headers["content-type"] == "text/javascript; charset=utf-8"
+    for path in ("/ui/live.py", "/ui/..%2flive.py", "/ui/index.html"):
+        assert httpx.get(f"{server.url}{path}").status_code == 404
+
+
+def test_the_state_has_the_figures_of_the_pipeline_and_each_batch_once(serving):
+    server = serving({"m": PICKY}, ui=True)
+    before = state(server)
+    assert before["models"][0]["batches"] == []
+    for _ in range(3):
+        httpx.post(f"{server.url}/run/m", content=b"good").raise_for_status()
+    httpx.post(f"{server.url}/run/m", content=b"break it")
+    found = until(lambda: (now := state(server)) and len(now["models"][0]["batches"]) == 4 and now)
+    (model,) = found["models"]
+    assert model["stats"]["nodes"]["main"]["ok"] == 3
+    assert [(node, size, failed) for _, node, _, size, _, _, failed in model["batches"]] == [
+        ("main", 1, 0), ("main", 1, 0), ("main", 1, 0), ("main", 1, 1),
+    ]  # fmt: skip
+    assert all(
+        before["now"] <= started <= ended <= found["now"]
+        for *_, started, ended, _ in model["batches"]
+    )
+    last = model["batches"][-1][0]
+    assert state(server, **{"batches.m:1": last - 1})["models"][0]["batches"] == [
+        model["batches"][-1]
+    ]
+
+
+def test_failures_are_shown_with_the_ids_of_their_requests(serving):
+    server = serving({"m": PICKY}, ui=True)
+    headers = {"x-request-id": "order-7"}
+    httpx.post(f"{server.url}/run/m", content=b"break it", headers=headers)
+    httpx.post(f"{server.url}/run/m", content=b"bad", headers={"x-request-id": "order-8"})
+    first, second = state(server)["failures"]
+    assert (first["model"], first["code"], first["request_id"]) == ("m", "backend", "order-7")
+    assert "secret of the backend" not in first["text"]  # as in the answer to the client
+    assert (second["code"], second["request_id"]) == ("input", "order-8")
+    assert state(server, failures=first["number"])["failures"] == [second]
+    shown = serving({"m": PICKY}, ui=True, debug_errors=True)
+    httpx.post(f"{shown.url}/run/m", content=b"break it")
+    assert "secret of the backend" in state(shown)["failures"][0]["text"]
+
+
+def test_the_graph_and_a_form_for_each_kind_of_input(serving):
+    graph = {
+        "a": {"backend": "ServePicky", "next": "b,c"},
+        "b": {"backend": "Identity", "next": "c", "instance_num": 3},
+        "c": {"backend": "Identity", "map": "a[result:data],b[result:more]"},
+    }
+    tensors = {
+        "config": {"backend": "Identity"},
+        "inputs": {"x": {"datatype": "FP32", "shape": [-1, 3], "key": "data"}},
+        "outputs": {"result": {"datatype": "FP32", "shape": [-1, 3]}},
+    }
+    fields = {
+        "config": {"backend": "Identity"},
+        "request": {
+            "data": {"type": "list[float]", "description": "Lengths in cm."},
+            "unit": {"type": "str", "required": False},
+        },
+    }
+    server = serving({"graph": graph, "tensors": tensors, "fields": fields}, ui=True)
+    models = {
+        one["name"]: one for one in httpx.get(f"{server.url}/ui/models.json").json()["models"]
+    }
+    nodes = {one["name"]: one["instances"] for one in models["graph"]["nodes"]}
+    assert nodes == {"a": 1, "b": 3, "c": 1}
+    assert {(one["from"], one["to"], one["keys"]) for one in models["graph"]["edges"]} == {
+        ("a", "b", ""), ("a", "c", "result:data"), ("b", "c", "result:more"),
+    }  # fmt: skip
+    assert models["graph"]["form"] == {
+        "kind": "file", "path": "run/graph", "input": "data", "query": [], "text": False,
+    }  # fmt: skip
+    assert models["tensors"]["form"] == {
+        "kind": "tensors",
+        "path": "v2/models/tensors/versions/1/infer",
+        "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 3], "optional": False}],
+    }
+    form = models["fields"]["form"]
+    assert (form["kind"], form["path"]) == ("json", "run/fields")
+    assert [(one["name"], one["type"], one["required"]) for one in form["fields"]] == [
+        ("data", "array of number", True), ("unit", "string", False),
+    ]  # fmt: skip
+    answer = httpx.post(f"{server.url}/run/fields", json=form["example"])
+    assert answer.status_code == 200, answer.text  # the example is a request that the model takes
+
+
+def test_the_page_sees_that_other_models_are_served(serving):
+    server = serving({"m": PICKY}, ui=True)
+    first = state(server)["catalogue"]
+    assert state(server)["catalogue"] == first
+    server.reload({"m": PICKY, "n": PICKY})
+    after = state(server)
+    assert after["catalogue"] != first
+    described = httpx.get(f"{server.url}/ui/models.json").json()
+    assert described["catalogue"] == after["catalogue"]
+    assert [one["id"] for one in described["models"]] == ["m:1", "n:1"]
+    assert len(after["models"]) == 2
+
+
+def test_a_load_test_sends_the_request_from_so_many_clients(serving):
+    server = serving({"m": PICKY}, ui=True)
+    load = f"{server.url}/ui/load/m"
+    asked = {"to": "/run/m", "clients": 5}
+    assert httpx.post(load, params=asked, content=b"again").json() == {"clients": 5}
+    found = until(lambda: (now := state(server)["load"])["buckets"] and now)
+    assert (found["clients"], found["path"]) == (5, "/run/m")
+    bucket = found["buckets"][0]
+    assert bucket["failed"] == 0
+    assert bucket["requests"] > 0
+    assert 0 < bucket["p50"] <= bucket["p95"] <= bucket["most"]
+    assert state(server, load=bucket["number"])["load"]["buckets"] != found["buckets"]
+    httpx.post(load, params={**asked, "clients": 0}, content=b"again")
+    assert state(server)["load"]["clients"] == 0
+    stats = httpx.get(f"{server.url}/v2/models/m/stats").json()["model_stats"][0]
+    assert stats["inference_count"] >= bucket["requests"]
+
+
+def test_a_load_test_counts_what_is_refused(serving):
+    server = serving({"m": PICKY}, ui=True)
+    asked = {"to": "/run/m", "clients": 2}
+    httpx.post(f"{server.url}/ui/load/m", params=asked, content=b"bad")
+    found = until(lambda: (now := state(server)["load"])["buckets"] and now)
+    assert found["buckets"][0]["failed"] > 0
+    assert found["refused"] == 400
+
+
+@pytest.mark.parametrize(
+    ("to", "clients"),
+    [("/v2/repository/models/m/unload", 1), ("/run/other", 1), ("/run/m", 129), ("/run/m", -1)],
+)
+def test_a_load_test_of_anything_else_is_refused(to, clients, serving):
+    server = serving({"m": PICKY}, ui=True)
+    asked = {"to": to, "clients": clients}
+    assert httpx.post(f"{server.url}/ui/load/m", params=asked, content=b"x").status_code == 400
+
+
+def test_no_other_page_may_ask(serving):
+    server = serving({"m": PICKY}, ui=True)
+    for path in ("/ui/state.json", "/ui/models.json"):
+        rebound = httpx.get(f"{server.url}{path}", headers={"host": "evil.example:8000"})
+        assert rebound.status_code == 403
+    asked = {"to": "/run/m", "clients": 1}
+    headers = {"origin": "http://evil.example"}
+    url = f"{server.url}/ui/load/m"
+    assert httpx.post(url, params=asked, content=b"x", headers=headers).status_code == 403
+    own = {"origin": server.url}
+    assert httpx.post(url, params=asked, content=b"x", headers=own).status_code == 200
+
+
+def test_without_keys_it_is_served_to_this_machine_alone(serving, tmp_path):
+    with pytest.raises(ConfigError, match="everybody who reaches this address"):
+        Server({"m": PICKY}, host="0.0.0.0", port=0, ui=True)
+    (tmp_path / "keys.toml").write_text(KEYS)
+    server = serving({"m": PICKY}, host="0.0.0.0", ui=True, keys=tmp_path / "keys.toml")
+    url = server.url.replace("0.0.0.0", "127.0.0.1")
+    assert httpx.get(f"{url}/ui").status_code == 200
+    assert httpx.get(f"{url}/ui/state.json").status_code == 401
+    key = {"authorization": "Bearer key"}
+    assert httpx.get(f"{url}/ui/state.json", headers=key).status_code == 200
+    asked = {"to": "/run/m", "clients": 1}
+    load = httpx.post(f"{url}/ui/load/m", params=asked, content=b"x", headers=key)
+    assert load.status_code == 403  # this key may not infer
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+class Served:
+    name, version, ready = "m", "1", True
+
+    def __init__(self, pipe):
+        self.pipe = pipe
+
+
+def test_when_no_browser_asks_nothing_of_it_runs():
+    clock = Clock()
+
+    async def work():
+        page = LivePage(clock)
+        with headrace.pipe({"backend": "Identity"}) as pipe:
+            model = Served(pipe)
+            assert "probes" not in pipe.stats()
+            page.state([model], {})
+            assert list(pipe.stats()["probes"]) == ["RecentBatches"]
+            clock.now += 4
+            page.expire()
+            assert "probes" in pipe.stats()  # a browser asked four seconds ago
+            running = asyncio.all_tasks()
+            replay = Replay("/run/m", b"", (), b"x")
+            page.load.run(lambda *_: asyncio.sleep(3600), replay, 3)
+            assert len(asyncio.all_tasks() - running) == 3
+            clock.now += 2
+            page.expire()
+            assert "probes" not in pipe.stats()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert asyncio.all_tasks() == running
+            page.state([], {})  # the model is gone
+            await page.end()
+
+    asyncio.run(work())
+
+
+def test_a_quarter_of_a_second_of_a_load_test_is_summed_up():
+    clock, over, sent = Clock(), asyncio.Event(), []
+
+    async def application(scope, receive, send):
+        if len(sent) == 20:
+            over.set()
+            await asyncio.Event().wait()
+        sent.append((await receive())["body"])
+        clock.now += 0.02
+        await send({"type": "http.response.start", "status": 200})
+
+    async def work():
+        load = LoadTest(clock)
+        load.run(application, Replay("/run/m", b"", (), b"again"), 1)
+        await over.wait()
+        found = load.state(0)["buckets"]
+        await load.end()
+        return found
+
+    found = asyncio.run(work())
+    assert sent == [b"again"] * 20
+    # The first answer begins a bucket, the thirteenth after it is the first that comes 250 ms later.
+    assert [one["requests"] for one in found] == [13]
+    assert found[0]["p50"] == found[0]["most"] == pytest.approx(20)
+
+
+def test_more_batches_than_the_page_can_show_are_not_heard_of_until_it_asks_again():
+    async def work():
+        page = LivePage()
+        with headrace.pipe({"backend": "Identity"}) as pipe:
+            model = Served(pipe)
+            page.state([model], {})
+            for _ in range(1000):
+                await asyncio.to_thread(pipe, {"data": 1})
+            while "probes" in pipe.stats():
+                await asyncio.sleep(0)
+            pipe({"data": 1})
+            (shown,) = page.state([model], {})["models"]
+            assert [one[0] for one in shown["batches"]] == list(range(1, 1001))
+            pipe({"data": 1})
+            (shown,) = page.state([model], {"batches.m:1": 1000})["models"]
+            assert len(shown["batches"]) == 1
+            await page.end()
+
+    asyncio.run(work())

@@ -1,0 +1,134 @@
+"""The public surface as data, in scripts/public_names.json: what a release may not take away without a deprecation.
+
+python scripts/public_names.py            write the file; a change of it that takes something away is a breaking one
+python scripts/public_names.py --check    exit 1 when the code says something else than the file
+
+It has the names of the public modules with their parameters, the options of all backends, the codes of errors, the keys of
+``stats()`` and ``describe()``, and the commands.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import api
+import catalogue
+from generated import write_or_check
+
+import headrace
+from headrace_cli.names import COMMANDS
+
+FILE = Path(__file__).resolve().with_suffix(".json")
+
+
+def parameters(function: Any) -> dict[str, str] | None:
+    """Return the parameters of a function, each with its kind and whether it must be given; None where it has no signature."""
+    try:
+        given = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    return {
+        one.name: f"{one.kind.description}{'' if one.default is one.empty else ', optional'}"
+        for one in given
+        if one.name not in {"self", "cls"}
+    }
+
+
+def of_name(found: Any) -> Any:
+    """Return what users of a name rely on: its parameters, and those of its methods, or its kind."""
+    if inspect.isclass(found):
+        members = {
+            name: parameters(getattr(member, "__func__", member))
+            if not isinstance(member, property)
+            else "property"
+            for name, member in vars(found).items()
+            if not name.startswith("_")
+            and (callable(member) or isinstance(member, (property, classmethod, staticmethod)))
+        }
+        return {
+            "code": getattr(found, "code", None),
+            "parameters": parameters(found),
+            "members": members,
+        }
+    return parameters(found) if inspect.isfunction(found) else type(found).__name__
+
+
+def keys_of(value: Any) -> Any:
+    """Return the keys of nested dicts, the first element of lists standing for all."""
+    if isinstance(value, dict):
+        return {key: keys_of(one) for key, one in value.items()}
+    return (
+        [keys_of(value[0])]
+        if isinstance(value, list) and value and isinstance(value[0], dict)
+        else None
+    )
+
+
+def surface() -> dict[str, Any]:
+    """Return the public surface."""
+    modules = {}
+    for path in api.MODULES:
+        module = importlib.import_module(path)
+        modules[path] = {name: of_name(getattr(module, name)) for name in api.names(module)}
+    backends = {
+        one["name"]: {
+            option["name"]: "required" if option["required"] else option["default"]
+            for option in one["options"]
+        }
+        for folder in catalogue.folders()
+        for one in catalogue.described(catalogue.project(folder)["name"])
+    }
+    with headrace.pipe({"backend": "Identity"}) as pipe:
+        pipe({"data": 1})
+        stats = pipe.stats()
+        stats["nodes"]["main"]["batch_size"].pop("histogram")  # its keys are sizes
+        shown = {"stats": keys_of(stats), "describe": keys_of(pipe.describe()["nodes"]["main"])}
+    return {"modules": modules, "backends": backends, **shown, "commands": sorted(COMMANDS)}
+
+
+def breaking(before: Any, now: Any, path: str = "") -> list[str]:
+    """Return what was taken away, or must be given from now on, between two surfaces."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        gone = [f"{path}{key} is gone" for key in before if key not in now]
+        inside = [
+            one
+            for key in before
+            if key in now
+            for one in breaking(before[key], now[key], f"{path}{key} > ")
+        ]
+        kinds = ("positional", "keyword", "variadic")
+        told = [isinstance(one, str) and one.startswith(kinds) for one in before.values()]
+        in_signature = path.endswith("parameters > ") or (bool(told) and all(told))
+        added = [
+            f"{path}{key} must be given"
+            for key in now
+            if key not in before
+            and (now[key] == "required" or (in_signature and _must_be_given(now[key])))
+        ]
+        return [*gone, *inside, *added]
+    if (
+        isinstance(before, list)
+        and isinstance(now, list)
+        and all(isinstance(one, str) for one in before)
+    ):
+        return [f"{path}{one} is gone" for one in before if one not in now]
+    return [] if before == now else [f"{path.removesuffix(' > ')}: {before!r} has become {now!r}"]
+
+
+def _must_be_given(kind: Any) -> bool:
+    return (
+        isinstance(kind, str) and not kind.endswith("optional") and not kind.startswith("variadic")
+    )
+
+
+if __name__ == "__main__":
+    found = surface()
+    if FILE.is_file():
+        for change in breaking(json.loads(FILE.read_text(encoding="utf-8")), found):
+            print(f"breaking: {change}", file=sys.stderr)
+    sys.exit(write_or_check(FILE, json.dumps(found, indent=1, sort_keys=True) + "\n"))
