@@ -4,6 +4,7 @@ from headrace_flow.conformance import (
     ObserverConformance,
     QueueConformance,
     RecvConformance,
+    ScriptConformance,
     SendConformance,
     StateFulConformance,
 )
@@ -12,6 +13,7 @@ __all__ = [
     "ObserverConformance",
     "QueueConformance",
     "RecvConformance",
+    "ScriptConformance",
     "SendConformance",
     "StateFulConformance",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace_testing import BackendConformance
@@ -14,6 +15,7 @@ __all__ = [
     "ObserverConformance",
     "QueueConformance",
     "RecvConformance",
+    "ScriptConformance",
     "SendConformance",
     "StateFulConformance",
 ]
@@ -90,3 +92,13 @@ class IterateConformance(BackendConformance):
     def make_item(self, k: int) -> Request:
         """Return a request whose number no other request has."""
         return {"data": [k, k + 1]}
+
+
+class ScriptConformance(BackendConformance):
+    """`Script`, with a function that waits for calls of its own node."""
+
+    expression = f"Script('{(Path(__file__).parent / 'counting.py').as_posix()}:count')"
+
+    def make_item(self, k: int) -> Request:
+        """Return a request whose number few others have."""
+        return {"data": k % 7}
