@@ -16,7 +16,10 @@ import headrace
 from headrace_cli.app import app
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "ocr"
-FILES = ("page.toml", "ctc.py", "detector.py", "page.py", "prepare.py", "draw.py")
+FILES = (
+    *("page.toml", "page_script.toml", "pages.py"),
+    *("ctc.py", "detector.py", "page.py", "prepare.py", "draw.py"),
+)
 PAGES = ("letter.png", "form-tilted.webp", "strip.png", "label.png")
 MORE_PAGES = ("german.png", "scan-page.png")
 
@@ -46,6 +49,13 @@ def pages(example, pytestconfig) -> dict[str, bytes]:
 @pytest.fixture(scope="module")
 def results(pipe, pages) -> dict[str, dict]:
     return {name: pipe({"data": page})["result"] for name, page in pages.items()}
+
+
+def test_the_pages_written_as_a_script_are_the_same(example, pages, results):
+    with headrace.pipe(str(example / "page_script.toml")) as pipe:
+        futures = pipe.submit([{"data": page} for page in pages.values()])
+        found = [future.result(600)["result"] for future in futures]
+    assert json.dumps(found) == json.dumps(list(results.values()))
 
 
 @pytest.fixture

@@ -178,6 +178,18 @@ class Backend(Checked):
         """
         return ()
 
+    @classmethod
+    def nodes_called(cls, options: Any) -> Iterable[str] | None:
+        """Return the nodes that this class calls by ``context.call``, as far as the options say; None where it calls none.
+
+        Each is checked before anything is built: an unknown one is an error with the nearest name. A class that calls
+        nodes may call any: where it stands in the ``entrypoint``, every node can be reached. The default returns None.
+
+        Args:
+            options: An instance of this class's `Options`, validated and frozen.
+        """
+        return None
+
     def init(self, options: Any, context: InitContext) -> None:
         """Do the heavy imports and work. The default does nothing.
 
@@ -291,6 +303,16 @@ def _not_kept(request: Request, *_: object) -> bool:
     return False
 
 
+def _nothing_kept(request: Request) -> dict[Any, Any]:
+    """Return a new dict: outside of a pipeline no request is kept."""
+    return {}
+
+
+def _no_node(request: Request, node: str, *_: object) -> Any:
+    """Refuse to call a node outside of any pipeline."""
+    raise ContractError(f"there is no pipeline here whose node {node!r} could be called")
+
+
 def _nobody_reads(request: Request, part: Any) -> None:
     """Drop a part of an answer: outside of a pipeline nobody reads it."""
 
@@ -375,6 +397,15 @@ class InitContext:
         on_end: ``on_end(request, function)`` has ``function(request)`` called once, in a helper thread, after a
             request has its outcome, whichever that is. The request is kept as PENDING, or in the batch that runs;
             where it has ended, the function is called at once.
+        kept: ``kept(request)`` gives the dict that belongs to a request which is kept as PENDING, or for which something
+            was asked by ``on_end``: it is the request's alone from then until it has its outcome, whichever instance
+            runs it. For any other request it gives a new dict.
+        call: ``call(request, node, batch, then)``, in ``forward``, lets the node of that name run new requests on behalf
+            of one that runs here, whose deadline and priority they have. It waits for nothing:
+            ``then(made, error)`` is called once for each dict of the list ``batch``, when it has its ``result``, or its
+            error, in the thread that ended it and perhaps before ``call`` returns; it must be short, as a ``resume`` is.
+            No bound of a queue counts them. It gives a function that withdraws those that have not ended, for
+            which ``then`` is not called. It raises ContractError where there is no such node; see `Backend.nodes_called`.
         unwanted: ``unwanted(request)`` tells whether nobody waits any more for a request that is kept as PENDING,
             or is in the batch that runs, since it was cancelled, its time is over, or it has ended otherwise.
         alongside: ``alongside()``, in ``forward``: the requests that other instances of the node have in their batches
@@ -425,6 +456,8 @@ class InitContext:
     finish: Callable[[Request, Any], bool] = _not_kept
     on_end: Callable[[Request, Callable[[Request], object]], object] = _not_kept
     unwanted: Callable[[Request], bool] = _not_kept
+    kept: Callable[[Request], dict[Any, Any]] = _nothing_kept
+    call: Callable[..., Callable[[], object]] = _no_node
     emit: Callable[[Request, Any], None] = _nobody_reads
     alongside: Callable[[], list[tuple[Request, Any]]] = list
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headrace._build.callees import NodeCall, SharedUse
-from headrace._build.elements import Build, ElementBuilder, device_of
+from headrace._build.elements import Build, ElementBuilder, device_of, edges
 from headrace._build.elsewhere import ChildPlan
 from headrace._build.measuring import element_statistics
 from headrace._build.parts import BuildSite, CloseStack, PipelineState
@@ -176,6 +176,7 @@ class Builder(Build):
     def _front(self, root: Element, schedule: Schedule) -> ComposedNode:
         parts = self._all.nested()
         builder = ElementBuilder(self, None, parts)
+        builder.edges = {*edges(root)}
         front = builder.element(root, BuildSite.begin(parts))
         callee = front.child if isinstance(front, SharedUse) else None
         if isinstance(callee, NodeCall) and callee.timeout_ms is None and not callee.levels:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from headrace._backend import Backend
@@ -13,14 +14,17 @@ from headrace._graph.entries import Elements
 from headrace._plan.word import Word
 from headrace._portable import caused, none_if_all_ok
 from headrace._scheduling.batch import entry_here, repeated
-from headrace._scheduling.entry import UNCOUNTED, Entry
+from headrace._scheduling.entry import NEW, UNCOUNTED, Entry
 from headrace.errors import BatchRangeError, ClosedError, ContractError, NoResultError
 from headrace.keys import Request
 
 if TYPE_CHECKING:
     from headrace._build.wrappers import Forward
     from headrace._graph.route import Each
+    from headrace._scheduling.pending import Keeping
     from headrace._scheduling.scheduler import Scheduler
+
+    Then = Callable[[Request, BaseException | None], object]
 
 
 class NodeCall(Backend):
@@ -91,6 +95,58 @@ class NodeCall(Backend):
         missing = NoResultError(f"node {name!r} gave no 'result'", node=name)
         self.scheduler.count_late(missing)
         return missing
+
+
+class _Begun:
+    """The owner of the entries of one request that a backend lets a node run without waiting for it."""
+
+    def __init__(self, node: NodeCall, made: Request, outer: Entry, then: Then) -> None:
+        made.pop("result", None)
+        self._node, self._made, self._then = node, made, then
+        terms: Any = {"deadline": outer.deadline, "priority": outer.priority}
+        self._item = Elements(node, made, self, quota=UNCOUNTED, **terms)
+        self._item.enter_with(outer.entered)
+        self.entries = [entry for entry in self._item.entries if entry.state == NEW]
+        self._open = {*self.entries}
+        self._lock = Lock()
+
+    def finished(self, entry: Entry) -> None:
+        """Take note of an outcome; the last one is that of the request."""
+        with self._lock:
+            if entry not in self._open:
+                return
+            self._open.remove(entry)
+            last = not self._open
+        entry.give_back()
+        if last:
+            self.end()
+
+    def end(self) -> None:
+        """Tell the outcome of the request."""
+        error = self._node._outcome(self._made, self._item)
+        self._then(self._made, None if error is None else passed_on(error))
+
+
+def begin_calls(
+    keeping: Keeping, request: Request, node: str, batch: Sequence[Request], then: Then
+) -> Callable[[], object]:
+    """Let a node run new requests on behalf of one that runs here: ``context.call``; see `headrace.InitContext`."""
+    called: NodeCall = keeping.called(node, "context.call")
+    outer = entry_here()(request)
+    begun = [_Begun(called, made, outer, then) for made in batch]
+    entries = [entry for one in begun for entry in one.entries]
+    if entries:
+        called.scheduler.submit(*entries, internal=True)
+    for one in begun:
+        if not one.entries:
+            one.end()
+
+    def withdraw() -> None:
+        called.scheduler.cancel_together(entries)
+        for entry in entries:
+            called.scheduler.abandon(entry)
+
+    return withdraw
 
 
 def passed_on(error: BaseException) -> Exception:

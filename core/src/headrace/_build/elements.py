@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from headrace._backend import Backend, InitContext, ProgressFactory, no_progress
-from headrace._build.callees import Bound, NodeCall, NotCallable, SharedUse
+from headrace._build.callees import Bound, NodeCall, NotCallable, SharedUse, begin_calls
 from headrace._build.measuring import Measuring
 from headrace._build.parts import BuildSite, CloseStack, PipelineState
 from headrace._build.wrappers import BatchEnd, Guarded, InThread
@@ -245,6 +245,8 @@ class ElementBuilder:
             finish=keeping.finish,
             on_end=keeping.on_end,
             unwanted=keeping.unwanted,
+            kept=keeping.kept,
+            call=partial(begin_calls, keeping),
             alongside=partial(keeping.alongside, element.cls),
             emit=keeping.emit,
         )

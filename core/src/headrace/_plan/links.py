@@ -295,8 +295,11 @@ class _Graph:
         if any(word_of(one.cls)._walks for one in run):
             return
         called = nodes_named(run)
+        any_node = any(
+            one.options is not None and one.cls.nodes_called(one.options) is not None for one in run
+        )
         for name, links in self.links.items():
-            if name not in called:
+            if name not in called and not any_node:
                 what = f"node {name!r} is unreachable: nothing in the entrypoint calls it"
                 hint = f"Write Forward[node.{name}] there, or DagDispatcher to walk the graph."
                 self.wrong(name, "", what, hint=hint)

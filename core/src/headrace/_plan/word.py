@@ -84,6 +84,7 @@ class Word(Backend):
         """Check whether a planned element, or a name for an instance, may stand where it stands."""
         if use.element.cls.builds_elsewhere:
             _check_stands_alone(use)
+        _check_calls(use)
 
     @classmethod
     def _waits(cls, element: Element) -> str | None:
@@ -260,6 +261,19 @@ def check_used(planning: Planning, names: Iterable[Named]) -> None:
             continue
         if (wrong := word_of(element.cls)._wrong_unused) is not None:
             planning.add("scheduling", f"{named.name} {wrong}", element.call)
+
+
+def _check_calls(use: Use) -> None:
+    """Report the nodes that a backend would call by ``context.call`` and that do not exist."""
+    element, nodes = use.element, use.planning.shape.nodes
+    if element.options is None or use.scope.lenient or element.named is not None:
+        return
+    for name in dict.fromkeys(element.cls.nodes_called(element.options) or ()):
+        if name not in nodes:
+            near = use.planning.problems.nearest(name, nodes)
+            what = f"{element.name} calls the node {name!r}, and there is none of that name"
+            hint = None if near else f"There is {', '.join(nodes)}."
+            use.add("unknown_instance", what, suggestion=near, hint=hint)
 
 
 def _check_stands_alone(use: Use) -> None:

@@ -60,9 +60,10 @@ class Held:
         quota: Counts it while it is PENDING.
         since: When it was last put into the queue, in seconds on the clock of the node.
         away: Its entry at another node, with the scheduler there; None while it is here.
+        own: What the backend keeps with it.
     """
 
-    __slots__ = ("asked", "away", "functions", "instance", "quota", "since")
+    __slots__ = ("asked", "away", "functions", "instance", "own", "quota", "since")
 
     def __init__(self) -> None:
         self.instance: Instance | None = None
@@ -71,6 +72,7 @@ class Held:
         self.quota: Quota = UNCOUNTED
         self.since = 0.0
         self.away: tuple[Scheduler, Entry] | None = None
+        self.own: dict[Any, Any] = {}
 
 
 class Pending:
@@ -245,7 +247,10 @@ class Keeping:
 
     def resume(self, request: Request, node: str | None = None) -> bool:
         """Queue a request again: see `headrace.InitContext`."""
-        called = None if node is None else self._called(node)
+        called = None if node is None else self.called(node, "context.resume")
+        if called is not None and called.levels:
+            what = f"context.resume: node {node!r} has 'each': a request cannot be resumed there"
+            raise self._backend._located(ContractError(what))
         if called is None or called.scheduler.node is self._node():
             return self._ask(request)
         return self._ask(request, partial(self._send, called.scheduler))
@@ -265,19 +270,26 @@ class Keeping:
         parts = parts_of(request, self._node())
         return parts is not None and parts.begun
 
-    def _called(self, name: str) -> Any:
+    def kept(self, request: Request) -> dict[Any, Any]:
+        """Return what the backend keeps with a request: see `headrace.InitContext`."""
+        node = self._node()
+        entry = None if node is None else node.pending.known.get(id(request))
+        return {} if entry is None or entry.request is not request else entry.held.own
+
+    def called(self, name: str, asking: str) -> Any:
+        """Return the node of a name, a ``NodeCall``, for what ``asking`` says.
+
+        Raises:
+            ContractError: There is none.
+        """
         nodes = self._nodes()
-        called = nodes.get(f"node.{name}")
-        what, hint = f"no node is called {name!r}", None
-        if called is None:
-            names = [one[5:] for one in nodes if one.startswith("node.")]
-            near = nearest(name, names)
-            hint = f"Did you mean {near!r}?" if near else f"There is {', '.join(names)}."
-        elif not called.levels:
+        if (called := nodes.get(f"node.{name}")) is not None:
             return called
-        else:
-            what = f"node {name!r} has 'each': a request cannot be resumed there"
-        raise self._backend._located(ContractError(f"context.resume: {what}", hint=hint))
+        names = [one[5:] for one in nodes if one.startswith("node.")]
+        near = nearest(name, names)
+        hint = f"Did you mean {near!r}?" if near else f"There is {', '.join(names)}."
+        error = ContractError(f"{asking}: no node is called {name!r}", hint=hint)
+        raise self._backend._located(error)
 
     def _ask_later(self, request: Request, *answer: Callable[..., bool] | None) -> bool:
         helpers.run(partial(self._ask, request, *answer))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from headrace_flow.iterate import Iterate
     from headrace_flow.once import Once
     from headrace_flow.queues import Observer, Queue, Recv, Send
+    from headrace_flow.script import Script, call
     from headrace_flow.shadow import Shadow
     from headrace_flow.stateful import StateFul
     from headrace_flow.storage import KVStorage
@@ -36,10 +37,12 @@ __all__ = [
     "Once",
     "Queue",
     "Recv",
+    "Script",
     "Send",
     "Shadow",
     "StateFul",
     "__version__",
+    "call",
 ]
 
 _HOME = {
@@ -49,6 +52,8 @@ _HOME = {
     "Concurrency": "concurrency",
     "Iterate": "iterate",
     "KVStorage": "storage",
+    "Script": "script",
+    "call": "script",
     "Once": "once",
     "Shadow": "shadow",
     "StateFul": "stateful",

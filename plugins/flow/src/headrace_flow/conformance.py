@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace_testing import BackendConformance
@@ -17,6 +18,7 @@ __all__ = [
     "OnceConformance",
     "QueueConformance",
     "RecvConformance",
+    "ScriptConformance",
     "SendConformance",
     "ShadowConformance",
     "StateFulConformance",
@@ -122,3 +124,13 @@ class IterateConformance(BackendConformance):
     def make_item(self, k: int) -> Request:
         """Return a request whose number no other request has."""
         return {"data": [k, k + 1]}
+
+
+class ScriptConformance(BackendConformance):
+    """`Script`, with a function that waits for calls of its own node."""
+
+    expression = f"Script('{(Path(__file__).parent / 'counting.py').as_posix()}:count')"
+
+    def make_item(self, k: int) -> Request:
+        """Return a request whose number few others have."""
+        return {"data": k % 7}

@@ -1,0 +1,448 @@
+"""Script: plain Python for one request, whose calls of nodes are batched with those of all other requests."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import hashlib
+import importlib.util
+import inspect
+import logging
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from types import GeneratorType
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationInfo
+
+import headrace
+from headrace.errors import ClosedError, ContractError, InputError, SetupError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from types import ModuleType
+
+    from headrace.keys import Request
+
+__all__ = ["Call", "Script", "call"]
+
+_log = logging.getLogger("headrace_flow.script")
+
+_FILE: TypeAdapter[Path] = TypeAdapter(headrace.FilePath)
+_HOMES = ("headrace_flow", "headrace_flow.script")
+"""The modules from which `call` is imported."""
+_REFUSED = "it runs the code of a file, and imports are refused here"
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a node, which a script yields; `call` makes it.
+
+    Attributes:
+        node: The name of the node.
+        request: The request that the node is to run.
+        errors: Whether an error is raised in the script, or is its value.
+        whole: Whether its value is the whole request in place of ``result``.
+    """
+
+    node: str
+    request: Request
+    errors: Literal["raise", "return"] = "raise"
+    whole: bool = False
+
+
+def call(
+    node: str,
+    data: Any,
+    /,
+    *,
+    errors: Literal["raise", "return"] = "raise",
+    whole: bool = False,
+    **keys: Any,
+) -> Call:
+    """Return a call of a node, for a script to yield: alone, or several in a list.
+
+    Args:
+        node: The name of the node.
+        data: The ``data`` of its request.
+        errors: ``"raise"``: the error of the call is raised at the ``yield``, of several the first in order, once all
+            have ended. ``"return"``: the exception is the value of the call.
+        whole: True for the whole dict of the request as the value, with all that the node has written; False for
+            its ``result`` alone.
+        keys: Further keys of its request.
+
+    Raises:
+        TypeError: ``node`` is no text.
+        ValueError: ``errors`` is neither of the two.
+    """
+    if not isinstance(node, str):
+        raise TypeError(
+            f"the first argument of call is the name of a node, got {type(node).__name__}"
+        )
+    if errors not in ("raise", "return"):
+        raise ValueError(f"errors is 'raise' or 'return', got {errors!r}")
+    return Call(node, {**keys, "data": data}, errors, whole)
+
+
+# The file of a script, which is read before anything is built, and run when it is built.
+
+
+def _checked_script(path: Path, info: ValidationInfo) -> Path:
+    """Check that the file of ``pages.py:page`` exists and has the function; nothing of it is run."""
+    file, _, name = str(path).rpartition(":")
+    if not file.endswith(".py") or not name.isidentifier():
+        raise ValueError("a script is named as pages.py:page, a file and a function in it")
+    if (info.context or {}).get("allow_import") is False:
+        raise ValueError(_REFUSED)
+    found = _FILE.validate_python(file, context=info.context)
+    _defined(_parsed(found), found.name, name)
+    return Path(f"{found}:{name}")
+
+
+def _parsed(file: Path) -> ast.Module:
+    try:
+        return ast.parse(file.read_bytes(), str(file))
+    except (OSError, SyntaxError, ValueError) as error:
+        raise ValueError(f"{file.name} cannot be read as Python: {error}") from error
+
+
+def _functions(module: ast.Module) -> dict[str, ast.FunctionDef]:
+    return {one.name: one for one in module.body if isinstance(one, ast.FunctionDef)}
+
+
+def _defined(module: ast.Module, file: str, name: str) -> None:
+    """Check that a function is defined at the top of a file, or that a name is bound there in another way."""
+    functions = _functions(module)
+    bound = {node.id for node in ast.walk(module) if isinstance(node, ast.Name)}
+    imported = {(a.asname or a.name) for a in _aliases(module)}
+    if name in functions or name in bound - functions.keys() or name in imported:
+        return
+    close = difflib.get_close_matches(name, functions, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"there is {', '.join(functions) or 'none'}"
+    raise ValueError(f"{file} has no function {name!r}; {hint}")
+
+
+def _aliases(module: ast.Module) -> Iterator[ast.alias]:
+    for node in ast.walk(module):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            yield from node.names
+
+
+def _constant_nodes(module: ast.Module, name: str) -> list[str]:
+    """Return the nodes that a function, and those of its file that it names, call by a constant name."""
+    functions, todo, seen = _functions(module), [name], set()
+    names = _names_of_call(module)
+    found: dict[str, None] = {}
+    while todo:
+        one = todo.pop()
+        if one in seen or one not in functions:
+            continue
+        seen.add(one)
+        for node in ast.walk(functions[one]):
+            if isinstance(node, ast.Name):
+                todo.append(node.id)
+            elif isinstance(node, ast.Call) and node.args and ast.unparse(node.func) in names:
+                first = node.args[0]
+                if isinstance(first, ast.Constant) and isinstance(first.value, str):
+                    found[first.value] = None
+    return list(found)
+
+
+def _names_of_call(module: ast.Module) -> set[str]:
+    """Return the names by which a file knows `call`, as ``call`` and ``headrace_flow.call``."""
+    found: set[str] = set()
+    for node in ast.walk(module):
+        if isinstance(node, ast.ImportFrom) and node.module in _HOMES:
+            found |= {one.asname or one.name for one in node.names if one.name == "call"}
+        elif isinstance(node, ast.Import):
+            found |= {f"{one.asname or one.name}.call" for one in node.names if one.name in _HOMES}
+    return found
+
+
+def _split(path: Path) -> tuple[Path, str]:
+    file, _, name = str(path).rpartition(":")
+    return Path(file), name
+
+
+def _loaded(file: Path) -> ModuleType:
+    """Run a file as a module of its own."""
+    code = file.read_bytes()
+    name = f"{file.stem}_{hashlib.sha256(str(file).encode() + code).hexdigest()[:12]}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None:
+        raise SetupError(f"{str(file)!r} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # its classes need it there to be pickled
+    try:
+        exec(compile(code, str(file), "exec"), vars(module))  # noqa: S102
+    except SystemExit as error:
+        raise SetupError(f"running {file.name} ended the program: {error}") from error
+    return module
+
+
+# One request on its way through a script.
+
+
+class _Step:
+    """The calls of one ``yield``, and what has come of them.
+
+    Attributes:
+        calls: The calls, in order.
+        alone: Whether one call was yielded, and no list.
+        errors: What has failed, by the place of the call.
+        withdraw: What withdraws the calls that still wait.
+    """
+
+    def __init__(self, yielded: Any, name: str) -> None:
+        self.alone = isinstance(yielded, Call)
+        listed = [yielded] if self.alone else yielded
+        if not isinstance(listed, (list, tuple)) or not all(
+            isinstance(one, Call) for one in listed
+        ):
+            what = f"{name} yielded something of type {type(yielded).__name__}"
+            hint = 'A script yields call("node", data), or a list of such calls.'
+            raise ContractError(what, hint=hint)
+        self.calls: list[Call] = list(listed)
+        self.made = [dict(one.request) for one in self.calls]
+        self.errors: dict[int, BaseException] = {}
+        self.withdraw: list[Callable[[], object]] = []
+        self._places = {id(made): place for place, made in enumerate(self.made)}
+        self._open = len(self.calls) + 1  # one for `begin` itself
+        self._lock = threading.Lock()
+
+    def begin(
+        self, request: Request, context: headrace.InitContext, ended: Callable[[], object]
+    ) -> bool:
+        """Hand the calls to their nodes, those of one node together; True when all have ended by then.
+
+        ``ended()`` is called when the last one ends later.
+        """
+
+        def then(made: Request, error: BaseException | None) -> None:
+            if self._took(made, error):
+                ended()
+
+        by_node: dict[str, list[int]] = {}
+        for place, one in enumerate(self.calls):
+            by_node.setdefault(one.node, []).append(place)
+        for node, places in by_node.items():
+            try:
+                self.withdraw.append(
+                    context.call(request, node, [self.made[i] for i in places], then)
+                )
+            except ContractError as error:
+                what = error.what or f"no node is called {node!r}"
+                for place in places:
+                    self._took(self.made[place], InputError(what, hint=error.hint))
+        return self._took(None, None)
+
+    def _took(self, made: Request | None, error: BaseException | None) -> bool:
+        """Take note that a call has ended; True for the last one."""
+        with self._lock:
+            if error is not None:
+                self.errors[self._places[id(made)]] = error
+            self._open -= 1
+            return self._open == 0
+
+    def outcome(self) -> tuple[Any, BaseException | None]:
+        """Return the value of the ``yield``, or the error to raise there, once all calls have ended."""
+        found: list[Any] = []
+        for place, (one, made) in enumerate(zip(self.calls, self.made, strict=True)):
+            error = self.errors.pop(place, None)
+            if error is not None and one.errors == "raise":
+                return None, error
+            found.append(error if error is not None else made if one.whole else made["result"])
+        return found[0] if self.alone else found, None
+
+
+class _Run:
+    """One request on its way through a script; one thread at a time goes on with it.
+
+    Attributes:
+        generator: What the function has returned.
+        step: The calls for which it waits; None before the first.
+    """
+
+    def __init__(self, generator: GeneratorType[Any, Any, Any]) -> None:
+        self.generator = generator
+        self.step: _Step | None = None
+        self._lock = threading.Lock()
+        self._runs = self._ended = False
+
+    def enter(self) -> bool:
+        """Begin to go on with the generator; False where it has ended."""
+        with self._lock:
+            self._runs = not self._ended
+            return self._runs
+
+    def leave(self) -> None:
+        """Stop going on; who has ended the run meanwhile has left the generator to this thread."""
+        with self._lock:
+            self._runs, ended = False, self._ended
+        if ended:
+            self._close()
+
+    def end(self) -> None:
+        """End the run: withdraw its calls and close the generator, whose ``finally`` runs; a second time changes nothing."""
+        with self._lock:
+            if self._ended:
+                return
+            self._ended, runs = True, self._runs
+        if not runs:
+            self._close()
+
+    def _close(self) -> None:
+        for withdraw in self.step.withdraw if self.step is not None else ():
+            withdraw()
+        try:
+            self.generator.close()
+        except BaseException as error:  # noqa: BLE001 - the request has its outcome already
+            _log.error("a script raised while it was closed", exc_info=error)
+
+
+class _Runs:
+    """The suspended requests of all instances of a node, and the function that they run."""
+
+    def __init__(self, path: Path) -> None:
+        file, name = _split(path)
+        self.function: Any = getattr(_loaded(file), name, None)
+        if not inspect.isgeneratorfunction(
+            inspect.unwrap(self.function) if callable(self.function) else None
+        ):
+            hint = "Write a function that yields its calls: value = yield call('node', data)."
+            raise SetupError(f"{name!r} in {file.name} is no generator function", hint=hint)
+        self.open: set[_Run] = set()
+
+    def close(self) -> None:
+        """End what is left."""
+        for run in list(self.open):
+            run.end()
+        self.open.clear()
+
+
+class Script(headrace.Backend):
+    """Run a generator per request, whose calls of nodes share batches with those of all others: ``Script(pages.py:page)``.
+
+    The function gets a copy of the request. It yields `call`, or a list of calls, and is given their results; what it
+    returns is the ``result``. While it waits it holds no thread and no instance. Deadline, cancellation and close end it
+    with GeneratorExit, and the calls that have not ended are withdrawn.
+
+    It stands in ``entrypoint``, or is the whole ``backend`` of a node. In an ``S`` what stands before it would run again at
+    each step. A call runs one node; nothing comes ``next`` there. Where the first argument of a call is a constant in
+    the file, the name is checked before anything is built.
+
+    Reads:
+        data: Anything; and the keys that the function reads.
+    Writes:
+        result: What the function returns; None without a value.
+    Batch:
+        1 or more; items are independent.
+
+    Raises:
+        InputError: ``data`` is missing, or a call names no node.
+        ContractError: The function yielded something else than calls.
+        BackendError: The function raised; its error is the cause.
+    Source:
+        own
+    """
+
+    class Options(headrace.Options):
+        """Options of Script."""
+
+        positional = ("function",)
+
+        function: Annotated[headrace.OutputPath, AfterValidator(_checked_script)] = Field(
+            description="What to run, as `pages.py:page`: a file, relative to the configuration, and a generator "
+            "function in it."
+        )
+
+    uses_pipeline = True
+
+    @classmethod
+    def nodes_called(cls, options: Any) -> Iterable[str]:
+        """Return the nodes whose names are constants in the function, and in those of its file that it calls."""
+        file, name = _split(options.function)
+        return _constant_nodes(_parsed(file), name)
+
+    def init(self, options: Any, context: headrace.InitContext) -> None:
+        """Run the file."""
+        if not context.allow_import:
+            raise SetupError(
+                f"Script: {_REFUSED}", hint="Load the configuration with imports allowed."
+            )
+        self.context, self._path = context, options.function
+        self.name = _split(self._path)[1]
+        key = ("headrace_flow.Script", str(self._path))
+        self.runs: _Runs = context.shared.get_or_create(key, lambda: _Runs(self._path))
+
+    def describe(self) -> dict[str, Any]:
+        """Return what it runs, and how many requests are suspended."""
+        return {"script": self._path.name, "suspended": len(self.runs.open)}
+
+    def forward(self, batch: list[Request]) -> list[Any]:
+        """Go on with each request until it waits for calls, or has its result."""
+        return [self._go_on(request) for request in batch]
+
+    def _go_on(self, request: Request) -> Any:
+        """Return the outcome of one request: None, an exception, or PENDING."""
+        run: _Run | None = self.context.kept(request).get(Script)
+        if run is None:
+            if "data" not in request:
+                return InputError(
+                    "the request has no 'data'", key="data", expected="anything", got="nothing"
+                )
+            copy = {key: value for key, value in request.items() if key != "result"}
+            run = _Run(self.runs.function(copy))
+        if not run.enter():
+            return ClosedError("the script was ended by the close of its node")
+        outcome: Any = headrace.PENDING
+        try:
+            outcome = self._until_it_waits(run, request)
+        finally:
+            if outcome is not headrace.PENDING:
+                run.end()
+                self.runs.open.discard(run)
+            run.leave()
+        return outcome
+
+    def _until_it_waits(self, run: _Run, request: Request) -> Any:
+        step = run.step
+        while True:
+            value, error = (None, None) if step is None else step.outcome()
+            try:
+                if error is not None:
+                    yielded = run.generator.throw(error)
+                else:
+                    yielded = run.generator.send(value)
+            except StopIteration as stop:
+                request["result"] = stop.value
+                return None
+            except Exception as raised:  # noqa: BLE001 - it is the outcome of this request alone
+                return raised
+            finally:
+                error = (
+                    None  # its traceback refers to this frame: kept here, it would close a cycle
+                )
+            if step is None:
+                self._keep(run, request)
+            elif self.context.unwanted(request):
+                return ClosedError("nobody waits for the request any more")
+            try:
+                step = run.step = _Step(yielded, self.name)
+            except ContractError as wrong:
+                return wrong
+            if not step.begin(request, self.context, lambda: self.context.resume(request)):
+                return headrace.PENDING
+
+    def _keep(self, run: _Run, request: Request) -> None:
+        """Have the run ended with its request, whatever its end is."""
+
+        def ended(_: Request) -> None:
+            run.end()
+            self.runs.open.discard(run)
+
+        self.runs.open.add(run)
+        self.context.on_end(request, ended)
+        self.context.kept(request)[Script] = run
