@@ -182,6 +182,7 @@ def _generate(model: Model, end: str) -> dict[str, Any]:
     schema = {
         "type": "object",
         "description": "Other fields, and those of parameters, are parameters.",
+        "required": [port.name for port in model.signature.inputs.values() if not port.optional],
         "properties": {**fields, "id": {"type": "string"}, "parameters": {"type": "object"}},
     }
     made = _operation(f"Run {model.name} version {model.version}", {"type": "object"})
