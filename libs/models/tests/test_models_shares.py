@@ -103,3 +103,4 @@ def test_an_alias_follows_the_updates_of_its_versions():
         assert models("live", {"data": 0})["result"] == "new"
         models.unload("detect:3")
         assert models.status()["live"]["state"] == "unloaded"
+        assert models.status()["live"]["reason"] == "'detect:3' is unloaded"
