@@ -295,7 +295,7 @@ class Operations(Requests):
             short, number = split(name)
             if short not in models or (number is not None and number not in models[short].places):
                 places = [f"{one}:{n}" for one, model in models.items() for n in model.places]
-                raise UnknownModelError(name, [*models, *places])
+                raise UnknownModelError(name, [*models, *places], alias=alias)
         return shares
 
     def _model(self, name: str) -> Model:
