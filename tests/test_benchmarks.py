@@ -352,3 +352,14 @@ def test_vision_files_runs_every_side(tmp_path):
     assert set(figures["sides"]) == sides
     assert all(one["fps"] > 0 for rows in figures["sides"].values() for one in rows)
     assert all(side in text for side in sides)
+
+
+@pytest.mark.parametrize("step", [[], ["--network"]], ids=["device", "network"])
+def test_iterate_measures_steps_beside_a_loop_and_beside_whole_batches(tmp_path, step):
+    pytest.importorskip("onnx")
+    pytest.importorskip("headrace_flow")
+    _, figures = run("benchmarks.iterate", tmp_path, "--clients", "3", *step)
+    cell = figures["3"]
+    assert set(cell["median"]) == set(cell["ratio"]) == {"loop", "Iterate", "together"}
+    assert cell["ratio"]["loop"] == 1.0
+    assert all(0 < one["occupancy"] <= 1 for one in cell["median"].values())

@@ -570,3 +570,56 @@ def test_outside_of_a_pipeline_nothing_is_kept():
     assert not context.finish({}, 1)
     assert not context.unwanted({})
     assert repr(PENDING) == "headrace.PENDING"
+
+
+def test_what_is_resumed_while_forward_runs_keeps_its_places_before_those_that_wait():
+    batches, goes_on = queue.Queue(), queue.Queue()
+
+    class Steps(headrace.Backend):
+        max = 3
+
+        def init(self, options, context):
+            self.context = context
+
+        def forward(self, batch):
+            batches.put([request["name"] for request in batch])
+            goes_on.get(timeout=WAIT_S)
+            outcomes = []
+            for request in batch:
+                request["data"] -= 1
+                request["result"] = "over"
+                outcomes.append(PENDING if request["data"] else None)
+                if request["data"]:
+                    self.context.resume(request)
+            return outcomes
+
+    headrace.register("Steps", Steps, replace=True)
+    with headrace.pipe({"backend": "Steps"}) as pipe:
+        futures = [pipe.submit({"name": "first", "data": 1})]
+        assert batches.get(timeout=WAIT_S) == ["first"]
+        futures += [pipe.submit({"name": name, "data": 2}) for name in "abcde"]
+        expected = [["a", "b", "c"], ["a", "b", "c"], ["d", "e"], ["d", "e"]]
+        for names in expected:
+            goes_on.put(None)
+            assert batches.get(timeout=WAIT_S) == names
+        goes_on.put(None)
+        assert [one.result(WAIT_S)["result"] for one in futures] == ["over"] * 6
+        assert pipe.stats()["nodes"]["main"]["batches"] == 5
+
+
+@pytest.mark.parametrize("around", ["S[Alone]", "BackgroundThread[Alone]", "S[Identity,Alone]"])
+def test_a_class_may_say_that_it_stands_outermost_or_nowhere(around):
+    class Alone(headrace.Backend):
+        outermost = True
+
+        def forward(self, batch):
+            for request in batch:
+                request["result"] = request["data"]
+
+    headrace.register("Alone", Alone, replace=True)
+    if "Identity" not in around:
+        headrace.PipelineConfig.load({"backend": around})
+        return
+    with pytest.raises(headrace.errors.ConfigError, match="Alone stands outermost") as caught:
+        headrace.PipelineConfig.load({"backend": around})
+    assert "S[Identity,Alone]\n               ^^^^^" in str(caught.value)

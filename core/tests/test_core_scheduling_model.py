@@ -59,6 +59,7 @@ from headrace.errors import (
     DeadlineExceededError,
     HeadraceError,
     InstanceLostError,
+    OverloadedError,
 )
 from headrace.policies import BestFit, DispatchPolicy, Greedy
 from headrace_testing import FakeClock
@@ -70,16 +71,19 @@ class Told(Backend):
     Attributes:
         during: Called in the next batch.
         told: The requests that it has kept and that have ended.
+        accepted: For all that it asked for in ``forward`` whether it was accepted, and whether it had to be.
     """
 
     max = None
     told: list
+    accepted: list
 
     def __init__(self):
         self.plan = None
         self.during = None
         self.seen = []
         self.told = []
+        self.accepted = []
         self.ended = 0
 
     def init(self, options, context):
@@ -106,12 +110,19 @@ class Told(Backend):
         if plan == "lost":
             raise InstanceLostError("told to")
         outcomes = []
+        whose = [request["data"] for request in batch]
         for number, request in enumerate(batch):
             if isinstance(plan, tuple) and number in plan[1]:
                 self.context.on_end(request, self.told.append)
-                if plan[0] == "early":
-                    assert self.context.finish(request, request["data"])
-                    assert not self.context.finish(request, "again")
+                if plan[0] != "pend":
+                    is_copy = whose.index(whose[number]) < number
+                    open_still = not is_copy and not self.context.unwanted(request)
+                    if plan[0] == "again":
+                        accepted = self.context.resume(request)
+                    else:
+                        accepted = self.context.finish(request, request["data"])
+                    self.accepted.append((accepted, open_still))
+                    self.accepted.append((self.context.finish(request, "again"), False))
                 outcomes.append(PENDING)
                 continue
             fails = isinstance(plan, set) and number in plan
@@ -356,22 +367,25 @@ class Model(RuleBasedStateMachine):
 
     @precondition(lambda self: self._busy())
     @rule(
-        index=st.integers(0, 5), which=st.sets(st.integers(0, 3), min_size=1), early=st.booleans()
+        index=st.integers(0, 5),
+        which=st.sets(st.integers(0, 3), min_size=1),
+        plan=st.sampled_from(["pend", "early", "again"]),
     )
-    def pend(self, index, which, early):
-        self._pend(index, which, early=early)
+    def pend(self, index, which, plan="pend"):
+        """Keep requests; ``early`` answers them before that is known, and ``again`` has them queued again."""
+        self._pend(index, which, plan)
 
     @precondition(lambda self: self._busy() and not self.closed)
-    @rule(index=st.integers(0, 5), ranges=RANGES, early=st.booleans())
-    def pend_while_it_is_reloaded(self, index, ranges, early):
-        self._pend(index, {0, 1}, lambda: self.reload(ranges, None, 0.0, (), False), early=early)
+    @rule(index=st.integers(0, 5), ranges=RANGES, plan=st.sampled_from(["pend", "early", "again"]))
+    def pend_while_it_is_reloaded(self, index, ranges, plan):
+        self._pend(index, {0, 1}, plan, lambda: self.reload(ranges, None, 0.0, (), False))
 
-    def _pend(self, index, which, during=None, *, early=False):
+    def _pend(self, index, which, plan, during=None):
         busy = self._busy()
         instance = self.instances[self.hands.index(busy[index % len(busy)])]
         backend = instance.backend.child
         batches = len(backend.seen)
-        self._end(index, ("early" if early else "pend", which), during)
+        self._end(index, (plan, which), during)
         if len(backend.seen) > batches:
             batch = [*enumerate(backend.seen[batches])]
             for entry in self.made:
@@ -495,6 +509,12 @@ class Model(RuleBasedStateMachine):
             assert told.count(id(entry.request)) == (times if entry.state == DONE else 0)
 
     @invariant()
+    def an_answer_is_accepted_once_while_somebody_waits_for_it(self):
+        for instance in self.instances:
+            for accepted, open_still in instance.backend.child.accepted:
+                assert accepted == open_still
+
+    @invariant()
     def errors_are_not_shared(self):
         errors = [id(e.error) for e in self.made if isinstance(e.error, HeadraceError)]
         assert len(errors) == len(set(errors))
@@ -513,7 +533,9 @@ class Model(RuleBasedStateMachine):
         if not hasattr(self, "scheduler"):
             return
         begun = sum(1 for entry in self.kept if entry.state == QUEUED)
-        assert self._count(QUEUED) - begun <= self.limits.queue_size
+        # What a backend keeps waits also where the queue is full; a newcomer takes the place of one that is shed.
+        made_way = sum(1 for entry in self.kept if isinstance(entry.error, OverloadedError))
+        assert self._count(QUEUED) - begun - made_way <= self.limits.queue_size
         if self.limits.queue_full != "wait":
             assert not self._count(OUTSIDE)
         if self._count(OUTSIDE):
@@ -754,7 +776,7 @@ def test_who_joins_a_batch_has_begun_with_it_also_when_it_is_resumed():
     joined = model.submit(1, 0, None)
     last = model.submit(8, 0, None)
     assert (first.state, joined.state, last.state) == (RUNNING, QUEUED, QUEUED)
-    model.pend(0, {1}, early=False)
+    model.pend(0, {1})
     assert (first.state, joined.state, last.state) == (DONE, PENDED, RUNNING)
     model.finish(0)
     model.answer(0, "resume")
@@ -775,7 +797,7 @@ def kept_by_hand(request=None):
     model.owners[entry] = owner
     model.made.append(entry)
     model.scheduler.submit(entry)
-    model.pend(0, {0}, early=False)
+    model.pend(0, {0})
     assert entry.state == PENDED
     return model, entry, model.instances[0].backend.child.context
 
@@ -820,7 +842,7 @@ def test_what_was_resumed_and_runs_while_the_node_is_reloaded_ends_with_its_batc
     assert entry.state == RUNNING
     reloaded(model)
     if again:
-        model.pend(0, {0}, early=False)
+        model.pend(0, {0})
     else:
         model.finish(0)
     has_one_outcome(model, entry, InstanceLostError if again else None)
@@ -844,8 +866,15 @@ def test_what_is_answered_while_the_node_is_reloaded_has_that_answer():
 def test_an_answer_that_was_accepted_in_a_batch_of_an_old_instance_is_the_outcome():
     model, entry, context = kept_by_hand()
     assert context.resume(entry.request)
-    model.pend_while_it_is_reloaded(0, [(1, 8)], early=True)
+    model.pend_while_it_is_reloaded(0, [(1, 8)], "early")
     has_one_outcome(model, entry)
+
+
+def test_what_was_to_be_resumed_after_the_last_batch_of_an_old_instance_has_ended():
+    model, entry, context = kept_by_hand()
+    assert context.resume(entry.request)
+    model.pend_while_it_is_reloaded(0, [(1, 8)], "again")
+    has_one_outcome(model, entry, InstanceLostError)
 
 
 def test_a_caller_has_the_answer_that_was_accepted_while_it_ran_an_old_instance():
@@ -857,6 +886,32 @@ def test_a_caller_has_the_answer_that_was_accepted_while_it_ran_an_old_instance(
     model.take_retired(0)
     assert free(model.scheduler) == model.scheduler.instances == model.instances[1:]
     model.teardown()
+
+
+def test_who_is_kept_makes_way_for_a_newcomer_where_the_queue_is_full():
+    model = Model()
+    model.start(True, [(1, 1), (1, 8)], 1, "shed_oldest", None, 0.0, (), False)
+    kept, busy, waits = (model.submit(weight, 0, None) for weight in (1, 8, 2))
+    model.pend(0, {0})
+    assert [kept.state, busy.state, waits.state] == [PENDED, RUNNING, QUEUED]
+    newcomer = model.submit(2, 0, None)
+    assert [waits.state, newcomer.state] == [QUEUED, QUEUED]
+    model.queue_bound_and_range_hold()
+    has_one_outcome(model, kept, OverloadedError)
+    assert [busy.error, waits.error, newcomer.error] == [None, None, None]
+
+
+def test_an_answer_to_who_has_given_up_is_refused_and_another_of_its_batch_has_its_own():
+    model = Model()
+    model.start(True, [(1, 8)], 6, "wait", None, 0.0, (1, 4), True)
+    gone, stays = model.submit(2, 0, None), model.submit(1, 0, None)
+    model.abandon(gone)
+    model.pend_while_it_is_reloaded(0, [(1, 8)], "early")
+    backend = model.instances[0].backend.child
+    assert [len(batch) for batch in backend.seen] == [3]  # with a copy that fills it up
+    refused = (False, False)
+    assert backend.accepted == [refused, refused, (True, True), refused]
+    has_one_outcome(model, stays)
 
 
 # A thread that owns its instance goes on with what waits.

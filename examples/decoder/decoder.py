@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +36,7 @@ class Begin(headrace.Backend):
     writes = ("result", "token", "state", "prompt", "text")
     rerun = True
 
-    def forward(self, batch):
+    def forward(self, batch: list[dict[str, Any]]) -> None:
         """Write what the first step reads."""
         for request in batch:
             prompt = request["data"]
@@ -71,11 +72,11 @@ class Letter(headrace.Backend):
     reads = ("data", "prompt", "text")
     writes = ("result", "token", "state", "prompt", "text", "end")
 
-    def init(self, options, context):
+    def init(self, options: Any, context: headrace.InitContext) -> None:
         """Take over how a character is given to the stream."""
         self.emit = context.emit
 
-    def forward(self, batch):
+    def forward(self, batch: list[dict[str, Any]]) -> None:
         """Write one character for each request, or read one of its prompt."""
         for request in batch:
             logits, request["state"] = request["data"]["logits"], request["data"]["stateN"]
@@ -91,7 +92,7 @@ class Letter(headrace.Backend):
                     request["end"] = True
             request["text"] = request["result"] = text
 
-    def choose(self, logits, seed, place):
+    def choose(self, logits: Any, seed: int | None, place: int) -> int:
         """Return the index of the next character."""
         if seed is None:
             return int(logits.argmax())

@@ -8,6 +8,7 @@ import contextlib
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -20,12 +21,12 @@ TEXT = codecs.decode(this.s, "rot13").partition("\n\n")[2] + "\n"  # the Zen of 
 WIDTH, PIECE, STREAMS = 96, 24, 16
 
 
-def sigmoid(values):
+def sigmoid(values: Any) -> Any:
     """Return the logistic function of an array."""
     return 1 / (1 + np.exp(-values))
 
 
-def start(letters, width, random):
+def start(letters: int, width: int, random: np.random.Generator) -> dict[str, Any]:
     """Return the weights before training: input, recurrence, output, each with its bias."""
     scale = 1 / np.sqrt(width)
     shapes = {"wx": (letters, 3 * width), "bx": (3 * width,), "wh": (width, 3 * width)}
@@ -36,7 +37,7 @@ def start(letters, width, random):
     }
 
 
-def step(weights, token, state):
+def step(weights: dict[str, Any], token: Any, state: Any) -> tuple[Any, tuple[Any, ...]]:
     """Return the next state, and what its gradient needs; token [n] int, state [n, width]."""
     from_x = weights["wx"][token] + weights["bx"]
     from_h = state @ weights["wh"] + weights["bh"]
@@ -46,7 +47,9 @@ def step(weights, token, state):
     return (1 - keep) * new + keep * state, (token, state, reset, keep, new, hn)
 
 
-def gradients(weights, tokens, state):
+def gradients(
+    weights: dict[str, Any], tokens: Any, state: Any
+) -> tuple[float, dict[str, Any], Any]:
     """Return loss, gradients and the last state; tokens [length + 1, n], state [n, width]."""
     kept, states = [], []
     for token in tokens[:-1]:
@@ -84,15 +87,14 @@ def gradients(weights, tokens, state):
     return loss, found, state
 
 
-def train(tokens, letters, steps, width=WIDTH, seed=0):
+def train(tokens: Any, letters: int, steps: int) -> tuple[dict[str, Any], float]:
     """Return weights and the last loss, after some steps of Adam over pieces of the text."""
-    random = np.random.default_rng(seed)
-    weights = start(letters, width, random)
+    weights = start(letters, WIDTH, np.random.default_rng(0))
     mean = {name: np.zeros_like(one) for name, one in weights.items()}
     square = {name: np.zeros_like(one) for name, one in weights.items()}
     length, loss = len(tokens), np.inf
     places = np.arange(STREAMS) * (length // STREAMS)
-    state = np.zeros((STREAMS, width), np.float32)
+    state = np.zeros((STREAMS, WIDTH), np.float32)
     for count in range(1, steps + 1):
         piece = tokens[(places + np.arange(PIECE + 1)[:, None]) % length]
         loss, found, state = gradients(weights, piece, state)
@@ -109,7 +111,7 @@ def train(tokens, letters, steps, width=WIDTH, seed=0):
     return weights, float(loss)
 
 
-def as_onnx(weights):
+def as_onnx(weights: dict[str, Any]) -> onnx.ModelProto:
     """Return the model of one step: token int64 [N], state float32 [N, W] -> logits [N, L], stateN [N, W]."""
     width, letters = weights["wo"].shape
     node = helper.make_node
@@ -149,7 +151,7 @@ def as_onnx(weights):
     return model
 
 
-def main():
+def main() -> None:
     """Train, and write made/decoder.onnx and made/letters.json beside this file."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=1500, help="steps of training")

@@ -290,7 +290,7 @@ class Keeping:
         if node is None:
             return False
         with node.section:
-            pending = node.pending
+            pending: Pending = node.pending
             entry = pending.known.get(id(request))
             if entry is None or entry.request is not request:
                 entry = pending.of(request)

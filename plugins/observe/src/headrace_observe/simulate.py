@@ -162,23 +162,29 @@ def _by_counts(
         links = node.links
         if not _depends_on_data(node) and not links.reposts:
             continue
-        all_of_them = came(name)
-        if (word := _iterates(node)) is not None:
-            found = word.options["limit"].value
-            steps = _count(times, name) / all_of_them
-            made[name] = replace(made[name], steps=max(1.0, steps), steps_most=found)
-        if links.otherwise:
-            made[name] = replace(made[name], share=_count(times, name) / all_of_them)
-        if links.each:
-            made[name] = replace(made[name], elements=_count(times, name) / all_of_them)
-        if links.reposts:
-            ways = tuple((one, _count(times, one) / all_of_them) for one in links.reposts)
-            most: dict[str, int] = {}
-            for one in node.tree.walk():
-                if one.target is not None:
-                    most[one.target] = max(most.get(one.target, 1), one.options["limit"].value)
-            made[name] = replace(made[name], reposts=ways, limits=most)
+        all_of_them = came(name)  # it says what cannot be simulated before a count is looked for
+        shares = _shares(node, times, _count(times, name), all_of_them)
+        made[name] = replace(made[name], **shares)
     return made
+
+
+def _shares(node: Node, times: Mapping[str, ServiceTimes], ran: int, came: float) -> dict[str, Any]:
+    """Return the rules that depend on data of a node that has run ``ran`` items for ``came`` requests."""
+    found: dict[str, Any] = {}
+    if (word := _iterates(node)) is not None:
+        found["steps"], found["steps_most"] = max(1.0, ran / came), word.options["limit"].value
+    if node.links.otherwise:
+        found["share"] = ran / came
+    if node.links.each:
+        found["elements"] = ran / came
+    if node.links.reposts:
+        found["reposts"] = tuple((one, _count(times, one) / came) for one in node.links.reposts)
+        limits: dict[str, int] = {}
+        for one in node.tree.walk():
+            if one.target is not None:
+                limits[one.target] = max(limits.get(one.target, 1), one.options["limit"].value)
+        found["limits"] = limits
+    return found
 
 
 def _depends_on_data(node: Node) -> bool:
