@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from hashlib import blake2b
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def content_of(request: Request, keys: Iterable[str]) -> bytes:
     Raises:
         UnknownContentError: A value is no bytes, text, number, None or array of numbers.
     """
-    digest = blake2b(digest_size=32)
+    digest = sha256(usedforsecurity=False)
     for key in keys:
         if key not in request:
             _add(digest, "absent", key.encode())
