@@ -35,6 +35,13 @@ def test_it_shows_every_version_and_alias(served):
     ]
 
 
+def test_a_folder_without_models_is_told(served):
+    (served / "empty").mkdir()
+    done = CliRunner().invoke(app, ["models", "served/empty"])
+    assert done.exit_code == 0
+    assert "there is no model in 'served/empty'" in done.stderr
+
+
 def test_its_json_is_the_status(served):
     done = CliRunner().invoke(app, ["models", "served", "--json"])
     found = json.loads(done.stdout)

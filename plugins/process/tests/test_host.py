@@ -461,6 +461,11 @@ def test_a_worker_that_is_not_there_is_told_with_the_line_to_start_it(host):
     assert "headrace worker --listen" in str(refused.value)
 
 
+def test_a_worker_without_tls_is_not_told_to_be_started(host, certificate):
+    with pytest.raises(SetupError, match="has one side TLS alone"):
+        headrace.pipe({**host, "tls_ca": certificate[0], "backend": "Host[Negative]"})
+
+
 @pytest.mark.parametrize("at", [["gpu1"], [], ["gpu1:port"], ["gpu1:70000"]])
 def test_addresses_that_are_none_are_refused_without_network(host, at):
     with pytest.raises(ConfigError, match=r"main\.at"):

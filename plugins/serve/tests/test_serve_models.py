@@ -204,6 +204,7 @@ def test_a_lazy_model_that_cannot_be_built_says_when_to_come_back(serving):
     answer = run(server)
     assert answer.json()["error"] == "model 'm' could not be built (SetupError)"
     assert int(answer.headers["retry-after"]) == 1
+    assert index(server)["m", "1"] == ("UNAVAILABLE", "its last build has failed")
     assert Says.built == 1
     failed.clear()
     now += 0.6
@@ -227,7 +228,7 @@ def test_a_load_builds_a_lazy_model_and_a_reload_keeps_what_is_built(serving):
     assert (said(server), Says.living) == ("one", 1)
 
 
-def test_a_watched_folder_with_a_half_written_file(serving, tmp_path):
+def test_a_watched_folder_with_a_half_written_file(serving, tmp_path, caplog):
     def write(name, text):
         (tmp_path / "new").write_text(text)
         (tmp_path / "new").replace(tmp_path / name)
@@ -240,6 +241,7 @@ def test_a_watched_folder_with_a_half_written_file(serving, tmp_path):
     until(lambda: "not updated" in models.status()["m"]["reason"])
     assert said(server) == "one"
     assert index(server)["m", "1"] == ("READY", "")
+    until(lambda: "model 'm:1': not updated: ConfigError" in caplog.text)
     write("m.toml", 'backend = "ServeSays(two)"')
     until(lambda: said(server) == "two")
     assert output(server) == "two"
@@ -374,7 +376,10 @@ def test_a_folder_without_models_and_one_that_is_wrong_are_told_at_once(tmp_path
     (tmp_path / "empty").mkdir()
     (tmp_path / "wrong").mkdir()
     (tmp_path / "wrong" / "m.toml").write_text("backend = ")
-    for folder, text in (("empty", "no model to serve"), ("wrong", "m.toml")):
+    for folder, text in (
+        ("empty", "no model to serve\\n  A folder has NAME.toml"),
+        ("wrong", "m.toml"),
+    ):
         done = subprocess.run(
             [sys.executable, "-m", "headrace", "serve", folder],
             cwd=tmp_path, capture_output=True, text=True, check=False,

@@ -95,7 +95,7 @@ def test_a_file_gives_what_it_describes(folder):
         ("nonsense = 1", "nonsense"),
         ("[sources.a]\nstride = 2", "sources.a.input: it is missing"),
         ('[sources.a]\ninput = "x"\nstrides = 2', "did you mean 'stride'"),
-        ('[sinks.a]\nkind = "SaveVide"', "kind is one of SaveVideo"),
+        ('[sinks.a]\nkind = "SaveVide"', "kind is one of SaveVideo.*, not 'SaveVide'"),
         ('[sinks.a]\nkind = "SaveVideo"\nfolders = "x"', "folders"),
         ("model = ", "cannot be read"),
     ],
@@ -279,6 +279,10 @@ def test_the_command_runs_a_file_and_its_arguments(folder):
     assert json.loads(done.stdout)["sources"]["yard.mp4"]["delivered"] == 9
     assert (folder / "saved" / "yard.mp4").is_file()
     assert len((folder / "more.jsonl").read_text().splitlines()) == 10
+    (folder / "video.mp4").write_bytes(b"\x00\xe2\x00")
+    done = command("video.mp4", cwd=folder)
+    assert done.returncode == 2
+    assert "the configuration comes first" in done.stderr
     done = command("nowhere.toml", cwd=folder)
     assert done.returncode == 2
     assert "cannot be read" in done.stderr

@@ -59,6 +59,10 @@ def models(
                 print_json(found)
             else:
                 _print_table(found)
+            if not found:
+                print_message(
+                    f"there is no model in {folder!r}: no NAME.toml, no NAME/VERSION.toml"
+                )
             if watch:
                 _watch(held, json=json)
                 return INTERRUPTED
@@ -96,7 +100,7 @@ def _print_table(found: dict[str, dict[str, Any]]) -> None:
     for name, one in found.items():
         if "shares" in one:
             shares = ", ".join(f"{target} {share:.0%}" for target, share in one["shares"].items())
-            rows.append((name, one["state"], "", one["reason"] or shares))
+            rows.append((name, one["state"], "", "; ".join(filter(None, (shares, one["reason"])))))
         else:
             versions = one["versions"].items()
             rows += [(f"{name}:{n}", *(each[key] for key in _COLUMNS)) for n, each in versions]

@@ -23,11 +23,13 @@ class UnknownModelError(HeadraceError, KeyError):
 
     code = "unknown_model"
 
-    def __init__(self, name: str, known: Iterable[str] = ()) -> None:
+    def __init__(self, name: str, known: Iterable[str] = (), *, alias: str | None = None) -> None:
+        """Say what is not there; ``alias`` is the alias that has it as a target."""
         self.name = name
         self.known = tuple(known)
         near = difflib.get_close_matches(name[:200], self.known, n=1)
-        text = f"there is no model {name[:200]!r}"
+        text = "" if alias is None else f"the alias {alias!r} has an unknown target: "
+        text += f"there is no model {name[:200]!r}"
         if near:
             text += f"; did you mean {near[0]!r}?"
         elif self.known:

@@ -295,7 +295,7 @@ class Operations(Requests):
             short, number = split(name)
             if short not in models or (number is not None and number not in models[short].places):
                 places = [f"{one}:{n}" for one, model in models.items() for n in model.places]
-                raise UnknownModelError(name, [*models, *places])
+                raise UnknownModelError(name, [*models, *places], alias=alias)
         return shares
 
     def _model(self, name: str) -> Model:
@@ -344,14 +344,20 @@ class Operations(Requests):
         """Return the state of every model and alias."""
         found = {name: model.status() for name, model in list(self._models.items())}
         for alias, shares in self._shares.items():
-            states = []
+            states, reasons = [], []
             for name in shares.shares:
                 model, number = split(name)
                 one = found.get(model, {})
                 one = one if number is None else one.get("versions", {}).get(number, {})
                 states.append(one.get("state", "unloaded"))
+                if states[-1] != "ready":
+                    reasons.append(f"{name!r} is {states[-1]}")
             worst = next((one for one in states if one != "ready"), "ready")
-            found[alias] = {"state": worst, "reason": "", "shares": dict(shares.shares)}
+            found[alias] = {
+                "state": worst,
+                "reason": "; ".join(reasons),
+                "shares": dict(shares.shares),
+            }
         return found
 
     def _check_open(self) -> None:

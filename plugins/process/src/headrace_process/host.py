@@ -170,7 +170,11 @@ class Host(Apart):
                 )
                 raise SetupError(what, hint=hint) from error
             if isinstance(error, (OSError, EOFError, ValueError)):
-                hint = f"Start it there: headrace worker --listen {address} --secret-file FILE"
+                hint = (
+                    f"Start it there: headrace worker --listen {address} --secret-file FILE"
+                    if connection is None
+                    else "Something listens there: has one side TLS alone, is the certificate by tls_ca, is it a worker?"
+                )
                 raise SetupError(f"no worker answers at {address}: {error}", hint=hint) from error
             raise
         return connection

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 import headrace
-from headrace.errors import ConfigError, HeadraceError
+from headrace.errors import ConfigError, HeadraceError, Problem
 from headrace_vision.inputs import is_place
 from headrace_vision.lanes import VideoModel, check_model
 from headrace_vision.network import check_address, is_address
@@ -45,6 +45,11 @@ def load(path: str | os.PathLike[str]) -> VisionConfig:
     file = Path(path)
     try:
         table = tomllib.loads(file.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        hint = "headrace video CONFIG INPUT: the configuration comes first, then what it reads."
+        raise ConfigError(
+            Problem("vision", f"{file} cannot be read: it is no text, so no vision.toml", hint=hint)
+        ) from error
     except (OSError, ValueError) as error:
         raise ConfigError(f"{file} cannot be read: {error}") from error
     try:
@@ -60,8 +65,11 @@ def load(path: str | os.PathLike[str]) -> VisionConfig:
 
 
 def _said(error: Any) -> str:
-    is_missing = error["type"] == "missing"
-    return "it is missing" if is_missing else str(error["msg"]).removeprefix("Value error, ")
+    if error["type"] == "missing":
+        return "it is missing"
+    if error["type"] == "kind" and "kind" in error["input"]:
+        return f"{error['msg']}, not {error['input']['kind']!r}"
+    return str(error["msg"]).removeprefix("Value error, ")
 
 
 def _problem(place: tuple[Any, ...], text: str) -> str:

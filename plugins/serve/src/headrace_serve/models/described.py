@@ -154,8 +154,12 @@ def index(service: Service, *, only_ready: bool = False) -> list[dict[str, str]]
         for alias, shares in service.aliases().items():
             reason = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
             rows.append({"name": alias, "version": "", "state": "ALIAS", "reason": reason})
-        late = {"state": "UNAVAILABLE", "reason": "its first request builds it"}
-        rows += [{"name": n, "version": v, **late} for n, v in sorted(models.lazy)]
+        for name, version in sorted(models.lazy):
+            failed = service.following.last_build_failed(name, version)
+            reason = "its last build has failed" if failed else "its first request builds it"
+            rows.append(
+                {"name": name, "version": version, "state": "UNAVAILABLE", "reason": reason}
+            )
         loading = {"state": "LOADING", "reason": ""}
         rows += [{"name": n, "version": v, **loading} for n, v in sorted(models.loading)]
     for model in models:

@@ -260,7 +260,8 @@ def read_served(
     else:
         pairs = [one for one in _pairs(models) if only in (None, one[0])]
     if not pairs:
-        raise ConfigError(Problem("serve", "there is no model to serve"))
+        hint = "A folder has NAME.toml or NAME/VERSION.toml, a serving file a table [models.NAME]."
+        raise ConfigError(Problem("serve", "there is no model to serve", hint=hint))
     for name, version, value in pairs:
         if not _NAME.fullmatch(name) or name == _STATISTICS:
             hint = "Use A-Z a-z 0-9 _ . -, and not 'stats' alone: NAME=CONFIG."

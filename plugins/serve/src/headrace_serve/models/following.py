@@ -68,7 +68,7 @@ class Following:
 
     def _changed(self, source: Any, change: Change) -> None:
         """Take a change, in the thread that makes it and that waits for this."""
-        if change.state == "failed":
+        if change.reason and change.state in {"failed", "ready"}:  # ready: its update has failed
             logger.warning("model %r: %s", f"{change.name}:{change.version}", change.reason)
         if change.state != "loading":
             self._sync(source, change.name, change.replaces)
@@ -106,13 +106,26 @@ class Following:
 
     def build(self, name: str, version: str) -> NotBuiltError:
         """Have a model built without waiting, unless its last build has just failed; return what clients are told."""
-        catalogue = self._service.models
-        given = catalogue.lazy[name, version].config
-        source = given.manager if isinstance(given, Later) else catalogue.held.models
+        source = self._source_of(name, version)
         try:
             source.wake(f"{name}:{version}")
         except HeadraceError as error:
-            known = source.status().get(name, {}).get("versions", {}).get(version, {})
+            known = _status(source, name, version)
             why = f"could not be built ({type(error).__name__})"
             return NotBuiltError(name, version, why, math.ceil(known.get("retry_after_s") or 1))
         return NotBuiltError(name, version)
+
+    def last_build_failed(self, name: str, version: str) -> bool:
+        """Return whether a lazy model was asked for, and could not be built."""
+        return _status(self._source_of(name, version), name, version).get("state") == "failed"
+
+    def _source_of(self, name: str, version: str) -> Any:
+        """Return what builds a lazy model."""
+        catalogue = self._service.models
+        given = catalogue.lazy[name, version].config
+        return given.manager if isinstance(given, Later) else catalogue.held.models
+
+
+def _status(source: Any, name: str, version: str) -> dict[str, Any]:
+    found: dict[str, Any] = source.status().get(name, {}).get("versions", {}).get(version, {})
+    return found
