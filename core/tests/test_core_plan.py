@@ -10,6 +10,7 @@ import loading
 import pytest
 
 import headrace
+from headrace._registry.discovery import KNOWN_POLICIES
 from headrace.errors import SetupError
 
 made: list[str] = []
@@ -970,6 +971,15 @@ def test_the_policies_of_core_alone_are_named_with_its_name_before_them():
     headrace.register(Patient)
     loading.load({"backend": "X", "batch_policy": "headrace:greedy"})
     assert problem("X", batch_policy="headrace:Patient").code == "unknown_policy"
+
+
+def test_a_policy_of_a_plugin_that_is_not_installed_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(KNOWN_POLICIES, "Elsewhere", "headrace-elsewhere")
+    for text in ("Elsewhere", "Elsewhere(most=3)", "elsewhere:Elsewhere"):
+        hint = problem("X", batch_policy=text).hint
+        assert (
+            "It comes with headrace-elsewhere. Install it: pip install headrace-elsewhere" in hint
+        )
 
 
 def test_positional_args_of_a_definition_are_pointed_at():

@@ -15,7 +15,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from headrace._portable import nearest, without_locals
+from headrace._portable import nearest, shown, without_locals
 from headrace._scheduling.cycles import held_here
 from headrace._scheduling.entry import (
     DONE,
@@ -266,6 +266,8 @@ class Keeping:
         return parts is not None and parts.begun
 
     def _called(self, name: str) -> Any:
+        if not isinstance(name, str):
+            raise TypeError(f"context.resume: a node is named by a text, got {shown(name)}")
         nodes = self._nodes()
         called = nodes.get(f"node.{name}")
         what, hint = f"no node is called {name!r}", None
@@ -335,9 +337,14 @@ class Keeping:
         scheduler.enqueue(other, internal=True)
         return True
 
-    @reentrant()
     def on_end(self, request: Request, function: Callable[[Request], object]) -> None:
         """Have a holder told of the end of a request: see `headrace.InitContext`."""
+        if not callable(function):
+            raise TypeError(f"context.on_end: a function is told of the end, got {shown(function)}")
+        self._told(request, function)
+
+    @reentrant()
+    def _told(self, request: Request, function: Callable[[Request], object]) -> None:
         node = self._node()
         if node is not None:
             with node.section:
