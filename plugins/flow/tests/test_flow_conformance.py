@@ -1,17 +1,25 @@
 """Each word keeps every rule of the contract; pytest collects a test per rule and class."""
 
 from headrace_flow.conformance import (
+    CacheConformance,
+    ConcurrencyConformance,
     ObserverConformance,
+    OnceConformance,
     QueueConformance,
     RecvConformance,
     SendConformance,
+    ShadowConformance,
     StateFulConformance,
 )
 
 __all__ = [
+    "CacheConformance",
+    "ConcurrencyConformance",
     "ObserverConformance",
+    "OnceConformance",
     "QueueConformance",
     "RecvConformance",
     "SendConformance",
+    "ShadowConformance",
     "StateFulConformance",
 ]

@@ -22,7 +22,18 @@ else:
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 GIVES = re.compile(r"``(\S[^`]*)`` gives ``(.+)``::\n\n((?: +.*\n?)+)")
-WORDS = ("Iterate", "Observer", "Queue", "Recv", "Send", "StateFul")
+WORDS = (
+    "Cache",
+    "Concurrency",
+    "Iterate",
+    "Observer",
+    "Once",
+    "Queue",
+    "Recv",
+    "Send",
+    "Shadow",
+    "StateFul",
+)
 POLICIES = ("Alike", "Budget")
 
 

@@ -37,6 +37,27 @@ class AddSub(headrace.Backend):
                 request["result"] = {"OUTPUT0": first + second, "OUTPUT1": first - second}
 
 
+@headrace.register("ServeRepeat")
+class Repeat(headrace.Backend):
+    """Gives each number of IN as a response of its own, after as many milliseconds as DELAY says."""
+
+    reads = ("IN", "DELAY")
+
+    def init(self, options, context):
+        self.context = context
+
+    def forward(self, batch):
+        (request,) = batch
+        pause = threading.Event()
+        for place, (number, delay) in enumerate(zip(request["IN"], request["DELAY"], strict=True)):
+            if self.context.unwanted(request):
+                break
+            pause.wait(delay / 1e3)
+            part = {"OUT": np.array([number]), "IDX": np.array([place], np.uint32)}
+            self.context.emit(request, part)
+        request["result"] = None
+
+
 def ports(names, datatype, shape, **more):
     return {name: {"datatype": datatype, "shape": shape, **more} for name in names}
 
@@ -59,6 +80,16 @@ def models():
             "inputs": ports(("INPUT0",), "BYTES", [-1, -1], each=False),
             "outputs": ports(("OUTPUT0",), "BYTES", [-1, -1]),
         },
+    }
+    found["repeat_int32"] = {
+        "config": {"backend": "ServeRepeat"},
+        "inputs": {
+            **ports(("IN",), "INT32", [-1]),
+            **ports(("DELAY",), "UINT32", [-1]),
+            **ports(("WAIT",), "UINT32", [1]),
+        },
+        "outputs": {**ports(("OUT",), "INT32", [1]), **ports(("IDX",), "UINT32", [1])},
+        "decoupled": True,
     }
     for datatype in DATATYPES:
         found[f"same_{datatype.lower()}"] = {

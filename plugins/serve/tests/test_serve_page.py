@@ -32,7 +32,7 @@ def test_the_first_commands(tmp_path, start):
     (tmp_path / "size.toml").write_text(configuration)
     (tmp_path / "photo.jpg").write_bytes(bytes(48213))
     process, url = start(*serve_command("size="), cwd=tmp_path)
-    (asking,) = [shlex.split(one) for one in COMMANDS if one.startswith("curl")]
+    (asking,) = [shlex.split(one) for one in COMMANDS if one.startswith("curl --data-binary")]
     asking[-1] = asking[-1].replace("http://localhost:8000", url)
     printed = subprocess.run(asking, cwd=tmp_path, capture_output=True, timeout=240).stdout.decode()
     assert f"`{printed}`" in README
@@ -40,8 +40,23 @@ def test_the_first_commands(tmp_path, start):
     assert process.wait(300) == 0
 
 
+@pytest.mark.skipif(not shutil.which("curl"), reason="needs curl")
+def test_the_parts_of_an_answer(tmp_path, start):
+    blocks = re.findall(r"```(?:python|toml)\n(# (words\.\w+)\n.*?)```", README, re.DOTALL)
+    assert [name for _, name in blocks] == ["words.py", "words.toml"]
+    for text, name in blocks:
+        (tmp_path / name).write_text(text)
+    process, url = start(*serve_command("words.toml"), cwd=tmp_path)
+    (asking,) = [shlex.split(one) for one in COMMANDS if one.startswith("curl -N")]
+    asking[-1] = asking[-1].replace("http://localhost:8000", url)
+    printed = subprocess.run([*asking, "-s"], capture_output=True, timeout=240).stdout.decode()
+    assert f"```text\n{printed}```" in README
+    process.terminate()
+    assert process.wait(300) == 0
+
+
 def test_the_program_of_the_page_prints_what_it_says():
-    (program,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    (program,) = re.findall(r"```python\n(from urllib.*?)```", README, re.DOTALL)
     shown = program.strip().rpartition("# ")[2]
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=240

@@ -245,6 +245,31 @@ def grpc_stream(http, grpc):
         client.stop_stream()
 
 
+def repeated(count, first):
+    """Return the inputs of the decoupled model that gives back ``count`` numbers, each in a response of its own."""
+    numbers = np.arange(first, first + count, dtype=np.int32)
+    delays = np.ones(count, np.uint32)
+    return [
+        tensor(over_grpc, "IN", numbers, "INT32"),
+        tensor(over_grpc, "DELAY", delays, "UINT32"),
+        tensor(over_grpc, "WAIT", np.ones(1, np.uint32), "UINT32"),
+    ]
+
+
+def grpc_custom_repeat(http, grpc):
+    """The example of decoupled models: one request, ten responses."""
+    answers = queue.Queue()
+    with over_grpc.InferenceServerClient(grpc) as client:
+        client.start_stream(callback=lambda result, error: answers.put((result, error)))
+        outputs = [over_grpc.InferRequestedOutput("OUT")]
+        client.async_stream_infer("repeat_int32", repeated(10, 100), outputs=outputs)
+        for number in range(100, 110):
+            result, error = answers.get(timeout=60)
+            assert error is None, error
+            same(result.as_numpy("OUT"), np.array([number], np.int32))
+        client.stop_stream()
+
+
 def grpc_stub(http, grpc):
     """The examples that fill in the messages themselves: raw bytes, and typed contents."""
     import grpc as library
@@ -420,8 +445,8 @@ async def grpc_aio(http, grpc):
 
 SYNC = (
     http_health_and_metadata, grpc_health_and_metadata, http_infer, http_compression, http_async,
-    grpc_infer, grpc_compression, grpc_async, grpc_stream, grpc_stub, strings, datatypes,
-    requests_used_again, refusals_by_name,
+    grpc_infer, grpc_compression, grpc_async, grpc_stream, grpc_custom_repeat, grpc_stub, strings,
+    datatypes, requests_used_again, refusals_by_name,
 )  # fmt: skip
 AIO = (http_aio, grpc_aio)
 

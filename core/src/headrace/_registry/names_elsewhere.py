@@ -7,7 +7,7 @@ BACKENDS = {
         "CropMat CvtColorMat DecodeMat EncodeMat LetterBoxMat Mat2Tensor NMS "
         "PerspectiveCropMat ResizeMat Tensor2Mat TopLeftResizeMat UnletterBox "
     ),
-    "headrace-flow": "Iterate Observer Queue Recv Send StateFul",
+    "headrace-flow": "Cache Concurrency Iterate Observer Once Queue Recv Send Shadow StateFul",
     "headrace-observe": "Benchmark",
     "headrace-ort": "OnnxTensor",
     "headrace-process": "Host Process",

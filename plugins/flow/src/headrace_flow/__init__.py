@@ -2,6 +2,7 @@
 
 The words are `Queue`, `Send`, `Recv`, `Observer`, `StateFul`, `Iterate`; beside them stands `KVStorage`. The policies are
 `Alike` and `Budget`.
+Around any expression stand `Cache`, `Once`, `Concurrency` and `Shadow`.
 
 Nothing is imported until it is used: ``import headrace_flow`` loads no pydantic.
 """
@@ -13,8 +14,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headrace_flow.alike import Alike
     from headrace_flow.budget import Budget
+    from headrace_flow.cache import Cache
+    from headrace_flow.concurrency import Concurrency
     from headrace_flow.iterate import Iterate
+    from headrace_flow.once import Once
     from headrace_flow.queues import Observer, Queue, Recv, Send
+    from headrace_flow.shadow import Shadow
     from headrace_flow.stateful import StateFul
     from headrace_flow.storage import KVStorage
 
@@ -23,12 +28,16 @@ __version__ = "0.1.0"
 __all__ = [
     "Alike",
     "Budget",
+    "Cache",
+    "Concurrency",
     "Iterate",
     "KVStorage",
     "Observer",
+    "Once",
     "Queue",
     "Recv",
     "Send",
+    "Shadow",
     "StateFul",
     "__version__",
 ]
@@ -36,8 +45,12 @@ __all__ = [
 _HOME = {
     "Alike": "alike",
     "Budget": "budget",
+    "Cache": "cache",
+    "Concurrency": "concurrency",
     "Iterate": "iterate",
     "KVStorage": "storage",
+    "Once": "once",
+    "Shadow": "shadow",
     "StateFul": "stateful",
     **dict.fromkeys(("Observer", "Queue", "Recv", "Send"), "queues"),
 }

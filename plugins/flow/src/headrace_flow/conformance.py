@@ -10,11 +10,15 @@ if TYPE_CHECKING:
     from headrace.keys import Request
 
 __all__ = [
+    "CacheConformance",
+    "ConcurrencyConformance",
     "IterateConformance",
     "ObserverConformance",
+    "OnceConformance",
     "QueueConformance",
     "RecvConformance",
     "SendConformance",
+    "ShadowConformance",
     "StateFulConformance",
 ]
 
@@ -66,6 +70,34 @@ class QueueConformance(ObserverConformance):
 
     expression = "Queue(q,max=8)"
     inside = _Declared
+
+
+class CacheConformance(BackendConformance):
+    """`Cache`, around what gives the text that it is given."""
+
+    expression = "Cache(entries=100)[Identity]"
+
+    def make_item(self, k: int) -> Request:
+        """Return a text that no other request has."""
+        return {"data": f"text {k}"}
+
+
+class OnceConformance(CacheConformance):
+    """`Once`, around what gives the text that it is given."""
+
+    expression = "Once[Identity]"
+
+
+class ConcurrencyConformance(CacheConformance):
+    """`Concurrency`, around what gives the text that it is given."""
+
+    expression = "Concurrency(name=kit,most=1)[Identity]"
+
+
+class ShadowConformance(CacheConformance):
+    """`Shadow`, of two that give the text that they are given."""
+
+    expression = "Shadow(share=1)[Identity,Identity]"
 
 
 class StateFulConformance(BackendConformance):

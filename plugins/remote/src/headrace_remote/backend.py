@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import NotRequired, TypedDict
 
 import headrace
-from headrace.errors import RequestError
+from headrace.errors import DeadlineExceededError, RequestError
 from headrace_remote.options import RemoteOptions
 
 if TYPE_CHECKING:
@@ -27,6 +27,9 @@ class _Reads(TypedDict):
     data: NotRequired[Any]
     request_id: NotRequired[Any]
     context: NotRequired[Any]
+    sequence_id: NotRequired[Any]
+    sequence_start: NotRequired[Any]
+    sequence_end: NotRequired[Any]
 
 
 class Remote(headrace.Backend):
@@ -42,6 +45,10 @@ class Remote(headrace.Backend):
             configuration calls optional have the keys with their names, and are sent for requests that bring them.
         request_id: Travels as ``id``, with commas between those of a batch.
         context: Its ``traceparent`` travels in the metadata; of a batch the first one.
+        sequence_id: The sequence whose state the server keeps: a number other than 0, or a text. The request travels
+            alone, always to the same one of ``urls``.
+        sequence_start: Whether it is the first one of its sequence.
+        sequence_end: Whether it is the last one.
     Writes:
         result: The array of the only output, or a dict of arrays by output name; without batch axis if the request
             brought one sample. Of BYTES outputs bytes, with ``text`` str, or what JSON text holds. New memory.
@@ -51,7 +58,7 @@ class Remote(headrace.Backend):
     Raises:
         InputError: A key is missing, dtype, shape or number of rows do not fit, or the server says so.
         OverloadedError: Every server refused it, because it has too much to do.
-        DeadlineExceededError: ``timeout_ms`` is over, or the server says so.
+        DeadlineExceededError: The time of the request or ``timeout_ms`` is over, or the server says so.
         ServersAwayError: No server could be reached.
         ConnectionLostError: The connection broke after the request was sent, and ``rerun`` is not set.
         BackendError: The server failed.
@@ -67,6 +74,7 @@ class Remote(headrace.Backend):
 
     _model: RemoteModel
     _options: RemoteOptions
+    _context: headrace.InitContext
 
     def init(self, options: RemoteOptions, context: headrace.InitContext) -> None:
         """Connect to the servers, once for all instances of the node, and read the model's metadata.
@@ -76,16 +84,19 @@ class Remote(headrace.Backend):
         """
         from headrace_remote import remote_model, sending, values
 
-        self._options = options
+        self._options, self._context = options, context
         key = options.key and options.key.get_secret_value()  # which the dump hides
         name = ("headrace_remote", options.model_dump_json(), key)
         self._model = context.shared.get_or_create(
             name, lambda: remote_model.open_model(options, context.logger)
         )
+        shown = ("remote", context.node_name)
+        context.pipeline.get_or_create(shown, remote_model.Presences).add(self._model)
         self._read = values.read_item
         self._group_of = values.group_of
         self._may_go_alone = sending.may_go_alone
-        keys: dict[str, Any] = dict.fromkeys(("request_id", "context"), NotRequired[Any])
+        known = ("request_id", "context", *values.SEQUENCE)
+        keys: dict[str, Any] = dict.fromkeys(known, NotRequired[Any])
         for port in self._model.signature.inputs:
             keys[port.key] = NotRequired[Any] if port.optional else Any
         typed_dict: Any = TypedDict
@@ -93,11 +104,20 @@ class Remote(headrace.Backend):
         self.max = self._model.signature.max_rows
 
     def forward(self, batch: list[Request]) -> list[Exception | None] | None:
-        """Send all valid requests, those that may share a call in one."""
-        until = time.monotonic() + self._options.timeout_ms / 1000
+        """Send all valid requests, those that may share a call in one.
+
+        A call may take as long as the one of its requests that has the most time. Requests whose own time is over, and
+        those that nobody waits for, are not sent.
+        """
+        ours = time.monotonic() + self._options.timeout_ms / 1000
+        times = [self._until(request, ours) for request in batch]
+        self._model.wait(max(times))
         outcomes: list[Exception | None] = [None] * len(batch)
         groups: dict[Any, list[tuple[int, Item]]] = {}
         for place, request in enumerate(batch):
+            if self._is_over(request, times[place], ours):
+                outcomes[place] = _over()
+                continue
             try:
                 item = self._read(request, self._model.signature)
             except RequestError as error:
@@ -107,28 +127,48 @@ class Remote(headrace.Backend):
                     (place, item)
                 )
         for members in groups.values():
-            self._run(batch, members, outcomes, until)
+            self._run(batch, members, outcomes, times, ours)
         return outcomes if any(outcomes) else None
+
+    def _until(self, request: Request, ours: float) -> float:
+        """Return when a request must have its answer: at its own deadline, or at the end of ``timeout_ms``."""
+        own = self._context.deadline(request)
+        return ours if own is None or own > ours else own
+
+    def _is_over(self, request: Request, until: float, ours: float) -> bool:
+        """Return whether nobody waits for a request any more."""
+        return (until < ours and until <= time.monotonic()) or self._context.unwanted(request)
 
     def _run(
         self,
         batch: Sequence[Request],
         members: Sequence[tuple[int, Item]],
         outcomes: list[Exception | None],
-        until: float,
+        times: Sequence[float],
+        ours: float,
     ) -> None:
         """Send items that share a call, and write their results and errors."""
         requests = [batch[place] for place, _ in members]
+        until = max([times[place] for place, _ in members])
         try:
-            results = self._model.run([item for _, item in members], requests, until)
+            results = self._model.run(
+                [item for _, item in members], requests, until, whole=until == ours
+            )
         except RequestError as error:
             if len(members) > 1 and self._options.rerun and self._may_go_alone(error):
                 for one in members:
-                    self._run(batch, [one], outcomes, until)
+                    place = one[0]
+                    if self._is_over(batch[place], times[place], ours):
+                        outcomes[place] = _over()
+                    else:
+                        self._run(batch, [one], outcomes, times, ours)
                 return
             results = [error] * len(members)
+        now = time.monotonic()
         for (place, _), result in zip(members, results, strict=True):
-            if isinstance(result, RequestError):
+            if times[place] <= now and times[place] < ours:
+                outcomes[place] = _over()
+            elif isinstance(result, RequestError):
                 outcomes[place] = result
             else:
                 batch[place]["result"] = result
@@ -136,3 +176,7 @@ class Remote(headrace.Backend):
     def describe(self) -> dict[str, Any]:
         """Return the servers with their state, the software, and the inputs and outputs."""
         return self._model.describe()
+
+
+def _over() -> DeadlineExceededError:
+    return DeadlineExceededError("the time of the request is over, or nobody waits for it")

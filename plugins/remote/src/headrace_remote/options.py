@@ -53,8 +53,8 @@ class RemoteOptions(headrace.Options):
     timeout_ms: float = Field(
         60_000,
         gt=0,
-        description="How long a batch may take with all its attempts, in milliseconds; it travels as "
-        "the deadline of each call.",
+        description="How long a batch may take with all its attempts at most, in milliseconds, where its "
+        "requests have no less time; it travels as the deadline of each call.",
     )
     priority: int = Field(
         0,
@@ -75,7 +75,7 @@ class RemoteOptions(headrace.Options):
     when_away: Literal["wait", "refuse"] = Field(
         "wait",
         description="What happens while no server can be reached: requests wait for one until "
-        "`timeout_ms` is over, or are refused at once.",
+        "their time is over, or are refused at once.",
     )
     failures: int = Field(
         3,

@@ -158,11 +158,22 @@ class Pool(Generic[S]):
             server.breaker.failed(at_once=at_once)
             self._changed.notify_all()
 
-    def wait(self, until: float) -> bool:
-        """Wait until a server is there; False if none is at the time ``until`` of the clock, or the pool is closed."""
+    @property
+    def away(self) -> bool:
+        """Whether no server is there."""
+        return all(one.breaker.away for one in self.servers)
+
+    def wait(self, until: float, only: S | None = None) -> bool:
+        """Wait until a server is there; False if none is at the time ``until`` of the clock, or the pool is closed.
+
+        Args:
+            until: The time on the clock.
+            only: The server that must be there; default: any.
+        """
+        among = self.servers if only is None else [only]
         with self._changed:
             while not self._closed:
-                if any(not one.breaker.away for one in self.servers):
+                if any(not one.breaker.away for one in among):
                     return True
                 left = until - self._clock()
                 if left <= 0:

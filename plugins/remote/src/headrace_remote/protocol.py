@@ -38,7 +38,9 @@ _MESSAGES: Final = {
     "repeated TensorMetadata inputs 4, repeated TensorMetadata outputs 5",
     "ModelConfigRequest": _NAMED,
     "ModelConfigResponse": "ModelConfig config 1",
-    "ModelConfig": "int32 max_batch_size 4, repeated ModelInput input 5",
+    "ModelConfig": "int32 max_batch_size 4, repeated ModelInput input 5, "
+    "ModelTransactionPolicy model_transaction_policy 19",
+    "ModelTransactionPolicy": "bool decoupled 1",
     "ModelInput": "string name 1, repeated int64 dims 4, bool optional 8",
     "ModelInferRequest": "string model_name 1, string model_version 2, string id 3, "
     "repeated Parameter parameters 4, repeated Tensor inputs 5, repeated RequestedOutput outputs 6, "

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import BackendError, RequestError
 from headrace_remote.pool import Breaker, Pool
 from headrace_remote.protocol import message
-from headrace_remote.sending import Sender, errors_of_rows
+from headrace_remote.sending import Call, Sender, errors_of_rows
 from headrace_remote.servers import (
     Server,
     connect,
@@ -19,7 +20,7 @@ from headrace_remote.servers import (
     warn_of_plain_text,
 )
 from headrace_remote.signature import DTYPES, Signature, read_signature
-from headrace_remote.values import Item, result_of
+from headrace_remote.values import Item, Sequenced, result_of
 from headrace_remote.wire import Reader, Writer
 
 if TYPE_CHECKING:
@@ -28,7 +29,29 @@ if TYPE_CHECKING:
 
     from headrace_remote.options import RemoteOptions
 
-__all__ = ["RemoteModel", "open_model"]
+__all__ = ["Presences", "RemoteModel", "open_model"]
+
+
+_PROBED: Final = "headrace-remote"
+"""The sequence of a call without elements."""
+
+
+class Presences:
+    """What ``stats()`` says of the servers of a node; any number of threads may use it."""
+
+    def __init__(self) -> None:
+        self._models: list[RemoteModel] = []
+        self._lock = threading.Lock()
+
+    def add(self, model: RemoteModel) -> None:
+        """Show a model until it is closed."""
+        with self._lock:
+            others = [one for one in self._models if not one.closed and one is not model]
+            self._models = [*others, model]
+
+    def statistics(self) -> list[dict[str, Any]]:
+        """Return `RemoteModel.presence` of each open model."""
+        return [one.presence() for one in self._models if not one.closed]
 
 
 class RemoteModel:
@@ -66,8 +89,18 @@ class RemoteModel:
             waits=options.when_away == "wait",
         )
 
+    def wait(self, until: float) -> None:
+        """While no server is there and requests wait for one, wait for it, at most until a time of the clock."""
+        if self._pool.away and self._options.when_away == "wait":
+            self._pool.wait(until)
+
     def run(
-        self, items: Sequence[Item], requests: Sequence[Mapping[str, Any]], until: float
+        self,
+        items: Sequence[Item],
+        requests: Sequence[Mapping[str, Any]],
+        until: float,
+        *,
+        whole: bool = True,
     ) -> list[Any]:
         """Send items of the same shapes in one call.
 
@@ -75,6 +108,7 @@ class RemoteModel:
             items: What the requests send.
             requests: The requests; ``request_id`` and ``context`` are read.
             until: The deadline, on the clock of ``time.monotonic()``.
+            whole: Whether it is `timeout_ms` that ends then, and no request's own time.
 
         Returns:
             For each item its result, or its error.
@@ -84,7 +118,11 @@ class RemoteModel:
         """
         data = self._writer.write(items, _identifier(requests))
         rows = sum([item.rows for item in items])
-        answer, url = self._sender.send(data, until, self._with_trace(requests), rows)
+        sequence = items[0].sequence
+        servers = self._pool.servers
+        only = None if sequence is None else servers[sequence.choose(len(servers))]
+        call = Call(data, until, self._with_trace(requests), rows, whole, only)
+        answer, url = self._sender.send(call)
         try:
             found = self._reader.read(answer)
             failed = errors_of_rows(url, found.errors)
@@ -122,9 +160,21 @@ class RemoteModel:
                     return (*self._metadata, ("traceparent", value))
         return self._metadata
 
-    def describe(self) -> dict[str, Any]:
-        """Return the servers with their state, the software, and the inputs and outputs."""
-        servers = [
+    @property
+    def closed(self) -> bool:
+        """Whether the connections were ended."""
+        return self._pool.closed
+
+    def presence(self) -> dict[str, Any]:
+        """Return the name of the model, whether a server is there, and the servers with their state."""
+        return {
+            "model": self._options.model,
+            "ready": not self._pool.away,
+            "servers": self._servers(),
+        }
+
+    def _servers(self) -> list[dict[str, Any]]:
+        return [
             {
                 "url": one.url,
                 "state": "away" if one.breaker.away else "there",
@@ -132,6 +182,9 @@ class RemoteModel:
             }
             for one in self._pool.servers
         ]
+
+    def describe(self) -> dict[str, Any]:
+        """Return the servers with their state, the software, and the inputs and outputs."""
         inputs: dict[str, Any] = {}
         optional: dict[str, Any] = {}
         for port in self.signature.inputs:
@@ -139,7 +192,7 @@ class RemoteModel:
             (optional if port.optional else inputs)[port.name] = about
         return {
             "model": self._options.model,
-            "servers": servers,
+            "servers": self._servers(),
             "software": self._software,
             "partial": self._partial,
             "inputs": inputs,
@@ -184,8 +237,10 @@ def open_model(options: RemoteOptions, logger: logging.Logger) -> RemoteModel:
         if software == "headrace-serve" and options.batched is not False:
             items = read_signature(found, by_item=True, **about)
             there = next(one for one in servers if not one.breaker.away)
-            head = _writer(options, items, partial=True).write([_nothing(items)])
-            partial = takes_items(there, items, head, metadata)
+            writer = _writer(options, items, partial=True)
+            sequences = None, Sequenced(_PROBED, start=True, end=True)
+            heads = [writer.write([_nothing(items, one)]) for one in sequences]
+            partial = takes_items(there, items, heads, metadata)
             signature = items if partial else signature
     except BaseException:
         pool.close()
@@ -194,7 +249,7 @@ def open_model(options: RemoteOptions, logger: logging.Logger) -> RemoteModel:
     return RemoteModel(options, pool, signature, partial=partial, software=software)
 
 
-def _nothing(signature: Signature) -> Item:
+def _nothing(signature: Signature, sequence: Sequenced | None) -> Item:
     """Return an item without rows and optional inputs; its other axes of any length have one element."""
     shapes = tuple(
         None if port.optional else tuple(abs(n) for n in port.sample_shape)
@@ -208,7 +263,7 @@ def _nothing(signature: Signature) -> Item:
         else bytes(math.prod(shape) * wide.get(port.datatype, DTYPES[port.datatype].itemsize))
         for port, shape in zip(signature.inputs, shapes, strict=True)
     )
-    return Item(0, False, shapes, parts)
+    return Item(0, False, shapes, parts, sequence)
 
 
 def _writer(options: RemoteOptions, signature: Signature, *, partial: bool) -> Writer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
 
@@ -24,7 +24,28 @@ if TYPE_CHECKING:
     from headrace_remote.pool import Pool
     from headrace_remote.servers import Server
 
-__all__ = ["Sender", "errors_of_rows", "may_go_alone"]
+__all__ = ["Call", "Sender", "errors_of_rows", "may_go_alone"]
+
+
+class Call(NamedTuple):
+    """A call that is to be sent.
+
+    Attributes:
+        data: The bytes of a ``ModelInferRequest``.
+        until: The deadline, on the clock.
+        metadata: The metadata of the call.
+        rows: How many rows it has.
+        whole: Whether it had all of ``timeout_ms``. Only then a server that has not answered in time is to blame: else
+            the requests may have had next to no time left.
+        only: The server that it must go to, because that one has the state of its sequence; it is sent once. None: any.
+    """
+
+    data: bytes
+    until: float
+    metadata: Any
+    rows: int
+    whole: bool = True
+    only: Server | None = None
 
 
 class Sender:
@@ -53,17 +74,12 @@ class Sender:
         self._waits = waits
         self._clock = clock
 
-    def send(self, data: bytes, until: float, metadata: Any, rows: int) -> tuple[bytes, str]:
+    def send(self, call: Call) -> tuple[bytes, str]:
         """Send a call until a server answers it.
 
         A server that has refused it is left for another one at once. A call that broke after sending goes to
-        another server, or to the same one where there is no other, as often as `retries` allows.
-
-        Args:
-            data: The bytes of a ``ModelInferRequest``.
-            until: The deadline, on the clock.
-            metadata: The metadata of the call.
-            rows: How many rows it has.
+        another server, or to the same one where there is no other, as often as `retries` allows; one of a sequence
+        is sent to its server alone, and not again.
 
         Returns:
             The bytes of the answer, and the url of the server.
@@ -78,46 +94,48 @@ class Sender:
         tried: list[Server] = []
         refusal: RequestError | None = None
         again = 0
+        others = [one for one in self._pool.servers if call.only not in (None, one)]
+        retries = self._retries if call.only is None else 0
         while True:
-            server = self._pool.take(tried)
+            server = self._pool.take([*tried, *others] if others else tried)
             if server is None:
-                self._next_round(tried, until, refusal)
+                self._next_round(tried, call, refusal)
                 tried.clear()
                 continue
             try:
-                return self._call(server, data, until, metadata, rows), server.url
+                return self._call(server, call), server.url
             except _Failed as failed:
                 why = failed.error
             finally:
                 self._pool.give_back(server)
             if isinstance(why, ConnectionLostError):
-                if again >= self._retries:
+                if again >= retries:
                     raise why
                 again += 1
             tried.append(server)
             # That one has too much to do says more than that others are away.
             refusal = refusal if isinstance(refusal, OverloadedError) else why
 
-    def _call(self, server: Server, data: bytes, until: float, metadata: Any, rows: int) -> bytes:
+    def _call(self, server: Server, call: Call) -> bytes:
         """Send a call to one server.
 
         Raises:
             _Failed: Another server may be asked.
             RequestError: The call is over.
         """
-        left = until - self._clock()
+        left = call.until - self._clock()
         if left <= 0:
-            raise _late(server.url)
+            raise _late(server.url, call)
         try:
-            answer: bytes = server.infer(data, timeout=left, metadata=metadata)
+            answer: bytes = server.infer(call.data, timeout=left, metadata=call.metadata)
         except grpc.RpcError as error:
-            raise _Failed(self._after(server, error, rows)) from error
+            raise _Failed(self._after(server, error, call)) from error
         except ValueError as error:  # the channel is closed
             raise ServersAwayError("the pipeline is being closed") from error
         self._pool.answered(server)
         return answer
 
-    def _after(self, server: Server, error: Any, rows: int) -> RequestError:
+    def _after(self, server: Server, error: Any, call: Call) -> RequestError:
         """Return the error of a call that may be sent to another server.
 
         Raises:
@@ -129,7 +147,7 @@ class Sender:
         if never_sent(status, details):
             self._pool.failed(server, at_once=True)
             return ServersAwayError(f"{server.url} cannot be reached: {details}")
-        if is_refusal(status, code, details, again=self._rerun or rows == 1):
+        if is_refusal(status, code, details, again=self._rerun or call.rows == 1):
             full = error_of(server.url, status, code, details)
             if isinstance(full, OverloadedError):
                 self._pool.answered(server)
@@ -140,17 +158,23 @@ class Sender:
             if self._pool.closed:
                 raise ServersAwayError("the pipeline is being closed") from error
             self._pool.failed(server, at_once=status == "UNAVAILABLE")
+            hint = "The server may have run it; "
+            if call.only is None:
+                hint += "with rerun = true it is sent again."
+            else:
+                hint += "what belongs to a sequence is not sent again."
             return ConnectionLostError(
                 f"the connection to {server.url} broke after the request was sent: {details}",
-                hint="The server may have run it; with rerun = true it is sent again.",
+                hint=hint,
             )
         if status == "DEADLINE_EXCEEDED" and not code:
-            self._pool.failed(server, at_once=False)
-            raise _late(server.url) from error
+            if call.whole:
+                self._pool.failed(server, at_once=False)
+            raise _late(server.url, call) from error
         self._pool.answered(server)
         raise error_of(server.url, status, code, details) from error
 
-    def _next_round(self, tried: list[Server], until: float, why: RequestError | None) -> None:
+    def _next_round(self, tried: list[Server], call: Call, why: RequestError | None) -> None:
         """Wait until a server is there that may be asked again, since all that were there have been asked.
 
         Raises:
@@ -163,11 +187,14 @@ class Sender:
             return
         if self._pool.closed:
             raise ServersAwayError("the pipeline is being closed")
-        if self._waits and self._pool.wait(until):
+        if self._waits and self._pool.wait(call.until, call.only):
             return
         if isinstance(why, ConnectionLostError):
             raise why
-        what = f"no server is there: {', '.join(one.url for one in self._pool.servers)}"
+        if call.only is None:
+            what = f"no server is there: {', '.join(one.url for one in self._pool.servers)}"
+        else:
+            what = f"{call.only.url}, which has the sequence, is not there"
         if why is not None:
             what += f"; the last one asked: {why.what}"
         hint = 'With when_away = "wait" requests wait for a server.'
@@ -192,10 +219,9 @@ def _broke(status: str, code: str, details: str) -> bool:
     return status == "UNAVAILABLE" or status == "CANCELLED" or "RST_STREAM" in details
 
 
-def _late(url: str) -> DeadlineExceededError:
-    return DeadlineExceededError(
-        f"{url} has not answered in time", hint="timeout_ms is how long a batch may take."
-    )
+def _late(url: str, call: Call) -> DeadlineExceededError:
+    hint = "timeout_ms is how long a batch may take." if call.whole else ""
+    return DeadlineExceededError(f"{url} has not answered in time", hint=hint)
 
 
 def errors_of_rows(url: str, text: str) -> dict[int, RequestError]:

@@ -185,6 +185,11 @@ def read_model(
                 hint="All urls must serve the same model: use the option version, or two nodes.",
             )
     config = _answer(first, "ModelConfig", asked, metadata)
+    if config is not None and config.config.model_transaction_policy.decoupled:
+        raise SetupError(
+            f"the model {options.model!r} on {first.url} is decoupled: it answers in any number of parts",
+            hint="Remote takes one answer for each request: set decoupled to false in the model's configuration.",
+        )
     about = _answer(first, "ServerMetadata", {}, metadata)
     found_config = None if config is None else config.config
     return model, found_config, "" if about is None else str(about.name)
@@ -205,7 +210,9 @@ def _answer(server: Server, name: str, asked: dict[str, str], metadata: Any) -> 
         raise SetupError(f"{server.url} does not answer {name}: {error.details()}") from error
 
 
-def takes_items(server: Server, signature: Signature, head: bytes, metadata: Any) -> bool:
+def takes_items(
+    server: Server, signature: Signature, heads: Sequence[bytes], metadata: Any
+) -> bool:
     """Return whether ``headrace serve`` takes each element of the first axis as a request of its own.
 
     The server is sent a call with no elements, which runs nothing: a model without items refuses its parameter
@@ -214,13 +221,16 @@ def takes_items(server: Server, signature: Signature, head: bytes, metadata: Any
     Args:
         server: A server of ``headrace serve``.
         signature: The signature that the model has if it takes items.
-        head: A ``ModelInferRequest`` with that parameter and no elements.
+        heads: A ``ModelInferRequest`` with that parameter and no elements: outside of any sequence, and in one, which
+            a model that keeps the state of sequences wants.
         metadata: The metadata of calls.
     """
     if not any(port.batched and not port.optional for port in signature.inputs):
         return False
-    try:
-        server.infer(head, timeout=_READ_S, metadata=metadata)
-    except grpc.RpcError:
-        return False
-    return True
+    for head in heads:
+        try:
+            server.infer(head, timeout=_READ_S, metadata=metadata)
+        except grpc.RpcError:
+            continue
+        return True
+    return False

@@ -37,7 +37,10 @@ DTYPES: Final[dict[str, np.dtype[Any]]] = {
 _UNBOUNDED: Final = (1 << 31) - 1
 """``max_batch_size`` of a model of ``headrace serve`` that takes batches of any size."""
 
-_OTHER_KEYS: Final = ("context", "request_id", "request_size", "result")
+_OTHER_KEYS: Final = (
+    *("context", "request_id", "request_size", "result"),
+    *("sequence_id", "sequence_start", "sequence_end"),
+)
 """Keys of a request that mean something else than an input."""
 
 
@@ -115,6 +118,11 @@ class Signature:
         return tuple(
             place for place, one in enumerate(self.inputs) if one.optional and not one.batched
         )
+
+    @cached_property
+    def sequences(self) -> bool:
+        """Whether the keys of sequences are read as such: none of them is an input."""
+        return not any(one.key.startswith("sequence_") for one in self.inputs)
 
     @cached_property
     def one_array(self) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import struct
-from typing import TYPE_CHECKING, Any, Final
+import zlib
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -14,16 +15,37 @@ from headrace_remote.signature import DTYPES
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
+    from typing import TypeGuard
 
     from numpy.typing import NDArray
 
     from headrace_remote.signature import Port, Signature
 
-__all__ = ["Item", "group_of", "read_item", "read_rows", "result_of"]
+__all__ = ["SEQUENCE", "Item", "Sequenced", "group_of", "read_item", "read_rows", "result_of"]
+
+SEQUENCE: Final = ("sequence_id", "sequence_start", "sequence_end")
+"""Keys of a request, and parameters of the protocol, that say to which sequence it belongs and where it stands in it."""
 
 _LENGTH: Final = struct.Struct("<I")
 _KINDS: Final = {"b": "b", "i": "i", "u": "iu", "f": "fiu", "O": "O"}
 """The kinds of Python's numbers that become a dtype of a kind."""
+
+
+class Sequenced(NamedTuple):
+    """Where a request stands in a sequence, whose state the server keeps.
+
+    Attributes:
+        identifier: The sequence: a number other than 0, or a text.
+        start, end: Whether it is the first one, and the last one.
+    """
+
+    identifier: int | str
+    start: bool
+    end: bool
+
+    def choose(self, number: int) -> int:
+        """Return which of so many servers has the sequence: always the same one."""
+        return zlib.crc32(str(self.identifier).encode("utf-8", "replace")) % number
 
 
 class Item:
@@ -35,9 +57,10 @@ class Item:
         shapes: The shapes of its tensors without the batch axis; None for an optional input that it does not bring.
         parts: The elements by input: bytes, or an array in row-major order, little-endian; ``b""`` for one that it
             does not bring.
+        sequence: Where it stands in a sequence; None where it belongs to none.
     """
 
-    __slots__ = ("parts", "rows", "sample", "shapes")
+    __slots__ = ("parts", "rows", "sample", "sequence", "shapes")
 
     def __init__(
         self,
@@ -45,11 +68,13 @@ class Item:
         sample: bool,
         shapes: tuple[tuple[int, ...] | None, ...],
         parts: tuple[bytes | NDArray[Any], ...],
+        sequence: Sequenced | None = None,
     ) -> None:
         self.rows = rows
         self.sample = sample
         self.shapes = shapes
         self.parts = parts
+        self.sequence = sequence
 
 
 def read_item(request: Mapping[str, Any], signature: Signature) -> Item:
@@ -64,15 +89,16 @@ def read_item(request: Mapping[str, Any], signature: Signature) -> Item:
     """
     size = request.get("request_size", 1)
     usual = signature.usual
+    sequence = _sequence_of(request) if signature.sequences else None
     if usual is not None:
         value = request.get(usual.key)
         # Most requests are an array for a model with one input, which needs none of the work below.
         if type(value) is np.ndarray and value.dtype == usual.dtype and value.flags.c_contiguous:
             fixed, shape = usual.sample_shape, value.shape
             if shape == fixed and size == 1:
-                return Item(1, True, (fixed,), (value,))
+                return Item(1, True, (fixed,), (value,), sequence)
             if shape[1:] == fixed and shape[:1] == (size,):
-                return Item(size, False, (fixed,), (value,))
+                return Item(size, False, (fixed,), (value,), sequence)
     sample: bool | None = None
     shapes: list[tuple[int, ...] | None] = []
     parts: list[bytes | NDArray[Any]] = []
@@ -99,19 +125,57 @@ def read_item(request: Mapping[str, Any], signature: Signature) -> Item:
         _check_shape(array, shape, port)
         shapes.append(shape)
         parts.append(_elements_of(array, port))
-    return Item(size if sample is False else 1, bool(sample), tuple(shapes), tuple(parts))
+    rows = size if sample is False else 1
+    return Item(rows, bool(sample), tuple(shapes), tuple(parts), sequence)
+
+
+def _sequence_of(request: Mapping[str, Any]) -> Sequenced | None:
+    """Return where a request stands in a sequence; None where it has none of the keys.
+
+    Raises:
+        InputError: One of them has a value that the protocol does not take.
+    """
+    if not ("sequence_id" in request or "sequence_start" in request or "sequence_end" in request):
+        return None
+    given = request.get("sequence_id")
+    if not _names_sequence(given):
+        raise InputError(
+            "this request belongs to no sequence",
+            key="sequence_id",
+            expected="a number of 64 bits other than 0, or a text that is not empty",
+            got=repr(given)[:40],
+        )
+    flags = []
+    for key in SEQUENCE[1:]:
+        value = request.get(key, False)
+        if not isinstance(value, (bool, np.bool_)):
+            raise InputError(
+                "this is no flag", key=key, expected="True or False", got=repr(value)[:40]
+            )
+        flags.append(bool(value))
+    return Sequenced(given if isinstance(given, str) else int(given), *flags)
+
+
+def _names_sequence(value: Any) -> TypeGuard[int | str]:
+    if isinstance(value, str):
+        return _element(value) not in (b"", None)  # None: it is no text of Unicode
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        return False
+    return value != 0 and -(1 << 63) <= int(value) < 1 << 63
 
 
 def group_of(item: Item, signature: Signature) -> Hashable:
     """Return what items in one call must share.
 
     These are which optional inputs they bring, the shapes of all, and the values of optional inputs without batch
-    axis, of which a call has one.
+    axis, of which a call has one. An item of a sequence shares its call with no other.
 
     Args:
         item: An item.
         signature: Inputs and outputs of the model.
     """
+    if item.sequence is not None:
+        return item
     if not signature.shared:
         return item.shapes
     values = [item.parts[place] for place in signature.shared]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from headrace_remote.signature import Port, Signature
-    from headrace_remote.values import Item
+    from headrace_remote.values import Item, Sequenced
 
 __all__ = ["Answer", "Reader", "Writer"]
 
@@ -113,6 +113,8 @@ class Writer:
             raw = identifier.encode("utf-8", "replace")[:_LONGEST_ID_BYTES]
             raw = raw.decode("utf-8", "ignore").encode()
             parts += (_ID, _varint_of(len(raw)), raw)
+        if items[0].sequence is not None:
+            parts.append(_parameters_of(items[0].sequence))
         for place, port in enumerate(self._inputs):
             if items[0].shapes[place] is None:
                 continue
@@ -131,6 +133,21 @@ class Writer:
             made.inputs.add(name=port.name, datatype=port.datatype, shape=whole)
         written: bytes = made.SerializeToString()
         return written
+
+
+def _parameters_of(sequence: Sequenced) -> bytes:
+    """Return the parameters of a sequence, as they stand in the message."""
+    made = _REQUEST()
+    value = made.parameters.add(key="sequence_id").value
+    if isinstance(sequence.identifier, str):
+        value.string_param = sequence.identifier
+    else:
+        value.int64_param = sequence.identifier
+    for key, flag in (("sequence_start", sequence.start), ("sequence_end", sequence.end)):
+        if flag:
+            made.parameters.add(key=key).value.bool_param = True
+    written: bytes = made.SerializeToString()
+    return written
 
 
 def _varint_of(value: int) -> bytes:

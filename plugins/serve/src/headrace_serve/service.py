@@ -19,6 +19,7 @@ from headrace_serve.errors import NotAllowedError, NotBuiltError, UnavailableErr
 from headrace_serve.everywhere import make
 from headrace_serve.failures import FailureLog
 from headrace_serve.inference.requests import infer, prepared
+from headrace_serve.inference.streams import answers, parts_of
 from headrace_serve.limits import Limits
 from headrace_serve.models.following import Following
 from headrace_serve.models.repository import Repository
@@ -27,7 +28,7 @@ from headrace_serve.shared_memory import Access, Regions
 from headrace_serve.ui.live import LivePage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 
     from headrace_serve.access_log import AccessLine
     from headrace_serve.everywhere import Everywhere
@@ -425,6 +426,57 @@ class Service:
             raise
         model.counts.note(time.perf_counter_ns() - started, 1, 1)
         return request["result"]
+
+    async def stream(
+        self,
+        model: Model,
+        request: dict[str, Any],
+        parameters: Mapping[str, Any],
+        line: AccessLine,
+    ) -> AsyncGenerator[tuple[bool, Any]]:
+        """Run a request as `run` does, and give each part of its answer when it comes, and the result last.
+
+        Who closes the iterator before its end cancels the request. The arguments and errors are those of `run`.
+
+        Returns:
+            Pairs: whether it is the result, and the part or result.
+        """
+        times = line.timed() if model.timed else None
+        line.note_ids(request.get(REQUEST_ID, ""), parameters)
+        limits, default = self.limits.narrowed(model.limits), self.priority_default
+        with self._counted(model, line):
+            call = prepared(request, parameters, times, limits=limits, priority_default=default)
+            async with contextlib.aclosing(parts_of(model, request, call)) as each:
+                async for one in each:
+                    yield one
+
+    async def answers(
+        self, model: Model, asked: Asked, line: AccessLine
+    ) -> AsyncGenerator[tuple[bool, Answer | None]]:
+        """Run what a client asks for, count it, and give an answer for each part when it comes, and the last.
+
+        Who closes the iterator before its end cancels the request. The pairs and errors are those of
+        `headrace_serve.inference.streams.answers`.
+        """
+        if model.timed:
+            asked.times = line.timed()
+        limits, default = self.limits.narrowed(model.limits), self.priority_default
+        with self._counted(model, line):
+            found = answers(model, asked, limits=limits, priority_default=default)
+            async with contextlib.aclosing(found) as each:
+                async for one in each:
+                    yield one
+
+    @contextlib.contextmanager
+    def _counted(self, model: Model, line: AccessLine) -> Iterator[None]:
+        """Count the block as one request of a model; one that is left before its end has failed."""
+        started = time.perf_counter_ns()
+        try:
+            yield
+        except BaseException as error:
+            self._note_failed(model, error, line, started)
+            raise
+        model.counts.note(time.perf_counter_ns() - started, 1, 1)
 
     def _note_failed(
         self, model: Model, error: BaseException, line: AccessLine, started: int

@@ -111,6 +111,9 @@ ModelConfig
   repeated ModelInstanceGroup instance_group 7
   ModelDynamicBatching dynamic_batching 11
   string backend 17
+  ModelTransactionPolicy model_transaction_policy 19
+ModelTransactionPolicy
+  bool decoupled 1
 ModelInstanceGroup
   string name 1
   int32 count 2

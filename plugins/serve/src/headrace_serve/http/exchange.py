@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import zlib
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import orjson
 
-from headrace.errors import InputError
+from headrace.errors import HeadraceError, InputError
 from headrace_serve.access_log import AccessLine, request_id_of
 from headrace_serve.errors import (
     BodyTooLargeError,
     DisconnectedError,
     Refusal,
+    UnavailableError,
     UnsupportedError,
+    refusal,
 )
 
 if TYPE_CHECKING:
@@ -26,9 +29,11 @@ if TYPE_CHECKING:
     from headrace_serve.models.model import Model
     from headrace_serve.service import Service
 
-__all__ = ["CYCLE", "Exchange", "Reply"]
+__all__ = ["CYCLE", "Exchange", "Reply", "error_body"]
 
 T = TypeVar("T")
+
+logger = logging.getLogger("headrace.serve")
 
 CYCLE = "headrace_serve.cycle"
 """The key of a scope under which this server puts a `headrace_serve.http.cycle.Cycle`."""
@@ -84,13 +89,18 @@ class Reply:
         return cls(status, [orjson.dumps(value)])
 
     @classmethod
-    def refused(cls, refusal: Refusal, identifier: str, retry_after_s: int) -> Reply:
+    def refused(cls, why: Refusal, identifier: str, retry_after_s: int) -> Reply:
         """Return the answer for an error; tritonclient reads ``error``."""
-        body = {"error": refusal.text, "code": refusal.code, "node": refusal.node, "id": identifier}
-        headers = {"retry-after": str(retry_after_s)} if refusal.retry else {}
-        if refusal.status == 401:
+        headers = {"retry-after": str(retry_after_s)} if why.retry else {}
+        if why.status == 401:
             headers["www-authenticate"] = "Bearer"
-        return cls(refusal.status, [orjson.dumps(body)], headers=headers)
+        return cls(why.status, [error_body(why, identifier)], headers=headers)
+
+
+def error_body(why: Refusal, identifier: str) -> bytes:
+    """Return the JSON of an error, for the request with this id."""
+    body = {"error": why.text, "code": why.code, "node": why.node, "id": identifier}
+    return orjson.dumps(body)
 
 
 class Exchange:
@@ -103,6 +113,7 @@ class Exchange:
         request_id: What the client has sent as ``X-Request-Id``, which the answer repeats; ``""`` without it.
         model: The model that the request is for, None until the path is read.
         line: The line of the access log.
+        send: Sends a message of ASGI.
     """
 
     identifier = request_id = ""
@@ -122,7 +133,7 @@ class Exchange:
         self._headers: dict[bytes, bytes]
         self._headers = dict(scope["headers"]) if cycle is None else cycle.headers
         self._receive = receive
-        self._send = send
+        self.send = send
         self.line.peer = scope.get("client")
         if scope["method"] in _WITHOUT_BODY:
             self.line.nothing_to_receive()
@@ -306,8 +317,24 @@ class Exchange:
             return
         headers["content-type"], headers["content-length"] = reply.content_type, str(length)
         raw = [(k.encode("latin-1"), v.encode("latin-1")) for k, v in headers.items()]
-        await self._send({"type": "http.response.start", "status": reply.status, "headers": raw})
-        await self._send({"type": "http.response.body", "body": b"".join(parts)})
+        await self.send({"type": "http.response.start", "status": reply.status, "headers": raw})
+        await self.send({"type": "http.response.body", "body": b"".join(parts)})
+
+    def refused(self, error: BaseException) -> Refusal:
+        """Return the answer for an error, and note its code in the line of the access log.
+
+        A cancellation is raised again, except while the server drains: then the server has cancelled the request
+        itself, and the client waits for an answer.
+        """
+        if isinstance(error, asyncio.CancelledError):
+            if not self.service.draining:
+                raise error
+            error = UnavailableError("the server is shutting down")
+        elif not isinstance(error, HeadraceError):
+            logger.error("a request of %s failed in the server", self.scope["path"], exc_info=error)
+        found = refusal(error, debug=self.service.debug_errors)
+        self.line.code = found.code
+        return found
 
     @staticmethod
     async def _compressed(parts: Sequence[bytes | memoryview], length: int, encoding: str) -> bytes:

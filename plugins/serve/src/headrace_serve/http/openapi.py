@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headrace_serve.datatypes import DATATYPES, ONLY_BINARY
+from headrace_serve.http.events import EVENTS
 from headrace_serve.http.plain_route import file_input
 from headrace_serve.inference.classification import CLASSIFICATION
 from headrace_serve.inference.parameters import SEQUENCES
@@ -52,6 +53,8 @@ _STATUSES = {
     "504": "The time is over.",
 }
 
+_EVENTS: dict[str, Any] = {EVENTS: {"schema": {"type": "string"}}}
+
 _KEYS: dict[str, Any] = {
     "bearer": {"type": "http", "scheme": "bearer"},
     "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
@@ -84,6 +87,8 @@ def document(models: Catalogue, *, keyed: bool = False, below: str = "") -> dict
             for end in ("config", "stats"):
                 paths[f"{place}/{end}"] = _get(f"{model.name}: {end}")
             paths[f"{place}/infer"] = {"post": _infer(model)}
+            for end in ("generate", "generate_stream"):
+                paths[f"{place}/{end}"] = {"post": _generate(model, end)}
         if len(places) == 2 and _can_run(model):
             made_run, more = _run(model)
             paths[f"/run/{model.name}"] = {"post": made_run}
@@ -167,6 +172,26 @@ def _infer(model: Model) -> dict[str, Any]:
     return made
 
 
+def _generate(model: Model, end: str) -> dict[str, Any]:
+    """Return the operation whose inputs and outputs are fields; values may also be lists of them."""
+    inputs = [port for port in model.signature.inputs.values() if port.datatype not in ONLY_BINARY]
+    fields: dict[str, Any] = {}
+    for port in inputs:
+        one = _element(port.datatype)
+        fields[port.name] = {"anyOf": [one, {"type": "array", "items": one}]}
+    schema = {
+        "type": "object",
+        "description": "Other fields, and those of parameters, are parameters.",
+        "properties": {**fields, "id": {"type": "string"}, "parameters": {"type": "object"}},
+    }
+    made = _operation(f"Run {model.name} version {model.version}", {"type": "object"})
+    if end == "generate_stream":
+        made["summary"] += ": an event for each part of the answer"
+        made["responses"]["200"]["content"] = _EVENTS
+    made["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+    return made
+
+
 def _of_outputs(model: Model) -> dict[str, Any]:
     """Return the parameters that every output of a model may have."""
     found: dict[str, Any] = {"binary_data": _FLAG}
@@ -235,6 +260,7 @@ def _run(model: Model) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the operation of the plain route, and the schemas to which its body refers."""
     file_name = None if model.takes_json else file_input(model)
     made = _operation(f"Run {model.name}", {"type": "object"})
+    made["responses"]["200"]["content"] |= _EVENTS
     file = {"schema": {"type": "string", "format": "binary"}}
     files = {"type": "array", "items": file["schema"], "minItems": 1}
     form = {"schema": {"type": "object", "required": ["file"], "properties": {"file": files}}}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
@@ -15,7 +17,8 @@ from headrace.errors import HeadraceError, InputError
 from headrace_serve.aside import apart
 from headrace_serve.datatypes import from_text
 from headrace_serve.errors import refusal
-from headrace_serve.http.exchange import Reply
+from headrace_serve.http.events import EVENTS, event, send_events
+from headrace_serve.http.exchange import Reply, error_body
 from headrace_serve.http.multipart import read_files
 from headrace_serve.inference.messages import Tensor
 from headrace_serve.inference.requests import request_of
@@ -28,8 +31,9 @@ from headrace_serve.inference.results import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import AsyncGenerator, Mapping
 
+    from headrace_serve.errors import Refusal
     from headrace_serve.http.exchange import Exchange
     from headrace_serve.http.multipart import File
     from headrace_serve.models.model import Model
@@ -77,12 +81,16 @@ def _is_single(port: Port) -> bool:
     return all(axis in (-1, 1) for axis in port.shape) and port.datatype != "BF16"
 
 
-async def run(exchange: Exchange) -> Reply:
+async def run(exchange: Exchange) -> Reply | None:
     """Answer one request: its body is one file, or multipart with several files, each with its own outcome.
 
     The query may have ``timeout`` (microseconds) and ``priority``. Its other keys are the model's other
     inputs, or keys of the request of the pipeline, whose values are text. The answer for one file is the outputs
-    by name as JSON (``{"result": ...}``), or the bytes of the only output if ``Accept`` asks for their type.
+    by name as JSON (``{"result": ...}``), or the bytes of the only output if ``Accept`` asks for their type. If it
+    asks for events, each part of the answer is one when it comes, and the answer the last.
+
+    Returns:
+        The answer; None if it was sent as events.
     """
     service = exchange.service
     try:
@@ -98,19 +106,42 @@ async def run(exchange: Exchange) -> Reply:
     now = service.again(exchange.path["model"], key=exchange.share_key)
     if now is not model:
         model, query = now, _read_query(now, exchange)
-    traceparent, kind = exchange.header(b"traceparent"), exchange.header(b"content-type")
+    kind = exchange.header(b"content-type")
     if query.reads_json or not kind.lower().startswith("multipart/"):
-        content: Any = body
-        if query.reads_json:
-            content = await apart(len(body) // _ELEMENT_BYTES, _fields_in, model, body)
-        request, parameters = query.asked(content, traceparent)
-        if exchange.request_id:
-            request.setdefault(keys.REQUEST_ID, exchange.request_id)
-        asked = service.run(model, request, parameters, exchange.line)
-        result = await exchange.while_connected(asked)
-        accepted = exchange.header(b"accept").strip() or "*/*"
-        return await apart(elements_of(result), _reply, model, result, accepted)
-    files = read_files(body, kind, service.limits.narrowed(model.limits).max_items)
+        return await _run_one(exchange, model, query, body)
+    return await _run_files(exchange, model, query, body)
+
+
+async def _run_one(exchange: Exchange, model: Model, query: Query, body: bytes) -> Reply | None:
+    """Answer a request whose body is one file, or JSON."""
+    service = exchange.service
+    content: Any = body
+    if query.reads_json:
+        content = await apart(len(body) // _ELEMENT_BYTES, _fields_in, model, body)
+    request, parameters = query.asked(content, exchange.header(b"traceparent"))
+    if exchange.request_id:
+        request.setdefault(keys.REQUEST_ID, exchange.request_id)
+    accepted = exchange.header(b"accept").strip() or "*/*"
+    if _wants_events(accepted):
+        stream = service.stream(model, request, parameters, exchange.line)
+        await send_events(exchange, _events(model, stream), partial(_failed, exchange))
+        return None
+    asked = service.run(model, request, parameters, exchange.line)
+    result = await exchange.while_connected(asked)
+    return await apart(elements_of(result), _reply, model, result, accepted)
+
+
+async def _run_files(exchange: Exchange, model: Model, query: Query, body: bytes) -> Reply:
+    """Answer a request whose body is several files, each with its own outcome."""
+    service = exchange.service
+    accepted = exchange.header(b"accept")
+    if _wants_events(accepted):
+        what = "accept: the events are the parts of one answer, and the body is several files"
+        raise InputError(what, hint="Send one file as the body.")
+    traceparent = exchange.header(b"traceparent")
+    files = read_files(
+        body, exchange.header(b"content-type"), service.limits.narrowed(model.limits).max_items
+    )
 
     async def outcome(file: File) -> bytes:
         answer: dict[str, Any] = {"name": file.name}
@@ -131,6 +162,31 @@ async def run(exchange: Exchange) -> Reply:
 
     found = await exchange.while_connected(outcomes())
     return Reply.of_inference([b'{"outcomes":[' + b",".join(found) + b"]}"], JSON)
+
+
+def _wants_events(accepted: str) -> bool:
+    """Return whether ``Accept`` asks for events, and not more for JSON."""
+    if EVENTS not in accepted.lower():
+        return False
+    ranges = _ranges(accepted)
+    quality = ranges.get(EVENTS, 0.0)
+    return quality > 0 and quality >= ranges.get(JSON, 0.0)
+
+
+async def _events(model: Model, stream: AsyncGenerator[tuple[bool, Any]]) -> AsyncGenerator[bytes]:
+    """Give an event for each part of an answer, and ``end`` with its result."""
+    async with contextlib.aclosing(stream) as each:
+        async for is_last, found in each:
+            if is_last and found is None:
+                outputs: Mapping[str, Any] = dict.fromkeys(model.signature.outputs)
+            else:
+                outputs = outputs_of(model, found)
+            document = await apart(elements_of(found), _document, outputs)
+            yield event(document, "end" if is_last else "")
+
+
+def _failed(exchange: Exchange, why: Refusal) -> bytes:
+    return event(error_body(why, exchange.identifier or exchange.request_id), "error")
 
 
 def reads_json(model: Model, kind: str) -> bool:

@@ -17,11 +17,11 @@ from headrace_serve.errors import (
     UnavailableError,
     UnknownModelError,
     UnsupportedError,
-    refusal,
 )
 from headrace_serve.http import extensions as rest_extensions
 from headrace_serve.http import openapi
 from headrace_serve.http.exchange import CYCLE, Exchange, Reply
+from headrace_serve.http.generate import generate, generate_stream
 from headrace_serve.http.metrics import Snapshot, encoded
 from headrace_serve.http.page_routes import PAGE_ROUTES
 from headrace_serve.http.plain_route import run
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from headrace_serve.keys import Right
 
-    Handler = Callable[[Exchange], Awaitable[Reply]]
+    Handler = Callable[[Exchange], Awaitable[Reply | None]]
 
 __all__ = ["application", "asgi"]
 
@@ -114,6 +114,10 @@ def application(service: Service, lifespan: Any = None, *, admin: bool = False) 
         places = ("/v2/models/{model}", "/v2/models/{model}/versions/{version}")
         return [route(method, f"{place}{end}", handler, right) for place in places]
 
+    generating = [
+        *per_model("POST", "/generate", generate, "infer"),
+        *per_model("POST", "/generate_stream", generate_stream, "infer"),
+    ]
     infer = per_model("POST", "/infer", _infer, "infer")
     run_file = route("POST", "/run/{model}", run, "infer")
     cors = []
@@ -141,6 +145,7 @@ def application(service: Service, lifespan: Any = None, *, admin: bool = False) 
     asking = [
         *infer,
         run_file,
+        *generating,
         route("GET", "/openapi.json", _openapi),
         route("GET", "/docs", _docs),
         route("GET", "/v2", _server),
@@ -247,6 +252,8 @@ class _Endpoint:
                         exchange.headers, self._right, exchange.path.get("model")
                     )
                 reply = await self._handler(exchange)
+                if reply is None:  # it was sent, event by event
+                    return
             except DisconnectedError:
                 raise
             except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - each is answered
@@ -260,20 +267,8 @@ class _Endpoint:
             exchange.end()
 
     def _failed(self, exchange: Exchange, error: BaseException) -> Reply:
-        """Return the answer for an error.
-
-        A cancellation is raised again, except while the server drains: then the server has cancelled the request
-        itself, and the client waits for an answer.
-        """
-        if isinstance(error, asyncio.CancelledError):
-            if not self._service.draining:
-                raise error
-            error = UnavailableError("the server is shutting down")
-        elif not isinstance(error, HeadraceError):
-            path = exchange.scope["path"]
-            logger.error("a request of %s failed in the server", path, exc_info=error)
-        refused = refusal(error, debug=self._service.debug_errors)
-        exchange.line.code = refused.code
+        """Return the answer for an error."""
+        refused = exchange.refused(error)
         after = self._service.retry_after_s(exchange.model, error) if refused.retry else 0
         return Reply.refused(refused, exchange.identifier or exchange.request_id, after)
 

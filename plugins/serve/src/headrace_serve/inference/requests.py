@@ -36,7 +36,16 @@ if TYPE_CHECKING:
     from headrace_serve.models.signature import Port
     from headrace_serve.run_times import RunTimes
 
-__all__ = ["infer", "prepared", "request_of"]
+__all__ = [
+    "begin",
+    "check_written",
+    "infer",
+    "item_count",
+    "made_request",
+    "prepared",
+    "request_of",
+    "with_classes",
+]
 
 _PASSING = (429, 503, 504)
 
@@ -60,6 +69,49 @@ async def infer(
         RequestError, ClosedError: As ``pipe.call_async`` raises them.
         asyncio.CancelledError: The client went away; its requests have left the queues in which they waited.
     """
+    values, call, fixed = await begin(model, asked, limits, priority_default)
+    partial = flag("partial", asked.parameters)
+    parameters: dict[str, Any] = {}
+    if FINAL in asked.parameters and flag(FINAL, asked.parameters):
+        parameters["triton_final_response"] = True  # a request has one response
+    if model.signature.by_item:
+        count = item_count(model, values)
+        requests = [made_request(model, values, fixed, item) for item in range(count)]
+        _at_the_edges(requests)
+        results, failed = await _run_items(model, requests, call, partial=partial)
+        write = partly(_written, model, results, failed, asked.outputs, partial=partial)
+        outputs = await apart(elements_of(list(results.values())), write)
+        check_written(model, outputs, limits)
+        outputs = await with_classes(model, outputs, asked)
+        for error in failed.values():
+            failed_item(error)
+        if failed:
+            parameters["errors"] = _errors_text(failed, debug=debug_errors)
+        return Answer(model, asked.id, outputs, len(results), parameters)
+    if partial:
+        raise InputError(f"parameter 'partial' is for inputs of items, and {model.name!r} has none")
+    request = made_request(model, values, fixed, None)
+    await model.pipe.call_async(request, **call)
+    found = [request["result"]]
+    write = partly(tensors_of, model, found, by_item=False, wanted=asked.outputs)
+    outputs = await apart(elements_of(found[0]), write)
+    check_written(model, outputs, limits)
+    outputs = await with_classes(model, outputs, asked)
+    return Answer(model, asked.id, outputs, request.get(keys.REQUEST_SIZE, 1), parameters)
+
+
+async def begin(
+    model: Model, asked: Asked, limits: Limits, priority_default: int
+) -> tuple[dict[str, NDArray[Any]], dict[str, Any], dict[str, Any]]:
+    """Read the inputs of what a client asks for, and check it; the arguments are those of `infer`.
+
+    Returns:
+        The elements of the inputs by their names, the arguments of ``pipe.call_async``, and the keys of the request of the
+        pipeline that are no inputs.
+
+    Raises:
+        InputError: The inputs, outputs or parameters are wrong.
+    """
     elements = sum([one.elements for one in asked.inputs])
     if elements > limits.max_elements:
         _check_elements(asked.inputs, limits)
@@ -72,35 +124,7 @@ async def infer(
         if outline is not None:
             outline.checked = True
     call = call_arguments(asked.parameters, asked.timeout_s, limits, priority_default)
-    fixed = _same_for_all_items(model, asked)
-    partial = flag("partial", asked.parameters)
-    parameters: dict[str, Any] = {}
-    if FINAL in asked.parameters and flag(FINAL, asked.parameters):
-        parameters["triton_final_response"] = True  # a request has one response
-    if model.signature.by_item:
-        count = _count(model, values)
-        requests = [_request(model, values, fixed, item) for item in range(count)]
-        _at_the_edges(requests)
-        results, failed = await _run_items(model, requests, call, partial=partial)
-        write = partly(_written, model, results, failed, asked.outputs, partial=partial)
-        outputs = await apart(elements_of(list(results.values())), write)
-        _check_written(model, outputs, limits)
-        outputs = await _classified(model, outputs, asked)
-        for error in failed.values():
-            failed_item(error)
-        if failed:
-            parameters["errors"] = _errors_text(failed, debug=debug_errors)
-        return Answer(model, asked.id, outputs, len(results), parameters)
-    if partial:
-        raise InputError(f"parameter 'partial' is for inputs of items, and {model.name!r} has none")
-    request = _request(model, values, fixed, None)
-    await model.pipe.call_async(request, **call)
-    found = [request["result"]]
-    write = partly(tensors_of, model, found, by_item=False, wanted=asked.outputs)
-    outputs = await apart(elements_of(found[0]), write)
-    _check_written(model, outputs, limits)
-    outputs = await _classified(model, outputs, asked)
-    return Answer(model, asked.id, outputs, request.get(keys.REQUEST_SIZE, 1), parameters)
+    return values, call, _same_for_all_items(model, asked)
 
 
 def _same_for_all_items(model: Model, asked: Asked) -> dict[str, Any]:
@@ -134,7 +158,7 @@ def request_of(model: Model, tensors: list[Tensor], more: Mapping[str, Any]) -> 
     _check_inputs(model, tensors)
     ports = model.signature.inputs
     values = {one.name: _as_said(ports[one.name], one.array) for one in tensors}
-    return _request(model, values, more, 0)
+    return made_request(model, values, more, 0)
 
 
 def prepared(
@@ -240,7 +264,12 @@ def _check_elements(inputs: Sequence[Encoded], limits: Limits) -> None:
         )
 
 
-def _check_written(model: Model, outputs: Sequence[Tensor], limits: Limits) -> None:
+def check_written(model: Model, outputs: Sequence[Tensor], limits: Limits) -> None:
+    """Check the number of elements of BYTES in an answer.
+
+    Raises:
+        ContractError: They are more than an answer may hold.
+    """
     elements = sum([one.array.size for one in outputs if one.datatype == "BYTES"])
     if elements > limits.max_elements:
         raise ContractError(
@@ -249,7 +278,7 @@ def _check_written(model: Model, outputs: Sequence[Tensor], limits: Limits) -> N
         )
 
 
-async def _classified(model: Model, outputs: list[Tensor], asked: Asked) -> list[Tensor]:
+async def with_classes(model: Model, outputs: list[Tensor], asked: Asked) -> list[Tensor]:
     """Return the outputs, with classes instead of the values of those for which the client has asked so."""
     if not asked.classes:
         return outputs
@@ -309,7 +338,7 @@ def _check_outputs(model: Model, wanted: list[str] | None) -> None:
             )
 
 
-def _count(model: Model, values: Mapping[str, NDArray[Any]]) -> int:
+def item_count(model: Model, values: Mapping[str, NDArray[Any]]) -> int:
     """Return the number of items, which must be the same in all inputs of items."""
     lengths = {name: len(values[name]) for name, p in model.signature.inputs.items() if p.each}
     if len(set(lengths.values())) > 1:
@@ -318,10 +347,20 @@ def _count(model: Model, values: Mapping[str, NDArray[Any]]) -> int:
     return next(iter(lengths.values()))
 
 
-def _request(
+def made_request(
     model: Model, values: Mapping[str, NDArray[Any]], fixed: Mapping[str, Any], item: int | None
 ) -> dict[str, Any]:
-    """Make the dict of one request of the pipeline."""
+    """Return the dict of one request of the pipeline.
+
+    Args:
+        model: The model.
+        values: The elements of the inputs, by their names.
+        fixed: The keys that are no inputs.
+        item: The item that the request is for, by its place in inputs of items; None: it is for all of them.
+
+    Raises:
+        InputError: Inputs have different numbers of rows, or none.
+    """
     request: dict[str, Any] = dict(fixed)
     for name, port in model.signature.inputs.items():
         if port.optional and name not in values:

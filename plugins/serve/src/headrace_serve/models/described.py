@@ -63,7 +63,9 @@ def config(model: Model) -> dict[str, Any]:
     signature = model.signature
     batched = signature.batched
     most = _UNBOUNDED if signature.max_rows is None else signature.max_rows
+    decoupled = {"model_transaction_policy": {"decoupled": True}} if model.decoupled else {}
     return _scheduling(model) | {
+        **decoupled,
         "name": model.name,
         "platform": "",
         "backend": "headrace",

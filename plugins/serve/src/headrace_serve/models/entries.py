@@ -152,6 +152,9 @@ class ModelEntry(_Entry):
     """``json``: the body of ``POST /run/NAME`` is JSON, and its value the key ``data``; ``bytes``: it is never read. Default:
     fields where ``request`` or the pipeline declares them, else ``bytes``."""
 
+    decoupled: bool = False
+    """Whether its answers over ``ModelStreamInfer`` come in parts, any number of responses for a request, as Triton calls it."""
+
     labels: dict[str, list[str]] | None = None
     """The labels of the classes of an output, by its name: a list of texts, or the path of a file with one on each line."""
 

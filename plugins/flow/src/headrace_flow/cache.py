@@ -1,0 +1,128 @@
+"""`Cache`: answers that are kept by the content of the requests."""
+
+from __future__ import annotations
+
+import time
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+import headrace
+from headrace.words import combine_ranges, run_child, select
+from headrace_flow.answers import Answer, Answers, written
+from headrace_flow.content import UnknownContentError, content_of, keys_read
+from headrace_flow.shown import Shown
+
+if TYPE_CHECKING:
+    from headrace.keys import Request
+
+__all__ = ["Cache"]
+
+
+class Cache(headrace.Backend):
+    """Give the answer of X again to a request of equal content: ``Cache(seconds=60,entries=1000)[X]``.
+
+    Equal are requests whose ``data``, ``keys``, and keys that X itself declares to read are equal bytes, texts, numbers
+    or arrays (of numpy; dtype, shape, content). What is deeper in X does not say what it reads: name it in ``keys``. All
+    keys that X writes are kept, as copies: arrays, what is immutable, and lists, tuples and dicts of these. Any other
+    request passes, is counted as ``uncached`` in ``Pipeline.stats()["caches"]``, and runs as without the Cache. Errors are
+    never kept, nor are parts that X emits. The instances of a node have one cache, which a reload empties.
+
+    Reads:
+        {keys}: What makes requests equal, beside ``data`` and what X declares.
+        data: What X reads.
+    Writes:
+        result: What X wrote.
+    Batch:
+        The range of X. Where fewer than the min of X are left to run, the others run along.
+
+    Raises:
+        What X raises.
+    Source:
+        own
+    Example:
+        ``{"data": "abc"}`` gives ``"ABC"``::
+
+            backend = "Cache(seconds=60,entries=1000)[Upper]"
+    """
+
+    class Options(headrace.Options):
+        """Options of Cache."""
+
+        seconds: float = Field(
+            60.0, gt=0, description="For how long an answer is given, in seconds."
+        )
+        entries: int = Field(1000, ge=1, description="How many answers are kept at most.")
+        bytes: int = Field(2**28, ge=1, description="How many bytes the kept answers take at most.")
+        keys: tuple[str, ...] = Field((), description="Keys that X reads, beside data.")
+
+    takes = 1
+    reads = ("data", "{keys}")
+    combine_ranges = staticmethod(combine_ranges)
+    clock = staticmethod(time.monotonic)
+
+    def init(self, options: Any, context: headrace.InitContext) -> None:
+        """Take over X; the first instance of the node makes the cache."""
+        (self._child,) = context.children
+        self._context, self._keys = context, keys_read(self._child, options.keys)
+        # The instances of a node are built alike: the same place in each has the same cache.
+        place = next(context.instance.get_or_create("headrace_flow.cache", count))
+        sizes = options.seconds, options.entries, options.bytes
+        kept = context.shared.get_or_create(
+            ("headrace_flow.cache", place, type(self._child)), lambda: Answers(*sizes, self.clock)
+        )
+        name = f"{context.node_name}.{place}" if place else context.node_name
+        self._shown = context.pipeline.get_or_create(("caches", name), lambda: Shown(kept))
+        self._answers = kept
+
+    def forward(self, batch: list[Request]) -> list[Exception | None]:
+        """Answer what is known, and run X on the others."""
+        self._shown.now = self._answers
+        outcomes: list[Exception | None] = [None] * len(batch)
+        own = set(select(batch, range(len(batch)), lambda _: True, outcomes, fillers=False))
+        contents: list[bytes | None] = []
+        found: dict[int, Answer] = {}
+        for i, request in enumerate(batch):
+            content, answer = self._look_up(request, counts=i in own)
+            contents.append(content)
+            if answer is not None:
+                found[i] = answer
+        left = [i for i in range(len(batch)) if i not in found]
+        if left and sum(batch[i].get("request_size", 1) for i in left) < self._child.min:
+            left, found = [*range(len(batch))], {}
+        before = {i: dict(batch[i]) for i in left}
+        run_child(self._child, batch, left, outcomes, pad=self._context.pad)
+        for i in left:
+            if outcomes[i] is None:
+                self._keep(contents[i], before[i], batch[i], counts=i in own)
+        for i, answer in found.items():
+            batch[i].update(answer.values())
+        return outcomes
+
+    def _look_up(self, request: Request, *, counts: bool) -> tuple[bytes | None, Answer | None]:
+        """Return what makes a request equal to others, None where that is unknown, and its answer if there is one."""
+        content, answer, what = None, None, "uncached"
+        try:
+            content = content_of(request, self._keys)
+        except UnknownContentError:
+            pass
+        else:
+            answer = self._answers.get(content)
+            what = "misses" if answer is None else "hits"
+        if counts:  # what only fills the batch up is not counted
+            self._answers.count(what)
+        return content, answer
+
+    def _keep(
+        self, content: bytes | None, before: Request, after: Request, *, counts: bool
+    ) -> None:
+        """Keep what X wrote into a request."""
+        if content is None:
+            return
+        try:
+            fits = self._answers.put(content, Answer(written(before, after, self._child)))
+        except UnknownContentError:
+            fits = False
+        if counts and not fits:
+            self._answers.count("uncached")

@@ -1,0 +1,113 @@
+"""`Concurrency`: so many batches at a time, over the nodes of a pipeline, or over pipelines."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+import headrace
+from headrace.words import combine_ranges, run_child, select
+from headrace_flow.limits import Kept, Limit, Room, of_process
+
+if TYPE_CHECKING:
+    from headrace.keys import Request
+
+__all__ = ["Concurrency"]
+
+
+class Concurrency(headrace.Backend):
+    """Run X in so many batches at a time: ``Concurrency(name=gpu,most=2)[X]``, outermost in a node.
+
+    All nodes of the pipeline that write the same name have one limit; with ``shared = true`` all pipelines of the process.
+    The requests that may not run yet are kept as `headrace.PENDING`: no thread and no instance waits, and their own
+    deadlines and cancellations end them. The nodes that wait come in turn, a batch each. A batch counts until a device
+    has done its part of it. ``Pipeline.stats()["concurrency"]`` has ``running``, ``most``, ``waiting``, ``batches``.
+
+    Reads:
+        data: What X reads.
+    Writes:
+        result: What X writes.
+    Batch:
+        The range of X.
+
+    Raises:
+        SetupError: Another place gives the name another size.
+        What X raises.
+    Source:
+        own
+    Example:
+        ``{"data": "abc"}`` gives ``"ABC"``::
+
+            backend = "Concurrency(name=gpu,most=2)[Upper]"
+    """
+
+    class Options(headrace.Options):
+        """Options of Concurrency."""
+
+        positional = ("name",)
+        name: str = Field(min_length=1, description="What is limited, as gpu.")
+        most: int = Field(1, ge=1, description="How many batches run at a time.")
+        shared: bool = Field(False, description="Whether the pipelines of the process share it.")
+
+    takes = 1
+    outermost = True
+    uses_pipeline = True
+    combine_ranges = staticmethod(combine_ranges)
+
+    def init(self, options: Any, context: headrace.InitContext) -> None:
+        """Take over X, and find the limit."""
+        (self._child,) = context.children
+        self._context = context
+        self._limit: Limit = context.pipeline.get_or_create(
+            ("concurrency", options.name), lambda: self._make(options)
+        )
+        self._limit.check(options.most, shared=options.shared)
+        self._room = context.shared.get_or_create(("headrace_flow.concurrency", self._limit), Room)
+        self._limit.add(self._room)
+        self._runs = False
+        self.reads = ()  # just the keys that X reads
+        # X registers first: what it has queued on a device is done by then.
+        context.at_batch_end(self._leave)
+
+    def _make(self, options: Any) -> Limit:
+        if options.shared:
+            return of_process(options.name, options.most)
+        return Limit(options.name, options.most, shared=False)
+
+    def forward(self, batch: list[Request]) -> list[Exception | None]:
+        """Run X, or keep the requests until it may run."""
+        self._leave()  # where an interrupt has kept the last batch from it
+        outcomes: list[Exception | None] = [None] * len(batch)
+        own = select(batch, range(len(batch)), lambda _: True, outcomes, fillers=False)
+        kept = [Kept(batch[i], self._context) for i in own]
+        if self._limit.enter(self._room, kept, self._takes()):
+            self._runs = True
+            run_child(self._child, batch, range(len(batch)), outcomes, pad=self._context.pad)
+        else:
+            for i in own:
+                outcomes[i] = headrace.PENDING
+        return outcomes
+
+    def _takes(self) -> float:
+        """Return the greatest weight of a batch; without any max it is 1."""
+        if self._context.batch_sizes:
+            return self._context.batch_sizes[-1]
+        most = min(self._context.max or inf, self.max or inf)
+        return 1 if most == inf else most
+
+    def _leave(self) -> None:
+        if self._runs:
+            self._runs = False
+            self._limit.leave()
+
+    def describe(self) -> dict[str, Any]:
+        """Return the limit."""
+        limit = self._limit
+        return {"concurrency": limit.name, "most": limit.most, "shared": limit.shared}
+
+    def close(self) -> None:
+        """Let the limit go."""
+        self._leave()
+        self._limit.remove(self._room)

@@ -1,0 +1,158 @@
+"""Who waits for a run of an equal request, and what each of them gets: for `Once`."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import headrace
+    from headrace.keys import Request
+    from headrace_flow.answers import Answer
+
+__all__ = ["AGAIN", "Flights"]
+
+
+AGAIN = Exception("an equal request runs next")
+"""Stands for the answer of a run that is for nobody but its own request."""
+
+
+class Flight:
+    """What runs, or is to run next, for all requests of one content.
+
+    Attributes:
+        waits: The requests that are kept as PENDING, each with the context that keeps it.
+        next: The one of them that was resumed to run in place of the first; None while one runs.
+    """
+
+    def __init__(self) -> None:
+        self.waits: list[tuple[Request, headrace.InitContext]] = []
+        self.next: Request | None = None
+
+
+class Begun(NamedTuple):
+    """What happens to the requests of a batch, by their places.
+
+    Attributes:
+        left: Those that run.
+        firsts: Those of them whose answer others get, by their content.
+        twins: Those that get the answer of one of these, with its content.
+        waits: Those that are kept as PENDING.
+    """
+
+    left: list[int]
+    firsts: dict[bytes, int]
+    twins: dict[int, bytes]
+    waits: list[int]
+
+
+class Flights:
+    """What runs now, by content, and who waits for it; the instances of a node have one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._by_content: dict[bytes, Flight] = {}
+        self._brought: dict[int, tuple[bytes, Answer | None]] = {}
+        self._counts = {"ran": 0, "shared": 0, "unshared": 0}
+
+    def begin(
+        self,
+        batch: list[Request],
+        new: list[int],
+        contents: dict[int, bytes | None],
+        least: int,
+        context: headrace.InitContext,
+    ) -> Begun:
+        """Decide which requests run; where they weigh less than ``least``, all of them do."""
+        begun, flights = Begun([], {}, {}, []), self._by_content
+        with self._lock:
+            for i in new:
+                content = contents[i]
+                flight = None if content is None else flights.get(content)
+                if content is None:
+                    begun.left.append(i)
+                elif content in begun.firsts:
+                    begun.twins[i] = content
+                elif flight is None or flight.next is batch[i]:
+                    begun.left.append(i)
+                    begun.firsts[content] = i
+                else:
+                    begun.waits.append(i)
+            if begun.left and sum(batch[i].get("request_size", 1) for i in begun.left) < least:
+                firsts = {one: i for one, i in begun.firsts.items() if one in flights}
+                begun = Begun(new, firsts, {}, [])
+            for content in begun.firsts:
+                flights.setdefault(content, Flight()).next = None
+            for i in begun.waits:
+                flights[contents[i]].waits.append((batch[i], context))  # type: ignore[index]
+        return begun
+
+    def land(self, content: bytes, answer: Answer | Exception | None) -> None:
+        """End a run: those who wait for it get its answer, or run themselves.
+
+        Args:
+            content: What was run.
+            answer: What it gave; `AGAIN` where that is for nobody else; None where it cannot be copied.
+        """
+        if answer is AGAIN:
+            self._hand_over(content)
+            return
+        with self._lock:
+            waits = self._by_content.pop(content).waits
+        for request, context in waits:
+            if isinstance(answer, Exception):
+                self.count("shared", context.finish(request, answer))
+            elif answer is not None and answer.keys == {"result"}:
+                self.count("shared", context.finish(request, answer.values()["result"]))
+            else:  # only who runs a request may write other keys: it brings its answer along
+                self._brought[id(request)] = content, answer
+                context.on_end(request, self._forget)
+                context.resume(request)
+
+    def _hand_over(self, content: bytes) -> None:
+        """Let the next one run, which may end before it does; the others wait on."""
+        with self._lock:
+            flight = self._by_content[content]
+            if not flight.waits:
+                del self._by_content[content]
+                return
+            flight.next, context = flight.waits.pop(0)
+            request = flight.next
+        context.on_end(request, partial(self._ended, content))
+        context.resume(request)
+
+    def _ended(self, content: bytes, request: Request) -> None:
+        with self._lock:
+            flight = self._by_content.get(content)
+            if flight is None or flight.next is not request:
+                return
+            flight.next = None
+        self._hand_over(content)
+
+    def _forget(self, request: Request) -> None:
+        self._brought.pop(id(request), None)
+
+    def bring(self, request: Request, contents: dict[int, bytes | None], place: int) -> bool:
+        """Write the answer that a resumed request brings along; False where it has to run.
+
+        One whose answer cannot be copied has no content any more: it runs for itself.
+        """
+        content, answer = self._brought.pop(id(request), (None, None))
+        if content is None or content != contents[place]:
+            return False
+        if answer is None:
+            contents[place] = None
+            return False
+        request.update(answer.values())
+        return True
+
+    def count(self, what: str, number: int) -> None:
+        """Count requests."""
+        with self._lock:
+            self._counts[what] += number
+
+    def statistics(self) -> dict[str, int]:
+        """Return how many requests ran, got the answer of another one, and could not share."""
+        with self._lock:
+            return {**self._counts}

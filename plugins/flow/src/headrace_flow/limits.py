@@ -1,0 +1,193 @@
+"""How many batches run at a time, and which waiting requests are next: for `Concurrency`."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.errors import SetupError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import headrace
+    from headrace.keys import Request
+
+__all__ = ["Limit", "Room", "of_process"]
+
+_OF_PROCESS: dict[str, Limit] = {}
+_MAKING = threading.Lock()
+
+
+class Kept(NamedTuple):
+    """A request that is kept as PENDING, with the context that keeps it."""
+
+    request: Request
+    context: headrace.InitContext
+
+
+class Room:
+    """Where the requests of one node wait; only `Limit` looks into it, under its lock.
+
+    Attributes:
+        waits: The requests that wait, the oldest first.
+        coming: Those that were resumed because the node may run a batch, by identity; none where it may not.
+        gathered: Whether they are the batch; else one of them has come first, and calls the others.
+    """
+
+    def __init__(self) -> None:
+        self.waits: deque[Kept] = deque()
+        self.coming: dict[int, Request] = {}
+        self.gathered = False
+
+
+class Limit:
+    """So many batches run at a time, over nodes that wait in turn; any thread may use it.
+
+    A node that may run a batch has one request resumed, the newest. While that occupies the instance it calls as many as a
+    batch takes, the oldest first, which then come together: resumed one by one to an idle node they would run one by one.
+
+    Args:
+        name: Its name.
+        most: How many batches run at a time.
+        shared: Whether the pipelines of the process share it.
+    """
+
+    def __init__(self, name: str, most: int, *, shared: bool) -> None:
+        self.name, self.most, self.shared = name, most, shared
+        self._lock = threading.Lock()
+        self._running = self._batches = 0  # a node that was told to come counts as running
+        self._line: deque[Room] = deque()
+        self._rooms: list[Room] = []  # one per instance
+
+    def check(self, most: int, *, shared: bool) -> None:
+        """Refuse another size.
+
+        Raises:
+            SetupError: It is declared in another size, or shared in one place and not in the other.
+        """
+        if (self.most, self.shared) != (most, shared):
+            what = f"Concurrency {self.name!r} has most = {self.most} and shared = {str(self.shared).lower()} already"
+            hint = f"Write the same everywhere, not most = {most}, shared = {str(shared).lower()}."
+            raise SetupError(what, hint=hint)
+
+    def enter(self, room: Room, batch: Sequence[Kept], takes: float) -> bool:
+        """Let a batch run, or keep it; True where it runs, and `leave` has to follow.
+
+        Args:
+            room: That of its node.
+            batch: Its requests.
+            takes: The greatest weight of a batch there.
+        """
+        told: list[tuple[Room, Kept]] = []
+        with self._lock:
+            expected = any(room.coming.get(id(one.request)) is one.request for one in batch)
+            if expected and (room.gathered or not room.waits):
+                room.coming, room.gathered = {}, False
+                told = self._line_up(room)
+                self._batches += 1
+                runs = True
+            elif expected:
+                told, runs = self._gather(room, takes), False
+                room.waits.extend(batch)
+            elif self._running < self.most and not self._line:
+                self._running += 1
+                self._batches += 1
+                runs = True
+            else:
+                room.waits.extend(batch)
+                told, runs = self._line_up(room), False
+        self._tell(told)
+        return runs
+
+    def _gather(self, room: Room, takes: float) -> list[tuple[Room, Kept]]:
+        told: list[tuple[Room, Kept]] = []
+        room.coming, room.gathered = {}, True
+        while room.waits:
+            takes -= room.waits[0].request.get("request_size", 1)
+            if takes < 0 and told:
+                break
+            one = room.waits.popleft()
+            room.coming[id(one.request)] = one.request
+            told.append((room, one))
+        return told
+
+    def _line_up(self, room: Room) -> list[tuple[Room, Kept]]:
+        if room.waits and not room.coming and room not in self._line:
+            self._line.append(room)
+        return self._next()
+
+    def _next(self) -> list[tuple[Room, Kept]]:
+        """Return whom to tell that they may come, each from the room that has waited longest."""
+        told = []
+        while self._running < self.most and self._line:
+            room = self._line.popleft()
+            one = room.waits.pop()
+            room.coming, room.gathered = {id(one.request): one.request}, False
+            self._running += 1
+            told.append((room, one))
+        return told
+
+    def _tell(self, told: Sequence[tuple[Room, Kept]]) -> None:
+        for room, (request, context) in told:
+            context.on_end(request, self._ended(room))
+            context.resume(request)
+
+    def _ended(self, room: Room) -> Callable[[Request], None]:
+        """Return what is called when a request of a room has ended, perhaps before it has come."""
+
+        def ended(request: Request) -> None:
+            with self._lock:
+                if room.coming.get(id(request)) is not request:
+                    return
+                del room.coming[id(request)]
+                if room.coming:
+                    return
+                self._running -= 1
+                told = self._line_up(room)
+            self._tell(told)
+
+        return ended
+
+    def leave(self) -> None:
+        """End a batch."""
+        with self._lock:
+            self._running -= 1
+            told = self._next()
+        self._tell(told)
+
+    def add(self, room: Room) -> None:
+        """Count an instance whose requests wait in a room."""
+        with _MAKING:
+            self._rooms.append(room)
+            if self.shared:
+                _OF_PROCESS.setdefault(self.name, self)
+
+    def remove(self, room: Room) -> None:
+        """Forget an instance that is closed; after the last one another pipeline may declare another size."""
+        with _MAKING:
+            self._rooms.remove(room)
+            if not self._rooms and _OF_PROCESS.get(self.name) is self:
+                del _OF_PROCESS[self.name]
+
+    def statistics(self) -> dict[str, int]:
+        """Return how many batches run, may run and have run, and how many requests wait."""
+        with self._lock:
+            waits = sum(len(room.waits) for room in {*self._rooms})
+            counts = {"running": self._running, "most": self.most, "waiting": waits}
+            return {**counts, "batches": self._batches}
+
+
+def of_process(name: str, most: int) -> Limit:
+    """Return the limit of a name that the pipelines of this process share; the first that asks makes it."""
+    with _MAKING:
+        limit = _OF_PROCESS.get(name)
+        if limit is None:
+            limit = _OF_PROCESS[name] = Limit(name, most, shared=True)
+        return limit
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_OF_PROCESS.clear)  # nothing runs there

@@ -1,0 +1,121 @@
+"""`Once`: equal requests that are in flight at the same time run once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+import headrace
+from headrace.errors import InstanceLostError
+from headrace.words import combine_ranges, run_child, select
+from headrace_flow.answers import Answer, written
+from headrace_flow.content import UnknownContentError, content_of, keys_read
+from headrace_flow.flights import AGAIN, Flights
+from headrace_flow.shown import Shown
+
+if TYPE_CHECKING:
+    from headrace.keys import Request
+
+__all__ = ["Once"]
+
+
+class Once(headrace.Backend):
+    """Run equal requests that are in flight together once, and answer all: ``Once[X]``, outermost in a node.
+
+    Equal is what is equal for `Cache`. Everyone gets an answer of its own memory, or the error of the run. While an equal
+    one runs, a request is kept as `headrace.PENDING`: no thread waits, and its own deadline and cancellation end it. Where
+    the first was cancelled, or its time is over, a run that fails is nobody else's: the next one runs. What cannot be
+    compared or copied runs for itself, and is counted as ``unshared`` in ``Pipeline.stats()["once"]``.
+
+    Reads:
+        {keys}: What makes requests equal, beside ``data`` and what X declares.
+        data: What X reads.
+    Writes:
+        result: What X wrote.
+    Batch:
+        The range of X. Where fewer than the min of X would run, all run.
+
+    Raises:
+        What X raises.
+    Source:
+        own
+    Example:
+        ``{"data": "abc"}`` gives ``"ABC"``::
+
+            backend = "Once[Upper]"
+    """
+
+    class Options(headrace.Options):
+        """Options of Once."""
+
+        keys: tuple[str, ...] = Field((), description="Keys that X reads, beside data.")
+
+    takes = 1
+    outermost = True
+    reads = ("data", "{keys}")
+    combine_ranges = staticmethod(combine_ranges)
+
+    def init(self, options: Any, context: headrace.InitContext) -> None:
+        """Take over X."""
+        (self._child,) = context.children
+        self._context, self._keys = context, keys_read(self._child, options.keys)
+        flights = context.shared.get_or_create("headrace_flow.once", Flights)
+        shown = context.pipeline.get_or_create(("once", context.node_name), lambda: Shown(flights))
+        self._flights, self._shown = flights, shown
+
+    def forward(self, batch: list[Request]) -> list[Exception | None]:
+        """Run what no equal request runs already, and let the others wait for it."""
+        self._shown.now = self._flights
+        outcomes: list[Exception | None] = [None] * len(batch)
+        own = select(batch, range(len(batch)), lambda _: True, outcomes, fillers=False)
+        contents = {i: _content(batch[i], self._keys) for i in own}
+        new = [i for i in own if not self._flights.bring(batch[i], contents, i)]
+        left, firsts, twins, waits = self._flights.begin(
+            batch, new, contents, self._child.min, self._context
+        )
+        for i in waits:
+            outcomes[i] = headrace.PENDING
+        before = {i: dict(batch[i]) for i in left}
+        fillers = sorted({*range(len(batch))} - {*own}) if left else []
+        answers = dict[bytes, Answer | Exception | None]()
+        try:
+            run_child(self._child, batch, [*left, *fillers], outcomes, pad=self._context.pad)
+            for content, i in firsts.items():
+                answers[content] = self._answer(before[i], batch[i], outcomes[i])
+        finally:
+            for content in firsts:  # where the thread was interrupted nobody has an answer
+                self._flights.land(content, answers.get(content, AGAIN))
+        alone = []
+        for i, content in twins.items():
+            answer = answers[content]
+            if isinstance(answer, Answer):
+                batch[i].update(answer.values())
+            elif answer is AGAIN or answer is None:
+                alone.append(i)
+            else:
+                outcomes[i] = answer
+        run_child(self._child, batch, alone, outcomes, pad=self._context.pad)
+        self._flights.count("ran", len(left) + len(alone))
+        self._flights.count("shared", len(own) - len(new) + len(twins) - len(alone))
+        self._flights.count("unshared", sum(contents[i] is None for i in new))
+        return outcomes
+
+    def _answer(
+        self, before: Request, after: Request, outcome: Exception | None
+    ) -> Answer | Exception | None:
+        """Return what others may get of a run: an answer, an error, None where it cannot be copied, or AGAIN."""
+        if outcome is None:
+            try:
+                return Answer(written(before, after, self._child))
+            except UnknownContentError:
+                return None
+        ended = isinstance(outcome, InstanceLostError) or self._context.unwanted(after)
+        return AGAIN if ended else outcome
+
+
+def _content(request: Request, keys: tuple[str, ...]) -> bytes | None:
+    try:
+        return content_of(request, keys)
+    except UnknownContentError:
+        return None

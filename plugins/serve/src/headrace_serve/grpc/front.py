@@ -1,0 +1,82 @@
+"""Answers one inference over gRPC: finds its model, admits and reads it, and writes its response."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from headrace_serve.aside import apart
+from headrace_serve.errors import BodyTooLargeError
+from headrace_serve.grpc.calls import share_key_of, traceparent_of
+from headrace_serve.grpc.tensors import read_request, write_response
+from headrace_serve.inference.tensors import elements_in, place_outputs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headrace_serve.access_log import AccessLine
+    from headrace_serve.grpc.tensors import Received
+    from headrace_serve.inference.messages import Asked
+    from headrace_serve.models.model import Model
+    from headrace_serve.service import Service
+    from headrace_serve.shared_memory import Access
+
+__all__ = ["Front"]
+
+
+class Front:
+    """Answers the calls of inference."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def infer(self, received: Received, context: Any, line: AccessLine) -> bytes:
+        """Answer ModelInfer."""
+        return await self.infer_with(self.find(received, context), received, context, line)
+
+    def find(self, received: Received, context: Any) -> Model:
+        """Return the model that a request names."""
+        name, version = received.model_name, received.message.model_version
+        return self._service.find(name, version, lambda: share_key_of(context))
+
+    async def infer_with(
+        self, model: Model, received: Received, context: Any, line: AccessLine
+    ) -> bytes:
+        """Answer one request with a model."""
+        with self.admitted(model, received, context, line) as (asked, access):
+            answer = await self._service.infer(model, asked, line)
+            if asked.places:
+                await place_outputs(answer, asked.places, access)
+            return await apart(elements_in(answer.outputs), write_response, answer)
+
+    @contextlib.contextmanager
+    def admitted(
+        self, model: Model, received: Received, context: Any, line: AccessLine
+    ) -> Iterator[tuple[Asked, Access]]:
+        """Read a request, which has its place in the model's queue and its bytes until the block ends."""
+        timeout_s, traceparent = context.time_remaining(), traceparent_of(context)
+        service = self._service
+        limits = service.limits.narrowed(model.limits)
+        most = limits.max_body_bytes
+        if received.size > most:
+            raise BodyTooLargeError(f"the message has {received.size} bytes, the limit is {most}")
+        held = service.hold(0, received.size)
+        admitted = False
+
+        def hold(more: int) -> None:
+            nonlocal held
+            held = service.hold(held, more)
+
+        try:
+            service.admit(model)
+            admitted = True
+            access = service.access(hold)
+            asked = read_request(received, timeout_s, access, model, limits.max_items)
+            asked.request_id = line.request_id
+            if traceparent:
+                asked.parameters.setdefault("traceparent", traceparent)
+            line.note_ids(asked.id, asked.parameters)
+            yield asked, access
+        finally:
+            service.release(held)
+            model.inside -= admitted

@@ -1,0 +1,249 @@
+"""ModelStreamInfer: the requests of one call, several at a time, with one response or many each.
+
+The responses come in the order of the requests. Those of a decoupled model, the parts of an answer, come as they are
+made, after the ones of other models that were asked before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace_serve.access_log import AccessLine
+from headrace_serve.aside import apart
+from headrace_serve.errors import UnauthenticatedError, UnavailableError
+from headrace_serve.grpc.calls import parsed
+from headrace_serve.grpc.messages import message
+from headrace_serve.grpc.tensors import RESPONSE, as_streamed, read_message, write_response
+from headrace_serve.inference.messages import Answer
+from headrace_serve.inference.parameters import FINAL, flag
+from headrace_serve.inference.tensors import elements_in
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+
+    from headrace_serve.grpc.calls import Calls
+    from headrace_serve.grpc.front import Front
+    from headrace_serve.grpc.tensors import Received
+    from headrace_serve.models.model import Model
+    from headrace_serve.service import Service
+
+__all__ = ["stream_of_inferences"]
+
+_STREAMED: Final = 64
+"""The most requests of one stream that run at a time."""
+
+_STREAMED_ANSWER: Final = message("inference.ModelStreamInferResponse")
+
+_IS_FINAL: Final = "triton_final_response"
+
+
+class _Unsent:
+    """Counts the bytes of a stream's answers until the client has taken them or gone away.
+
+    Args:
+        service: Has the sum of all streams and calls.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self._service: Service | None = service
+        self._bytes = 0
+
+    def keep(self, size: int) -> None:
+        """Count an answer, unless the stream has ended."""
+        if self._service is not None:
+            self._service.unsent_bytes += size
+            self._bytes += size
+
+    def taken(self, size: int) -> None:
+        """Note that an answer was sent."""
+        self.keep(-size)
+
+    def end(self) -> None:
+        """Record that the stream has ended, even if answers are left."""
+        self.keep(-self._bytes)
+        self._service = None
+
+
+def stream_of_inferences(
+    front: Front, calls: Calls, service: Service
+) -> Callable[[AsyncIterator[bytes], Any], AsyncIterator[bytes]]:
+    """Return what answers ModelStreamInfer, for the requests of a call and its context."""
+
+    async def stream(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        try:
+            calls.authenticate(context, "infer")
+        except UnauthenticatedError as error:
+            await calls.refuse("ModelStreamInfer", context, error)
+        call = _Stream(front, calls, service, context)
+        async with contextlib.aclosing(call.answers(requests)) as answers:
+            async for answer in answers:
+                yield answer
+        if service.draining:
+            why = UnavailableError("the server is shutting down")
+            await calls.refuse("ModelStreamInfer", context, why)
+
+    return stream
+
+
+class _Stream:
+    """One call of ModelStreamInfer.
+
+    Args:
+        front: Answers its requests.
+        calls: Checks keys and sizes, and makes errors answers.
+        service: What is served.
+        context: That of the call.
+    """
+
+    def __init__(self, front: Front, calls: Calls, service: Service, context: Any) -> None:
+        self._front, self._calls, self._service = front, calls, service
+        self._context = context
+        self._unsent = _Unsent(service)
+        self._responses: asyncio.Queue[asyncio.Task[bytes] | bytes | None]
+        self._responses = asyncio.Queue(_STREAMED)
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._in_parts: set[asyncio.Task[Any]] = set()
+
+    async def answers(self, requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
+        """Give the responses; who closes this cancels the requests."""
+        reader = asyncio.create_task(self._read(requests))
+        ender = asyncio.create_task(self._end(reader))
+        try:
+            while (one := await self._responses.get()) is not None:
+                answer = one if isinstance(one, bytes) else await one
+                if answer:
+                    yield answer
+                    self._unsent.taken(len(answer))
+        finally:
+            self._unsent.end()
+            for left in (reader, ender, *self._tasks):
+                left.cancel()
+
+    async def _read(self, requests: AsyncIterator[bytes]) -> None:
+        async for data in requests:
+            await self._responses.put(self._begin(self._answer(data)))
+            while len(self._in_parts) >= _STREAMED:
+                await asyncio.wait(self._in_parts, return_when=asyncio.FIRST_COMPLETED)
+        await self._last()
+
+    async def _end(self, reader: asyncio.Task[None]) -> None:
+        """Read nothing more once the server is about to shut down."""
+        await self._service.ending.wait()
+        reader.cancel()
+        await self._last()
+
+    async def _last(self) -> None:
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        await self._responses.put(None)
+
+    def _begin(self, work: Coroutine[Any, Any, bytes]) -> asyncio.Task[bytes]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _answer(self, data: bytes) -> bytes:
+        """Answer one request; an error becomes an answer, and the stream goes on.
+
+        Returns:
+            The response; ``b""`` for a decoupled model, whose responses `_answer_in_parts` gives.
+        """
+        line = AccessLine("ModelStreamInfer", self._service.counters.begin("grpc"))
+        line.peer = self._context.peer
+        line.received(len(data))
+        request: Any = None
+        response = b""
+        in_parts = False
+        try:
+            self._calls.check_size(data)
+            request = parsed(read_message, data)
+            line.key = self._calls.check_key(self._context, "infer", request)
+            self._service.check_unsent()
+            model = self._front.find(request, self._context)
+            in_parts = model.decoupled
+            if in_parts:
+                task = self._begin(self._answer_in_parts(model, request, line))
+                self._in_parts.add(task)
+                task.add_done_callback(self._in_parts.discard)
+                return b""
+            answer = await self._front.infer_with(model, request, self._context, line)
+            line.answered("OK")
+            response = as_streamed(answer)
+        except Exception as error:  # noqa: BLE001 - every error is an answer
+            response = self._failed(error, request, line)
+        finally:
+            if not in_parts:
+                line.sent_bytes = len(response)
+                self._unsent.keep(len(response))
+                self._ended(line, request)
+        return response
+
+    async def _answer_in_parts(self, model: Model, request: Received, line: AccessLine) -> bytes:
+        """Answer one request with a response for each part, and one for the result, unless that is None.
+
+        The last response has the parameter ``triton_final_response``. A client that asks for an empty response where no
+        other can have it gets every part at once; for others each part waits until it is known whether more follows.
+        """
+        held: Answer | None = None
+        try:
+            with self._front.admitted(model, request, self._context, line) as (asked, _):
+                at_once = flag(FINAL, asked.parameters)
+                found = self._service.answers(model, asked, line)
+                async with contextlib.aclosing(found) as answers:
+                    async for is_last, answer in answers:
+                        if answer is None:
+                            continue
+                        if held is not None:
+                            await self._give(held, line)
+                        held = answer if is_last or not at_once else None
+                        if held is None:
+                            await self._give(answer, line)
+            line.answered("OK")
+            last, held = held or Answer(model, asked.id, []), None
+            await self._give(last, line, is_final=True)
+        except Exception as error:  # noqa: BLE001 - every error is an answer
+            if held is not None:
+                await self._give(held, line)
+            await self._put(self._failed(error, request, line, is_final=True), line)
+        finally:
+            self._ended(line, request)
+        return b""
+
+    async def _give(self, answer: Answer, line: AccessLine, *, is_final: bool = False) -> None:
+        """Send one of the responses of a request."""
+        answer.parameters[_IS_FINAL] = is_final
+        response = await apart(elements_in(answer.outputs), write_response, answer)
+        await self._put(as_streamed(response), line)
+
+    async def _put(self, response: bytes, line: AccessLine) -> None:
+        line.sent_bytes += len(response)
+        self._unsent.keep(len(response))
+        await self._responses.put(response)
+
+    def _failed(
+        self,
+        error: Exception,
+        request: Received | None,
+        line: AccessLine,
+        *,
+        is_final: bool = False,
+    ) -> bytes:
+        """Return the response for an error."""
+        refused = self._calls.refusal_of(error, line)
+        name, identifier = ("", "") if request is None else (request.model_name, request.id)
+        failed = RESPONSE(model_name=name, id=identifier)
+        for key, value in (("code", refused.code), ("node", refused.node)):
+            if value is not None:
+                failed.parameters[key].string_param = value
+        if is_final:
+            failed.parameters[_IS_FINAL].bool_param = True
+        made = _STREAMED_ANSWER(error_message=refused.text, infer_response=failed)
+        written: bytes = made.SerializeToString()
+        return written
+
+    def _ended(self, line: AccessLine, request: Received | None) -> None:
+        line.status = line.status or "CANCELLED"
+        self._calls.end(line, request)

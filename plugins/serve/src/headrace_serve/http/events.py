@@ -1,0 +1,117 @@
+"""Answers as Server-Sent Events: each as it comes, a comment while nothing comes, and what ends them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+from headrace_serve.errors import DisconnectedError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+
+    from headrace_serve.errors import Refusal
+    from headrace_serve.http.exchange import Exchange
+
+__all__ = ["EVENTS", "event", "send_events"]
+
+EVENTS = "text/event-stream"
+
+SILENCE_S = 15.0
+"""After so many seconds without an event a comment is sent, so that proxies keep the connection."""
+
+_COMMENT = b":\n\n"
+_HEADERS = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store"))
+
+
+def event(data: bytes, name: str = "") -> bytes:
+    """Return one event with ``data``, which has no end of a line; without a name it is a ``message``."""
+    return b"%sdata: %s\n\n" % (b"event: %s\n" % name.encode() if name else b"", data)
+
+
+async def send_events(
+    exchange: Exchange, events: AsyncGenerator[bytes], failed: Callable[[Refusal], bytes]
+) -> None:
+    """Answer a request with events; the status is sent with the first of them, or with the first comment.
+
+    So an error before that raises, and is answered with its status as that of every other request; one that comes
+    later is the last event. A client that goes away closes ``events``.
+
+    Args:
+        exchange: The request.
+        events: Gives the events.
+        failed: Makes the event of an error.
+
+    Raises:
+        DisconnectedError: The client went away.
+    """
+    sender = _Sender(exchange)
+    try:
+        await exchange.while_connected(_send_all(sender, events))
+    except DisconnectedError:
+        exchange.line.status = ""
+        raise
+    except (Exception, asyncio.CancelledError) as error:
+        if not sender.begun:
+            raise
+        await sender.send(failed(exchange.refused(error)))
+    await sender.end()
+
+
+async def _send_all(sender: _Sender, events: AsyncGenerator[bytes]) -> None:
+    comments = asyncio.create_task(sender.comment())
+    try:
+        async with contextlib.aclosing(events) as each:
+            async for one in each:
+                await sender.send(one)
+        if not sender.begun:
+            await sender.send(b"")
+    finally:
+        comments.cancel()
+
+
+class _Sender:
+    """Writes the answer.
+
+    Attributes:
+        begun: Whether the status is sent.
+    """
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self._turn = asyncio.Lock()
+        self._loop = asyncio.get_running_loop()
+        self._last_s = self._loop.time()
+        self.begun = False
+
+    async def send(self, data: bytes) -> None:
+        """Send events; the first time the head before them."""
+        exchange = self._exchange
+        async with self._turn:
+            self._last_s = self._loop.time()
+            if not self.begun:
+                self.begun = True
+                exchange.line.answered("200")
+                named = exchange.request_id.encode("latin-1")
+                headers = [*_HEADERS, *([(b"x-request-id", named)] if named else [])]
+                await exchange.send(
+                    {"type": "http.response.start", "status": 200, "headers": headers}
+                )
+            if data:
+                exchange.line.sent_bytes += len(data)
+                await exchange.send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def comment(self) -> None:
+        """Send a comment whenever nothing was sent for `SILENCE_S` seconds, until this is cancelled."""
+        while True:
+            left_s = self._last_s + SILENCE_S - self._loop.time()
+            if left_s <= 0:
+                await self.send(_COMMENT)
+            else:
+                await asyncio.sleep(left_s)
+
+    async def end(self) -> None:
+        """End the answer."""
+        async with self._turn:
+            await self._exchange.send({"type": "http.response.body", "body": b""})
