@@ -10,7 +10,6 @@ import loading
 import pytest
 
 import headrace
-from headrace._registry.discovery import KNOWN_POLICIES
 from headrace.errors import SetupError
 
 made: list[str] = []
@@ -973,8 +972,8 @@ def test_the_policies_of_core_alone_are_named_with_its_name_before_them():
     assert problem("X", batch_policy="headrace:Patient").code == "unknown_policy"
 
 
-def test_a_policy_of_a_plugin_that_is_not_installed_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(KNOWN_POLICIES, "Elsewhere", "headrace-elsewhere")
+def test_a_policy_of_a_plugin_that_is_not_installed_says_what_to_install(known_elsewhere):
+    known_elsewhere("Elsewhere", "headrace-elsewhere", known_elsewhere.policies)
     for text in ("Elsewhere", "Elsewhere(most=3)", "elsewhere:Elsewhere"):
         hint = problem("X", batch_policy=text).hint
         assert (
