@@ -3,7 +3,7 @@
 python scripts/names_elsewhere.py            write the table
 python scripts/names_elsewhere.py --check    exit 1 when it is not what the plugins say
 
-Backends are read from the entry points in each ``pyproject.toml``; definitions and probes are what the hooks give.
+Backends are read from the entry points in each ``pyproject.toml``; definitions, probes and policies are what the hooks give.
 """
 
 from __future__ import annotations
@@ -30,27 +30,37 @@ from __future__ import annotations
 '''
 
 
-def names() -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """Return the backends, definitions among them, and the probes of each distribution."""
-    backends: dict[str, list[str]] = {}
-    probes: dict[str, list[str]] = {}
+HOOKS = {
+    "BACKENDS": ("definitions",),
+    "PROBES": ("probes",),
+    "POLICIES": ("batch_policies", "dispatch_policies"),
+}
+"""The hooks whose names stand in each table."""
+
+
+def names() -> dict[str, dict[str, list[str]]]:
+    """Return the tables: names by distribution. Definitions stand among the backends."""
+    tables: dict[str, dict[str, list[str]]] = {table: {} for table in HOOKS}
     for path in sorted(ROOT.glob("plugins/*/pyproject.toml")):
         project = tomllib.loads(path.read_text(encoding="utf-8"))["project"]
         points: dict[str, Any] = project.get("entry-points", {})
         hooks = [*map(importlib.import_module, points.get("headrace.plugins", {}).values())]
-        given = [
-            {name for one in hooks for name in getattr(one, f"headrace_{hook}", dict)()}
-            for hook in ("definitions", "probes")
-        ]
-        backends[project["name"]] = sorted({*points.get("headrace.backends", ()), *given[0]})
-        probes[project["name"]] = sorted(given[1])
-    return backends, probes
+        for name, of in HOOKS.items():
+            given = {one for hook in of for module in hooks for one in _given(module, hook)}
+            if name == "BACKENDS":
+                given.update(points.get("headrace.backends", ()))
+            tables[name][project["name"]] = sorted(given)
+    return tables
+
+
+def _given(module: Any, hook: str) -> dict[str, str]:
+    """Return what a hook of a plugin's module gives, nothing where it has none."""
+    return getattr(module, f"headrace_{hook}", dict)()  # type: ignore[no-any-return]
 
 
 def table() -> str:
     """Return the text of the module that core imports."""
-    found = zip(("BACKENDS", "PROBES"), names(), strict=True)
-    return HEAD + "".join(_written(name, by) for name, by in found)
+    return HEAD + "".join(_written(name, by) for name, by in names().items())
 
 
 def _written(name: str, by: dict[str, list[str]]) -> str:

@@ -13,7 +13,7 @@ import pytest
 
 import headrace
 from headrace._engine.engine import Engine
-from headrace._registry.discovery import KNOWN_ELSEWHERE
+from headrace._registry.discovery import KNOWN_ELSEWHERE, KNOWN_POLICIES
 from headrace._registry.registry import registry
 from headrace._scheduling.node import ONE_AT_A_TIME, Section
 
@@ -229,8 +229,13 @@ def nothing_registered(monkeypatch):
 
 @pytest.fixture
 def known_elsewhere(monkeypatch):
-    """Return a function that says which distribution, which is not installed here, has a backend."""
-    return lambda name, distribution: monkeypatch.setitem(KNOWN_ELSEWHERE, name, distribution)
+    """Return a function that says which distribution, which is not installed here, has a backend, or a policy."""
+
+    def known(name, distribution, table=KNOWN_ELSEWHERE):
+        monkeypatch.setitem(table, name, distribution)
+
+    known.policies = KNOWN_POLICIES
+    return known
 
 
 @pytest.fixture

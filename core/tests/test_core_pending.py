@@ -410,6 +410,12 @@ def test_an_unknown_node_is_an_error_with_the_nearest_name(keeper):
         with pytest.raises(ContractError, match="no node is called 'othr'") as caught:
             keeper.context.resume(kept, "othr")
         assert "Did you mean 'other'?" in str(caught.value.hint)
+        with pytest.raises(TypeError, match=r"context\.resume: a node is named by a text, got 3"):
+            keeper.context.resume(kept, 3)
+        with pytest.raises(
+            TypeError, match=r"context\.on_end: a function is told of the end, got None"
+        ):
+            keeper.context.on_end(kept, None)
         assert keeper.context.finish(kept, "still there")
         assert future.result(WAIT_S)["result"] == "still there"
 
@@ -489,6 +495,23 @@ def test_pending_inside_what_waits_for_a_result_is_refused(keeper, backend):
         with pytest.raises(ContractError, match="returned PENDING") as caught:
             pipe({"data": 1})
         assert caught.value.backend == "KeptKeeper"
+
+
+def test_pending_stands_in_the_list_of_outcomes_and_is_no_result():
+    class Whole(headrace.Backend):
+        def forward(self, batch):
+            return headrace.PENDING
+
+    headrace.register("Whole", Whole, replace=True)
+    headrace.register("Later", lambda data: headrace.PENDING, replace=True)
+    headrace.register("AllLater", lambda data: [headrace.PENDING], batched=True, replace=True)
+    for backend, hint in (("Whole", "in the list"), ("Later", "finish"), ("AllLater", "finish")):
+        with (
+            headrace.pipe({"backend": backend}) as pipe,
+            pytest.raises(ContractError, match="returned PENDING") as caught,
+        ):
+            pipe({"data": 1})
+        assert hint in str(caught.value.hint)
 
 
 def test_the_elements_of_a_list_are_kept_each_by_itself(keeper):

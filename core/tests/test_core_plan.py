@@ -972,6 +972,15 @@ def test_the_policies_of_core_alone_are_named_with_its_name_before_them():
     assert problem("X", batch_policy="headrace:Patient").code == "unknown_policy"
 
 
+def test_a_policy_of_a_plugin_that_is_not_installed_says_what_to_install(known_elsewhere):
+    known_elsewhere("Elsewhere", "headrace-elsewhere", known_elsewhere.policies)
+    for text in ("Elsewhere", "Elsewhere(most=3)", "elsewhere:Elsewhere"):
+        hint = problem("X", batch_policy=text).hint
+        assert (
+            "It comes with headrace-elsewhere. Install it: pip install headrace-elsewhere" in hint
+        )
+
+
 def test_positional_args_of_a_definition_are_pointed_at():
     wrong = problem({"backend": "S[X,Z(71,a=2)]", "define": {"Z": "A[B]"}})
     start, end = wrong.span

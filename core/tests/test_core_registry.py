@@ -263,6 +263,7 @@ def test_a_well_known_backend_says_which_distribution_to_install(site, known_els
     found = problem({"backend": "Gauge", "some_option": 1})
     assert found.code == "missing_plugin"
     assert "pip install headrace-gauges" in found.hint
+    assert problem({"backend": "Gaugge"}).suggestion == "Gauge"
 
 
 # Hooks.

@@ -212,7 +212,7 @@ class Checked:
     def _checked(self, batch: Sequence[Request], outcomes: Any) -> Outcomes:
         """Check that a backend has given a list with one exception or None per item."""
         if not isinstance(outcomes, list):
-            wrong = f"returned {type(outcomes).__name__}"
+            wrong = f"returned {'PENDING' if outcomes is PENDING else type(outcomes).__name__}"
         elif len(outcomes) != len(batch):
             wrong = f"returned {len(outcomes)} outcomes for {len(batch)} items"
         elif any(o is not None and not isinstance(o, Exception) for o in outcomes):
@@ -222,6 +222,9 @@ class Checked:
         else:
             return [None if o is None else self._outcome_of(o) for o in outcomes]
         hint = 'forward writes request["result"], and returns None or a list with one exception or None per item'
+        hint += "; for an item that is answered later PENDING stands in the list" * (
+            outcomes is PENDING
+        )
         return [self._located(ContractError(f"{self._label()} {wrong}", hint=hint)) for _ in batch]
 
     def _outcome_of(self, given: Exception) -> Exception:

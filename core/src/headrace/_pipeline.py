@@ -19,7 +19,7 @@ from headrace._engine.streams import Stream
 from headrace._graph.caller import run_in_caller
 from headrace._notebook import Statistics, graph_html
 from headrace._scheduling.probes import GuardedProbe, Probes
-from headrace.errors import ConfigError, PluginError, SetupError
+from headrace.errors import ConfigError, InputError, PluginError, SetupError
 from headrace.keys import Request
 
 if TYPE_CHECKING:
@@ -247,6 +247,12 @@ class Pipeline:
 
     def _admitted_one(self, data: Any, timeout: float | None, priority: int) -> list[Admitted]:
         """Check the request of a stream, unless the pipeline is closed."""
+        if isinstance(data, list):
+            what, hint = (
+                "a stream answers one request",
+                "Open a stream for each request of the list.",
+            )
+            raise InputError(what, expected="a dict", got="list", hint=hint)
         self._entrance.check_open([data])
         return self._entrance.admitted([data], timeout, priority)
 

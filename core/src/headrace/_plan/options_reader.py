@@ -16,7 +16,7 @@ from headrace._plan.element import NamedPlan, Source, place_of
 from headrace._plan.parameters import OWN_KEYS, Found, argument, nearest_choice
 from headrace._plan.planning import Planning, plain_value
 from headrace._portable import error_text, nearest
-from headrace._registry.discovery import KNOWN_PROBES, how_to_install
+from headrace._registry.discovery import KNOWN_POLICIES, KNOWN_PROBES, how_to_install
 from headrace._registry.registry import Offer, registry
 from headrace._scheduling.probes import PROBE_METHODS
 from headrace.errors import ConfigError
@@ -314,7 +314,7 @@ def _offered(planning: Planning, kind: Kind) -> tuple[list[str], str]:
 def _report_unknown(planning: Planning, kind: Kind, call: Call) -> None:
     refused = [one for one in registry.plugins() if not one.usable]
     unusable = [f"{one.distribution} cannot be used: {one.reason}." for one in refused]
-    brings = KNOWN_PROBES.get(call.part) if kind is PROBE else None
+    brings = (KNOWN_PROBES if kind is PROBE else KNOWN_POLICIES).get(call.part)
     if brings is not None and brings not in {one.distribution for one in registry.plugins()}:
         unusable.append(f"It comes with {brings}. {how_to_install(brings)}.")
     known, are = _offered(planning, kind)

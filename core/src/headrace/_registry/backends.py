@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from headrace._backend import Backend, authored
-from headrace._checked import Outcomes, is_count, range_problem
+from headrace._checked import PENDING, Outcomes, is_count, range_problem
 from headrace._options import Options
 from headrace._portable import error_text, none_if_all_ok, shown
 from headrace.errors import BackendError, ContractError, InputError, PluginError
@@ -209,7 +209,7 @@ class FunctionBackend(Backend):
         """Call the function once per item, so that an error fails its item alone; or once per batch.
 
         Raises:
-            ContractError: A function for batches gave another number of results.
+            ContractError: A function for batches gave another number of results, or a function gave PENDING.
         """
         outcomes: list[Exception | None] = [None if "data" in one else no_data() for one in batch]
         if self.batched:
@@ -221,7 +221,7 @@ class FunctionBackend(Backend):
                     result = self.function(request["data"])
                     if type(result) is GeneratorType:
                         result = self._exhaust(request, result)
-                    request["result"] = result
+                    request["result"] = _answer(result)
                 except Exception as error:  # noqa: BLE001 - any error is the outcome of its item
                     outcomes[place] = error
         return none_if_all_ok(outcomes)
@@ -242,8 +242,16 @@ class FunctionBackend(Backend):
         results = _listed(self.function([request["data"] for request in batch]))
         if len(results) != len(batch):
             raise _wrong_results(f"{len(results)} results for {len(batch)} items")
-        for request, result in zip(batch, results, strict=True):
+        for request, result in zip(batch, map(_answer, results), strict=True):
             request["result"] = result
+
+
+def _answer(result: Any) -> Any:
+    """Return what a function has given; PENDING is an outcome of `Backend.forward`, and no result."""
+    if result is PENDING:
+        hint = "A class with forward(batch) and context.finish may answer later."
+        raise ContractError("the function returned PENDING", hint=hint)
+    return result
 
 
 def _listed(results: Any) -> list[Any]:

@@ -356,11 +356,11 @@ _HOOKS_OF_CORE = {**_hooks_of(()), **_POLICIES}
 CORE = Plugin("headrace", "headrace", headrace.__version__, "", CORE_BACKENDS, _HOOKS_OF_CORE)
 """Core itself, as if it were a plugin."""
 
-KNOWN_ELSEWHERE, KNOWN_PROBES = (
+KNOWN_ELSEWHERE, KNOWN_PROBES, KNOWN_POLICIES = (
     {name: by for by, names in table.items() for name in names.split()}
-    for table in (names_elsewhere.BACKENDS, names_elsewhere.PROBES)
+    for table in (names_elsewhere.BACKENDS, names_elsewhere.PROBES, names_elsewhere.POLICIES)
 )
-"""The distribution to install for each backend and each probe of the plugins of Headrace's repository, by name."""
+"""The distribution to install for each backend, probe and policy of the plugins of Headrace's repository, by name."""
 
 MOVED = {
     **dict.fromkeys(("Observer", "Queue", "Recv", "Send"), "headrace-flow"),

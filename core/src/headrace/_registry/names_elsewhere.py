@@ -31,3 +31,7 @@ PROBES = {
     "headrace-observe": "BatchTimes OpenTelemetry Prometheus Trace",
     "headrace-serve": "ServeTimes",
 }
+
+POLICIES = {
+    "headrace-flow": "Alike Budget",
+}

@@ -15,7 +15,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from headrace._portable import nearest, without_locals
+from headrace._portable import nearest, shown, without_locals
 from headrace._scheduling.cycles import held_here
 from headrace._scheduling.entry import (
     DONE,
@@ -281,7 +281,10 @@ class Keeping:
 
         Raises:
             ContractError: There is none.
+            TypeError: The name is no text.
         """
+        if not isinstance(name, str):
+            raise TypeError(f"{asking}: a node is named by a text, got {shown(name)}")
         nodes = self._nodes()
         if (called := nodes.get(f"node.{name}")) is not None:
             return called
@@ -347,9 +350,14 @@ class Keeping:
         scheduler.enqueue(other, internal=True)
         return True
 
-    @reentrant()
     def on_end(self, request: Request, function: Callable[[Request], object]) -> None:
         """Have a holder told of the end of a request: see `headrace.InitContext`."""
+        if not callable(function):
+            raise TypeError(f"context.on_end: a function is told of the end, got {shown(function)}")
+        self._told(request, function)
+
+    @reentrant()
+    def _told(self, request: Request, function: Callable[[Request], object]) -> None:
         node = self._node()
         if node is not None:
             with node.section:

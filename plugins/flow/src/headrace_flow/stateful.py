@@ -166,7 +166,7 @@ class StateFul(headrace.Backend):
     Raises:
         InputError: The session is not there, or cannot be hashed.
         OverloadedError: The session is new, and ``states`` sessions are kept.
-        ContractError: X gave no output that ``keep`` names; or the word is not outermost in its node.
+        ContractError: X gave no output that ``keep`` names.
     Source:
         own; the keys are the parameters of sequences in Triton's protocol.
 
@@ -182,7 +182,9 @@ class StateFul(headrace.Backend):
         """Options of StateFul."""
 
         positional = ("key",)
-        key: str = Field("session", description="The key of a request that names its session.")
+        key: str = Field(
+            "session", min_length=1, description="The key of a request that names its session."
+        )
         keep: dict[str, str] = Field(
             description="Outputs of X, each with the key under which the session's next request has it."
         )
@@ -213,6 +215,7 @@ class StateFul(headrace.Backend):
 
     takes = 1
     uses_pipeline = True
+    outermost = True
     reads: tuple[str, ...] | type = ("{key}",)
     gives = ("{keep}",)
 
@@ -235,7 +238,7 @@ class StateFul(headrace.Backend):
         self._described = dict(self._child.describe())
         self._zeros: dict[int | None, dict[str, Any]] = {}
         self._ran: list[_Ran] = []
-        self._called = self._inside = self._misplaced = False
+        self._inside = False
         context.at_batch_end(self._batch_ended)
 
     def _initial(self, rows: int | None) -> dict[str, Any]:
@@ -276,11 +279,6 @@ class StateFul(headrace.Backend):
 
     def forward(self, batch: list[Request]) -> list[Exception | None]:
         """Run the child on the first request of each session; the others are PENDING until it is their turn."""
-        self._called = True
-        if self._misplaced:
-            hint = "A request that waits runs through its node again: put what comes before into a node of its own."
-            wrong = ContractError(f"{self._label()} is not outermost in its node", hint=hint)
-            return [wrong for _ in batch]
         self._end()  # where no end of a batch is told, as in a test of the backend alone
         outcomes: list[Exception | None] = [None] * len(batch)
         places = select(batch, range(len(batch)), self._admit, outcomes, fillers=False)
@@ -357,10 +355,6 @@ class StateFul(headrace.Backend):
         # It is told after the child's own functions, so that what a device computes is finished. It is also
         # told within a batch, where the child hands requests over; then the batch goes on.
         if not self._inside:
-            self._misplaced = (
-                not self._called
-            )  # others of the node are called before, and hand over to it
-            self._called = False
             self._end()
 
     def _end(self) -> None:
