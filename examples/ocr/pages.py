@@ -6,7 +6,7 @@ from typing import Any
 from headrace_flow import call
 
 
-def page(request: dict[str, Any]) -> Generator[Any, Any, dict[str, Any]]:
+def page(request: dict[str, Any]) -> Generator[Any, Any, Any]:
     """Read one page; each call shares its batch with those of all other pages."""
     fitted = yield call("page", request["data"], whole=True)
     picture, fit = fitted["result"], fitted["fit"]
