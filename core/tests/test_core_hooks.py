@@ -28,7 +28,16 @@ SIGNATURES = {
 }
 OF_CLASS = {"not_callable": None, "waits_while": None, "uses_pipeline": False, "gives": ()}
 OF_CONTEXT = (
-    *("pipeline", "pad", "deadline", "resume", "finish", "on_end", "unwanted", "emit"),
+    "pipeline",
+    "pad",
+    "deadline",
+    "resume",
+    "finish",
+    "on_end",
+    "unwanted",
+    "kept",
+    "call",
+    "emit",
     "alongside",
 )
 
