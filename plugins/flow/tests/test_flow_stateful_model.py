@@ -229,6 +229,25 @@ def a_line(count):
     return InOrder(operator.itemgetter("key")), Lines(), made
 
 
+def test_who_was_called_before_an_earlier_one_had_come_lets_it_go_first():
+    order, context, (first, second, third) = a_line(3)
+    assert order.take([first], context) == [True]
+    context.others = [second]  # in a batch that was cut before, and begins after
+    assert order.take([third], context) == [False]
+    order.leave("k")
+    assert context.resumed == [3]
+    context.others = []
+    assert order.take([second], context) == [False]
+    assert order.take([third], context) == [False]
+    assert context.resumed == [3, 2]
+    assert order.take([second], context) == [True]
+    order.leave("k")
+    assert context.resumed == [3, 2, 3]
+    assert order.take([third], context) == [True]
+    order.leave("k")
+    assert not order.busy("k")
+
+
 def test_the_next_is_called_when_the_one_before_has_left():
     order, context, requests = a_line(4)
     other = {"number": 9, "key": "l"}

@@ -109,9 +109,17 @@ class InOrder:
                 if before < number and all(one.request is not other for one in line)
             ]
             called = bool(line) and line[0].stage == _CALLED and line[0].request is request
+            before_it: _Turn | None = None
             if called:
                 turn = line[0]
                 turn.stage = _WAITS if earlier else _RUNS
+                if not earlier and any(one.number < turn.number for one in line):
+                    # It was called before an earlier one had come here, which has come meanwhile.
+                    ordered = sorted(line, key=lambda one: one.number)
+                    line.clear()
+                    line.extend(ordered)
+                    turn.stage = _WAITS
+                    before_it = self._next(key)
             else:
                 turn = _Turn(number, request, context.resume, _WAITS)
                 place = len(line)
@@ -122,6 +130,7 @@ class InOrder:
                     turn.stage = _RUNS
             if turn.stage == _RUNS:
                 return True
+        self._call(key, before_it)
         for other in earlier:
             context.on_end(other, lambda _: self._look(key))
         if not called:
