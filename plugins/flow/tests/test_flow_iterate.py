@@ -423,6 +423,12 @@ def test_it_stands_outermost_in_its_node_or_nowhere(text, fits):
         headrace.PipelineConfig.load({"backend": text})
 
 
+@pytest.mark.parametrize(("until", "says"), [("''", "at least 1"), ("data", "reads 'data'")])
+def test_a_key_that_cannot_end_a_request_is_refused(until, says):
+    with pytest.raises(ConfigError, match=says):
+        headrace.PipelineConfig.load({"backend": f"Iterate(until={until})[Identity]"})
+
+
 def test_it_does_not_stand_in_the_entrypoint():
     config = {
         "entrypoint": "Iterate(until=done)[DagDispatcher]",

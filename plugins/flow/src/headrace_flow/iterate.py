@@ -6,7 +6,7 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 import headrace
 from headrace import PENDING
@@ -101,8 +101,17 @@ class Iterate(headrace.Backend):
     class Options(headrace.Options):
         """Options of Iterate."""
 
-        until: str = Field(description="The key whose presence after a step ends a request.")
+        until: str = Field(
+            min_length=1, description="The key whose presence after a step ends a request."
+        )
         limit: int = Field(4096, ge=1, description="How many steps one request may run.")
+
+        @field_validator("until")
+        @classmethod
+        def _not_read(cls, until: str) -> str:
+            if until == "data":
+                raise ValueError("until: every step reads 'data', so it cannot end a request")
+            return until
 
     takes = 1
     outermost = True
