@@ -88,6 +88,7 @@ RUN_ELSEWHERE = {
     "python examples/ocr/prepare.py": "test_example_ocr",
     "python examples/ocr/compare.py": "test_example_ocr",
     "headrace run examples/ocr/page.toml examples/ocr/made/pages/label.png": "test_example_ocr_page",
+    "headrace run examples/ocr/page_script.toml examples/ocr/made/pages/label.png": "test_example_ocr_page",
     "headrace run --json examples/ocr/page.toml examples/ocr/made/pages > "
     "examples/ocr/made/pages.jsonl": "test_example_ocr_page",
     "python examples/ocr/draw.py examples/ocr/made/pages.jsonl": "test_example_ocr_page",

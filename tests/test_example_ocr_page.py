@@ -56,6 +56,10 @@ def test_the_pages_written_as_a_script_are_the_same(example, pages, results):
         futures = pipe.submit([{"data": page} for page in pages.values()])
         found = [future.result(600)["result"] for future in futures]
     assert json.dumps(found) == json.dumps(list(results.values()))
+    page = example / "made" / "pages" / "label.png"
+    done = CliRunner().invoke(app, ["run", str(example / "page_script.toml"), str(page)])
+    assert done.exit_code == 0, done.output
+    assert "FRAGILE" in done.output
 
 
 @pytest.fixture
