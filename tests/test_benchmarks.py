@@ -330,7 +330,7 @@ def test_hosts_measures_both_sides(tmp_path):
     pytest.importorskip("headrace_process")
     _, figures = run("benchmarks.hosts", tmp_path)
     assert "60000 x 8" in figures
-    for one in figures.values():
+    for one in (figure for load, figure in figures.items() if " x " in load):
         assert set(one["rps"]) == {"Process", "Host"}
         assert all(rps > 0 for side in one["rps"].values() for rps in side)
 

@@ -730,6 +730,7 @@ def test_doctor_reports_each_kind_with_reason_and_remedy(site, monkeypatch):
             "models",
             "observe",
             "ort",
+            "process",
             "remote",
             "serve",
             "torch",

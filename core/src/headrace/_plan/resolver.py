@@ -26,6 +26,7 @@ from headrace._plan.planning import (
 )
 from headrace._plan.word import Use, called, core_word, why_not_callable, word_of
 from headrace._portable import nearest
+from headrace._registry.discovery import KNOWN_ELSEWHERE
 from headrace._registry.registry import Offer, registry
 from headrace.errors import ConfigError, PluginError
 
@@ -284,7 +285,8 @@ class Resolver(Planning):
         if len(self.problems) >= SUGGESTED:
             return None  # after so many problems the names are not even listed, which takes time
         local = [name for frame in scope.frames for name in frame]
-        other = [*self.registered, *self.definitions, *registry.names(self.files)]
+        here = [*self.registered, *self.definitions, *registry.names(self.files)]
+        other = [*here, *KNOWN_ELSEWHERE]
         near = self.problems.nearest(call.part, [*local, *other])
         ways = [f"{offer.plugin}:{near}" for offer in registry.find(near or "", self.files)]
         return (self.problems.nearest(call.name, ways) if call.plugin else None) or near

@@ -252,7 +252,7 @@ class Registry:
             what = f"{name!r} comes with {brings}, which is not installed"
             return Problem("missing_plugin", what, hint=how_to_install(brings))
         names = [*known]
-        near = nearest(name, names) or nearest(part, names) or nearest(part, KNOWN_ELSEWHERE)
+        near = nearest(name, names) or nearest(part, names)
         how = ["`headrace plugins list` shows what there is; `import` brings your own."]
         # Which definitions a plugin has is known from its hooks alone, and those of a broken one may have failed.
         broken = [one for one in plugins if one.state == "broken"]
