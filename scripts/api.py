@@ -182,7 +182,7 @@ def pages() -> dict[Path, str]:
         index += [f"## {path}\n", "| name | |", "|---|---|"]
         for name, text in entries.items():
             page = page_of(path, name)
-            head = f"# {page.replace('.authors', ', for authors of backends')}\n"
+            head = f"# Public names of {page.replace('.authors', ', for authors of backends')}\n"
             made = (
                 "Made from the docstrings by `python scripts/api.py`; [all modules](../api.md).\n"
             )

@@ -298,7 +298,7 @@ def test_a_class_that_says_it_wrong_is_refused(body, says):
 # A container, with the functions of `headrace.words`.
 
 
-class Twice(headrace.Backend):
+class RunsTwice(headrace.Backend):
     """Run its child on the items that have a key, and pass the others by."""
 
     takes = 1
@@ -329,9 +329,9 @@ def test_a_part_of_a_batch_is_filled_up_or_fails_alone(pad):
             super().forward(batch)
 
     headrace.register("PairsHere", PairsHere, replace=True)
-    headrace.register("Twice", Twice, replace=True)
+    headrace.register("RunsTwice", RunsTwice, replace=True)
     config = {
-        "backend": "Twice[PairsHere]",
+        "backend": "RunsTwice[PairsHere]",
         "max": 3,
         "min": 3,
         "pad": pad,
@@ -360,9 +360,9 @@ def test_a_child_that_takes_one_is_called_item_by_item():
             super().forward(batch)
 
     headrace.register("TakesOne", TakesOne, replace=True)
-    headrace.register("Twice", Twice, replace=True)
+    headrace.register("RunsTwice", RunsTwice, replace=True)
     with headrace.pipe(
-        {"backend": "Twice[S[TakesOne,Passes]]", "max": 3, "min": 3, "batching_timeout": 1e9}
+        {"backend": "RunsTwice[S[TakesOne,Passes]]", "max": 3, "min": 3, "batching_timeout": 1e9}
     ) as pipe:
         pipe([{"data": k, "go": True} for k in range(3)])
     assert seen == [[0], [1], [2]]
