@@ -411,7 +411,9 @@ class Script(headrace.Backend):
         step = run.step
         while True:
             value, error = (None, None) if step is None else step.outcome()
-            if isinstance(error, ClosedError):  # the pipeline closes: the script ends as by any close
+            if isinstance(
+                error, ClosedError
+            ):  # the pipeline closes: the script ends as by any close
                 return error
             try:
                 if error is not None:
