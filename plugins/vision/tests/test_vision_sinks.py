@@ -175,6 +175,7 @@ import supervision as sv
 import headrace, headrace_vision as v
 
 kind, folder = sys.argv[1:]
+sys.dont_write_bytecode = True  # the limit below would cut compiled modules short, for every later program too
 random = np.random.default_rng(0)
 pictures = [random.integers(0, 256, (96, 128, 3), np.uint8) for _ in range(12)]
 boxes = np.tile(np.array([[1, 2, 30, 40]], np.float32), (400, 1))
