@@ -9,7 +9,7 @@ import pytest
 
 KINDS = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
 EARLIER = re.compile(
-    r"\b(no longer|any ?more|until now|as before|used to|formerly|previously|has moved)\b", re.I
+    r"\b(no longer|any ?more|until now|as before|used to|formerly|previously|has moved)\b", re.IGNORECASE
 )
 FIRST = """## 0.1.0 (unreleased)
 
@@ -20,7 +20,7 @@ FIRST = """## 0.1.0 (unreleased)
 
 def problems(text: str, version: str) -> list[str]:
     """Return what is wrong with a changelog of a distribution that has a version."""
-    sections = re.findall(r"^## (.+)\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
+    sections = re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
     heading = rf"{re.escape(version)} \((unreleased|\d{{4}}-\d\d-\d\d)\)"
     found = []
     if not sections or not re.fullmatch(heading, sections[0][0]):
