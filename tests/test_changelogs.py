@@ -9,7 +9,8 @@ import pytest
 
 KINDS = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
 EARLIER = re.compile(
-    r"\b(no longer|any ?more|until now|as before|used to|formerly|previously|has moved)\b", re.IGNORECASE
+    r"\b(no longer|any ?more|until now|as before|used to|formerly|previously|has moved)\b",
+    re.IGNORECASE,
 )
 FIRST = """## 0.1.0 (unreleased)
 
