@@ -211,7 +211,14 @@ def main() -> None:
                     f"   p99 {load.p99_us / 1e3:7.1f} ms {over['p99']:6.2f}"
                 )
     kept = [
-        beside(f"{clients} clients, {name}", found, "greedy", cell["loads"]["greedy"], measured)
+        beside(
+            f"{clients} clients, {name}",
+            found,
+            "greedy",
+            cell["loads"]["greedy"],
+            measured,
+            own=True,
+        )
         for clients, cell in figures.items()
         for name, found in cell["loads"].items()
         if name != "greedy"

@@ -36,6 +36,7 @@ class Figure:
         value: The median over the rounds.
         beside: The side that it is compared with.
         other: The median of that side.
+        own: True where that side is Headrace too, set otherwise.
         ratio: The median of value / other within each round.
         spread: Lowest and highest of the rounds: of the ratio where there is one, else of the value.
         rounds: How many rounds there were.
@@ -47,6 +48,7 @@ class Figure:
     value: float
     beside: str | None = None
     other: float | None = None
+    own: bool | None = None
     ratio: float | None = None
     spread: tuple[float, float] | None = None
     rounds: int | None = None
@@ -65,6 +67,8 @@ def compare(
     ours: Sequence[float],
     beside: str,
     others: Sequence[float],
+    *,
+    own: bool = False,
 ) -> Figure:
     """Return the figure of two sides that ran in turn; item k of both is of round k."""
     ratios = [one / other for one, other in zip(ours, others, strict=True)]
@@ -75,6 +79,7 @@ def compare(
         statistics.median(ours),
         beside,
         statistics.median(others),
+        own or None,
         statistics.median(ratios),
         (min(ratios), max(ratios)),
         len(ratios),

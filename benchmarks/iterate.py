@@ -235,7 +235,12 @@ def main() -> None:
             "batches that begin and end together": "together",
         }.items():
             rows = [[one["rows_s"] for one in each] for each in (ours, loads[side])]
-            kept.append(compare(f"{what}: rows a second", "1/s", "higher", rows[0], name, rows[1]))
+            own = side == "together"
+            kept.append(
+                compare(f"{what}: rows a second", "1/s", "higher", rows[0], name, rows[1], own=own)
+            )
+        spent = [one["cpu_us"] for one in ours]
+        kept.append(measure(f"{what}: processor time of a row", "µs", "lower", spent))
         shares = [one["occupancy"] for one in ours]
         kept.append(measure(f"{what}: share of the places in use", "", "higher", shares))
     save(chosen.json, about, figures, kept)

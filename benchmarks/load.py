@@ -190,12 +190,18 @@ MEASURED = {
 
 
 def beside(
-    what: str, ours: Sequence[Load], name: str, theirs: Sequence[Load], measured: str = "rps"
+    what: str,
+    ours: Sequence[Load],
+    name: str,
+    theirs: Sequence[Load],
+    measured: str = "rps",
+    *,
+    own: bool = False,
 ) -> Figure:
-    """Return the figure of our loads beside those of a side, for one key of `MEASURED`."""
+    """Return the figure of our loads beside those of a side (``own``: ours too), for one key of `MEASURED`."""
     said, unit, better, factor = MEASURED[measured]
     sides = [[factor * getattr(load, measured) for load in loads] for loads in (ours, theirs)]
-    return compare(f"{what}: {said}", unit, better, sides[0], name, sides[1])
+    return compare(f"{what}: {said}", unit, better, sides[0], name, sides[1], own=own)
 
 
 def usable_cpus() -> int:

@@ -99,7 +99,7 @@ def main() -> None:
             what = f"a network of {size}, {name}"
             kept.append(beside(what, loads[name], "a plain loop", loads[PLAIN], "cpu_us"))
         kept.append(
-            beside(what, loads["spin = true"], "spin = false", loads["spin = false"], "rps")
+            beside(what, loads["spin = true"], "spin = false", loads["spin = false"], own=True)
         )
     save(chosen.json, about, {"loads": figures}, kept)
 
