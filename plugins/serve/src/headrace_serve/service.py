@@ -78,6 +78,8 @@ class Service:
         unsent_bytes: The bytes of answers of gRPC that clients have not taken yet.
         everywhere: Makes changes in all of those processes; None: the server is this process alone.
         live: The state behind the live page; None: there is no such page.
+        page_names: Names by which the page may be asked for without keys, besides those of every machine for itself; `Server`
+            sets the one on which it listens.
     """
 
     def __init__(  # noqa: PLR0913 - settings, by name
@@ -126,6 +128,7 @@ class Service:
                 self.regions = Regions(self.limits.max_regions)
         self.failures = FailureLog()
         self.live = LivePage() if ui else None
+        self.page_names: tuple[str, ...] = ()
         self.decompressing = asyncio.Semaphore(_DECOMPRESSED)
         self._inflight_bytes = self.unsent_bytes = 0
         self.built_in = Process()

@@ -152,7 +152,7 @@ class Server:
         else:
             catalogue = build_models(models, keys=known, allow_import=allow_import)
         try:
-            self._service = Service(
+            service = self._service = Service(
                 catalogue,
                 limits=limits,
                 debug_errors=debug_errors,
@@ -172,7 +172,7 @@ class Server:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._state, self._turn = ServerState(), asyncio.Lock()
-        self._service.worker, self._service.everywhere = worker, everywhere
+        service.worker, service.everywhere, service.page_names = worker, everywhere, (host.lower(),)
         self._service.starting = listen_first and everywhere is not None
         self._watch = watch
         if not listen_first:
