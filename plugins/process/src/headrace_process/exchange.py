@@ -79,10 +79,7 @@ class Exchange:
         patience_s, last = None, running.last_deadline
         if last is not None and self.kill_after_s is not None:
             patience_s = max(last + self.kill_after_s - time.monotonic(), 0.001)
-        answer = link.receive(patience_s)
-        while answer[0] != child.sent:  # it has come once more, to an earlier batch: it is nobody's
-            answer = link.receive(patience_s)
-        _, reported, packed, others, lost, runs = answer
+        _, reported, packed, others, lost, runs = _answer(child, patience_s)
         child.wait_reported(reported)
         child.part = None
         self.plan.report(runs)
@@ -118,6 +115,14 @@ class Exchange:
                     errors[id(request)] = failure
         here = [id(one) not in errors for one in batch]
         return (values, list(compress(found, here))), list(compress(batch, here))
+
+
+def _answer(child: Child, patience_s: float | None) -> Any:
+    """Wait for the answer to the last batch; one that comes once more, to an earlier batch, is nobody's."""
+    while True:
+        answer = child.link.receive(patience_s)
+        if answer[0] == child.sent:
+            return answer
 
 
 def _wrong(
