@@ -95,7 +95,9 @@ class TcpLink:
 
     def begin(self) -> None:
         """Begin the buffers of the next message."""
-        self._buffers, self._sizes, self._held_bytes = [], [], 0
+        self._buffers: list[Any] = []
+        self._sizes: list[int] = []
+        self._held_bytes = 0
 
     def put(self, buffer: Any, size: int, kind: type[Any]) -> int:
         """Add a contiguous buffer to the next message; return its place."""
