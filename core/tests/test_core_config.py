@@ -1098,7 +1098,6 @@ def test_what_is_wrong_has_the_line_and_column_of_its_file(tmp_path):
     assert found == {
         "global.max": ("base.toml", 2, 7),
         "define.Z": ("base.toml", 4, 7),
-        "global.Nope::x": ("c.toml", 6, 1),
         "one.backend": ("c.toml", 8, 21),
         "one.next": ("c.toml", 9, 9),
     }

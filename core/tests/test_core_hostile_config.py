@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 import sys
 import threading
 
@@ -198,53 +197,6 @@ def test_ctrl_c_in_a_validator_is_no_problem_of_the_configuration():
 
 
 # Growth.
-
-
-def doubled(levels):
-    more = {f"d{i}": f"S[d{i - 1},d{i - 1}]" for i in range(1, levels)}
-    return {"d0": "S[Identity,Identity]", **more}
-
-
-@pytest.mark.parametrize(
-    ("order", "backend", "path"),
-    [
-        (list, "d39", "main.backend"),
-        (reversed, "d39", "main.backend"),
-        (list, "Identity", "define.d11"),
-        (reversed, "Identity", "define.d39"),
-    ],
-)
-def test_definitions_that_double_each_other_are_told_by_both_names(order, backend, path):
-    define = dict(order(list(doubled(40).items())))
-    (found,) = problems({"backend": backend, "define": define})
-    assert (found.code, found.path) == ("definition", path)
-    assert re.match(r"the definitions 'd[0-9]+' and 'd[0-9]+' bring more than", found.message)
-    assert found.message.endswith("bring more than 10000 elements")
-
-
-def test_how_often_an_expression_uses_definitions_is_bounded_as_a_whole():
-    define = {"Z": f"S[{','.join(['Identity'] * 99)}]"}
-    load({"backend": f"S[{','.join(['Z'] * 99)}]", "define": define})
-    (found,) = problems({"backend": f"S[{','.join(['Z'] * 101)}]", "define": define})
-    assert (found.code, found.path) == ("definition", "main.backend")
-    assert "10000 elements" in found.message
-
-
-def test_what_is_written_out_is_not_bounded():
-    config = load({"backend": f"S[{','.join(['Identity'] * 10_001)}]"})
-    assert config.nodes == ("main",)
-
-
-def test_brackets_that_go_to_open_slots_count_once():
-    define = {"Z": f"S[{','.join(['Identity'] * 300)},S]"}
-    nested = "Z[" * 30 + "Identity" + "]" * 30
-    load({"backend": nested, "define": define})
-
-
-def test_parameters_that_double_each_other_are_told_by_both_names():
-    keys = {f"k{i}": f"S[Reflect[k{i - 1}],Reflect[k{i - 1}]]" for i in range(1, 40)}
-    (found,) = problems({"backend": "Reflect[k39]", "k0": "Identity", **keys})
-    assert re.match(r"the parameters 'k[0-9]+' and 'k[0-9]+' bring more than", found.message)
 
 
 @pytest.mark.parametrize(

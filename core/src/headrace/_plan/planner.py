@@ -145,8 +145,7 @@ class Planner(Resolver):
 
     def by_itself(self, text: Any, source: Source) -> Element | None:
         """Plan an expression outside of any node: options and instances may be missing."""
-        call = None if self.too_large else self.read(text, source)
-        if call is None:
+        if (call := self.read(text, source)) is None:
             return None
         slot = open_slot(call)
         return self.plan(call, Scope(may_register=True, gets_name=True, slot=slot, lenient=True))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,6 @@ from headrace._plan.declared import states_range, static_range
 from headrace._plan.element import DefinitionUse, Element, Named, Source, place_of, takes_dependency
 from headrace._plan.options_reader import OptionsReader, hint_for
 from headrace._plan.planning import (
-    MAX_ELEMENTS,
     Definition,
     Planning,
     Scope,
@@ -28,7 +26,7 @@ from headrace._plan.word import Use, called, core_word, why_not_callable, word_o
 from headrace._portable import nearest
 from headrace._registry.discovery import KNOWN_ELSEWHERE
 from headrace._registry.registry import Offer, registry
-from headrace.errors import ConfigError, PluginError
+from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
     from headrace._backend import Backend
@@ -42,7 +40,9 @@ class Resolver(Planning):
 
     def plan(self, call: Call, scope: Scope) -> Element | None:
         """Plan one element and all below it; None when something in it is wrong."""
-        if not self._goes_on(call, scope):
+        if scope.depth > MAX_DEPTH:
+            self.add("nesting", f"nested more than {MAX_DEPTH} levels deep", call)
+            self.parameters.unresolved += 1
             return None
         if (named := self.named(call.name, scope)) is not None:
             return self.reference(call, named, scope)
@@ -68,34 +68,6 @@ class Resolver(Planning):
             self.plan_all(call.children[core_word(near or "")._names :], scope)
             return None
         return self._backend(call, backends[0], cls, scope)
-
-    def _goes_on(self, call: Call, scope: Scope) -> bool:
-        """Check that an element is not nested too deep, and that the expression has not become too large.
-
-        Definitions and reflected parameters that each use another one twice grow without end in few lines,
-        so the elements that come from them are counted.
-        """
-        if scope.depth > MAX_DEPTH:
-            self.add("nesting", f"nested more than {MAX_DEPTH} levels deep", call)
-            self.parameters.unresolved += 1
-            return False
-        expanding = call.source.expanding
-        if not expanding and len(scope.reflecting) < 2:
-            return True
-        self.parameters.brought += 1
-        if self.parameters.brought <= MAX_ELEMENTS and not self.too_large:
-            return True
-        self.parameters.unresolved += 1
-        if not self.too_large:
-            self.too_large = True
-            kind, names = "definitions", expanding[:2]
-            if not names:
-                kind = "parameters"
-                names = tuple(one.partition(".")[2] for one in scope.reflecting[-2:])
-            message = f"the {kind} {' and '.join(map(repr, names))} bring more than {MAX_ELEMENTS} elements"
-            use = next(iter(call.source.uses), None)  # of the outermost definition
-            self.add("definition", message, call if use is None else use.call)
-        return False
 
     # Expressions of the configuration.
 
@@ -264,21 +236,12 @@ class Resolver(Planning):
         return element if len(self.problems) == before else None
 
     def _unknown(self, call: Call, scope: Scope) -> None:
-        """Report an unknown name, and count the options of the name that was probably meant as known."""
-        if not self.all_names:
-            self.parameters.unresolved += 1
-            return
-        near = self._nearest(call, scope)
-        problem = registry.unknown(call.name, [near] if near else [])
-        self.problems.extend([replace(problem, **place_of(call))])
-        meant = registry.find(near or "", self.files) if problem.suggestion else []
-        # A wrong name must import nothing. As long as the class is not loaded, any key may be its option.
-        if self.problems.apart or not meant or not all(offer.is_loaded for offer in meant):
-            self.parameters.unresolved += 1
-            return
-        with suppress(PluginError, AttributeError):
-            for key in meant[0].load().Options.model_fields:
-                self.parameters.find((call.name, str(near)), key, call.source)
+        """Report an unknown name, whose options may be any."""
+        self.parameters.unresolved += 1
+        if self.all_names:
+            near = self._nearest(call, scope)
+            problem = registry.unknown(call.name, [near] if near else [])
+            self.problems.extend([replace(problem, **place_of(call))])
 
     def _nearest(self, call: Call, scope: Scope) -> str | None:
         """Return the known name that is most like an unknown one."""
@@ -286,8 +249,7 @@ class Resolver(Planning):
             return None  # after so many problems the names are not even listed, which takes time
         local = [name for frame in scope.frames for name in frame]
         here = [*self.registered, *self.definitions, *registry.names(self.files)]
-        other = [*here, *KNOWN_ELSEWHERE]
-        near = self.problems.nearest(call.part, [*local, *other])
+        near = self.problems.nearest(call.part, [*local, *here, *KNOWN_ELSEWHERE])
         ways = [f"{offer.plugin}:{near}" for offer in registry.find(near or "", self.files)]
         return (self.problems.nearest(call.name, ways) if call.plugin else None) or near
 
