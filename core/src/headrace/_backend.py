@@ -169,7 +169,7 @@ class Backend(Checked):
     def lint(cls, options: Any, largest_batch: int) -> Iterable[str]:
         """Return what is legal here but suspicious, a sentence each; nothing is built, no heavy library imported.
 
-        ``headrace check`` and `headrace.plan` show it as warnings: what a model file says of itself, or options
+        ``headrace check`` and ``headrace explain`` show it as warnings: what a model file says of itself, or options
         that are seldom meant together. The default returns nothing.
 
         Args:

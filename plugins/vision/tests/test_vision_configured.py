@@ -213,9 +213,16 @@ def test_models_in_python_are_those_of_a_file(kit):
         ("max = 2", "maxx = 2", r"models\.light\.model: .*max"),
         ("network", 'model = "pipe.toml"\nnetwork', r"model: write it below \[models\.NAME\]"),
         (
+            '= "street.mp4"',
+            '= "stret.mp4"',
+            r"sources\.street\.input: .*\n  Did you mean .*street\.mp4",
+        ),
+        ('"yard.mp4", "st', '"yard.mp4", "nowhere/st', r"sources\.yard\.input: .*no such file"),
+        ('= "street.mp4"', '= "photos/*.jpg"', r"sources\.street\.input: .*no such file"),
+        (
             '"street.mp4"\nmodel',
             '"rtsp://other.example/a"\nmodel',
-            r"sources\.street: .*not allowed",
+            r"sources\.street\.input: .*not allowed",
         ),
         ('kind = "SaveJSONL"', 'kind = "SaveJSONL"\nfolder = "x"', r"sinks\.lines: .*'folder'"),
         ('kind = "SaveJSONL"', 'kind = "Webhook"', r"sinks\.lines"),
@@ -278,6 +285,17 @@ def test_the_command_runs_a_file_and_its_arguments(folder):
     assert json.loads(done.stdout)["sources"]["yard.mp4"]["delivered"] == 9
     assert (folder / "saved" / "yard.mp4").is_file()
     assert len((folder / "more.jsonl").read_text().splitlines()) == 10
+    done = command("vision.toml", "--check", cwd=folder)
+    assert (done.returncode, done.stdout) == (0, "vision.toml: ok\n")
+    (folder / "yard.mp4").rename(folder / "garden.mp4")
+    done = command("vision.toml", "--check", cwd=folder)
+    assert done.returncode == 2
+    assert "sources.yard.input: there is no such file" in done.stderr
+    done = command("vision.toml", "yard.mp4", "--check", cwd=folder)
+    assert done.returncode == 2
+    assert "no such file" in done.stderr
+    done = command("vision.toml", "garden.mp4", cwd=folder)  # in place of what the file names
+    assert done.stdout == "garden.mp4\t9 delivered\t0 failed\t0 dropped\n", done.stderr
     (folder / "video.mp4").write_bytes(b"\x00\xe2\x00")
     done = command("video.mp4", cwd=folder)
     assert done.returncode == 2

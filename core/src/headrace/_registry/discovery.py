@@ -19,6 +19,7 @@ plugin is one of:
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import pkgutil
 import re
@@ -28,8 +29,6 @@ from typing import TYPE_CHECKING, Any
 
 import headrace
 from headrace._portable import error_text
-from headrace._registry import names_elsewhere
-from headrace._registry.words_of_core import BACKENDS
 from headrace.errors import MissingDependencyError, PluginError, PluginLoadError
 
 if TYPE_CHECKING:
@@ -342,7 +341,14 @@ def load_backend(name: str, path: str, distribution: str) -> type[headrace.Backe
 
 # The names of core, and well-known names of other distributions.
 
-CORE_BACKENDS = BACKENDS
+
+def _table(name: str) -> dict[str, Any]:
+    """Read a table that a script of the same name has made."""
+    table: dict[str, Any] = json.loads(pkgutil.get_data(__name__, f"{name}.json") or "{}")
+    return table
+
+
+CORE_BACKENDS: dict[str, str] = _table("words_of_core")
 """The import paths of core's backends, by name."""
 
 _POLICIES = {
@@ -356,9 +362,8 @@ _HOOKS_OF_CORE = {**_hooks_of(()), **_POLICIES}
 CORE = Plugin("headrace", "headrace", headrace.__version__, "", CORE_BACKENDS, _HOOKS_OF_CORE)
 """Core itself, as if it were a plugin."""
 
-KNOWN_ELSEWHERE, KNOWN_PROBES, KNOWN_POLICIES = (
-    {name: by for by, names in table.items() for name in names.split()}
-    for table in (names_elsewhere.BACKENDS, names_elsewhere.PROBES, names_elsewhere.POLICIES)
+KNOWN_ELSEWHERE, KNOWN_PROBES, KNOWN_POLICIES = map(
+    _table("names_elsewhere").__getitem__, ("backends", "probes", "policies")
 )
 """The distribution to install for each backend, probe and policy of the plugins of Headrace's repository, by name."""
 
@@ -377,10 +382,11 @@ def after_move(name: str) -> str:
 
 def how_to_install(distribution: str) -> str:
     """Say how to install a distribution of `KNOWN_ELSEWHERE`, also from a clone of the repository."""
-    here = f"in a clone of Headrace: pip install {folder_of(distribution)}"
-    return f"Install it: pip install {distribution}, or {here}"
+    return f"Install it: pip install {distribution}, or {in_a_clone(distribution)}"
 
 
-def folder_of(distribution: str) -> str:
-    """Return the folder of a distribution of `KNOWN_ELSEWHERE` in the repository, as pip takes it."""
-    return f"./plugins/{qualifier(distribution)}"
+def in_a_clone(distribution: str) -> str:
+    """Say how to install a distribution from a clone of the repository, with those of it that it needs."""
+    return (
+        f"in a clone of Headrace, after ./dev wheels: pip install --find-links dist {distribution}"
+    )
