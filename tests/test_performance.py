@@ -12,8 +12,6 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from benchmarks import figures, load
-
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = {
     path.stem: json.loads(path.read_text(encoding="utf-8"))
@@ -23,16 +21,19 @@ DOCUMENTS = sorted(
     path.relative_to(ROOT).as_posix()
     for found in ("*.md", "docs/*.md", "docs/*/*.md", "*/README.md", "*/*/README.md")
     for path in ROOT.glob(found)
-    if not re.match(r"(docs/(api|catalogue|performance|rules|words)|templates|build|dist)/", f"{path.relative_to(ROOT)}")
+    if not re.match(
+        r"(docs/(api|catalogue|performance|rules|words)|templates|build|dist)/",
+        f"{path.relative_to(ROOT)}",
+    )
 )
 FIGURE = re.compile(
     r"(?<![\w.,])((?:\d{1,3}(?: \d{3})+|\d+)(?:\.\d+)?)\s?"
-    r"(?:µs|us\b|ms\b|microseconds|milliseconds|s\b|times (?:as|one|what)|× the"
+    r"(?:µs|us\b|ms\b|microseconds|milliseconds|s\b|times (?:as|one|what)|× the"  # noqa: RUF001
     r"|(?:requests|pictures|pages|answers|images|rows) a second)"
     r"|(?<![\w.,])(?<!Python )(?<!Runtime )(\d\.\d{2,3})(?![\w.]*\d)"
 )
 """A number with a unit of speed, or a ratio with at least two digits behind its point. A table of numbers whose heads name the unit is told by `CELL`."""
-CELL = re.compile(r"\**[\d.][\d., ()/×]*(?:ms|s|µs|×|\(.*\)|to [\d.]+\)?)?(?:, [\d.]+ m?s)?\**")
+CELL = re.compile(r"\**[\d.][\d., ()/×]*(?:ms|s|µs|×|\(.*\)|to [\d.]+\)?)?(?:, [\d.]+ m?s)?\**")  # noqa: RUF001
 NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?![\w.]*\d)")
 
 
@@ -86,7 +87,7 @@ def is_kept(shown: str, kept: list[float]) -> bool:
     """Return whether a number is one of those that are kept, as far as it has digits."""
     digits = len(shown.partition(".")[2])
     value = float(shown.replace(" ", ""))
-    rough = 0.5001 * 10 ** -digits
+    rough = 0.5001 * 10**-digits
     if not digits and value >= 1000 and value % 10 == 0:
         rough = 5.001
     return any(math.isclose(value, one, abs_tol=rough) for one in kept)
