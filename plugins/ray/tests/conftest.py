@@ -17,7 +17,7 @@ TIER = os.environ.get("HEADRACE_TIER") == "ray"
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))  # from here on the tests find it among the modules that are loaded
 try:
-    from ray_programs import raylet_of, until
+    from ray_programs import parent_of, raylet_of, until
 finally:
     sys.path.remove(str(HERE))
 TRIES = 3
@@ -115,6 +115,8 @@ class Fragile(headrace.Backend):
     def forward(self, batch):
         for request in batch:
             note(f"{len(batch)} {request['data']}")
+        with open(NOTES + ".processes", "a") as file:
+            file.write(f"{os.getpid()}\\n")
         for request in batch:
             if request["data"] == "poison":
                 os.kill(os.getpid(), 9)
@@ -170,6 +172,24 @@ def keys(words):
 def notes(tmp_path):
     """Return a function that gives the lines that the backends have noted."""
     return lambda: (tmp_path / "notes").read_text().splitlines()
+
+
+@pytest.fixture
+def where_it_ran(tmp_path):
+    """Return a function that gives the process of the last batch, its actor, and the raylet of its node."""
+
+    def found():
+        process = int((tmp_path / "notes.processes").read_text().split()[-1])
+        actor = parent_of(process)
+        return process, actor, parent_of(actor)
+
+    return found
+
+
+@pytest.fixture
+def let_go(tmp_path):
+    """Return a function that lets a backend that waits go on."""
+    return lambda: (tmp_path / "gate").open("w").close()
 
 
 @pytest.fixture
