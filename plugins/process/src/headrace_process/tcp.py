@@ -88,14 +88,12 @@ class TcpLink:
         self.begin()
         self._found: list[Any] = []
         self._ahead = memoryview(bytearray(_AHEAD_BYTES))
-        self._first = self._last = (
-            0  # what of it was read from the connection, and not asked for yet
-        )
+        self._first = self._last = 0  # what of it was read, and not asked for yet
         self.awaits = False
 
     def begin(self) -> None:
         """Begin the buffers of the next message."""
-        self._buffers: list[Any] = []
+        self._buffers: list[memoryview] = []
         self._sizes: list[int] = []
         self._held_bytes = 0
 

@@ -210,8 +210,9 @@ class ActorPlace:
                 ray.kill(self._actor)
 
     def wait(self) -> None:
-        """Wait until the process of X has ended, or is away."""
+        """Wait until the process of X has ended, or is away; then its actor makes room for the next one."""
         self._machine.wait()
+        self._end_actor()
 
     def kill(self) -> None:
         """End the process of X at once; its worker sees the end of the connection."""
@@ -223,9 +224,8 @@ class ActorPlace:
         return f"{how}, node {self.node}", hint
 
     def close(self) -> None:
-        """Close the connection, and let Ray end the actor."""
+        """Close the connection."""
         self._machine.close()
-        self._end_actor()
 
     def about(self) -> dict[str, Any]:
         """Return where the actor is."""
