@@ -261,7 +261,7 @@ def test_outside_of_a_pipeline_nothing_has_a_deadline():
     assert context.pipeline.get_or_create("k", list) is context.pipeline.get("k")
 
 
-class Elsewhere(Passes):
+class FarAway(Passes):
     """Computes elsewhere; tests say when that is away."""
 
     contexts: ClassVar[list[headrace.InitContext]] = []
@@ -282,13 +282,13 @@ class Elsewhere(Passes):
 @pytest.fixture
 def elsewhere(monkeypatch):
     for name, empty in (("contexts", []), ("ran", []), ("away_in_init", None)):
-        monkeypatch.setattr(Elsewhere, name, empty)
-    headrace.register("Elsewhere", Elsewhere, replace=True)
-    return Elsewhere
+        monkeypatch.setattr(FarAway, name, empty)
+    headrace.register("FarAway", FarAway, replace=True)
+    return FarAway
 
 
 def test_a_node_is_ready_while_one_instance_has_what_it_computes_with(elsewhere, shortcut):
-    with headrace.pipe({"backend": "S[Elsewhere,Passes]", "instance_num": 2}) as pipe:
+    with headrace.pipe({"backend": "S[FarAway,Passes]", "instance_num": 2}) as pipe:
         first, second = elsewhere.contexts
         assert (pipe.ready, pipe.stats()["state"]) == (True, "ready")
         first.away()
@@ -314,7 +314,7 @@ def test_a_node_is_ready_while_one_instance_has_what_it_computes_with(elsewhere,
 
 @pytest.mark.parametrize("name", ["x", "y"])
 def test_each_node_must_be_there(elsewhere, name):
-    nodes = {"x": {"backend": "Elsewhere"}, "y": {"backend": "Elsewhere"}}
+    nodes = {"x": {"backend": "FarAway"}, "y": {"backend": "FarAway"}}
     with headrace.pipe(nodes) as pipe:
         (context,) = [one for one in elsewhere.contexts if one.node_name == name]
         context.away()
@@ -324,7 +324,7 @@ def test_each_node_must_be_there(elsewhere, name):
 
 
 def test_all_parts_of_an_instance_must_be_there(elsewhere):
-    with headrace.pipe({"backend": "S[Elsewhere,Elsewhere]"}) as pipe:
+    with headrace.pipe({"backend": "S[FarAway,FarAway]"}) as pipe:
         first, second = elsewhere.contexts
         first.away()
         second.away()
@@ -337,7 +337,7 @@ def test_all_parts_of_an_instance_must_be_there(elsewhere):
 
 
 def test_a_backend_that_refuses_by_itself_is_given_batches_while_it_is_away(elsewhere, shortcut):
-    with headrace.pipe({"backend": "Elsewhere"}) as pipe:
+    with headrace.pipe({"backend": "FarAway"}) as pipe:
         (context,) = elsewhere.contexts
         context.away(takes_batches=True)
         assert not pipe.ready
@@ -357,7 +357,7 @@ def test_a_backend_that_refuses_by_itself_is_given_batches_while_it_is_away(else
 def test_what_is_away_before_the_pipeline_is_built_gets_no_batch(elsewhere, reloaded, shortcut):
     if not reloaded:
         elsewhere.away_in_init = {}
-    with headrace.pipe({"backend": "Elsewhere"}) as pipe:
+    with headrace.pipe({"backend": "FarAway"}) as pipe:
         if reloaded:
             elsewhere.away_in_init = {}
             pipe.reload("main", {})
