@@ -8,7 +8,8 @@ thread sleeps meanwhile, as with a model on a device. Clients send one page afte
 
 - ``by hand``: a thread for each model, which runs what has come together since its last batch; the thread of a client
   asks them by futures;
-- ``Script``: the loop in plain Python, ten lines;
+- ``Script``: the loop in plain Python, ten lines, as the entrypoint of the pipeline;
+- ``Script in a node``: the same as the backend of a node with two instances;
 - ``graph``: nodes with ``each``, and ``Iterate`` around ``reread``. There a line that is done does not wait for the
   others of its page between two rounds, which the two loops let it do.
 
@@ -170,8 +171,11 @@ def main() -> None:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         (folder / "page.py").write_text(PAGE, encoding="utf-8")
-        nodes = {name: {"backend": f"Script{name.title()}"} for name in ("detect", "read", "reread")}
-        script = {"global": {"entrypoint": f"Script('{folder / 'page.py'}:page')"}, **nodes}
+        nodes = {
+            name: {"backend": f"Script{name.title()}"} for name in ("detect", "read", "reread")
+        }
+        script = f"Script('{folder / 'page.py'}:page')"
+        in_a_node = {"page": {"backend": script, "instance_num": 2}, **nodes}
         graph: Any = {
             "detect": {**nodes["detect"], "next": "read"},
             "read": {**nodes["read"], "each": "data", "next": "reread"},
@@ -181,9 +185,16 @@ def main() -> None:
         for model in models.values():
             stack.callback(model.close)
         answers: dict[str, Callable[[int], Any]] = {"by hand": partial(by_hand, models)}
-        for name, config in (("Script", script), ("graph", graph)):
+        pipelines: dict[str, Any] = {
+            "Script": ({"global": {"entrypoint": script}, **nodes}, {}),
+            "Script in a node": (in_a_node, {"node_name": "page"}),
+            "graph": (graph, {}),
+        }
+        for name, (config, keys) in pipelines.items():
             pipe = stack.enter_context(headrace.pipe(config))
-            answers[name] = lambda page, pipe=pipe: pipe({"data": page})["result"]
+            answers[name] = lambda page, pipe=pipe, keys=keys: pipe({"data": page, **keys})[
+                "result"
+            ]
         for clients in chosen.clients:
             sides = {
                 name: partial(drive, partial(checked, answer), clients, seconds)
@@ -193,9 +204,10 @@ def main() -> None:
             ratios = {name: ratio(side, loads["by hand"]) for name, side in loads.items()}
             figures[str(clients)] = {"loads": loads, "ratio": ratios}
             show(clients, loads, ratios)
-            for other in ("by hand", "graph"):
-                what, own = f"Script, {clients} clients", other == "graph"
-                kept.append(beside(what, loads["Script"], other, loads[other], own=own))
+            for name in ("Script", "Script in a node"):
+                for other in ("by hand", "graph"):
+                    what, own = f"{name}, {clients} clients", other == "graph"
+                    kept.append(beside(what, loads[name], other, loads[other], own=own))
     save(chosen.json, about, figures, kept)
 
 
@@ -205,7 +217,7 @@ def show(clients: int, loads: dict[str, list[Load]], ratios: dict[str, float]) -
     for name, side in loads.items():
         one = middle(side)
         print(
-            f"  {name:8} {one.rps:8.0f} pages/s, p99 {one.p99_us / 1e3:6.1f} ms, "
+            f"  {name:16} {one.rps:8.0f} pages/s, p99 {one.p99_us / 1e3:6.1f} ms, "
             f"{one.cpu_us:6.0f} us of processor time each, {ratios[name]:.2f} of by hand"
         )
 
