@@ -86,7 +86,7 @@ def only(monkeypatch, *plugins):
     headrace.plugins.refresh()
 
 
-CLONE = "in a clone of Headrace: pip install"
+CLONE = "in a clone of Headrace, after ./dev wheels: pip install --find-links dist"
 GOOD = '''
 from pydantic import Field
 import headrace
@@ -671,7 +671,7 @@ def test_doctor_counts_what_is_disabled(site, monkeypatch):
     [
         ("goood", "goood", "Did you mean 'good'?"),
         ("headrace-goood", "goood", "Did you mean 'good'?"),
-        ("-trt", "trt", f"Install it: pip install headrace-trt, or {CLONE} ./plugins/trt"),
+        ("-trt", "trt", f"Install it: pip install headrace-trt, or {CLONE} headrace-trt"),
         ("-torchh", "torchh", "Did you mean 'torch'?"),
         ("-", "-", "Installed are: good."),
     ],

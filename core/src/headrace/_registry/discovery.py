@@ -373,10 +373,11 @@ def after_move(name: str) -> str:
 
 def how_to_install(distribution: str) -> str:
     """Say how to install a distribution of `KNOWN_ELSEWHERE`, also from a clone of the repository."""
-    here = f"in a clone of Headrace: pip install {folder_of(distribution)}"
-    return f"Install it: pip install {distribution}, or {here}"
+    return f"Install it: pip install {distribution}, or {in_a_clone(distribution)}"
 
 
-def folder_of(distribution: str) -> str:
-    """Return the folder of a distribution of `KNOWN_ELSEWHERE` in the repository, as pip takes it."""
-    return f"./plugins/{qualifier(distribution)}"
+def in_a_clone(distribution: str) -> str:
+    """Say how to install a distribution from a clone of the repository, with those of it that it needs."""
+    return (
+        f"in a clone of Headrace, after ./dev wheels: pip install --find-links dist {distribution}"
+    )
