@@ -92,9 +92,9 @@ def _hop(route: Route, request: Request, call: Call | None) -> None:
         scheduler.call(current, internal=True, home=route.first)
     silent = finish([(sink, ends[sink.name]) for sink in route.sinks], request)
     if silent is not None:
-        error = no_result(silent)
-        silent.scheduler.count_late(error)
-        raise error
+        missing = no_result(silent)
+        silent.scheduler.count_late(missing)
+        raise missing
 
 
 class _Waiter:
