@@ -18,11 +18,11 @@ from headrace._engine.entrance import Entrance
 from headrace._engine.teardown import Retirement, Teardown
 from headrace._graph.caller import run_from_front
 from headrace._graph.graph import Graph
-from headrace._process import close_at_exit, say, say_forked
+from headrace._process import close_at_exit
 from headrace._scheduling.probes import Probes
 from headrace._scheduling.threads import Signal, drained, helpers, reentrant
 from headrace._scheduling.timer import shared_timer
-from headrace.errors import ClosedError, DeadlineExceededError, SetupError
+from headrace.errors import ClosedError, SetupError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,6 +36,12 @@ if TYPE_CHECKING:
 
 _GRACE_S = 0.8
 """How long processes that hang in their ``close`` are left behind, before they are ended."""
+
+
+_FORKED = (
+    "this pipeline belongs to the parent process, in which its threads live on; build one after the fork: not at module "
+    "level under a server that preloads (gunicorn --preload), but in its lifespan, in a post_fork hook, or on first use"
+)
 
 
 class Engine:
@@ -60,7 +66,6 @@ class Engine:
         self._closing: ClosedError | None = None
         self._closed = False
         self._forked = False
-        self._unsaid: list[Callable[[], None]] = []  # of a forked child
 
     def start(self, owner: object) -> None:
         """Build the pipeline. It is closed when this fails, or when no reference to ``owner`` is left."""
@@ -105,7 +110,6 @@ class Engine:
     def state(self) -> str:
         """The state of the pipeline: ready, degraded, closing or closed."""
         if self._closed or self._forked:
-            say(self._unsaid)
             return "closed"
         if self._closing is not None:
             return "closing"
@@ -115,7 +119,6 @@ class Engine:
     @property
     def ready(self) -> bool:
         """Whether requests are accepted and each node has an instance that is neither lost nor away."""
-        say(self._unsaid)
         served = (any(i.ready for i in s.instances) for s in self._schedulers)
         return self._closing is None and all(served)
 
@@ -204,10 +207,10 @@ class Engine:
             SetupError: A backend could not be built, or the node cannot be exchanged.
             PluginError: A plugin or a library is missing.
         """
-        if change.blueprint.is_graph and self.graph is None:
-            what = "a Repost needs a pipeline that was built to pass requests from node to node"
-            raise SetupError(what, node=name, hint="Build the pipeline again.")
         node = change.blueprint.nodes[name]
+        if not {*node.links.reposts} <= {*self.blueprint.nodes[name].links.reposts}:
+            what = "a Repost that was not there before: requests that are under way would not look for it"
+            raise SetupError(what, node=name, hint="Build the pipeline again.")
         if node.links.alias_of is not None:
             return None
         self._building = True
@@ -222,7 +225,6 @@ class Engine:
         name: str,
         new: BuiltNode | None,
         commit: Callable[[], None],
-        timeout_s: float,
     ) -> Retirement | None:
         """Let a node that was built aside take the place of the one in service.
 
@@ -231,28 +233,18 @@ class Engine:
             name: The name of the node.
             new: The new node; None for a second door.
             commit: Called when nothing can go wrong any more; it raises to give the reload up.
-            timeout_s: How long to wait for requests that could not follow a `Repost` of the new node.
 
         Returns:
             The retirement of the old instances; None for a second door.
 
         Raises:
             ClosedError: The pipeline is closed.
-            DeadlineExceededError: Requests that could not follow such a `Repost` are still on their way.
         """
         retirement = None
-        blueprint, old = change.blueprint, self.blueprint
-        if self.graph is not None and not self.graph.may_repost(blueprint.links, timeout_s):
-            what = "requests that cannot follow its Repost are still under way; nothing has changed"
-            raise DeadlineExceededError(what, node=name)
+        blueprint = change.blueprint
         with self._lock:
-            try:
-                self.entrance.check_open()
-                commit()
-            except BaseException:
-                if self.graph is not None:
-                    self.graph.link(old.links)
-                raise
+            self.entrance.check_open()
+            commit()
             if new is not None:
                 new.listen(self.probes)
                 retirement = self._exchange(name, new, blueprint)
@@ -370,12 +362,9 @@ class Engine:
     def after_fork(self) -> None:
         """Refuse all requests in a child process after a fork, where no thread of the parent exists."""
         self._forked = True
-        if self._closing is None:
-            self._unsaid = [partial(say_forked, self.blueprint.order)]
-        what = "this pipeline belongs to the parent process; build one after the fork"
-        self._closing = ClosedError(what)
+        self._closing = ClosedError(_FORKED)
         if hasattr(self, "entrance"):  # else the fork came in the midst of the build
-            self.entrance.shut(self._closing, self._unsaid)
+            self.entrance.shut(self._closing, forked=True)
         for scheduler in self._schedulers:
             scheduler.after_fork(self._closing)
 
