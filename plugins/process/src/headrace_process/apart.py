@@ -170,6 +170,10 @@ class Apart(Isolated):
         with self.exchanging:  # an item of another instance may run in the process
             self.supervisor.close()
             self._child.close()
+        self._leave()
+
+    def _leave(self) -> None:
+        """Lend items of other instances no process any more."""
         with suppress(ValueError):
             self._siblings.members.remove(self)
         self._siblings.look()
@@ -232,11 +236,13 @@ class Siblings:
 
     Attributes:
         members: The instances.
+        kept: Supervisors that live already, by instance: no other is made for these.
         waiting: How many threads wait in `borrow`.
     """
 
     def __init__(self) -> None:
         self.members: list[Apart] = []
+        self.kept: dict[int, Supervisor] = {}
         self.waiting = 0
         self._early: dict[int, Supervisor] | None = None
         self._changed = threading.Condition()
@@ -249,10 +255,10 @@ class Siblings:
         """
         if self._early is None:
             self._early = {}
-            for one in range(alike):
+            for one in (number for number in range(alike) if number not in self.kept):
                 self._early[one] = make(one)
                 self._early[one].begin()
-        return self._early.pop(index, None) or make(index)
+        return self.kept.get(index) or self._early.pop(index, None) or make(index)
 
     def close(self) -> None:
         """End the processes that were started for instances that have not been built."""

@@ -139,7 +139,7 @@ class RayActor(Apart):
         """
         from headrace_ray import __version__
         from headrace_ray.cluster import connect
-        from headrace_ray.placing import Group, Wanted
+        from headrace_ray.placing import Group, Groups, Wanted
 
         plan: Any = context.children[0]
         self.options, self.retries = options, options.retries
@@ -159,17 +159,44 @@ class RayActor(Apart):
         versions = {**versions_for(plan), "headrace-ray": __version__}
         self._workers = Workers(b"", versions, options.heartbeat_ms / 1000)
         self._started: set[int] = set()
-        self._index_here = context.instance_index
-        self._group: Group = self.siblings(context, lambda: Group(wanted))
-        indices = range(self.alike) if self.alike else range(self._index_here, self._index_here + 1)
-        self._group.take_seats(indices, context.cancelled)
+        self.instance_index = index = context.instance_index
+        places = context.pipeline.get_or_create(("ray", context.node_name, "groups"), Groups)
+
+        def group() -> Group:
+            made = Group(wanted, self._made_of(context), context.instance_num)
+            places.add(made, self.alike)
+            return made
+
+        self._group = self.siblings(context, group)
+        self._group.take_seats(range(self.alike) or (index,), context.cancelled)
         super().init(options, context)
+        kept = self._group.kept_from.get(index)
+        if kept is not None:
+            self._share(kept)
+
+    def _made_of(self, context: InitContext) -> Any:
+        """Return all that decides what runs in an actor, but the number of instances."""
+        plan: Any = context.children[0]
+        tree = [(str(one.call), one.options) for one in self._word.children[0].walk()]
+        sizes = (context.min, context.max, context.batch_sizes, context.pad, context.device)
+        return self.options, tree, plan.requires, sizes
+
+    def _share(self, other: RayActor) -> None:
+        """Use the actor of an instance that is about to be closed, which may still run a batch."""
+        from headrace_ray.placing import Shown
+
+        self.exchanging = other.exchanging
+        self.supervisor.liveness = Shown(other.liveness, self.liveness)
+        if not self.supervisor.lives:  # it has died just now
+            self.liveness.away(self.supervisor)
+            if self.supervisor.lives:
+                self.liveness.back(self.supervisor)
 
     @property
     def unplaced(self) -> bool:
         """Whether there is no room for the actor of this instance now."""
-        seat = self._group.seats.get(self._index_here)
-        return seat is not None and seat.unplaced and not self.supervisor.lives
+        seat = self._group.seats[self.instance_index]
+        return seat.unplaced and not self.supervisor.lives
 
     def place(self, index: int) -> ActorPlace:
         """Return the actor of the next start."""
@@ -189,6 +216,9 @@ class RayActor(Apart):
         return {**super().describe(), **child.place.about()}
 
     def close(self) -> None:
-        """Close X, end the actor, and give its resources back."""
-        super().close()
-        self._group.leave_seat(self._index_here)
+        """Close X, end the actor, and give its resources back; unless another instance has taken them over."""
+        if self._group.leave_seat(self.instance_index):
+            super().close()
+            self._group.seats[self.instance_index].reservation.give_back()
+        else:
+            self._leave()
