@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace import InitContext
-    from headrace.isolation import Place, Restarts, RunningBatch
+    from headrace.isolation import ChildPlan, Place, Restarts, RunningBatch
     from headrace.keys import Request
     from headrace_process.exchange import Outcomes
 
@@ -45,6 +45,10 @@ class Apart(Isolated):
         """Whether nowhere is room for the next start now, so that no item waits for it."""
         return False
 
+    def sent(self, plan: ChildPlan) -> Any:
+        """Return what is sent to be built: the plan, or what has its method ``build``."""
+        return plan
+
     def place(self, index: int) -> Place:
         """Return the place of the next start, for an instance of the node; any thread may call it."""
         raise NotImplementedError
@@ -67,7 +71,7 @@ class Apart(Isolated):
 
         def supervise(index: int) -> Supervisor:
             name = f"headrace-{context.node_name}-{index}-process"
-            message = {**first, "plan": plan.of_instance(index)}
+            message = {**first, "plan": self.sent(plan.of_instance(index))}
             start_at, notify = partial(self.place, index), self._siblings.look
             return Supervisor(name, start_at, message, self.restarts(), Liveness(), notify)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, model_validator
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from headrace import InitContext
+    from headrace.isolation import ChildPlan
     from headrace_ray.placing import ActorPlace, Group
 
 __all__ = ["RayActor"]
@@ -30,7 +32,7 @@ class RayActor(Apart):
     Ray places, starts and ends the actors, one per instance of the node; batches go through a connection of their
     own and never through Ray. The cluster is the one to which the program is connected, else that of ``address`` or
     of ``RAY_ADDRESS``; none is started. Its nodes need the same versions of Python, Ray, core and all plugins in X,
-    and the files that the configuration names at the same paths.
+    and the files that the configuration names at the same paths, unless ``files="ship"`` sends them there.
 
     All that holds for `Host` holds here: what X reads is sent, what it wrote comes back, outcomes are those of each
     request, log records and warnings arrive, and what dies is started again. The resources of all instances are
@@ -116,6 +118,12 @@ class RayActor(Apart):
             "deadline of its requests; none: never.",
         )
 
+        files: Literal["path", "ship"] = Field(
+            "path",
+            description="How the actors get the files that the configuration imports and that options of X name: "
+            "they read them at the same path there (path), or the files are sent to that path (ship).",
+        )
+
         @model_validator(mode="after")
         def _judge_resources(self) -> Self:
             wrong = [name for name, amount in self.resources.items() if amount <= 0]
@@ -197,6 +205,16 @@ class RayActor(Apart):
         """Whether there is no room for the actor of this instance now."""
         seat = self._group.seats[self.instance_index]
         return seat.unplaced and not self.supervisor.lives
+
+    def sent(self, plan: ChildPlan) -> Any:
+        """Return the plan, with all files that it names where they are to be sent."""
+        if self.options.files == "path":
+            return plan
+        from headrace_ray.files import Shipped, files_among
+
+        options = [dict(one.options or ()) for one in self._word.children[0].walk()]
+        imported = [Path(one) for one in plan._files if Path(one).suffix == ".py"]
+        return Shipped(plan, files_among([imported, options]))
 
     def place(self, index: int) -> ActorPlace:
         """Return the actor of the next start."""
