@@ -2,7 +2,7 @@
 
 *Calls*: 10 threads send arrays of 60 kB, which one actor copies (``copy.copy``); each gets its own back. `RayActor`
 gathers up to 8 in a batch. The plain actor is called once a request. Serve is asked through its handle, with and
-without ``serve.batch``. Wanted: at least 3 times the requests of the plain actor, and at most a sixth of the caller's
+without ``serve.batch``, and with a pipeline as replica, which gathers up to 8. Wanted: at least 3 times the requests of the plain actor, and at most a sixth of the caller's
 processor time of the better program of Serve.
 
 *Sleep*: each request sleeps for 20 ms, in 1 to 16 actors with as many callers. Wanted: at least 0.9 of linear.
@@ -119,11 +119,21 @@ def serve_sides() -> dict[str, Callable[[Any], Any]]:
         async def __call__(self, batch: list[Any]) -> list[Any]:
             return [one.copy() for one in batch]
 
+    @serve.deployment(max_ongoing_requests=100, ray_actor_options={"num_cpus": 0.1})
+    class Pipeline:
+        def __init__(self) -> None:
+            self.pipe = headrace.pipe({"backend": "Call(copy:copy)", "max": 8})
+
+        async def __call__(self, data: Any) -> Any:
+            return (await self.pipe.call_async({"data": data}))["result"]
+
     one = serve.run(One.bind(), name="one", route_prefix=None)
     batches = serve.run(Batches.bind(), name="batches", route_prefix=None)
+    pipeline = serve.run(Pipeline.bind(), name="pipeline", route_prefix=None)
     return {
         "Serve": lambda data: one.remote(data).result(),
         "Serve, batches": lambda data: batches.remote(data).result(),
+        "pipeline in Serve": lambda data: pipeline.remote(data).result(),
     }
 
 

@@ -11,6 +11,7 @@ BACKENDS = {
     "headrace-observe": "Benchmark",
     "headrace-ort": "OnnxTensor",
     "headrace-process": "Host Process",
+    "headrace-ray": "RayActor",
     "headrace-remote": "Remote",
     "headrace-torch": (
         "ArgMaxTensor CatTensor ContiguousTensor CpuTensor CropTensor CvtColorTensor "

@@ -41,7 +41,7 @@ class RayActor(Apart):
 
     What says nothing for three heartbeats is away, long before Ray notices: its batch fails with InstanceLostError,
     or, where all backends in X say ``rerun``, each item runs once more, alone, on another instance, at most
-    ``retries`` times. Where nothing lives and there is no room for another actor, that batch fails at once.
+    ``retries`` times. Where nothing lives and another actor finds no room within about ten seconds, that batch fails.
 
     **Who may use the cluster runs code on it, and whoever reads its network can**: Ray carries the secret of each
     connection, and neither is encrypted.
@@ -83,7 +83,7 @@ class RayActor(Apart):
             0, ge=0, description="GPUs of each instance, or a part of one (no unit)."
         )
         resources: dict[str, float] = Field(
-            default_factory=dict,
+            {},
             description="Other resources of each instance, by name, as the nodes offer them.",
         )
         accelerator_type: str | None = Field(
