@@ -373,3 +373,10 @@ def test_iterate_measures_steps_beside_a_loop_and_beside_whole_batches(tmp_path,
     assert set(cell["median"]) == set(cell["ratio"]) == {"loop", "Iterate", "together"}
     assert cell["ratio"]["loop"] == 1.0
     assert all(0 < one["occupancy"] <= 1 for one in cell["median"].values())
+
+
+def test_script_checks_every_page_of_every_side(tmp_path):
+    pytest.importorskip("headrace_flow")
+    _, figures = run("benchmarks.script", tmp_path, "--clients", "3")
+    assert set(figures["3"]["ratio"]) == {"by hand", "Script", "Script in a node", "graph"}
+    assert all(load["rps"] > 0 for side in figures["3"]["loads"].values() for load in side)

@@ -61,8 +61,8 @@ DOCUMENTS = [
 ]
 # Not here: first_backend.md is followed by test_first_backend, hooks.md and publishing.md by
 # test_followed_pages, streams.md by test_streams_page, start.md by test_start_page,
-# kubernetes.md by test_kubernetes and test_kubernetes_balancer, machines.md by plugins/remote: test_remote_package,
-# hosts.md by plugins/process: test_process_package, ray.md by plugins/ray: test_ray_pages,
+# kubernetes.md by test_kubernetes and test_kubernetes_balancer, machines.md and hosts.md by
+# test_elsewhere_pages, ray.md by plugins/ray: test_ray_pages,
 # models.md by libs/models: test_models_pages; from_python_servers.md by
 # test_from_python_servers; words.md, catalogue.md and api.md, with the pages they lead to, are made from the code.
 BY_DETECT = "test_example_detect, those that run the engine on a device"
