@@ -64,7 +64,8 @@ DOCUMENTS = [
 # kubernetes.md by test_kubernetes and test_kubernetes_balancer, machines.md by plugins/remote: test_remote_package,
 # hosts.md by plugins/process: test_process_package,
 # models.md by libs/models: test_models_pages; from_python_servers.md by
-# test_from_python_servers; words.md, catalogue.md and api.md, with the pages they lead to, are made from the code.
+# test_from_python_servers, from_triton.md by test_from_triton; words.md, catalogue.md and api.md, with the pages they lead to, are
+# made from the code, gallery.md from the examples (test_gallery), performance.md from benchmarks/results (test_performance).
 BY_DETECT = "test_example_detect, those that run the engine on a device"
 RUN_ELSEWHERE = {
     "python examples/video/prepare.py": "plugins/vision: test_vision_example",

@@ -66,6 +66,7 @@ OTHERS = (
     ("docs/api/", "docs/api"),
     ("docs/catalogue/", "docs/catalogue"),
     ("docs/words/", "docs/words"),
+    ("docs/performance/", "docs/performance"),
     ("docs/rules/", "docs/rules/README"),
     ("docs/tensorrt/", "docs/site/use"),
     ("examples/serve/", "docs/site/serve"),
