@@ -117,3 +117,25 @@ def test_no_removal_is_due_and_each_deprecation_says_what_it_must():
 def test_the_metadata_have_the_one_address(folder):
     text = (folder / "pyproject.toml").read_text(encoding="utf-8")
     assert address.project(folder) == text, "run: python scripts/address.py"
+
+
+@pytest.mark.parametrize("page", address.documents(), ids=lambda one: one.as_posix()[-60:])
+def test_what_pages_say_of_the_package_index_goes_by_one_switch(page):
+    text = page.read_text(encoding="utf-8")
+    if address.ON_INDEX:
+        assert address.on_index(text) == text, "run: python scripts/address.py"
+    else:
+        address.on_index(text)  # raises where a sentence would stay
+
+
+def test_the_switch_leaves_the_sentences_around_and_the_commands_that_stay():
+    before = (
+        '# Word\n\n```console\n$ ./dev wheels\n$ export PIP_FIND_LINKS="$PWD/dist"\n$ pip install word\n```\n\n'
+        "It is not on a package index yet: in a clone `./dev wheels`, then\n"
+        '`export PIP_FIND_LINKS="$PWD/dist"`, let `pip` find it.\n\n'
+        "You need Python. It is not on a package index yet: [Install](../README.md#install)\nsays how.\n\nMore.\n"
+    )
+    after = "# Word\n\n```console\n$ pip install word\n```\n\nYou need Python.\n\nMore.\n"
+    assert address.on_index(before) == after
+    with pytest.raises(ValueError, match="not a sentence of its own: It needs a shell with PIP_"):
+        address.on_index("# Word\n\nIt needs a shell with PIP_FIND_LINKS.\n")
