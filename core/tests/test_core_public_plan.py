@@ -81,10 +81,10 @@ def test_the_plan_is_frozen():
 
 
 def test_what_is_warned_of_stands_in_the_plan_as_problems():
-    plan = headrace.PipelineConfig.load({"backend": "Identity", "min": 2, "max": 4}).plan()
+    plan = headrace.PipelineConfig.load({"backend": "Random(0.5)[Identity]", "p": 0.1}).plan()
     (warning,) = plan.warnings
     assert isinstance(warning, headrace.errors.Problem)
-    assert (warning.code, warning.path) == ("min_without_wait", "main.min")
+    assert (warning.code, warning.path) == ("unused_option", "main.p")
 
 
 def shape(schema):

@@ -313,7 +313,7 @@ class Pipeline:
 
     @property
     def ready(self) -> bool:
-        """Whether requests are accepted and each node has a living instance."""
+        """Whether requests are accepted, and each node has an instance that is neither lost nor away."""
         return self._engine.ready
 
     @property

@@ -9,11 +9,12 @@ from typing import Any
 
 import headrace
 from headrace._config.document import Document, Table, read_document
-from headrace._config.problems import Problems, key_place, with_room
+from headrace._config.problems import Problems, key_place, with_lines, with_room
 from headrace._config.sections import FIXED_KEYS, NODE_KEYS, Sections, key_schemas, read_sections
 from headrace._notebook import graph_html
 from headrace._options import keys_of, mapped, path_as_text, without_base
 from headrace._plan.element import PipelinePlan, elements_of
+from headrace._plan.parameters import written_key
 from headrace._plan.planner import Planner
 from headrace._plan.publish import public_plan
 from headrace._portable import nearest
@@ -161,7 +162,16 @@ class PipelineConfig:
 
     def plan(self) -> Plan:
         """Return what the configuration asks for, as frozen data; see `headrace.plan`."""
-        return with_room(lambda: public_plan(self._plan, self._shape))
+        return with_room(lambda: public_plan(self._plan))
+
+    def problem_at(
+        self, node: str, key: str, code: str, message: str, hint: str | None = None
+    ) -> Problem:
+        """Make a problem at the place of a key of a node; at the node where the key is not written."""
+        found = written_key(key, node, self._shape)
+        of_node = {"file": self._shape.file_of(node), "path": node}
+        place = of_node if found is None else found.place(at_key=True)
+        return with_lines([Problem(code, message, hint=hint, **place)])[0]
 
     @property
     def nodes(self) -> tuple[str, ...]:

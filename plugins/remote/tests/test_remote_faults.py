@@ -41,6 +41,9 @@ def broken(request, context):
         ("UNAVAILABLE", "the server is shutting down", "closed"),
         ("UNAVAILABLE", "model 'm' is loading", "closed"),
         ("UNAVAILABLE", "[request id: 1] Exceeds maximum queue size", None),
+        ("UNAVAILABLE", "Request for unknown model: 'm' version 1 is not at ready state", None),
+        ("NOT_FOUND", "Model with name m does not exist.", None),
+        ("INVALID_ARGUMENT", "Model m is not ready yet.", None),
     ],
 )
 def test_what_one_server_refuses_another_one_gets_at_once(stand_in, remote, status, text, code):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import http.server
 import itertools
 import re
@@ -26,6 +27,7 @@ class Peer:
 
     def __init__(self, folder):
         self.asked = []
+        self.authorized = []
         self.ranges = False
         self.cuts = []
         self.silent = threading.Event()
@@ -36,6 +38,7 @@ class Peer:
 
             def do_GET(self):
                 peer.asked.append(self.path)
+                peer.authorized.append(self.headers.get("Authorization"))
                 if self.path == "/moved":
                     self.send_response(302)
                     self.send_header("Location", "/v.mp4")
@@ -236,6 +239,81 @@ def test_a_playlist_with_an_end_is_read_to_it(kit, tmp_path, peer, options):
     for frame, (image, _) in zip(frames, expected, strict=True):
         np.testing.assert_array_equal(frame.image, image)
     assert (status["state"], status["live"]) == ("ended", False)
+
+
+MASTER = """#EXTM3U
+#EXT-X-STREAM-INF:BANDWIDTH=100000,CODECS="avc1.42c00b,mp4a.40.2",RESOLUTION=64x48
+low/live.m3u8
+#EXT-X-STREAM-INF:BANDWIDTH=900000,RESOLUTION=128x96
+high/live.m3u8
+#EXT-X-STREAM-INF:BANDWIDTH=64000,CODECS="mp4a.40.2"
+sound/live.m3u8
+"""
+
+
+@pytest.fixture
+def master(kit, tmp_path):
+    for name, size in (("low", (48, 64)), ("high", (96, 128))):
+        (tmp_path / name).mkdir()
+        video = kit.render(tmp_path / f"{name}.mp4", count=40, rate=10, size=size)
+        playlist(tmp_path / name, video)
+    (tmp_path / "master.m3u8").write_text(MASTER)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("change", "chosen"),
+    [
+        (("", ""), "high"),
+        ((",RESOLUTION=", ",X="), "high"),  # the most bits
+        (("128x96", "32x24"), "low"),  # the most pixels come first
+    ],
+    ids=["both", "bits", "pixels"],
+)
+def test_of_the_variants_of_a_playlist_the_best_one_is_read_and_no_other(
+    kit, master, peer, change, chosen
+):
+    (master / "master.m3u8").write_text(MASTER.replace(*change))
+    with runner(frames="every") as r:
+        frames = list(r.run({"door": peer.url("master.m3u8")}))
+        status = r.status()["sources"]["door"]
+    expected = kit.plain_loop(master / f"{chosen}.mp4")
+    assert len(frames) == len(expected)
+    for frame, (image, _) in zip(frames, expected, strict=True):
+        np.testing.assert_array_equal(frame.image, image)
+    assert status["state"] == "ended"
+    assert peer.asked[:2] == ["/master.m3u8", f"/{chosen}/live.m3u8"]
+    assert {one.split("/")[1] for one in peer.asked[1:]} == {chosen}
+
+
+def test_the_password_of_a_playlist_is_sent_to_its_host_and_told_to_nobody(master, peer, caplog):
+    url = peer.url("master.m3u8").replace("http://", "http://me:s%C3%A9cret@")
+    with runner(frames="every") as r:
+        frames = list(r.run(url))
+        status = r.status()
+    assert len(frames) == 40
+    expected = "Basic " + base64.b64encode("me:s\u00e9cret".encode()).decode()
+    assert set(peer.authorized) == {expected}
+    assert "cret" not in f"{caplog.text}{status}"
+
+
+def test_a_variant_at_a_host_that_is_not_allowed_is_refused(master, peer):
+    (master / "master.m3u8").write_text(MASTER.replace("high/", "http://other.example/"))
+    clock, lost = Quick(), threading.Event()
+
+    def wait(stop, seconds):
+        lost.set()
+        return stop.wait()
+
+    clock.wait = wait
+    with runner(frames="every", clock=clock) as r:
+        handle = r.add({"door": peer.url("master.m3u8")})
+        assert lost.wait(60)
+        status = handle.status()["sources"]["door"]
+        handle.stop()
+    assert status["state"] == "lost"
+    assert "'other.example' is not allowed" in status["error"]
+    assert peer.asked == ["/master.m3u8"]
 
 
 def test_a_playlist_without_an_end_is_live(kit, tmp_path, peer):

@@ -192,21 +192,6 @@ def test_suppression_equals_that_of_supervision(seed, agnostic):
     assert sorted(found.tolist()) == np.flatnonzero(expected).tolist()
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_suppression_equals_that_of_torchvision(seed):
-    ops = pytest.importorskip("torchvision.ops")
-    torch = pytest.importorskip("torch")
-    boxes, scores, classes = crowded(seed)
-    tensors = [torch.from_numpy(one) for one in (boxes, scores)]
-    number = torch.from_numpy(classes)
-    for agnostic in (False, True):
-        expected = ops.nms(*tensors, 0.44) if agnostic else ops.batched_nms(*tensors, number, 0.44)
-        found = best_boxes(
-            boxes.astype(np.float64), scores, classes, iou_threshold=0.44, class_agnostic=agnostic
-        )
-        assert found.tolist() == expected.tolist()
-
-
 def test_the_record_of_a_frame_has_results_but_of_a_picture_only_its_form():
     def recorded(result):
         return json.loads(json.dumps(frame_record(Frame("door", 1, 0.5, result=result))))["result"]

@@ -249,6 +249,8 @@ class ElementBuilder:
             call=partial(begin_calls, keeping),
             alongside=partial(keeping.alongside, element.cls),
             emit=keeping.emit,
+            away=keeping.away,
+            back=keeping.back,
         )
 
     def _late(self, asking: Backend, element: Element, at: BuildSite, text: str) -> Backend:

@@ -109,14 +109,14 @@ class Engine:
             return "closed"
         if self._closing is not None:
             return "closing"
-        alive = all(i.living for s in self._schedulers for i in s.instances)
-        return "ready" if alive else "degraded"
+        every = all(i.ready for s in self._schedulers for i in s.instances)
+        return "ready" if every else "degraded"
 
     @property
     def ready(self) -> bool:
-        """Whether requests are accepted and each node has a living instance."""
+        """Whether requests are accepted and each node has an instance that is neither lost nor away."""
         say(self._unsaid)
-        served = (any(i.living for i in s.instances) for s in self._schedulers)
+        served = (any(i.ready for i in s.instances) for s in self._schedulers)
         return self._closing is None and all(served)
 
     @reentrant(later=lambda engine: engine._statistics())

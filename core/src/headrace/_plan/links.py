@@ -20,7 +20,7 @@ from headrace._graph.route import KEPT, Each, Links, Pairs, closure, reached
 from headrace._plan.declared import OPTIONAL, Needs
 from headrace._plan.element import Element, NodePlan, doors, elements_run, nodes_named, place_of
 from headrace._plan.parameters import check_keys, written_key
-from headrace._plan.word import has_queue, needs_of, word_of
+from headrace._plan.word import needs_of, word_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,7 +53,6 @@ def plan_links(
         if good:
             graph.check_reposts()
         graph.check_keys_read()
-        graph.check_waits(front)
         if front is not None:
             graph.check_front(front)
     return graph.links
@@ -273,18 +272,6 @@ class _Graph:
                     continue
                 self.problems.add("graph", what, hint=hint, **place_of(call))
 
-    def check_waits(self, front: Element | None) -> None:
-        """Report nodes and instances that may wait for each other for ever, since each lets in one caller at a time."""
-        nearest = _waits(self.nodes, front, None)
-        ways = {key: closure([key], lambda one: nearest.get(one, ())) for key in nearest}
-        around = {key for key in ways if any(key in ways.get(one, ()) for one in nearest[key])}
-        waits = _waits(self.nodes, front, around) if around else {}
-        if (cycle := _cycle({key: list(others) for key, others in waits.items()})) is not None:
-            names = [repr(key if isinstance(key, str) else key.name) for key in reversed(cycle)]
-            what = f"{' calls '.join(names)}, each lets in one caller at a time, and they may wait for each other"
-            hint = "Call them in one order everywhere, and in one thread where one stands inside itself."
-            self.problems.add("cycle", what, hint=hint, **place_of(waits[cycle[-1]][cycle[-2]]))
-
     def check_front(self, front: Element) -> None:
         """Check the ``entrypoint``: without a DagDispatcher in it, no request goes from node to node."""
         run = elements_run(self.nodes, [front])
@@ -331,50 +318,6 @@ class _Graph:
                 source = next(iter(one.map))
                 hint = f"Name it there, from a node that ends with it: {source}[{key}:{key}]."
                 self.wrong(name, "map", what, hint=hint)
-
-
-def _waits(
-    nodes: Mapping[str, NodePlan], front: Element | None, among: set[Any] | None
-) -> dict[Any, dict[Any, Call]]:
-    """Give, for all that lets in one caller at a time, what may be waited for inside it, and where.
-
-    These are the nodes (``node.x``), the registered instances by name, and the elements of an ``IoC`` that have a
-    thread. The thread that is inside one of them may enter it again. Of the ways through them, whose number grows
-    fast, those are told apart that lead through other keys of ``among``; None: each is seen inside the nearest alone.
-    """
-    found: dict[Any, dict[Any, Call]] = {}
-    own = ((node.runs, {f"node.{name}": name}, name) for name, node in nodes.items())
-    todo: list[tuple[Element, dict[Any, Any], Any]] = [*own]
-    todo += [(front, {}, "")] if front is not None else []
-    seen = set()
-    while todo:
-        element, held, thread = todo.pop()
-        if (state := (id(element), *held.items(), thread)) in seen:
-            continue
-        seen.add(state)
-        thread = id(element) if _has_thread(element) else thread
-        below, named = list(element.children), element.named
-        while named is not None and (made := named.element) is not None:
-            queued = has_queue(named)
-            key: Any = named.name if named.registered else made
-            if named.index is not None or queued:
-                key = f"node.{named.node}"
-            alone = named.registered or _has_thread(made)
-            again = among is not None and held.get(key) == thread
-            if alone and not (queued and made.named) and not again:
-                for one in held:
-                    found.setdefault(one, {})[key] = element.call
-            thread = id(made) if _has_thread(made) else thread
-            below += [] if queued else made.children
-            if alone and not queued and (among is None or key in among):
-                held = {key: thread} if among is None else {**held, key: thread}
-            named = made.named
-        todo += [(one, held, thread) for one in below]
-    return found
-
-
-def _has_thread(element: Element) -> bool:
-    return element.own_thread or word_of(element.cls)._threaded
 
 
 def _map_table(table: Mapping[str, Mapping[str, Any]] | None) -> dict[str, Pairs] | None:

@@ -143,7 +143,6 @@ class Parameters:
         unresolved: How many texts and names of the node could not be understood. A key that no known
             backend has may belong to one of these, so it is reported only where it looks like a
             misspelt key of a node.
-        brought: How many elements come from definitions, and from parameters reflected in others.
         excused: How many branches of the node cannot be built here: any key may be an option of these.
         idle: Whether what is planned now is a branch that will not be built.
     """
@@ -157,7 +156,6 @@ class Parameters:
     overruled: dict[str, tuple[Found, list[str]]] = field(default_factory=dict)
     unresolved: int = 0
     excused: int = 0
-    brought: int = 0
     idle: bool = False
 
     def key(self, key: str) -> Found | None:

@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from headrace._backend import Backend
 from headrace._checked import Outcomes
+from headrace._expression.tree import EMPTY, Args, Call
 from headrace._plan.declared import OPTIONAL, Needs, keys_named
+from headrace._plan.element import takes_dependency
 from headrace._plan.planning import Phases, Planning, Scope, prefix_values
+from headrace._portable import nearest
 from headrace._registry.backends import source_of
 from headrace._registry.discovery import CORE_BACKENDS, load
 from headrace.errors import ContractError
@@ -22,7 +25,6 @@ from headrace.keys import DATA, Request
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from headrace._expression.tree import Call
     from headrace._plan.element import Element, Named, NodePlan
 
 
@@ -323,14 +325,6 @@ def way_to_called(element: Element) -> list[Element]:
         way.append(inner)
 
 
-def has_queue(named: Named) -> bool:
-    """Tell whether calls of an instance wait in the queue of a node."""
-    way = [] if named.element is None else way_to_called(named.element)
-    inner = (one.named for one in way if one.named is not None)
-    gathers = any(word_of(one.cls)._gathers for one in way)
-    return named.queued or gathers or any(one.queued for one in inner)
-
-
 def why_not_callable(element: Element) -> str | None:
     """Tell why the backend of an element cannot be called; None when it can."""
     return called(element).cls.not_callable
@@ -418,3 +412,64 @@ def _holds_others(element: Element) -> bool:
     """Tell whether an element runs nothing itself, so that threads are put around its children instead."""
     word = word_of(element.cls)
     return not element.own_thread and (word._wiring or word._gathers)
+
+
+# Checking the bracket of a name: the number of its children, and their prefixes.
+
+
+def check_arity(use: Use) -> bool:
+    """Check the number of children; report it if it is wrong."""
+    call, cls, phases, scope = use.element.call, use.element.cls, use.phases, use.scope
+    count = len(use.children)
+    least, most = _takes(cls)
+    if not phases and (call is scope.slot or (scope.gets_name and takes_dependency(cls))):
+        return True
+    wanted, got, hint = f"takes {least}", f", got {count}", None
+    if phases and most != 0 and len(phases) != cls.phases:
+        wanted, got = f"has {cls.phases} phases", f", separated by ';', got {len(phases)}"
+        if cls.phases == 1:
+            wanted, got = "has one phase", f", got {len(phases)} separated by ';'"
+            hint = "';' has a meaning in IoC only; write ','."
+    elif least <= count and (most is None or count <= most):
+        return True
+    elif most == 0 and use.planning.refuse_bracket(call):
+        return False
+    elif most == 0:
+        wanted, got = "takes nothing", ""
+        if getattr(cls.Options, "positional", ()):
+            written = ",".join(map(str, use.children))
+            hint = f"What is no backend stands in ( ): {call.name}({written})"
+    elif least != most:
+        wanted += " or more" if most is None else f" to {most}"
+    use.add("arity", f"{call.name} {wanted} in brackets{got}", hint=hint)
+    return False
+
+
+def _takes(cls: type[Backend]) -> tuple[int, int | None]:
+    takes = cls.takes or int(takes_dependency(cls))
+    return (takes, takes) if isinstance(takes, int) else takes
+
+
+def joins(call: Call) -> bool:
+    """Tell whether an ``S`` may be replaced by its children where it stands in another ``S``."""
+    if call.prefix is not None or len(call.args) or not core_word(call.name)._joins:
+        return False
+    return len(call.phases) == 1 and call.phases[0][0].prefix is None
+
+
+def check_prefixes(use: Use) -> None:
+    """Report the prefixes before the children that their container does not understand."""
+    understood = use.element.cls.prefixes
+    for child in use.children:
+        prefix, hint, near = child.prefix or EMPTY, None, None
+        wrong = [str(Args((v,))) for v in prefix.positional if {"*", v}.isdisjoint(understood)]
+        wrong += [f"({key}=)" for key, _ in prefix.named if f"{key}=" not in understood]
+        if wrong:
+            knows = ", ".join("any flag" if p == "*" else f"({p})" for p in understood)
+            hint, near = f"It understands {knows or 'none'}.", nearest(wrong[0][1:-1], understood)
+            what = f"{use.element.name} does not understand the prefix {wrong[0]}"
+        elif any(not isinstance(value, str) for key, value in prefix.named if key == "key"):
+            what = "(key=...) takes the name of a key"
+        else:
+            continue
+        use.add("prefix", what, child, span=prefix.span, hint=hint, suggestion=near)

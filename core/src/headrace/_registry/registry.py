@@ -59,11 +59,6 @@ class Offer:
     path: str = ""
     cls: type[Any] | None = field(default=None, repr=False)
 
-    @property
-    def is_loaded(self) -> bool:
-        """Whether the module of the class is imported already."""
-        return self.cls is not None or self.path.partition(":")[0] in sys.modules
-
     def load(self, noun: str = "backend") -> type[Any]:
         """Return the class, and import it if need be; it raises as `headrace.plugins.Plugin.backend` does.
 

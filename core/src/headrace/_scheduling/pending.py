@@ -378,6 +378,16 @@ class Keeping:
         # An item that a container has made is none of the scheduler's; else the request has ended.
         return not held_here(node) and all(one.holder is not request for one in node.every)
 
+    def away(self, *, takes_batches: bool = False) -> None:
+        """Say that what the backend computes with is away: see `headrace.InitContext`."""
+        if self._backend._liveness is not None:
+            self._backend._liveness.away(self, takes_batches=takes_batches)
+
+    def back(self) -> None:
+        """Say that it is there again: see `headrace.InitContext`."""
+        if self._backend._liveness is not None:
+            self._backend._liveness.back(self)
+
     def alongside(self, cls: type) -> list[tuple[Request, Any]]:
         """Return what other instances of the node run, each with what ``cls.enter`` returned: see `headrace.InitContext`."""
         node, mine = self._node(), self._backend._liveness

@@ -98,6 +98,8 @@ class Scheduler:
         self.needs: Sequence[str] = DATA_ALONE
         self._short_cut = ShortCut(self.node, self.dispatcher, self)
         self.call = self._short_cut.call
+        with self.node.section:
+            self.node.watch()
 
     @property
     def instances(self) -> Sequence[Instance]:
@@ -422,7 +424,8 @@ class Scheduler:
             node.instances = list(new.instances)
             node.watch()
             node.every = [*node.instances, *node.retiring]
-            node.free, node.limits = list(new.instances), new.node.limits
+            node.free = [one for one in node.instances if not one.away]
+            node.limits = new.node.limits
             node.lost = False
             node.measure(node.instances)
             if not keeps_policies:

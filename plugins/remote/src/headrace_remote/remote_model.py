@@ -89,10 +89,16 @@ class RemoteModel:
             waits=options.when_away == "wait",
         )
 
-    def wait(self, until: float) -> None:
-        """While no server is there and requests wait for one, wait for it, at most until a time of the clock."""
-        if self._pool.away and self._options.when_away == "wait":
+    def wait(self, until: float) -> bool:
+        """Wait for a server where none is there and requests wait for one, at most until a time of the clock.
+
+        Returns:
+            Whether it has waited.
+        """
+        waits = self._pool.away and self._options.when_away == "wait"
+        if waits:
             self._pool.wait(until)
+        return waits
 
     def run(
         self,

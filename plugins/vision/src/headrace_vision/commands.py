@@ -29,6 +29,9 @@ def video(
     view: Annotated[
         bool, typer.Option("--view", help="Serve a page that shows every source live.")
     ] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Check CONFIG as a whole, and build and read nothing.")
+    ] = False,
     json: Json = False,
 ) -> int:
     """Run videos, cameras and pictures through the pipeline of a vision.toml.
@@ -38,11 +41,19 @@ def video(
 
     \b
     Examples:
+      headrace video vision.toml --check
       headrace video vision.toml
       headrace video vision.toml street.mp4 --save out --jsonl out/all.jsonl
     """  # noqa: D301 - typer keeps the lines after a backspace character
     import headrace_vision
+    from headrace_vision.configured import load
+    from headrace_vision.group import check_input
 
+    if check:
+        found = load(config, check_inputs=not inputs)
+        check_input(inputs or [], found.network)
+        print_data(f"{config}: ok")
+        return OK
     sinks: list[Any] = []
     if save:
         sinks.append(headrace_vision.SaveVideo(save))
@@ -53,7 +64,7 @@ def video(
         print_message(f"live at {page.url}")
         sinks.append(page)
     totals: dict[str, int] = {}
-    with headrace_vision.open(config, more_sinks=tuple(sinks)) as vision:
+    with headrace_vision.open(config, more_sinks=tuple(sinks), check_inputs=not inputs) as vision:
         for frame in vision.run(inputs or None):
             if frame.error is not None:
                 code = code_of(frame.error)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 import headrace
-from headrace.errors import ConfigError, HeadraceError, Problem
-from headrace_vision.inputs import is_place
+from headrace.errors import ConfigError, HeadraceError, InputError, Problem
+from headrace_vision.inputs import is_place, recognise
 from headrace_vision.lanes import VideoModel, check_model
-from headrace_vision.network import check_address, is_address
+from headrace_vision.network import check_address
 from headrace_vision.options import SourceOptions, options_of
 from headrace_vision.runner import VideoRunner
 from headrace_vision.tables import SINKS, ModelTable, VisionConfig, WebhookTable
@@ -29,10 +29,14 @@ if TYPE_CHECKING:
 __all__ = ["Vision", "VisionConfig", "load", "open_vision"]
 
 
-def load(path: str | os.PathLike[str]) -> VisionConfig:
-    """Read and check a ``vision.toml`` as a whole; nothing is built, and no source is opened.
+def load(path: str | os.PathLike[str], *, check_inputs: bool = True) -> VisionConfig:
+    """Read and check a ``vision.toml`` as a whole; nothing is built.
 
     The configurations of the models and of ``ordered`` are checked with it.
+
+    Args:
+        path: The file.
+        check_inputs: Whether what sources name must be there, and allowed. Cameras and addresses are not opened.
 
     Raises:
         ConfigError: It cannot be read, or something in it is wrong; all problems are named.
@@ -58,7 +62,11 @@ def load(path: str | os.PathLike[str]) -> VisionConfig:
         problems = [_problem(one["loc"], _said(one)) for one in error.errors()]
         raise ConfigError(f"{file}: {'; '.join(problems)}") from error
     config = _with_paths(config, file.parent)
-    problems = [*_of_models(config, file.parent), *_of_sources(config), *_of_sinks(config)]
+    problems = [
+        *_of_models(config, file.parent),
+        *_of_sources(config, check_inputs),
+        *_of_sinks(config),
+    ]
     if problems:
         raise ConfigError(f"{file}: {'; '.join(problems)}")
     return config
@@ -125,17 +133,20 @@ def _is_onnx(model: Any) -> bool:
     return isinstance(model, str) and model.lower().endswith(".onnx")
 
 
-def _of_sources(config: VisionConfig) -> list[str]:
+def _of_sources(config: VisionConfig, check_inputs: bool) -> list[str]:
     problems = []
     for name, table in config.sources.items():
         try:
             options_of(SourceOptions(), _options(table))
             check_model(table.model, config.all_models)
-            for one in [table.input] if isinstance(table.input, str) else table.input:
-                if is_address(one):
-                    check_address(one, config.network)
-        except (TypeError, ValueError, HeadraceError) as error:
+        except (TypeError, ValueError) as error:
             problems.append(f"sources.{name}: {error}")
+        inputs = [table.input] if isinstance(table.input, str) else table.input
+        for one in inputs if check_inputs else ():
+            try:
+                recognise(one, config.network)
+            except InputError as error:
+                problems.append(f"sources.{name}.input: {error}")
     return problems
 
 
@@ -298,15 +309,18 @@ def _source_of(table: ModelTable, base: Path | None) -> Any:
     return source
 
 
-def open_vision(path: str | os.PathLike[str], *, more_sinks: tuple[Any, ...] = ()) -> Vision:
+def open_vision(
+    path: str | os.PathLike[str], *, more_sinks: tuple[Any, ...] = (), check_inputs: bool = True
+) -> Vision:
     """Build what a ``vision.toml`` describes.
 
     Args:
         path: The file.
         more_sinks: Sinks beside those in the file.
+        check_inputs: Whether what its sources name must be there; False where other inputs are read.
 
     Raises:
         ConfigError: The file is wrong; all problems are named.
         HeadraceError: Something cannot be built.
     """
-    return Vision(load(path), more_sinks=more_sinks)
+    return Vision(load(path, check_inputs=check_inputs), more_sinks=more_sinks)

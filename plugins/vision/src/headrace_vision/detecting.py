@@ -128,7 +128,8 @@ def configuration_of(
     height, width = sides
     if layout == "auto":
         layout = _guess(outputs, (height, width), len(names) or None)
-    config: dict[str, Any] = {"model": str(path), "max": 8}
+    # Two instances: while the network computes for one batch, another one is prepared, or its boxes are found.
+    config: dict[str, Any] = {"model": str(path), "max": 8, "instance_num": 2}
     scaled: dict[str, Any] = {"scale": 1 / 255}
     word, fit = "YoloDetections", "LetterBoxMat"
     if layout == "detr":

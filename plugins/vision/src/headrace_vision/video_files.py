@@ -87,8 +87,8 @@ def open_address(address: str, timeout_s: float, hosts: Iterable[str] = ()) -> A
         hosts: Those that a playlist may name.
 
     Raises:
-        InputError: It has no pictures.
-        av.FFmpegError: It cannot be opened within ``timeout_s`` seconds.
+        InputError: It has no pictures, or names a host that is not allowed.
+        av.FFmpegError, OSError: It cannot be opened within ``timeout_s`` seconds.
     """
     import av
 
@@ -106,7 +106,8 @@ def open_address(address: str, timeout_s: float, hosts: Iterable[str] = ()) -> A
 def _open_playlist(address: str, timeout_s: float, hosts: Iterable[str]) -> Any:
     import av
 
-    opener = PlaylistOpener(hosts, timeout_s)
+    opener = PlaylistOpener(address, hosts, timeout_s)
+    address = opener.best_variant()
     options = {
         "protocol_whitelist": "http,https,tcp,tls",
         "format_whitelist": f"hls,{FORMATS}",
@@ -140,7 +141,7 @@ def open_camera(number: str, timeout_s: float) -> Any:
 
 def rate_of(container: Any) -> float:
     """Return the frames per second of an open video; 25 where it says none."""
-    rate = container.streams.video[0].average_rate
+    rate = container.streams.best("video").average_rate
     return float(rate) if rate else 25.0
 
 
@@ -161,7 +162,7 @@ def video_shots(
     """
     import av
 
-    stream = container.streams.video[0]
+    stream = container.streams.best("video")
     begin_s = max((one for one in (options.start, after_s) if one is not None), default=None)
     if begin_s is not None:
         with suppress(

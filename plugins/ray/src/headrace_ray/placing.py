@@ -1,0 +1,232 @@
+"""Where the instances of one container are: resources reserved together, and an actor for each start."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import threading
+import time
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import ray
+
+from headrace.errors import SetupError
+from headrace_process.apart import Siblings
+from headrace_process.host import Machine
+from headrace_process.secret import SECRET_BYTES
+from headrace_ray.cluster import Reservation, reserve, room
+from headrace_ray.holding import Holding
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Mapping
+
+    from headrace.isolation import Link
+    from headrace_process.host import Workers
+    from headrace_process.supervisor import Supervisor
+
+__all__ = ["ActorPlace", "Group", "Wanted"]
+
+_LOOK_S = 0.25
+_UNPLACED_S = 10.0
+"""An actor that runs nowhere after this time (seconds) has no room: no batch waits for it."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What each instance asks of the cluster.
+
+    Attributes:
+        num_cpus, num_gpus: Processors and GPUs.
+        resources: All other resources, by name.
+        placement: ``pack``, ``spread`` or ``strict_spread``.
+        timeout_s: How long to wait for room at setup (seconds).
+    """
+
+    num_cpus: float
+    num_gpus: float
+    resources: Mapping[str, float]
+    placement: str
+    timeout_s: float
+
+    @property
+    def bundle(self) -> dict[str, float]:
+        """The resources of one instance, as Ray names them."""
+        every = {"CPU": self.num_cpus, "GPU": self.num_gpus, **self.resources}
+        return {name: amount for name, amount in every.items() if amount}
+
+
+@dataclass
+class Seat:
+    """The resources of one instance.
+
+    Attributes:
+        reservation: What they are part of.
+        index: Which part.
+        unplaced: Whether there is no room for its actor now.
+    """
+
+    reservation: Reservation
+    index: int
+    unplaced: bool = field(default=False)
+
+
+class Group(Siblings):
+    """The instances of one `RayActor` of a node: reserved together, each with its seat.
+
+    Args:
+        wanted: What each of them asks for.
+    """
+
+    def __init__(self, wanted: Wanted) -> None:
+        super().__init__()
+        self.wanted = wanted
+        self.seats: dict[int, Seat] = {}
+        self.supervisors: dict[int, Supervisor] = {}
+        self._reserving = threading.Lock()
+
+    def take_seats(self, indices: range, cancelled: Callable[[], bool]) -> None:
+        """Reserve resources for those instances that have none: for all of them, or for none.
+
+        Raises:
+            SetupError: There is no room.
+        """
+        with self._reserving:
+            new = [one for one in indices if one not in self.seats]
+            if not new:
+                return
+            wanted = self.wanted
+            apart_from: set[str] = set()
+            if wanted.placement == "strict_spread":
+                kept = {id(one.reservation): one.reservation for one in self.seats.values()}
+                apart_from.update(*(one.nodes() for one in kept.values()))
+            made = reserve(
+                wanted.bundle, len(new), wanted.placement, wanted.timeout_s, cancelled, apart_from
+            )
+            self.seats |= {index: Seat(made, part) for part, index in enumerate(new)}
+
+    def leave_seat(self, index: int) -> None:
+        """Give back what an instance had reserved."""
+        with self._reserving:
+            seat = self.seats.pop(index, None)
+        if seat is not None:
+            seat.reservation.give_back()
+
+    def supervisor(self, index: int, alike: int, make: Callable[[int], Supervisor]) -> Supervisor:
+        """Return the supervisor of one instance; see `Siblings.supervisor`."""
+
+        def noted(one: int) -> Supervisor:
+            self.supervisors[one] = made = make(one)
+            return made
+
+        return super().supervisor(index, alike, noted)
+
+    def over(self, index: int) -> bool:
+        """Tell whether an instance needs no actor any more."""
+        return self.supervisors[index].over
+
+    def close(self) -> None:
+        """End what was started for instances that have not been built, and give all resources back."""
+        super().close()
+        for index in [*self.seats]:
+            self.leave_seat(index)
+
+
+class ActorPlace:
+    """One start: an actor of Ray, in which a worker waits for its container.
+
+    Args:
+        group: The instances of the container.
+        index: Which of them it is for.
+        workers: What the worker must have; the secret is made anew for each actor.
+        first: Whether it is the first start, which must be placed in time.
+    """
+
+    def __init__(self, group: Group, index: int, workers: Workers, *, first: bool) -> None:
+        secret = secrets.token_bytes(SECRET_BYTES)
+        self._group, self._index, self._first = group, index, first
+        self._workers = replace(workers, secret=secret, insecure=True)
+        self.node = ""
+        self.address = ""
+
+    def start(self) -> tuple[Link, socket.socket]:
+        """Let Ray start the actor, and connect to it.
+
+        Raises:
+            SetupError: Ray cannot start it, it does not answer, or it has other versions.
+        """
+        wanted, seat = self._group.wanted, self._group.seats[self._index]
+        actor = ray.remote(Holding).options(
+            num_cpus=wanted.num_cpus,
+            num_gpus=wanted.num_gpus,
+            resources=dict(wanted.resources) or None,
+            scheduling_strategy=seat.reservation.strategy(seat.index),
+            max_restarts=0,
+            max_concurrency=2,
+        )
+        self._actor = actor.remote(self._workers.secret)
+        try:
+            self.address, self.node = self._placed(seat)
+            self._machine = Machine(self._workers, self.address)
+            opened = self._machine.start()
+            self._actor.claim.remote()
+        except BaseException:
+            self._end_actor()
+            raise
+        return opened
+
+    def _placed(self, seat: Seat) -> tuple[str, str]:
+        """Wait until the actor runs; return its address and its node."""
+        answer = self._actor.where.remote()
+        begun = time.monotonic()
+        try:
+            while True:
+                if ray.wait([answer], timeout=_LOOK_S)[0]:
+                    found: tuple[str, str] = ray.get(answer)
+                    self._let_know(seat, unplaced=False)
+                    return found
+                if self._group.over(self._index):
+                    raise SetupError("it is needed no more")
+                late_s = time.monotonic() - begun
+                if self._first and late_s > self._group.wanted.timeout_s:
+                    what = f"Ray has started no actor within {late_s:.0f} s, though it has reserved the resources"
+                    raise SetupError(what, hint=room(self._group.wanted.bundle))
+                if not self._first and (late_s > _UNPLACED_S or not seat.reservation.exists()):
+                    self._let_know(seat, unplaced=True)
+        except ray.exceptions.RayError as error:
+            text = " ".join(str(error).split())
+            hint = "Has its node headrace-ray and all plugins in X, in the same versions as here?"
+            raise SetupError(f"Ray cannot start the actor: {text}", hint=hint) from error
+
+    def _let_know(self, seat: Seat, *, unplaced: bool) -> None:
+        if seat.unplaced != unplaced:
+            seat.unplaced = unplaced
+            self._group.look()
+
+    def _end_actor(self) -> None:
+        with contextlib.suppress(Exception):  # Ray may have ended it, or be away
+            if ray.is_initialized():
+                ray.kill(self._actor)
+
+    def wait(self) -> None:
+        """Wait until the process of X has ended, or is away; then its actor makes room for the next one."""
+        self._machine.wait()
+        self._end_actor()
+
+    def kill(self) -> None:
+        """End the process of X at once; its worker sees the end of the connection."""
+        self._machine.kill()
+
+    def how_ended(self) -> tuple[str, str | None]:
+        """Say how the process of X has ended, and on which node."""
+        how, hint = self._machine.how_ended()
+        return f"{how}, node {self.node}", hint
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._machine.close()
+
+    def about(self) -> dict[str, Any]:
+        """Return where the actor is."""
+        return {"node": self.node, "address": self.address}

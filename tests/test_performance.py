@@ -1,0 +1,138 @@
+"""The pages about performance are made of the results that are kept, and no document shows another figure."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = {
+    path.stem: json.loads(path.read_text(encoding="utf-8"))
+    for path in sorted((ROOT / "benchmarks" / "results").glob("*.json"))
+}
+DOCUMENTS = sorted(
+    path.relative_to(ROOT).as_posix()
+    for found in ("*.md", "docs/*.md", "docs/*/*.md", "*/README.md", "*/*/README.md")
+    for path in ROOT.glob(found)
+    if not re.match(
+        r"(docs/(api|catalogue|performance|rules|words)|templates|build|dist)/",
+        f"{path.relative_to(ROOT)}",
+    )
+)
+FIGURE = re.compile(
+    r"(?<![\w.,])((?:\d{1,3}(?: \d{3})+|\d+)(?:\.\d+)?)\s?"
+    r"(?:µs|us\b|ms\b|microseconds|milliseconds|s\b|times (?:as|one|what)|× the"  # noqa: RUF001
+    r"|(?:requests|pictures|pages|answers|images|rows) a second)"
+    r"|(?<![\w.,])(?<!Python )(?<!Runtime )(\d\.\d{2,3})(?![\w.]*\d)"
+)
+"""A number with a unit of speed, or a ratio with at least two digits behind its point. A table of numbers whose heads name the unit is told by `CELL`."""
+CELL = re.compile(r"\**[\d.][\d., ()/×]*(?:ms|s|µs|×|\(.*\)|to [\d.]+\)?)?(?:, [\d.]+ m?s)?\**")  # noqa: RUF001
+NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?![\w.]*\d)")
+
+
+def test_results_keep_to_their_schema():
+    schema = json.loads((ROOT / "benchmarks" / "results.schema.json").read_text(encoding="utf-8"))
+    jsonschema.Draft202012Validator.check_schema(schema)
+    checker = jsonschema.Draft202012Validator(schema)
+    wrong = {name: [e.message for e in checker.iter_errors(one)] for name, one in RESULTS.items()}
+    assert {name: found for name, found in wrong.items() if found} == {}
+    assert len(RESULTS) > 10
+
+
+def test_scripts_and_documents_that_results_name_are_there():
+    named = [
+        path
+        for one in RESULTS.values()
+        for path in [one["run"]["script"], *one["quoted_in"]]
+        if path is not None
+    ]
+    assert [path for path in named if not (ROOT / path).is_file()] == []
+
+
+def test_the_pages_are_what_the_script_makes_of_the_results():
+    script = [sys.executable, ROOT / "scripts" / "performance.py", "--check"]
+    assert subprocess.run(script, check=False).returncode == 0
+
+
+def test_every_figure_that_is_behind_is_in_the_index():
+    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    behind = page.partition("## Where Headrace is behind")[2]
+    for name, result in RESULTS.items():
+        worse = []
+        for one in result["figures"]:
+            both = one.get("ratio") or (one["value"] / one["other"] if one.get("other") else 1)
+            lower = {"lower": both, "higher": 1 / both, "neither": 1}[one["better"]]
+            worse += [one] * (lower > 1.0309278 and "beside" in one and "own" not in one)
+        counts = re.findall(rf"performance/{name}\.md\) \| .*? \| (\d+) \|", behind)
+        assert sum(map(int, counts)) == len(worse), name
+
+
+def numbers_of(result: dict) -> list[float]:
+    """Return every number that a document may show of a file of results."""
+    found = []
+    for one in result["figures"]:
+        found += [one[key] for key in ("value", "other", "ratio", "rounds") if key in one]
+        found += one.get("spread", [])
+    return found
+
+
+def is_kept(shown: str, kept: list[float]) -> bool:
+    """Return whether a number is one of those that are kept, as far as it has digits."""
+    digits = len(shown.partition(".")[2])
+    value = float(shown.replace(" ", ""))
+    rough = 0.5001 * 10**-digits
+    if not digits and value >= 1000 and value % 10 == 0:
+        rough = 5.001
+    return any(math.isclose(value, one, abs_tol=rough) for one in kept)
+
+
+def blocks(text: str) -> list[str]:
+    """Return the paragraphs and tables of a document, without programs, output and words in backticks."""
+    text = re.sub(r"^( *)```.*?^\1```", "", text, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"`[^`\n]*`", "``", text)
+    text = re.sub(r"\]\([^)]*\)", "]", text)
+    return re.split(r"\n\s*\n", text)
+
+
+def shown_in(block: str) -> list[str]:
+    """Return the numbers of a block that are figures of speed."""
+    rows = [line.strip() for line in block.splitlines() if line.strip().startswith("|")]
+    if len(rows) > 2:
+        cells = [cell.strip() for row in rows[2:] for cell in row.strip("|").split("|")[1:]]
+        full = [cell for cell in cells if cell]
+        numeric = [cell for cell in full if CELL.fullmatch(cell)]
+        if len(numeric) > 1 and len(numeric) >= 0.5 * len(full):
+            return [found for cell in numeric for found in NUMBER.findall(cell)]
+    return [found[0] or found[1] for found in FIGURE.findall(block)]
+
+
+SETTINGS = json.loads((Path(__file__).parent / "not_measured.json").read_text(encoding="utf-8"))
+"""Numbers of documents that are settings, limits or examples, by document: the words around each."""
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_figure_of_a_document_is_one_that_is_kept(document):
+    kept = [
+        number
+        for one in RESULTS.values()
+        if document in one["quoted_in"]
+        for number in numbers_of(one)
+    ]
+    text = (ROOT / document).read_text(encoding="utf-8")
+    for words in SETTINGS.get(document, []):
+        assert words in text, f"{document} no longer says '{words}': take it from not_measured.json"
+        text = text.replace(words, "")
+    lost = [
+        (shown, " ".join(block.split())[:300])
+        for block in blocks(text)
+        for shown in shown_in(block)
+        if not is_kept(shown, kept)
+    ]
+    assert lost == []
