@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import os
 import signal
 import sys
 import time
 import weakref
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace._scheduling import threads, timer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+_log = logging.getLogger("headrace.pipeline")
 
 EXIT_S = 5.0
 """How long the exit of the interpreter waits for batches that run."""
@@ -115,3 +121,22 @@ def _in_child() -> None:
 atexit.register(_at_exit)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_in_child)
+
+
+# What the child process of a fork says.
+
+
+def say_forked(nodes: Iterable[str]) -> None:
+    """Log that a pipeline, built before a fork, answers nobody in this process, and what to do."""
+    what = (
+        "the pipeline of %s was built before a fork, and its threads live on in the parent process alone: process %d "
+        "refuses every request to it. Build it after the fork, in each process: not at module level under a server "
+        "that preloads (gunicorn --preload), but in its lifespan, in a post_fork hook, or on first use."
+    )
+    _log.error(what, ", ".join(nodes), os.getpid())
+
+
+def say(unsaid: list[Callable[[], None]]) -> None:
+    """Call and remove what has yet to be said."""
+    while unsaid:
+        unsaid.pop()()

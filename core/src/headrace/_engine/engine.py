@@ -18,7 +18,7 @@ from headrace._engine.entrance import Entrance
 from headrace._engine.teardown import Retirement, Teardown
 from headrace._graph.caller import run_from_front
 from headrace._graph.graph import Graph
-from headrace._process import close_at_exit
+from headrace._process import close_at_exit, say, say_forked
 from headrace._scheduling.probes import Probes
 from headrace._scheduling.threads import Signal, drained, helpers, reentrant
 from headrace._scheduling.timer import shared_timer
@@ -36,12 +36,6 @@ if TYPE_CHECKING:
 
 _GRACE_S = 0.8
 """How long processes that hang in their ``close`` are left behind, before they are ended."""
-
-
-_FORKED = (
-    "this pipeline belongs to the parent process, in which its threads live on; build one after the fork: not at module "
-    "level under a server that preloads (gunicorn --preload), but in its lifespan, in a post_fork hook, or on first use"
-)
 
 
 class Engine:
@@ -66,6 +60,7 @@ class Engine:
         self._closing: ClosedError | None = None
         self._closed = False
         self._forked = False
+        self._unsaid: list[Callable[[], None]] = []  # of a forked child
 
     def start(self, owner: object) -> None:
         """Build the pipeline. It is closed when this fails, or when no reference to ``owner`` is left."""
@@ -110,6 +105,7 @@ class Engine:
     def state(self) -> str:
         """The state of the pipeline: ready, degraded, closing or closed."""
         if self._closed or self._forked:
+            say(self._unsaid)
             return "closed"
         if self._closing is not None:
             return "closing"
@@ -119,6 +115,7 @@ class Engine:
     @property
     def ready(self) -> bool:
         """Whether requests are accepted and each node has an instance that is neither lost nor away."""
+        say(self._unsaid)
         served = (any(i.ready for i in s.instances) for s in self._schedulers)
         return self._closing is None and all(served)
 
@@ -362,9 +359,12 @@ class Engine:
     def after_fork(self) -> None:
         """Refuse all requests in a child process after a fork, where no thread of the parent exists."""
         self._forked = True
-        self._closing = ClosedError(_FORKED)
+        if self._closing is None:
+            self._unsaid = [partial(say_forked, self.blueprint.order)]
+        what = "this pipeline belongs to the parent process; build one after the fork"
+        self._closing = ClosedError(what)
         if hasattr(self, "entrance"):  # else the fork came in the midst of the build
-            self.entrance.shut(self._closing, forked=True)
+            self.entrance.shut(self._closing, self._unsaid)
         for scheduler in self._schedulers:
             scheduler.after_fork(self._closing)
 

@@ -15,6 +15,7 @@ from headrace._engine.futures import AsyncOwner, LoopWaker, NodeRequest
 from headrace._graph.caller import may_wait, run_and_wait, run_in_caller
 from headrace._graph.request import GraphRequest, start
 from headrace._portable import caused, error_text, shown, without_locals
+from headrace._process import say
 from headrace._scheduling.entry import DONE, Entry, checked_weight
 from headrace._scheduling.threads import handed_over, main_thread, reentrant, withdrawn_by
 from headrace.errors import InputError, RequestsFailed
@@ -57,6 +58,7 @@ class Entrance:
         self.any_scheduler = only or first
         self._waker: LoopWaker | None = None  # of the event loop that has called last
         self._closing: ClosedError | None = None
+        self._unsaid: list[Callable[[], None]] = []
         self.use({})
 
     def use(self, enters: Mapping[type[Backend], Backend]) -> None:
@@ -68,16 +70,18 @@ class Entrance:
 
     # Checking requests on entry.
 
-    def shut(self, error: ClosedError, *, forked: bool = False) -> None:
-        """Refuse all requests from now on; in the child of a fork no thread of a scheduler is left to do so."""
-        self._closing = error
-        if forked:
+    def shut(self, error: ClosedError, unsaid: list[Callable[[], None]] | None = None) -> None:
+        """Refuse all requests from now on; ``unsaid`` is what the first one that is refused says to operators."""
+        self._closing, self._unsaid = error, unsaid or []
+        if unsaid:
+            # In the child of a fork, where no thread of a scheduler is left to refuse anything.
             self.call = lambda request: self.check_open([request])
 
     def check_open(self, requests: Sequence[object] = ()) -> None:
         """Raise ClosedError when requests are refused; ``requests`` are counted then, and lose their ``result``."""
         if self._closing is None:
             return
+        say(self._unsaid)
         error = self._closing._passing(passes=False)
         error.begun = False if requests else None
         for request in requests:

@@ -378,8 +378,26 @@ def reentrant(later: Callable[..., Any] | None = None) -> Callable[[Function], F
 
 def refuse_inside(node: str) -> None:
     """Refuse a call that would wait, in a thread that is in a section: of a destructor, or of a policy."""
-    what = "a destructor, or a policy, called a pipeline in the midst of its scheduler, and would have to wait"
+    what = f"{_caller()} called a pipeline in the midst of its scheduler, and would have to wait"
     raise ContractError(what, node=node, hint="Use submit, which does not wait.")
+
+
+def _caller() -> str:
+    """Name the destructor that has called a pipeline; where there is none, the function that has."""
+    found: list[str] = []
+    frame = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        is_ours = frame.f_globals.get("__name__", "").startswith("headrace.")
+        if not is_ours:
+            name = getattr(code, "co_qualname", code.co_name)  # since Python 3.11
+            found.append(f"{name} ({code.co_filename}:{frame.f_lineno})")
+        if code.co_name == "__del__":
+            return found[-1]
+        if is_ours and found:  # the scheduler within which it was called
+            break
+        frame = frame.f_back  # type: ignore[assignment]
+    return found[0] if found else "a destructor"
 
 
 def after_fork() -> None:
