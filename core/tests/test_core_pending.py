@@ -18,6 +18,7 @@ from headrace.errors import (
     ClosedError,
     ContractError,
     DeadlineExceededError,
+    InputError,
     InstanceLostError,
     OverloadedError,
 )
@@ -360,16 +361,74 @@ def test_a_lost_instance_loses_what_it_keeps(keeper):
                 future.result(WAIT_S)
 
 
-def test_a_holder_is_told_by_a_function(keeper):
-    with headrace.pipe({"main": {"backend": "KeptKeeper"}}) as pipe:
-        future = pipe.submit({"data": 1})
+@pytest.mark.parametrize("way", WAYS)
+def test_a_request_goes_on_at_another_node_and_has_its_outcome(keeper, way):
+    nodes = {
+        "main": {"backend": "KeptKeeper", "next": "after"},
+        "after": {"backend": "Identity"},
+        "other": {"backend": "Call(builtins:str)"},
+    }
+    with headrace.pipe(nodes) as pipe:
+        request = {"data": 1, "node_name": "main"}
+        outcome = in_thread(WAYS[way], pipe, request)
         kept = keeper.kept()
+        kept["data"] = 41
+        while not keeper.context.resume(kept, "other"):
+            pass
+        outcome()
+        assert request["result"] == "41"
+        assert request["data"] == 1
+        keeper.one_was_told(kept)
+        stats = pipe.stats()["nodes"]
+        assert [stats[name]["ok"] for name in nodes] == [1, 1, 1]
+
+
+def test_an_error_at_another_node_is_the_error_of_the_request(keeper):
+    class KeptRefuses(headrace.Backend):
+        def forward(self, batch):
+            raise InputError(key="data", expected="better", got="this")
+
+    headrace.register("KeptRefuses", KeptRefuses, replace=True)
+    with headrace.pipe(
+        {"main": {"backend": "KeptKeeper"}, "other": {"backend": "KeptRefuses"}}
+    ) as pipe:
+        future = pipe.submit({"data": 1, "node_name": "main"})
+        kept = keeper.kept()
+        while not keeper.context.resume(kept, "other"):
+            pass
+        with pytest.raises(InputError) as caught:
+            future.result(WAIT_S)
+        assert caught.value.node == "other"
+
+
+def test_an_unknown_node_is_an_error_with_the_nearest_name(keeper):
+    with headrace.pipe(
+        {"main": {"backend": "KeptKeeper"}, "other": {"backend": "Identity"}}
+    ) as pipe:
+        future = pipe.submit({"data": 1, "node_name": "main"})
+        kept = keeper.kept()
+        with pytest.raises(ContractError, match="no node is called 'othr'") as caught:
+            keeper.context.resume(kept, "othr")
+        assert "Did you mean 'other'?" in str(caught.value.hint)
+        with pytest.raises(TypeError, match=r"context\.resume: a node is named by a text, got 3"):
+            keeper.context.resume(kept, 3)
         with pytest.raises(
             TypeError, match=r"context\.on_end: a function is told of the end, got None"
         ):
             keeper.context.on_end(kept, None)
         assert keeper.context.finish(kept, "still there")
         assert future.result(WAIT_S)["result"] == "still there"
+
+
+def test_a_node_with_each_takes_no_request_that_is_resumed(keeper):
+    nodes = {"main": {"backend": "KeptKeeper"}, "other": {"backend": "Identity", "each": "items"}}
+    with headrace.pipe(nodes) as pipe:
+        future = pipe.submit({"data": 1, "node_name": "main"})
+        kept = keeper.kept()
+        with pytest.raises(ContractError, match="each"):
+            keeper.context.resume(kept, "other")
+        assert keeper.context.finish(kept, 1)
+        future.result(WAIT_S)
 
 
 def test_what_is_kept_counts_against_the_bound_of_the_queue(keeper):

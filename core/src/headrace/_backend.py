@@ -390,10 +390,11 @@ class InitContext:
         entered: ``entered(request)``, in ``forward``: what the class's ``enter`` returned for the request, also for a
             copy that a node runs on (``each``, a branch, a ``map``). None where it returned nothing, and for an
             item that a container has made itself.
-        resume: ``resume(request)`` queues a request again for which `forward` has returned `headrace.PENDING`. It
-            goes to the front of the queue of its node, where any instance may take it; `call` lets another node run
-            something for it. This and the next three may be called from any thread, also while `forward` still runs. It
-            gives False where the request is not kept as PENDING (it has ended, or waits or runs already).
+        resume: ``resume(request, node=None)`` queues a request again for which `forward` has returned
+            `headrace.PENDING`. It goes to the front of the queue of its own node, where any instance may take it, or
+            to the node of that name, whose outcome is then its outcome here. This and the next three may be called
+            from any thread, also while `forward` still runs. It gives False where the request is not kept as PENDING
+            (it has ended, or waits or runs already), and raises ContractError where there is no such node.
         finish: ``finish(request, outcome)`` ends such a request, with ``result``, or with an error where ``outcome``
             is an exception. It gives False, and changes nothing, where the request is not kept as PENDING. A deadline,
             a cancellation, a close, a reload of the node and a fork end it too; then its dict is the caller's again.
@@ -464,7 +465,7 @@ class InitContext:
     pipeline: Shared = field(default_factory=Shared)
     pad: bool = False
     deadline: Callable[[Request], float | None] = _nothing_entered
-    resume: Callable[[Request], bool] = _not_kept
+    resume: Callable[..., bool] = _not_kept
     finish: Callable[[Request, Any], bool] = _not_kept
     on_end: Callable[[Request, Callable[[Request], object]], object] = _not_kept
     unwanted: Callable[[Request], bool] = _not_kept

@@ -29,7 +29,7 @@ from headrace._scheduling.entry import (
 from headrace._scheduling.parts import parts_of
 from headrace._scheduling.refusals import unfit
 from headrace._scheduling.threads import helpers, reentrant
-from headrace.errors import ContractError, InstanceLostError, code_of
+from headrace.errors import ContractError, InputError, InstanceLostError, code_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -59,10 +59,11 @@ class Held:
         functions: Who is told of its end.
         quota: Counts it while it is PENDING.
         since: When it was last put into the queue, in seconds on the clock of the node.
+        away: Its entry at another node, with the scheduler there; None while it is here.
         own: What the backend keeps with it.
     """
 
-    __slots__ = ("asked", "functions", "instance", "own", "quota", "since")
+    __slots__ = ("asked", "away", "functions", "instance", "own", "quota", "since")
 
     def __init__(self) -> None:
         self.instance: Instance | None = None
@@ -70,6 +71,7 @@ class Held:
         self.functions: list[Callable[[Request], object]] = []
         self.quota: Quota = UNCOUNTED
         self.since = 0.0
+        self.away: tuple[Scheduler, Entry] | None = None
         self.own: dict[Any, Any] = {}
 
 
@@ -77,7 +79,7 @@ class Pending:
     """The requests of one node that backends keep; every method is called in a section of the node.
 
     Attributes:
-        open: The entries that are PENDING, or being answered.
+        open: The entries that are PENDING, being answered, or at another node.
         known: All entries that a backend has asked something for, by the identity of the request, until they end.
     """
 
@@ -190,6 +192,10 @@ class Pending:
         held: Held = entry.held
         self._leave(entry)
         self.known.pop(id(entry.request), None)
+        if held.away is not None:
+            scheduler, other = held.away
+            self._node.afterwards.append(partial(scheduler.cancel, other))
+            held.away = None
         for function in held.functions:
             self._node.afterwards.append(partial(_tell_later, function, entry.request))
         held.functions = []
@@ -239,9 +245,15 @@ class Keeping:
         liveness = self._backend._liveness
         return None if liveness is None else liveness.node
 
-    def resume(self, request: Request) -> bool:
+    def resume(self, request: Request, node: str | None = None) -> bool:
         """Queue a request again: see `headrace.InitContext`."""
-        return self._ask(request)
+        called = None if node is None else self.called(node, "context.resume")
+        if called is not None and called.levels:
+            what = f"context.resume: node {node!r} has 'each': a request cannot be resumed there"
+            raise self._backend._located(ContractError(what))
+        if called is None or called.scheduler.node is self._node():
+            return self._ask(request)
+        return self._ask(request, partial(self._send, called.scheduler))
 
     def finish(self, request: Request, outcome: Any) -> bool:
         """End a request: see `headrace.InitContext`."""
@@ -323,6 +335,21 @@ class Keeping:
                 error = refuses_change(refusal)
         return _settle(node, entry, error)
 
+    def _send(self, scheduler: Scheduler, node: Node, entry: Entry) -> bool:
+        """Let another node run the request, whose outcome there is its outcome here."""
+        other = Entry(
+            entry.request, _Away(node, entry), 1, entry.deadline, entry.priority, UNCOUNTED
+        )
+        other.entered = entry.entered
+        entry.request.pop("result", None)
+        try:
+            other.weight = scheduler.checked_again(entry.request)
+        except InputError as error:
+            return _settle(node, entry, error.with_traceback(None))
+        entry.held.away = scheduler, other
+        scheduler.enqueue(other, internal=True)
+        return True
+
     def on_end(self, request: Request, function: Callable[[Request], object]) -> None:
         """Have a holder told of the end of a request: see `headrace.InitContext`."""
         if not callable(function):
@@ -369,6 +396,19 @@ class Keeping:
         return [
             (one.request, (one.entered or {}).get(cls)) for one in running if one.state == RUNNING
         ]
+
+
+class _Away:
+    """The owner of the entry that a request has at another node."""
+
+    def __init__(self, node: Node, entry: Entry) -> None:
+        self._node, self._entry = node, entry
+
+    def finished(self, entry: Entry) -> None:
+        """Give the outcome to the request; a second time changes nothing."""
+        if self._entry.state != DONE:
+            entry.give_back()
+            _settle(self._node, self._entry, entry.take_error())
 
 
 def _settle(node: Node, entry: Entry, error: BaseException | None) -> bool:
