@@ -177,6 +177,16 @@ def test_cores_are_read_from_numbers_and_ranges(text, cores):
     assert read_cores(text) == cores
 
 
+def test_serve_live_page_measures_both_sides_of_two_pipelines(tmp_path):
+    text, figures = run("benchmarks.serve.live_page", tmp_path)
+    assert [one["unit"] for one in figures["kept"]] == ["requests/s", "us"] * 2
+    for one in figures["kept"]:
+        assert one["what"] in text
+        assert one["value"] > 0
+        assert one["other"] > 0
+        assert one["rounds"] == 1
+
+
 def test_serve_idle_counts_memory_and_processor_time(tmp_path):
     pytest.importorskip("headrace_serve")
     _, figures = run("benchmarks.serve.idle", tmp_path)
