@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from benchmarks.figures import compare
 from benchmarks.load import arguments, environment, print_environment, save
 
 import headrace
@@ -60,6 +61,7 @@ def main() -> None:
     about = environment(["headrace", "headrace-process", "numpy"])
     print_environment(about)
     figures: dict[str, Any] = {}
+    kept = []
     with ExitStack() as open_:
         folder = Path(open_.enter_context(tempfile.TemporaryDirectory()))
         secret = folder / "secret"
@@ -78,13 +80,16 @@ def main() -> None:
                 for name in sorted(sides, reverse=bool(turn % 2)):
                     rates[name].append(rate(sides[name], array, batch, seconds))
             each = sorted(a / b for a, b in zip(rates["Host"], rates["Process"], strict=True))
+            what = f"Host, {batch} of {size} bytes: requests a second of one caller"
+            found = (rates["Host"], "Process", rates["Process"])
+            kept.append(compare(what, "1/s", "higher", *found, own=True))
             middle = {name: statistics.median(found) for name, found in rates.items()}
             figures[f"{size} x {batch}"] = {"rps": rates, "ratio": statistics.median(each)}
             print(
                 f"{size:8} bytes x {batch}: Process {middle['Process']:7.0f}/s, Host {middle['Host']:7.0f}/s, "
                 f"ratio {statistics.median(each):.2f} ({each[0]:.2f} to {each[-1]:.2f})"
             )
-    save(options.json, about, figures)
+    save(options.json, about, figures, kept)
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 import numpy as np
+from benchmarks.figures import compare, measure
 from benchmarks.load import (
     Load,
     arguments,
@@ -50,6 +51,9 @@ if TYPE_CHECKING:
 ROW_BYTES = 60_000
 ROWS = 8
 THREADS = 10
+ANSWERS = {"scores": "rows of 4 kB come back", "echo": "rows of 60 kB come back"}
+"""What the models of `benchmarks.remote.fixed` send back."""
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -208,6 +212,7 @@ def main() -> None:
     about = environment(["headrace", "headrace-remote", "grpcio", "protobuf", "numpy"])
     print_environment(about)
     figures: dict[str, Any] = {"cost": {}, "killed": {}}
+    kept = []
     with fixed_server() as url:
         for model in ("scores", "echo"):
             loads = cost(model, url, seconds, rounds)
@@ -219,6 +224,13 @@ def main() -> None:
                     one.cpu_us / bare.cpu_us
                     for one, bare in zip(side, loads["grpcio"], strict=True)
                 )
+                if name != "grpcio":
+                    spent = [[load.cpu_us for load in one] for one in (side, loads["grpcio"])]
+                    what = f"{name}, {ANSWERS[model]}: processor time of a batch"
+                    better = "lower" if name.startswith("Remote") else "neither"
+                    kept.append(
+                        compare(what, "µs", better, spent[0], "a bare call of grpcio", spent[1])
+                    )
                 cpu_us = statistics.median(load.cpu_us for load in side)
                 print(
                     f"{model:7} {name:18} {cpu_us:6.0f} us of processor time a batch, "
@@ -227,12 +239,15 @@ def main() -> None:
                 )
             print()
     figures["killed"] = killed(1.0 if options.quick else 10.0)
+    answered = figures["killed"]["rerun = false"]["goodput"]
+    what = "one of two servers killed, 70 % of what one can carry: answered"
+    kept.append(measure(what, "", "higher", [answered]))
     for name, one in figures["killed"].items():
         print(
             f"one of two servers killed, {name}: goodput {one['goodput']:.3f} of {one['sent']}, "
             f"failed {one['failed'] or 'none'}, wrong {one['wrong']}"
         )
-    save(options.json, about, figures)
+    save(options.json, about, figures, kept)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import headrace
@@ -222,12 +222,20 @@ def slow_close(a, b, rtol, atol):
     return type(a) is type(b) and a == b
 
 
+@example(a=math.inf, b=0, rtol=1e-3, atol=0.0)
+@example(a=0.0, b=-math.inf, rtol=1e-3, atol=0.0)
 @given(VALUES, VALUES, st.sampled_from([0.0, 1e-3, 0.1]), st.sampled_from([0.0, 0.5]))
 def test_close_is_what_a_slow_comparison_says(a, b, rtol, atol):
     same = comparison(f"allclose(rtol={rtol}, atol={atol})")
     assert same(a, b) == slow_close(a, b, rtol, atol)
     assert same(a, a)
     assert comparison("equal")(a, a)
+
+
+def test_an_integer_that_is_no_float_is_close_to_itself_alone():
+    same = comparison("allclose(rtol=0.1)")
+    assert same(10**400, 10**400)
+    assert not same(10**400, 1.0)
 
 
 @given(

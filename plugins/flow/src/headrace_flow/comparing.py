@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -75,7 +76,7 @@ def _same(counts: Any, other: Any, near: _Near | None) -> bool:
         return False
     if numbers:
         equal = counts == other or (counts != counts and other != other)
-        return bool(equal or (near and abs(other - counts) <= near.atol + near.rtol * abs(counts)))
+        return bool(equal or (near and _close(counts, other, near)))
     if kinds[0] is dict:
         return counts.keys() == other.keys() and all(
             _same(counts[key], other[key], near) for key in counts
@@ -84,6 +85,15 @@ def _same(counts: Any, other: Any, near: _Near | None) -> bool:
         pairs = zip(counts, other, strict=False)
         return len(counts) == len(other) and all(_same(*pair, near) for pair in pairs)
     return bool(counts == other)
+
+
+def _close(counts: Any, other: Any, near: _Near) -> bool:
+    """Tell whether two numbers that are not equal are close: as `numpy.allclose`, so nothing is close to infinity."""
+    try:
+        apart = abs(other - counts)
+        return bool(apart < math.inf and apart <= near.atol + near.rtol * abs(counts))
+    except OverflowError:  # an int that is no float
+        return False
 
 
 def _same_arrays(counts: Any, other: Any, near: _Near | None) -> bool:
