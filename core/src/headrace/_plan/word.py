@@ -432,21 +432,20 @@ def check_arity(use: Use) -> bool:
     least, most = _takes(cls)
     if not phases and (call is scope.slot or (scope.gets_name and takes_dependency(cls))):
         return True
-    wanted, got, hint = f"takes {least}", f", got {count}", None
-    if phases and most != 0 and len(phases) != cls.phases:
-        wanted, got = f"has {cls.phases} phases", f", separated by ';', got {len(phases)}"
-        if cls.phases == 1:
-            wanted, got = "has one phase", f", got {len(phases)} separated by ';'"
-            hint = "';' has a meaning in IoC only; write ','."
-    elif least <= count and (most is None or count <= most):
+    right = not phases or len(phases) == cls.phases
+    if right and least <= count and (most is None or count <= most):
         return True
-    elif most == 0 and use.planning.refuse_bracket(call):
+    if most == 0 and use.planning.refuse_bracket(call):
         return False
-    elif most == 0:
+    wanted, got, hint = f"takes {least}", f", got {count}", None
+    if most == 0:
         wanted, got = "takes nothing", ""
         if getattr(cls.Options, "positional", ()):
             written = ",".join(map(str, use.children))
             hint = f"What is no backend stands in ( ): {call.name}({written})"
+    elif not right:
+        phase = "one phase" if cls.phases == 1 else f"{cls.phases} phases"
+        wanted, got = f"has {phase}", f", separated by ';', got {len(phases)}"
     elif least != most:
         wanted += " or more" if most is None else f" to {most}"
     use.add("arity", f"{call.name} {wanted} in brackets{got}", hint=hint)
