@@ -147,7 +147,7 @@ def range_of(place: int) -> Any:
 OPTIONAL = frozenset(RESERVED) - {COLOR, BOX}
 """Reserved keys that no request needs to bring: core provides them, or backends do without them."""
 
-Needs = dict[str, str]
+RequiredKeys = dict[str, str]
 """The keys that every request needs somewhere, each with the name of a backend that reads it."""
 
 

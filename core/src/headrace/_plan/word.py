@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from headrace._backend import Backend
 from headrace._checked import Outcomes
 from headrace._expression.tree import EMPTY, Args, Call
-from headrace._plan.declared import OPTIONAL, Needs, keys_named
+from headrace._plan.declared import OPTIONAL, RequiredKeys, keys_named
 from headrace._plan.element import takes_dependency
 from headrace._plan.planning import Phases, Planning, Scope, prefix_values
 from headrace._portable import nearest
@@ -40,7 +40,7 @@ class Word(Backend):
         _walks: Whether its calls walk through the graph of nodes.
         _reaches_out: Whether it uses something of the pipeline that another process does not have.
         _registers_names: Whether it registers names for the pipeline, which its args say, and has none in an ``IoC``.
-        _needs_of: The place of the child whose needed keys are its own, None where `_needs` says more.
+        _keys_of_child: The place of the child whose required keys are its own, None where `_required_keys` says more.
         _wrong_unused: The error when it has a name that no expression uses; None where that is no error.
         _not_callable_hint: What to do where it is `not_callable`.
     """
@@ -54,7 +54,7 @@ class Word(Backend):
     _walks: ClassVar[bool] = False
     _reaches_out: ClassVar[bool] = False
     _registers_names: ClassVar[bool] = False
-    _needs_of: ClassVar[int | None] = None
+    _keys_of_child: ClassVar[int | None] = None
     _wrong_unused: ClassVar[str | None] = None
     _not_callable_hint: ClassVar[str | None] = "It belongs in the init of a node."
 
@@ -107,7 +107,7 @@ class Word(Backend):
         return element.children[-1] if cls._wiring else None
 
     @classmethod
-    def _needs(cls, element: Element, built: Mapping[Element, Backend]) -> Needs:
+    def _required_keys(cls, element: Element, built: Mapping[Element, Backend]) -> RequiredKeys:
         """Return the keys that every request needs when it comes here, as far as they are known.
 
         The default is what the class, or the built backend, says that it reads. A container has to say
@@ -116,11 +116,11 @@ class Word(Backend):
 
         Args:
             element: The word.
-            built: The built backends by element, for calls of `needs_of`.
+            built: The built backends by element, for calls of `keys_required_by`.
         """
         children = element.children
-        if children and cls._needs_of is not None:
-            return needs_of(children[cls._needs_of], built)
+        if children and cls._keys_of_child is not None:
+            return keys_required_by(children[cls._keys_of_child], built)
         made = built.get(element, element.cls)
         if children and (made is element.cls or "reads" not in vars(made)):
             return {DATA: element.name}  # a container that does not say which keys it needs
@@ -129,7 +129,9 @@ class Word(Backend):
         if len(children) != 1:
             return own
         given = {*keys_named(made, element.options, "gives")}
-        inner = {k: one for k, one in needs_of(children[0], built).items() if k not in given}
+        inner = {
+            k: one for k, one in keys_required_by(children[0], built).items() if k not in given
+        }
         return {**inner, **own}
 
     # Questions of the builder.
@@ -173,7 +175,7 @@ def _loaded(path: str) -> type[Word]:
     return word_of(load(path, "headrace"))
 
 
-def needed_keys(root: Element, built: Mapping[Element, Backend]) -> tuple[str, ...]:
+def required_keys(root: Element, built: Mapping[Element, Backend]) -> tuple[str, ...]:
     """Return the keys without which a request is refused on entry.
 
     That is ``data`` wherever a backend may read it. Otherwise it is what the first backend reads: a model
@@ -183,17 +185,17 @@ def needed_keys(root: Element, built: Mapping[Element, Backend]) -> tuple[str, .
         root: The expression of an instance.
         built: The backends built from its elements, by element.
     """
-    found = needs_of(root, built)
+    found = keys_required_by(root, built)
     return (DATA,) if DATA in found else tuple(sorted(found))
 
 
-def needs_of(element: Element, built: Mapping[Element, Backend]) -> Needs:
+def keys_required_by(element: Element, built: Mapping[Element, Backend]) -> RequiredKeys:
     """Return the keys that every request needs at an element, as far as they are known."""
     if element.named is not None:
         known = not element.named.registered and not element.children
         inner = element.named.element if known else None
-        return {DATA: element.name} if inner is None else needs_of(inner, built)
-    return word_of(element.cls)._needs(element, built)
+        return {DATA: element.name} if inner is None else keys_required_by(inner, built)
+    return word_of(element.cls)._required_keys(element, built)
 
 
 # What a word is given while it is planned.
