@@ -23,7 +23,7 @@ from headrace.errors import ContractError
 from headrace.keys import DATA, Request
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from headrace._plan.element import Element, Named, NodePlan
 
@@ -333,6 +333,21 @@ def has_queue(named: Named) -> bool:
     inner = (one.named for one in way if one.named is not None)
     gathers = any(word_of(one.cls)._gathers for one in way)
     return named.queued or gathers or any(one.queued for one in inner)
+
+
+def way_through(root: Element, place: int, *, threads: bool = True) -> Iterator[Element]:
+    """Return the elements that a whole batch passes first (``place`` 0) or last (-1), the outermost first.
+
+    The way ends at a name; with ``threads`` False also at the first element inside that has a thread of its own.
+    """
+    element: Element | None = root
+    while element is not None:
+        yield element
+        if element.named is not None or not (threads or element is root or not element.own_thread):
+            return
+        word = word_of(element.cls)
+        inside = threads and word._threaded
+        element = element.children[0] if inside else word._through(element, place)
 
 
 def why_not_callable(element: Element) -> str | None:
