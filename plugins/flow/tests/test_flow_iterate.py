@@ -441,7 +441,9 @@ def test_it_does_not_stand_in_the_entrypoint():
 def test_a_check_warns_where_no_two_requests_share_a_step():
     def warnings(**keys):
         config = {"backend": "Iterate(until=done)[Collatz]", **keys}
-        return [str(one) for one in headrace.PipelineConfig.load(config).plan().warnings]
+        node = headrace.PipelineConfig.load(config).plan().nodes["main"]
+        element = headrace.plugins.resolve(config)
+        return [*element.cls.lint(element.options, node.range[1])]
 
     assert any("each step runs one request" in one for one in warnings(max=1))
     assert not any("each step" in one for one in warnings())
