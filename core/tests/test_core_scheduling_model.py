@@ -972,7 +972,7 @@ def test_an_instance_that_was_passed_by_is_asked_again_when_the_head_has_failed(
 def test_who_stands_behind_a_request_that_makes_way_at_another_node_moves_up():
     scheduler, hands, _ = several_by_hand((1, 1), (2, 8))
     with_weights(scheduler, 1, 8)
-    home = NodeQuota((), lambda: None, sheds=True)
+    home = NodeQuota((), lambda: None)
     quota = RequestQuota(home, entered=True)
     first = Entry({"data": 2}, Owner(), weight=2)
     first.quota = quota

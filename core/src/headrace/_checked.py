@@ -259,6 +259,7 @@ class Checked:
 
     def _wrapped(self, error: Exception) -> Exception:
         """Copy an error of Headrace, or wrap any other error in a BackendError."""
+        _forget_earlier(error)
         if isinstance(error, RequestError):
             if isinstance(error, InstanceLostError):
                 self._lose(error)
@@ -356,6 +357,27 @@ _OWN = frozenset(n for n in vars(Checked) if n.startswith("_") and not n.startsw
 
 def _not_yours(who: str, name: str) -> str:
     return f"{who} sets {name!r}, which headrace.Backend keeps for itself: choose another name"
+
+
+_CATCHERS = (Checked.__call__.__code__, Checked._after_failure.__code__)
+"""The code of the functions that catch the errors of a backend."""
+
+_AGAIN = "_headrace_raised_again"
+"""Marks an error that these functions have caught more than once."""
+
+
+def _forget_earlier(error: BaseException) -> None:
+    """Take the traceback from an error object that is raised a second time.
+
+    Each time an error object is raised, Python puts the new traceback before the old one, and the frames of
+    all of them keep requests alive. Each of these parts begins with one of `_CATCHERS`.
+    """
+    last, again = error.__traceback__, _AGAIN in vars(error)
+    while last is not None and not again:
+        last = last.tb_next
+        again = last is not None and last.tb_frame.f_code in _CATCHERS
+    if again:
+        vars(error)[_AGAIN], error.__traceback__ = True, None
 
 
 def weight_of(batch: Sequence[Request]) -> int:
