@@ -12,7 +12,7 @@ import threading
 from bisect import bisect_left, insort
 from collections import OrderedDict
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from headrace._scheduling.entry import ENTERED, QUEUED, Quota
 
@@ -139,43 +139,23 @@ class RequestQueue:
         return next(iter(self) if self._arrived is None else iter(self._arrived)).arrival
 
 
-class NodeQuota(Quota):
+class NodeQuota:
     """The requests that entered at a node and wait at other nodes.
-
-    A request that is one entry at a time has this object itself as its quota, unless the node sheds. Such
-    a wait begins and ends without `lock`, since each changes `waiting` in one step of the interpreter.
 
     Args:
         outside: The entries that wait for room at the node.
         enqueue: Lets entries of ``outside`` in where there is room; called without any lock.
-        sheds: Whether the node asks for the oldest request of the lowest priority.
 
     Attributes:
-        waiting: The requests, each as the `RequestQuota` of its entries or as its one entry.
+        waiting: The requests, each as the `RequestQuota` of its entries.
         lock: Guards every `RequestQuota`; a thread that holds it takes no other lock.
     """
 
-    def __init__(
-        self, outside: Collection[Entry], enqueue: Callable[[], object], *, sheds: bool
-    ) -> None:
+    def __init__(self, outside: Collection[Entry], enqueue: Callable[[], object]) -> None:
         self.outside = outside
         self.enqueue = enqueue
-        self.waiting: dict[RequestQuota | Entry, None] = {}  # in the order in which they came
+        self.waiting: dict[RequestQuota, None] = {}  # in the order in which they came
         self.lock = threading.Lock()
-        self._sheds = sheds
-
-    def of_one(self) -> Quota:
-        """Give the quota of a request that has entered and is one entry at a time."""
-        return RequestQuota(self, entered=True) if self._sheds else self
-
-    def began(self, entry: Entry, evict: Evict) -> None:
-        """Take note that the one entry of a request waits at a node."""
-        self.waiting[entry] = None
-
-    def ended(self, entry: Entry) -> Callable[[], object] | None:
-        """Take note that the one entry of a request waits no more; see `RequestQuota.ended`."""
-        del self.waiting[entry]
-        return self.enqueue if self.outside else None
 
     def shed(self, priority: int) -> tuple[Entry, Evict] | None:
         """Stop counting the oldest request of the lowest priority, if that is ``priority`` or lower.
@@ -185,10 +165,8 @@ class NodeQuota(Quota):
             request has such a priority.
         """
         with self.lock:
-            lowest: Any = min(self.waiting, key=lambda one: one.priority, default=None)
-            if lowest is None or lowest.priority > priority:
-                return None
-            return lowest.leave()  # type: ignore[no-any-return]
+            lowest = min(self.waiting, key=lambda one: one.priority, default=None)
+            return None if lowest is None or lowest.priority > priority else lowest.leave()
 
 
 class RequestQuota(Quota):
