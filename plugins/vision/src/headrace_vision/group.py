@@ -269,12 +269,6 @@ class Handle:
         """Read no more; frames that nobody began are cancelled, the others are delivered."""
         self._group.stop()
 
-    @property
-    def is_gone(self) -> bool:
-        """Whether it is over, and its threads have ended."""
-        with self.changed:
-            return self.is_over and not any(one.is_alive() for one in self.threads)
-
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until everything was read and delivered.
 
