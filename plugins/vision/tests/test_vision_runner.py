@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import headrace
 from headrace.errors import BackendError, ClosedError
 from headrace_vision import Sink, VideoRunner
+from headrace_vision import runner as runner_module
 
 PATIENCE_S = 120
 """Seconds of the machine after which something that must happen has not."""
@@ -282,6 +283,31 @@ def test_a_pipeline_of_the_caller_stays_open(kit):
         with VideoRunner(pipe) as runner:
             assert len(list(runner.run(kit.picture(0)))) == 1
         assert pipe.ready
+
+
+def test_a_source_that_does_not_come_back_is_counted_and_holds_up_nobody(kit, monkeypatch):
+    monkeypatch.setattr(runner_module, "CLOSE_S", 0.05)
+    entered, go = threading.Event(), threading.Event()
+
+    def stuck():
+        entered.set()
+        go.wait(PATIENCE_S)
+        return
+        yield
+
+    runner = VideoRunner({"backend": "Identity"})
+    runner.add({"stuck": stuck()})
+    try:
+        assert entered.wait(PATIENCE_S)
+        assert runner.status()["stuck_threads"] == 0
+        runner.close()
+        assert runner.status()["stuck_threads"] == 1
+        assert runner.status()["state"] == "closed"
+    finally:
+        go.set()
+    for one in threads():
+        one.join(PATIENCE_S)
+    assert runner.status()["stuck_threads"] == 0
 
 
 def test_the_package_is_light_to_import():
