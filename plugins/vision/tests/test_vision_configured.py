@@ -264,7 +264,7 @@ def command(*arguments, cwd):
         cwd=cwd,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
     )
 
 
@@ -303,6 +303,23 @@ def test_the_command_runs_a_file_and_its_arguments(folder):
     done = command("nowhere.toml", cwd=folder)
     assert done.returncode == 2
     assert "cannot be read" in done.stderr
+
+
+def test_the_command_sends_inputs_to_the_model_that_is_named(several):
+    done = command("vision.toml", "yard.mp4", "--model", "light", "--json", cwd=several)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)["sources"]["yard.mp4"]
+    assert (found["model"], found["delivered"]) == ("light", 9)
+    for more, error in (((), "cars, light"), (("--model", "lite"), "did you mean 'light'")):
+        done = command("vision.toml", "yard.mp4", *more, cwd=several)
+        assert done.returncode == 2
+        assert "error: vision.toml: --model NAME: " in done.stderr
+        assert error in done.stderr
+        assert "Traceback" not in done.stderr
+    (several / "vision.toml").write_text('model = "pipe.toml"\n')
+    done = command("vision.toml", cwd=several)
+    assert done.returncode == 2
+    assert "there is nothing to read" in done.stderr
 
 
 def get(url, host=None):
