@@ -192,7 +192,7 @@ def test_on_a_phone_nothing_lies_beside_the_screen_and_the_graph_can_be_read(pag
 def test_a_wide_graph_is_scrolled_and_not_shrunk(tmp_path):
     graph = {
         "first": {"backend": "Identity", "next": "left,middle,right"},
-        **dict.fromkeys(("left", "middle", "right"), {"backend": "Identity"}),
+        **{name: {"backend": "Identity"} for name in ("left", "middle", "right")},
     }
     with (
         Server({"fan": graph}, port=0, ui=True) as server,

@@ -395,7 +395,7 @@ def test_a_request_of_the_page_that_fails_is_logged_and_not_printed(capsys, capl
 
     caplog.set_level("DEBUG", "headrace.vision")
     view = Broken()
-    with pytest.raises(OSError, match="closed|reset"):
+    with pytest.raises(OSError, match=r"closed|reset"):
         get(f"{view.url}ui/picture.jpg?source=door")
     assert get(view.url)[0].startswith("text/html")  # the others are answered
     view.close()
