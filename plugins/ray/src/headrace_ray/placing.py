@@ -82,10 +82,10 @@ class Shown(Liveness):
         super().__init__()
         self._ones = ones
 
-    def away(self, part: object, *, lost: bool = False) -> None:
+    def away(self, part: object, *, lost: bool = False, takes_batches: bool = False) -> None:
         """Note in each that the actor has ended."""
         for one in self._ones:
-            one.away(part, lost=lost)
+            one.away(part, lost=lost, takes_batches=takes_batches)
 
     def back(self, part: object) -> None:
         """Note in each that it is there again."""
