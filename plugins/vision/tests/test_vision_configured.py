@@ -403,3 +403,18 @@ def test_the_page_says_frames_a_second_of_the_last_seconds_and_shows_what_never_
     assert state["door"]["status"]["retry_in_s"] > 0
     assert "videocamera" not in state["door"]["status"]["error"]
     assert not state["door"]["has_picture"]
+
+
+def test_a_request_of_the_page_that_fails_is_logged_and_not_printed(capsys, caplog):
+    class Broken(headrace_vision.View):
+        def picture(self, name):
+            raise ValueError("nothing can be drawn")
+
+    caplog.set_level("DEBUG", "headrace.vision")
+    view = Broken()
+    with pytest.raises(OSError, match=r"closed|reset"):
+        get(f"{view.url}ui/picture.jpg?source=door")
+    assert get(view.url)[0].startswith("text/html")  # the others are answered
+    view.close()
+    assert "nothing can be drawn" in caplog.text
+    assert capsys.readouterr().err == ""
