@@ -18,6 +18,7 @@ from headrace_process.host import Machine
 from headrace_process.secret import SECRET_BYTES
 from headrace_ray.cluster import Reservation, reserve, room
 from headrace_ray.holding import Holding
+from headrace_ray.tls import context
 
 if TYPE_CHECKING:
     import socket
@@ -224,7 +225,7 @@ class ActorPlace:
     def __init__(self, group: Group, index: int, workers: Workers, *, first: bool) -> None:
         secret = secrets.token_bytes(SECRET_BYTES)
         self._group, self._index, self._first = group, index, first
-        self._workers = replace(workers, secret=secret, insecure=True)
+        self._workers = replace(workers, secret=secret, tls=context(server=False), insecure=True)
         self.node = ""
         self.address = ""
 
@@ -234,6 +235,9 @@ class ActorPlace:
         Raises:
             SetupError: Ray cannot start it, it does not answer, or it has other versions.
         """
+        if not ray.is_initialized():  # a call of Ray would start a cluster
+            what = "this program is not connected to Ray any more"
+            raise SetupError(what, hint="Close the pipeline before ray.shutdown().")
         wanted, seat = self._group.wanted, self._group.seats[self._index]
         actor = ray.remote(Holding).options(
             num_cpus=wanted.num_cpus,
