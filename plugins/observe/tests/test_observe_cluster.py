@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -185,6 +187,22 @@ def test_the_command_says_that_the_cluster_is_simulated(tmp_path):
     (point,) = figures["configurations"][0]["points"]
     assert point["simulated"] is True
     assert point["cluster"]["machines_lost"] > 0
+
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "ray.md"
+
+
+@pytest.mark.skipif(not PAGE.exists(), reason="the page is in the repository alone")
+def test_the_cluster_of_the_page_is_simulated(tmp_path):
+    (text,) = re.findall(r"```toml\n(# cluster.toml.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    (tmp_path / "cluster.toml").write_text(text)
+    config = {**CONFIG, "num_gpus": 1, "instance_num": 800}
+    loaded = headrace.PipelineConfig.load(config)
+    cluster = read_cluster(tmp_path / "cluster.toml")
+    run = simulation_of(loaded, SECONDS, cluster=cluster)
+    found = run.open_loop([k / 100 for k in range(1000)], {"kind": "open"}, 0)
+    assert found.more["cluster"]["machines"] == 100
+    assert len(run._seen.ended) == 1000
 
 
 @pytest.mark.parametrize(
