@@ -171,7 +171,7 @@ class RayActor(Apart):
         places = context.pipeline.get_or_create(("ray", context.node_name, "groups"), Groups)
 
         def group() -> Group:
-            made = Group(wanted, self._made_of(context), context.instance_num)
+            made = Group(wanted, self._made_of(context), context.instance_num, places.changing)
             places.add(made, self.alike)
             return made
 
