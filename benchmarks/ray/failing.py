@@ -130,6 +130,7 @@ def main() -> None:
     about = environment(["headrace", "headrace-ray", "headrace-observe", "ray"])
     print_environment(about)
     ray.init(
+        "local",
         num_cpus=8,
         object_store_memory=80 << 20,
         include_dashboard=False,
