@@ -18,7 +18,7 @@ RESULTS = {
     for path in sorted((ROOT / "benchmarks" / "results").glob("*.json"))
 }
 MADE = re.compile(
-    r"docs/(performance\.md|(api|catalogue|performance|rules|words)/)|templates/|build/|dist/"
+    r"docs/(performance\.md|(api|catalogue|look_up|performance|rules|words)/)|templates/|build/|dist/"
 )
 """Documents that are made of the code, or of the results themselves."""
 DOCUMENTS = sorted(
