@@ -55,18 +55,21 @@ TESTS = {
     "headrace-flow": ("numpy>=1.24",),
     "headrace-models": ("numpy>=1.24",),
     "headrace-ort": ("onnx>=1.16",),
-    "headrace-remote": ("onnx>=1.16", "httpx>=0.28"),
+    "headrace-remote": ("httpx>=0.28", "onnx>=1.16", "tritonclient[http,grpc]>=2.50"),
     "headrace-serve": ("httpx>=0.28", "onnx>=1.16", "tritonclient[http,grpc]>=2.50"),
     "headrace-vision": ("onnx>=1.16",),
 }
 """What else the tests of a distribution import."""
+
+LIGHT = {"headrace-vision": ("pydeprecate", "scipy", "trackers>=2.6")}
+"""What tests use without what it depends on: trackers asks for an OpenCV with windows, in the folder of the one without."""
 
 BESIDE = {
     "headrace": ("headrace-cli", "headrace-flow", "headrace-process"),
     "headrace-cli": ("headrace-flow", "headrace-process", "headrace-cv", "headrace-observe"),
     "headrace-flow": ("headrace-cli", "headrace-process"),
     "headrace-models": ("headrace-cli", "headrace-flow", "headrace-serve"),
-    "headrace-observe": ("headrace-cli", "headrace-flow"),
+    "headrace-observe": ("headrace-cli", "headrace-cv", "headrace-flow"),
     "headrace-ort": ("headrace-cli", "headrace-cv"),
     "headrace-process": ("headrace-cli", "headrace-cv", "headrace-flow", "headrace-ort"),
     "headrace-remote": ("headrace-cli", "headrace-serve", "headrace-ort"),
@@ -133,6 +136,8 @@ def run(name: str, environment: Path, arguments: list[str]) -> bool:
     subprocess.run([*install, "--resolution", "lowest-direct", *requirements], check=True)
     editable = [part for one in own for part in ("--editable", str(where[one]))]
     subprocess.run([*install, "--no-deps", "--no-build-isolation", *editable], check=True)
+    if name in LIGHT:
+        subprocess.run([*install, "--no-deps", "--resolution", "lowest", *LIGHT[name]], check=True)
     subprocess.run([*uv, "pip", "list", "--python", str(python), "--exclude-editable"], check=True)
     tests = [
         str(python),

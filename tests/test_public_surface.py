@@ -105,6 +105,28 @@ def test_a_deprecation_says_since_until_and_instead_and_is_not_due(text, version
     assert bool(found.problem) == bool(problem)
 
 
+ENTRY = "## 0.2.0 (2027-01-01)\n\n### Deprecated\n- `x` of `stats()`\n  {rest}\n- `y` goes in 0.5: use `z`.\n\n## 0.1.0\n"
+
+
+@pytest.mark.parametrize(
+    ("rest", "version", "problem"),
+    [
+        ("goes in 0.4: use `z`.", "0.3.7", ""),
+        ("goes in 0.4: use `z`.", "0.4.0", "removal is due"),
+        ("goes in 0.2.5: use `z`.", "0.2.0", "second number"),
+        ("is old.", "0.2.0", "does not say"),
+    ],
+)
+def test_an_entry_of_a_changelog_is_a_deprecation_as_well(rest, version, problem):
+    first, second = deprecations.found_in_changelog(
+        ENTRY.format(rest=rest), "CHANGELOG.md", version
+    )
+    assert (first.place, second.place) == ("CHANGELOG.md:4", "CHANGELOG.md:6")
+    assert problem in first.problem
+    assert bool(first.problem) == bool(problem)
+    assert second.problem == ""
+
+
 def test_other_warnings_are_no_deprecations():
     assert deprecations.found_in("import warnings\nwarnings.warn('slow')", "f.py", "0.1") == []
 

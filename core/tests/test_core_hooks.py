@@ -422,21 +422,6 @@ def test_what_uses_the_pipeline_is_refused_in_another_process():
     assert found.message.startswith("Gives cannot stand in Process: it reaches for something")
 
 
-@pytest.mark.parametrize(
-    ("body", "says"),
-    [
-        ({"not_callable": True}, "not_callable is True, neither a text nor None"),
-        ({"waits_while": 1}, "waits_while is 1, neither a text nor None"),
-        ({"waits_while": "queue {q}"}, "waits_while has {q}, and there is no option 'q'"),
-        ({"uses_pipeline": None}, "uses_pipeline is None, not True or False"),
-    ],
-)
-def test_a_class_that_says_it_wrong_is_refused(body, says):
-    with pytest.raises(errors.PluginError) as caught:
-        headrace.register("WrongHere", type("WrongHere", (Passes,), body))
-    assert says in str(caught.value)
-
-
 # A container, with the functions of `headrace.words`.
 
 
