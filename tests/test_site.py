@@ -116,7 +116,7 @@ def test_every_picture_of_the_gallery_is_shown(site):
 
 def test_pages_of_a_section_have_the_titles_of_the_list_that_links_them(site):
     text = (site / "docs" / "site" / "use.html").read_text(encoding="utf-8")
-    side = re.search(r'<div class="bd-sidebar-primary.*?</nav>', text, re.DOTALL)[0]
+    side = re.search(r'<nav class="bd-docs-nav.*?</nav>', text, re.DOTALL)[0]
     listed = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
     section = listed.partition("\n## Use it\n")[2].partition("\n## ")[0]
     titles = re.findall(r"^- \[([^]]+)\]\([^)#]+\.md\)", section, re.MULTILINE)
