@@ -72,7 +72,7 @@ BESIDE = {
     "headrace-observe": ("headrace-cli", "headrace-cv", "headrace-flow"),
     "headrace-ort": ("headrace-cli", "headrace-cv"),
     "headrace-process": ("headrace-cli", "headrace-cv", "headrace-flow", "headrace-ort"),
-    "headrace-remote": ("headrace-cli", "headrace-serve", "headrace-ort"),
+    "headrace-remote": ("headrace-cli", "headrace-cv", "headrace-ort", "headrace-serve"),
     "headrace-serve": (
         "headrace-cli",
         "headrace-cv",
