@@ -78,6 +78,7 @@ SLOW = frozenset(
         *(
             "test_hosting",
             "test_live_page",
+            "test_view_page",
             "test_notebook",
             "test_operating_page",
             "test_packaging",

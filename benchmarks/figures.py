@@ -121,9 +121,10 @@ def main() -> None:
     parser.add_argument("--machine", required=True, help="what it ran on, and beside what")
     parser.add_argument("--title")
     parser.add_argument("--note", nargs="*")
+    parser.add_argument("--into", type=Path, default=RESULTS, help="the folder of results")
     parser.add_argument("--quoted-in", nargs="*", metavar="DOCUMENT")
     chosen = parser.parse_args()
-    path = RESULTS / f"{chosen.name}.json"
+    path = chosen.into / f"{chosen.name}.json"
     before = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     if not (chosen.title or before):
         parser.error("a new file needs --title")

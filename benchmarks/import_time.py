@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.figures import Figure, compare, measure
+from benchmarks.figures import Figure, measure
 from benchmarks.load import arguments, environment, print_environment, save
 
 if TYPE_CHECKING:
@@ -71,17 +71,7 @@ def beside_nothing(
     over = statistics.median(pair[1] - pair[0] for pair in pairs)
     print(f"{title:32}{whole:8.1f} ms; the empty interpreter {base:.1f}; over it {over:.1f} ms")
     more = [pair[1] - pair[0] for pair in pairs]
-    kept = [
-        measure(f"{title}: more than the empty interpreter", "ms", "lower", more),
-        compare(
-            title,
-            "ms",
-            "lower",
-            [p[1] for p in pairs],
-            "the empty interpreter",
-            [p[0] for p in pairs],
-        ),
-    ]
+    kept = [measure(f"{title}: more than the empty interpreter", "ms", "lower", more)]
     return {"whole_ms": whole, "empty_ms": base, "over_ms": over, "runs": runs}, kept
 
 

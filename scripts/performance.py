@@ -50,6 +50,11 @@ def number(value: float) -> str:
     return f"{value:.2f}" if abs(value) < 10 and len(text) < 4 and value != int(value) else text
 
 
+def two_digits(value: float) -> str:
+    """Return a ratio as the pages show it."""
+    return f"{value:.2f}" if value < 10 and round(value, 2) == round(value, 4) else number(value)
+
+
 def advantage(figure: dict[str, Any]) -> float:
     """Return how many times better Headrace is than the other side; NaN where nothing is compared, or both are Headrace."""
     over = figure.get("ratio")
@@ -65,17 +70,18 @@ def outcome(figure: dict[str, Any]) -> str:
     over = advantage(figure)
     if math.isnan(over):
         return ""
-    return "level" if abs(over - 1) <= LEVEL else "ahead" if over > 1 else "behind"
+    return "level" if round(abs(over - 1), 6) <= LEVEL else "ahead" if over > 1 else "behind"
 
 
 def cells(figure: dict[str, Any]) -> list[str]:
     """Return the row of a figure."""
-    unit = f" {figure['unit']}" if figure["unit"] else ""
-    spread = " to ".join(number(one) for one in figure.get("spread", ()))
+    unit = {"": "", "1/s": "/s"}.get(figure["unit"], f" {figure['unit']}")
+    told = two_digits if "ratio" in figure else number
+    spread = " to ".join(told(one) for one in figure.get("spread", ()))
     known = [
         (f"{number(figure[key])}{unit}" if key in figure else "") for key in ("value", "other")
     ]
-    ratio = number(figure["ratio"]) if "ratio" in figure else ""
+    ratio = two_digits(figure["ratio"]) if "ratio" in figure else ""
     rounds = str(figure.get("rounds", ""))
     beside = figure.get("beside", "") + (" (Headrace, too)" if figure.get("own") else "")
     return [figure["what"], known[0], beside, known[1], ratio, spread, rounds, outcome(figure)]
@@ -124,7 +130,9 @@ def page(name: str, result: dict[str, Any]) -> str:
 def index(results: dict[str, dict[str, Any]]) -> str:
     """Return the page that lists the files, and every figure that is behind."""
     lines = [HEAD, "| measured | on | ahead | level | behind |", "|---|---|---|---|---|"]
-    for name, result in results.items():
+    compared = {name: any(map(outcome, one["figures"])) for name, one in results.items()}
+    for name in sorted(results, key=lambda name: (not compared[name], results[name]["title"])):
+        result = results[name]
         stands = [outcome(figure) for figure in result["figures"]]
         counts = [str(stands.count(one) or "") for one in ("ahead", "level", "behind")]
         link = f"[{result['title']}](performance/{name}.md)"
@@ -138,7 +146,7 @@ def index(results: dict[str, dict[str, Any]]) -> str:
                 sides.setdefault(figure["beside"], []).append(advantage(figure))
         link = f"[{result['title']}](performance/{name}.md)"
         for beside, found in sides.items():
-            said = ", ".join(dict.fromkeys([number(min(found)), number(max(found))]))
+            said = ", ".join(dict.fromkeys(f"{one:.2f}" for one in (min(found), max(found))))
             lines.append(row([link, beside, str(len(found)), said]))
     return "\n".join(lines) + "\n"
 

@@ -297,7 +297,7 @@ def test_what_is_no_clear_yes_refuses_imports(value, tmp_path, monkeypatch):
     source = {"backend": "Identity", "import": ["code.py"]}
     (found,) = problems(source, base=tmp_path, **how)
     assert found.code == "import_refused"
-    assert ("not known to mean yes" in found.message) == (value in {"maybe", "2", "ja"})
+    assert "refuses it" in found.message
     assert {p.code for p in problems({**source, "max": 0}, base=tmp_path, **how)} == {
         found.code,
         "key",

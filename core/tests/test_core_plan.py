@@ -564,6 +564,37 @@ def test_nodes_that_need_each_other_are_an_error(source, said):
     assert found.message == f"node {said.format('is needed to build itself')}"
 
 
+def calling(init="Register(a)[Dep]", **backends):
+    """Node ``k`` registers instances; each other node is written as its backend."""
+    return {"k": {"backend": "X", "init": init}, **nodes(**backends)}
+
+
+TWO = "List[Register(a)[Dep],Register(b)[Dep]]"
+NESTED = "List[Register(a)[Dep],Register(b)[S[X,a[X]]]]"
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        (calling(TWO, n="a[b[X]]", m="b[a[X]]"), "'b' calls 'a' calls 'b'"),
+        (calling(n="a[Forward[node.m]]", m="S[X,a[X]]"), "'a' calls 'node.m' calls 'a'"),
+        (calling(NESTED, n="a[b]", m="b"), "'b' calls 'a' calls 'b'"),
+        (calling(NESTED, n="a[b]"), None),
+        (calling(n="a[BackgroundThread[a[X]]]"), "'a' calls 'a'"),
+        (calling(n="a[S[a[X],BackgroundThread[X]]]"), None),
+        (calling(n="a[a[Forward[node.m]]]", m="X", o="S[a[X],Forward[node.m]]"), None),
+        (calling(TWO, n="a[b[X]]", m="a[S[b[X],a[X]]]", o="S[b[X],a[X]]"), None),
+        ({"n": {"backend": "IoC[Dep;Dep[BackgroundThread[Dep[X]]]]"}}, None),
+    ],
+)
+def test_instances_that_would_wait_for_each_other_are_an_error(source, said):
+    if said is None:
+        assert "Dep[X]" in run(source, "n")
+        return
+    found = problem(source)
+    assert (found.code, found.message.split(",")[0]) == ("cycle", said)
+
+
 def test_ways_through_instances_are_not_followed_one_by_one():
     """Layers of two instances, of which each calls both of the next layer: of 14 there are 128 times the ways of 7."""
     steps = []

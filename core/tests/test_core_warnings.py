@@ -129,14 +129,6 @@ def test_a_key_that_a_backend_may_have_which_is_not_here_is_no_second_problem():
     assert [p.code for p in problems({"backend": "Elsewhere", "workers": 3})] == ["missing_plugin"]
 
 
-@pytest.mark.parametrize(
-    ("value", "near"),
-    [("4x3x224x224", "4"), ("0x10", None), ("4 x 3", None), ("x4", None), ("many", None)],
-)
-def test_for_a_shape_in_place_of_the_weight_of_a_batch_the_first_axis_is_told(value, near):
-    assert problem({"backend": "Sized", "max": value}).suggestion == near
-
-
 def test_a_backend_may_have_such_an_option():
     class Options(headrace.Options):
         workers: int = 1

@@ -93,6 +93,4 @@ def test_the_readme_lists_every_option_with_its_default():
     assert [name for name, _, _ in rows] == list(fields)
     for name, default, text in rows:
         assert text == fields[name].description
-        assert ast.literal_eval(default.strip("`")) == fields[name].get_default(
-            call_default_factory=True
-        )
+        assert ast.literal_eval(default.strip("`")) == fields[name].default

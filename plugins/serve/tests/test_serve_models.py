@@ -325,6 +325,11 @@ def test_an_unknown_name_is_answered_with_the_nearest_also_where_that_is_an_alia
             assert answer.status_code == 404
             assert f"did you mean '{near}'?" in answer.json()["error"]
         assert f"'{near}'" in httpx.get(f"{server.url}/v2/models/{wrong}").json()["error"]
+    with (
+        triton_grpc.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client,
+        pytest.raises(InferenceServerException, match="did you mean 'live'"),
+    ):
+        client.get_model_metadata("liv")
     said = httpx.post(f"{server.url}/run/zzz", content=b"x").json()["error"]
     assert said.endswith("served are: detect, live, read")
 

@@ -206,9 +206,7 @@ class Reloader:
                 _BUILDS
             )  # raises where the job has failed in the meantime, and has cancelled nothing
             new = self._engine.build_aside(change, job.node)
-            commit = partial(job.enter, _IN_PLACE)
-            left_s = 0.0 if job.inside else job.left_s
-            return self._engine.put_in_place(change, job.node, new, commit, left_s)
+            return self._engine.put_in_place(change, job.node, new, partial(job.enter, _IN_PLACE))
         except BaseException:
             if job.state != _IN_PLACE:
                 change.close()

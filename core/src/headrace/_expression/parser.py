@@ -170,7 +170,7 @@ class _Scanner:
             raise self.refuse(message, start)
         hidden = first_hidden(self.text, start + 1, close)
         if hidden >= 0:
-            raise self._hidden(hidden, mark)
+            raise self._hidden(hidden)
         self.at = self.end = close + 1
         pieces = split_quoted(self.text, start + 1, close, double=mark == '"', literal=self.literal)
         if self.values is None and any(isinstance(piece, Placeholder) for piece in pieces):
@@ -254,15 +254,11 @@ class _Scanner:
             return self.refuse("empty expression: expected a name", 0, length)
         return self.refuse(f"expected {expected}, but the text ended", length)
 
-    def _hidden(self, at: int, mark: str) -> ConfigError:
+    def _hidden(self, at: int) -> ConfigError:
         character = self.text[at]
-        code = escape_of(character)
+        hint = f"Write it as {escape_of(character)} between double quotes."
         if has_surrogate(character):
             hint = "A lone surrogate cannot be encoded; remove it."
-        elif mark == '"':
-            hint = f"Write it as {code}."
-        else:
-            hint = f"Write it as {code} between double quotes."
         message = f"expected visible characters between quotes, got {describe(character)}"
         return self.refuse(message, at, hint=hint)
 
@@ -300,14 +296,10 @@ class _Parser(_Scanner):
         name, name_span = self.name_of(word, name_start), (name_start, self.end)
         if self.peek() == "(":
             args = yield self.arguments()
-            if self.peek() == "(":
-                raise self.refuse("second '( )': a name has one pair of parentheses", self.at)
         if self.peek() == "[":
             phases = yield self.phases()
-            if self.peek() == "(":
-                raise self.refuse("options stand before the brackets: A(c)[B]", self.at)
-            if self.peek() == "[":
-                raise self.refuse("second '[ ]': a name has one pair of brackets", self.at)
+        if self.peek() in ("(", "["):
+            raise self.refuse("a name has one '( )', and after it one '[ ]': A(c)[B]", self.at)
         span = (start, self.end)
         where = {"span": span, "name_span": name_span, "text": self.text, "source": self.source}
         return Call(name, args, phases, prefix=prefix, **where)
@@ -351,8 +343,7 @@ class _Parser(_Scanner):
                     raise self._after_key(next(reversed(named)), span)
                 positional.append(value)
             elif bracket.key in named:
-                first = spans[len(positional) + [*named].index(bracket.key)]
-                raise self._twice(bracket.key, first, span)
+                raise self.refuse(f"key {shorten(bracket.key)!r} stands twice", *span)
             else:
                 named[bracket.key] = value
             spans.append(span)
@@ -372,10 +363,6 @@ class _Parser(_Scanner):
     def _after_key(self, key: str, span: Span) -> ConfigError:
         message = f"positional value after {shorten(key)!r}: expected key=value"
         return self.refuse(message, *span, hint="Values without a key come first.")
-
-    def _twice(self, key: str, first: Span, second: Span) -> ConfigError:
-        shown = [repr(shorten(self.text[slice(*span)])) for span in (first, second)]
-        return self.refuse(f"key {shorten(key)!r} stands twice: {' and '.join(shown)}", *second)
 
     def value(self) -> _Rule:
         """Read an argument or an element of a list."""

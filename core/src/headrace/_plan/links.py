@@ -20,7 +20,7 @@ from headrace._graph.route import KEPT, Each, Links, Pairs, closure, reached
 from headrace._plan.declared import OPTIONAL, Needs
 from headrace._plan.element import Element, NodePlan, doors, elements_run, nodes_named, place_of
 from headrace._plan.parameters import check_keys, written_key
-from headrace._plan.word import needs_of, word_of
+from headrace._plan.word import has_queue, needs_of, word_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,6 +53,7 @@ def plan_links(
         if good:
             graph.check_reposts()
         graph.check_keys_read()
+        graph.check_waits(front)
         if front is not None:
             graph.check_front(front)
     return graph.links
@@ -122,36 +123,26 @@ class _Graph:
     def _map_text(self, name: str, text: str) -> dict[str, Pairs] | None:
         found: dict[str, Pairs] = {}
         at = 0
-        while at < len(text) or not found:
-            if (match := _PART.match(text, at)) is None:
-                self._no_map(name, "expected node[source:target,...]", text, at, len(text))
-                return None
-            pairs = []
-            start = match.start(2)
-            for piece in match[2].split(","):
-                pair = _PAIR.fullmatch(piece)
-                end = start + len(piece)
-                if pair is None:
-                    what = f"expected source:target, got {piece!r}"
-                    self._no_map(name, what, text, start, end)
-                    return None
-                pairs.append((pair[1], pair[2]))
-                start = end + 1
-            at = match.end()
-            if match[3] and at == len(text):
-                what = "there is nothing after the comma"
-                self._no_map(name, what, text, *match.span(3))
+        while True:
+            match = _PART.match(text, at)
+            pairs = match[2].split(",") if match is not None else []
+            wrong = next((one for one in pairs if _PAIR.fullmatch(one) is None), None)
+            if match is None or wrong is not None:
+                start = at if match is None else text.index(str(wrong), match.start(2))
+                span = (start, len(text) if wrong is None else start + len(wrong))
+                hint = 'For example: map = "a[result:data,color:color],b[result:mask]"'
+                place = {"text": text, "span": span} if text.strip() else {}
+                what = "expected node[source:target,...]"
+                self.wrong(name, "map", what, "syntax", hint=hint, **place)
                 return None
             if match[1] in found:
                 what = f"{match[1]!r} stands there twice"
                 self.wrong(name, "map", what, span=match.span(1), text=text)
-            found[match[1]] = found.get(match[1], ()) + tuple(pairs)
-        return found
-
-    def _no_map(self, name: str, what: str, text: str, *span: int) -> None:
-        hint = 'For example: map = "a[result:data,color:color],b[result:mask]"'
-        place = {"text": text, "span": span} if text.strip() else {}
-        self.wrong(name, "map", what, "syntax", hint=hint, **place)
+            new = ([part.strip() for part in one.split(":")] for one in pairs)
+            found[match[1]] = found.get(match[1], ()) + tuple((one, to) for one, to in new)
+            at = match.end()
+            if not match[3]:
+                return found
 
     def _each(self, name: str, keys: LinkKeys) -> Each | None:
         if keys.each is None:
@@ -159,11 +150,10 @@ class _Graph:
         if (match := _EACH.fullmatch(keys.each)) is None:
             self.wrong(name, "each", f"expected 'key' or 'key:target', got {keys.each!r}", "type")
             return None
-        if match[2] == "result":
-            self.wrong(name, "each", f"elements cannot go to 'result': {_WRITES_IT}")
-        if match[1] == "result":
+        if "result" in (match[1], match[2]):
             hint = "Write data: the result of the node before is the data of this one."
-            self.wrong(name, "each", f"there is no list under 'result': {_WRITES_IT}", hint=hint)
+            what = f"'result' is neither a list nor an element here: {_WRITES_IT}"
+            self.wrong(name, "each", what, hint=hint)
         return Each(name, match[1], match[2] or "data", keys.each_errors == "none")
 
     # Checking the keys of all nodes together.
@@ -272,6 +262,18 @@ class _Graph:
                     continue
                 self.problems.add("graph", what, hint=hint, **place_of(call))
 
+    def check_waits(self, front: Element | None) -> None:
+        """Report nodes and instances that may wait for each other for ever, since each lets in one caller at a time."""
+        nearest = _waits(self.nodes, front, None)
+        ways = {key: closure([key], lambda one: nearest.get(one, ())) for key in nearest}
+        around = {key for key in ways if any(key in ways.get(one, ()) for one in nearest[key])}
+        waits = _waits(self.nodes, front, around) if around else {}
+        if (cycle := _cycle({key: list(others) for key, others in waits.items()})) is not None:
+            names = [repr(key if isinstance(key, str) else key.name) for key in reversed(cycle)]
+            what = f"{' calls '.join(names)}, each lets in one caller at a time, and they may wait for each other"
+            hint = "Call them in one order everywhere, and in one thread where one stands inside itself."
+            self.problems.add("cycle", what, hint=hint, **place_of(waits[cycle[-1]][cycle[-2]]))
+
     def check_front(self, front: Element) -> None:
         """Check the ``entrypoint``: without a DagDispatcher in it, no request goes from node to node."""
         run = elements_run(self.nodes, [front])
@@ -318,6 +320,50 @@ class _Graph:
                 source = next(iter(one.map))
                 hint = f"Name it there, from a node that ends with it: {source}[{key}:{key}]."
                 self.wrong(name, "map", what, hint=hint)
+
+
+def _waits(
+    nodes: Mapping[str, NodePlan], front: Element | None, among: set[Any] | None
+) -> dict[Any, dict[Any, Call]]:
+    """Give, for all that lets in one caller at a time, what may be waited for inside it, and where.
+
+    These are the nodes (``node.x``), the registered instances by name, and the elements of an ``IoC`` that have a
+    thread. The thread that is inside one of them may enter it again. Of the ways through them, whose number grows
+    fast, those are told apart that lead through other keys of ``among``; None: each is seen inside the nearest alone.
+    """
+    found: dict[Any, dict[Any, Call]] = {}
+    own = ((node.runs, {f"node.{name}": name}, name) for name, node in nodes.items())
+    todo: list[tuple[Element, dict[Any, Any], Any]] = [*own]
+    todo += [(front, {}, "")] if front is not None else []
+    seen = set()
+    while todo:
+        element, held, thread = todo.pop()
+        if (state := (id(element), *held.items(), thread)) in seen:
+            continue
+        seen.add(state)
+        thread = id(element) if _has_thread(element) else thread
+        below, named = list(element.children), element.named
+        while named is not None and (made := named.element) is not None:
+            queued = has_queue(named)
+            key: Any = named.name if named.registered else made
+            if named.index is not None or queued:
+                key = f"node.{named.node}"
+            alone = named.registered or _has_thread(made)
+            again = among is not None and held.get(key) == thread
+            if alone and not (queued and made.named) and not again:
+                for one in held:
+                    found.setdefault(one, {})[key] = element.call
+            thread = id(made) if _has_thread(made) else thread
+            below += [] if queued else made.children
+            if alone and not queued and (among is None or key in among):
+                held = {key: thread} if among is None else {**held, key: thread}
+            named = made.named
+        todo += [(one, held, thread) for one in below]
+    return found
+
+
+def _has_thread(element: Element) -> bool:
+    return element.own_thread or word_of(element.cls)._threaded
 
 
 def _map_table(table: Mapping[str, Mapping[str, Any]] | None) -> dict[str, Pairs] | None:

@@ -386,12 +386,8 @@ def _report_keys(
 
 
 def nearest_choice(detail: ErrorDetails) -> str | None:
-    """Give the choice of an option that is most like a text which is none of its choices; or None.
-
-    For a shape in place of a number, as torchpipe writes it, that is the first axis: 4 for ``4x3x224x224``.
-    """
+    """Return the choice of an option that is most like a text which is none of its choices; or None."""
     got, expected = detail["input"], detail.get("ctx", {}).get("expected")
     if detail["type"] not in ("literal_error", "enum") or not isinstance(got, str):
-        shape = re.match(r"([1-9]\d*)x\d", got) if detail["type"] == "int_parsing" else None
-        return shape and shape[1]
+        return None
     return nearest(got, re.findall(r"'([^']*)'", str(expected)))

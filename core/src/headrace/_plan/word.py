@@ -325,6 +325,14 @@ def way_to_called(element: Element) -> list[Element]:
         way.append(inner)
 
 
+def has_queue(named: Named) -> bool:
+    """Tell whether calls of an instance wait in the queue of a node."""
+    way = [] if named.element is None else way_to_called(named.element)
+    inner = (one.named for one in way if one.named is not None)
+    gathers = any(word_of(one.cls)._gathers for one in way)
+    return named.queued or gathers or any(one.queued for one in inner)
+
+
 def why_not_callable(element: Element) -> str | None:
     """Tell why the backend of an element cannot be called; None when it can."""
     return called(element).cls.not_callable

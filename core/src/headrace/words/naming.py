@@ -36,8 +36,7 @@ class Proxy(_StandsFor):
     """Stand for a named instance: ``Proxy[x.0]`` is the first instance of node ``x``.
 
     An instance that several threads can reach this way is called by one thread at a time, until what it depends
-    on has ended. Where two of them are called inside each other in different orders, two requests may stand still for
-    ever: nothing looks for that, so call them in one order everywhere.
+    on has ended; instances and nodes that could so wait for each other are an error.
 
     Reads:
         What the instance reads.

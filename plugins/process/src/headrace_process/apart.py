@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace import InitContext
-    from headrace.isolation import Place, Restarts, RunningBatch
+    from headrace.isolation import ChildPlan, Place, Restarts, RunningBatch
     from headrace.keys import Request
     from headrace_process.exchange import Outcomes
 
@@ -45,6 +45,10 @@ class Apart(Isolated):
         """Whether nowhere is room for the next start now, so that no item waits for it."""
         return False
 
+    def sent(self, plan: ChildPlan) -> Any:
+        """Return what is sent to be built: the plan, or what has its method ``build``."""
+        return plan
+
     def place(self, index: int) -> Place:
         """Return the place of the next start, for an instance of the node; any thread may call it."""
         raise NotImplementedError
@@ -67,7 +71,7 @@ class Apart(Isolated):
 
         def supervise(index: int) -> Supervisor:
             name = f"headrace-{context.node_name}-{index}-process"
-            message = {**first, "plan": plan.of_instance(index)}
+            message = {**first, "plan": self.sent(plan.of_instance(index))}
             start_at, notify = partial(self.place, index), self._siblings.look
             return Supervisor(name, start_at, message, self.restarts(), Liveness(), notify)
 
@@ -170,6 +174,10 @@ class Apart(Isolated):
         with self.exchanging:  # an item of another instance may run in the process
             self.supervisor.close()
             self._child.close()
+        self._leave()
+
+    def _leave(self) -> None:
+        """Lend items of other instances no process any more."""
         with suppress(ValueError):
             self._siblings.members.remove(self)
         self._siblings.look()
@@ -232,11 +240,13 @@ class Siblings:
 
     Attributes:
         members: The instances.
+        kept: Supervisors that live already, by instance: no other is made for these.
         waiting: How many threads wait in `borrow`.
     """
 
     def __init__(self) -> None:
         self.members: list[Apart] = []
+        self.kept: dict[int, Supervisor] = {}
         self.waiting = 0
         self._early: dict[int, Supervisor] | None = None
         self._changed = threading.Condition()
@@ -249,10 +259,10 @@ class Siblings:
         """
         if self._early is None:
             self._early = {}
-            for one in range(alike):
+            for one in (number for number in range(alike) if number not in self.kept):
                 self._early[one] = make(one)
                 self._early[one].begin()
-        return self._early.pop(index, None) or make(index)
+        return self.kept.get(index) or self._early.pop(index, None) or make(index)
 
     def close(self) -> None:
         """End the processes that were started for instances that have not been built."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, model_validator
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from headrace import InitContext
+    from headrace.isolation import ChildPlan
     from headrace_ray.placing import ActorPlace, Group
 
 __all__ = ["RayActor"]
@@ -30,7 +32,7 @@ class RayActor(Apart):
     Ray places, starts and ends the actors, one per instance of the node; batches go through a connection of their
     own and never through Ray. The cluster is the one to which the program is connected, else that of ``address`` or
     of ``RAY_ADDRESS``; none is started. Its nodes need the same versions of Python, Ray, core and all plugins in X,
-    and the files that the configuration names at the same paths.
+    and the files that the configuration names at the same paths, unless ``files="ship"`` sends them there.
 
     All that holds for `Host` holds here: what X reads is sent, what it wrote comes back, outcomes are those of each
     request, log records and warnings arrive, and what dies is started again. The resources of all instances are
@@ -39,7 +41,7 @@ class RayActor(Apart):
 
     What says nothing for three heartbeats is away, long before Ray notices: its batch fails with InstanceLostError,
     or, where all backends in X say ``rerun``, each item runs once more, alone, on another instance, at most
-    ``retries`` times. Where nothing lives and there is no room for another actor, that batch fails at once.
+    ``retries`` times. Where nothing lives and another actor finds no room within about ten seconds, that batch fails.
 
     **Who may use the cluster runs code on it, and whoever reads its network can**: Ray carries the secret of each
     connection, and neither is encrypted.
@@ -81,7 +83,7 @@ class RayActor(Apart):
             0, ge=0, description="GPUs of each instance, or a part of one (no unit)."
         )
         resources: dict[str, float] = Field(
-            default_factory=dict,
+            {},
             description="Other resources of each instance, by name, as the nodes offer them.",
         )
         accelerator_type: str | None = Field(
@@ -116,6 +118,12 @@ class RayActor(Apart):
             "deadline of its requests; none: never.",
         )
 
+        files: Literal["path", "ship"] = Field(
+            "path",
+            description="How the actors get the files that the configuration imports and that options of X name: "
+            "they read them at the same path there (path), or the files are sent to that path (ship).",
+        )
+
         @model_validator(mode="after")
         def _judge_resources(self) -> Self:
             wrong = [name for name, amount in self.resources.items() if amount <= 0]
@@ -139,7 +147,7 @@ class RayActor(Apart):
         """
         from headrace_ray import __version__
         from headrace_ray.cluster import connect
-        from headrace_ray.placing import Group, Wanted
+        from headrace_ray.placing import Group, Groups, Wanted
 
         plan: Any = context.children[0]
         self.options, self.retries = options, options.retries
@@ -159,17 +167,54 @@ class RayActor(Apart):
         versions = {**versions_for(plan), "headrace-ray": __version__}
         self._workers = Workers(b"", versions, options.heartbeat_ms / 1000)
         self._started: set[int] = set()
-        self._index_here = context.instance_index
-        self._group: Group = self.siblings(context, lambda: Group(wanted))
-        indices = range(self.alike) if self.alike else range(self._index_here, self._index_here + 1)
-        self._group.take_seats(indices, context.cancelled)
+        self.instance_index = index = context.instance_index
+        places = context.pipeline.get_or_create(("ray", context.node_name, "groups"), Groups)
+
+        def group() -> Group:
+            made = Group(wanted, self._made_of(context), context.instance_num)
+            places.add(made, self.alike)
+            return made
+
+        self._group = self.siblings(context, group)
+        self._group.take_seats(range(self.alike) or (index,), context.cancelled)
         super().init(options, context)
+        kept = self._group.kept_from.get(index)
+        if kept is not None:
+            self._share(kept)
+
+    def _made_of(self, context: InitContext) -> Any:
+        """Return all that decides what runs in an actor, but the number of instances."""
+        plan: Any = context.children[0]
+        tree = [(str(one.call), one.options) for one in self._word.children[0].walk()]
+        sizes = (context.min, context.max, context.batch_sizes, context.pad, context.device)
+        return self.options, tree, plan.requires, sizes
+
+    def _share(self, other: RayActor) -> None:
+        """Use the actor of an instance that is about to be closed, which may still run a batch."""
+        from headrace_ray.placing import Shown
+
+        self.exchanging = other.exchanging
+        self.supervisor.liveness = Shown(other.liveness, self.liveness)
+        if not self.supervisor.lives:  # it has died just now
+            self.liveness.away(self.supervisor)
+            if self.supervisor.lives:
+                self.liveness.back(self.supervisor)
 
     @property
     def unplaced(self) -> bool:
         """Whether there is no room for the actor of this instance now."""
-        seat = self._group.seats.get(self._index_here)
-        return seat is not None and seat.unplaced and not self.supervisor.lives
+        seat = self._group.seats[self.instance_index]
+        return seat.unplaced and not self.supervisor.lives
+
+    def sent(self, plan: ChildPlan) -> Any:
+        """Return the plan, with all files that it names where they are to be sent."""
+        if self.options.files == "path":
+            return plan
+        from headrace_ray.files import Shipped, files_among
+
+        options = [dict(one.options or ()) for one in self._word.children[0].walk()]
+        imported = [Path(one) for one in plan._files if Path(one).suffix == ".py"]
+        return Shipped(plan, files_among([imported, options]))
 
     def place(self, index: int) -> ActorPlace:
         """Return the actor of the next start."""
@@ -189,6 +234,9 @@ class RayActor(Apart):
         return {**super().describe(), **child.place.about()}
 
     def close(self) -> None:
-        """Close X, end the actor, and give its resources back."""
-        super().close()
-        self._group.leave_seat(self._index_here)
+        """Close X, end the actor, and give its resources back; unless another instance has taken them over."""
+        if self._group.leave_seat(self.instance_index):
+            super().close()
+            self._group.seats[self.instance_index].reservation.give_back()
+        else:
+            self._leave()

@@ -6,12 +6,13 @@ import contextlib
 import secrets
 import threading
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import ray
 
 from headrace.errors import SetupError
+from headrace.isolation import Liveness
 from headrace_process.apart import Siblings
 from headrace_process.host import Machine
 from headrace_process.secret import SECRET_BYTES
@@ -20,13 +21,13 @@ from headrace_ray.holding import Holding
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from headrace.isolation import Link
     from headrace_process.host import Workers
     from headrace_process.supervisor import Supervisor
 
-__all__ = ["ActorPlace", "Group", "Wanted"]
+__all__ = ["ActorPlace", "Group", "Groups", "Shown", "Wanted"]
 
 _LOOK_S = 0.25
 _UNPLACED_S = 10.0
@@ -59,17 +60,40 @@ class Wanted:
 
 @dataclass
 class Seat:
-    """The resources of one instance.
+    """The resources of one instance, and who uses what runs there: after a reload perhaps a later instance as well.
 
     Attributes:
         reservation: What they are part of.
         index: Which part.
         unplaced: Whether there is no room for its actor now.
+        users: How many instances use it.
     """
 
     reservation: Reservation
     index: int
-    unplaced: bool = field(default=False)
+    unplaced: bool = False
+    users: int = 1
+
+
+class Shown(Liveness):
+    """Shows several instances whether the actor that they share lives."""
+
+    def __init__(self, *ones: Liveness) -> None:
+        super().__init__()
+        self._ones = ones
+
+    def away(self, part: object, *, lost: bool = False) -> None:
+        """Note in each that the actor has ended."""
+        for one in self._ones:
+            one.away(part, lost=lost)
+
+    def back(self, part: object) -> None:
+        """Note in each that it is there again."""
+        for one in self._ones:
+            one.back(part)
+
+
+_users_change = threading.Lock()
 
 
 class Group(Siblings):
@@ -77,16 +101,37 @@ class Group(Siblings):
 
     Args:
         wanted: What each of them asks for.
+        made_of: What they are made of, beside their number; equal where a reload may keep what runs.
+        number: How many instances the node has.
     """
 
-    def __init__(self, wanted: Wanted) -> None:
+    members: list[Any]
+
+    def __init__(self, wanted: Wanted, made_of: Any, number: int) -> None:
         super().__init__()
-        self.wanted = wanted
+        self.wanted, self.made_of, self.number = wanted, made_of, number
         self.seats: dict[int, Seat] = {}
-        self.supervisors: dict[int, Supervisor] = {}
+        self.kept_from: dict[int, Any] = {}
+        self.successor: Group | None = None
+        self._before: Group | None = None
+        self._supervisors: dict[int, Supervisor] = {}
+        self._left: set[int] = set()
         self._reserving = threading.Lock()
 
-    def take_seats(self, indices: range, cancelled: Callable[[], bool]) -> None:
+    def keep(self, before: Group, count: int) -> None:
+        """Keep what runs for the first ``count`` instances of an earlier group."""
+        for one in [*before.members]:
+            index = one.instance_index
+            with _users_change:
+                seat = before.seats[index]
+                stays = index < count and seat.users > 0 and one.supervisor.lives
+                seat.users += stays
+            if stays:
+                self.seats[index], self.kept[index] = seat, one.supervisor
+                self.kept_from[index] = one
+        self._before, before.successor = before, self
+
+    def take_seats(self, indices: Iterable[int], cancelled: Callable[[], bool]) -> None:
         """Reserve resources for those instances that have none: for all of them, or for none.
 
         Raises:
@@ -106,31 +151,64 @@ class Group(Siblings):
             )
             self.seats |= {index: Seat(made, part) for part, index in enumerate(new)}
 
-    def leave_seat(self, index: int) -> None:
-        """Give back what an instance had reserved."""
-        with self._reserving:
-            seat = self.seats.pop(index, None)
-        if seat is not None:
-            seat.reservation.give_back()
+    def leave_seat(self, index: int) -> bool:
+        """Note that an instance is closed; tell whether no other uses what runs for it."""
+        with _users_change:
+            if index in self._left or index not in self.seats:
+                return False
+            self._left.add(index)
+            self.seats[index].users -= 1
+            return self.seats[index].users == 0
 
     def supervisor(self, index: int, alike: int, make: Callable[[int], Supervisor]) -> Supervisor:
         """Return the supervisor of one instance; see `Siblings.supervisor`."""
 
         def noted(one: int) -> Supervisor:
-            self.supervisors[one] = made = make(one)
+            self._supervisors[one] = made = make(one)
             return made
 
         return super().supervisor(index, alike, noted)
 
     def over(self, index: int) -> bool:
         """Tell whether an instance needs no actor any more."""
-        return self.supervisors[index].over
+        return self._supervisors[index].over
+
+    def look(self) -> None:
+        """Wake the threads in `borrow`, here and where what runs is kept."""
+        super().look()
+        if self.successor is not None:
+            self.successor.look()
 
     def close(self) -> None:
-        """End what was started for instances that have not been built, and give all resources back."""
+        """End what was started for instances that have not been built, and give their resources back."""
         super().close()
-        for index in [*self.seats]:
-            self.leave_seat(index)
+        if self._before is not None:
+            self._before.successor = (
+                None  # a reload that has failed: a later one may keep what runs
+            )
+        for index, seat in self.seats.items():
+            if self.leave_seat(index):
+                seat.reservation.give_back()
+
+
+class Groups:
+    """The groups of one node of a pipeline, before and after its reloads."""
+
+    def __init__(self) -> None:
+        self._groups: list[Group] = []
+
+    def add(self, group: Group, count: int) -> None:
+        """Add a group; where it differs from one that runs in the number of instances alone, let it keep these."""
+        running = [one for one in self._groups if one.members]
+        alike = (
+            one
+            for one in running
+            if one.successor is None and one.number != group.number and one.made_of == group.made_of
+        )
+        before = next(alike, None)
+        if before is not None:
+            group.keep(before, count)
+        self._groups = [*running, group]
 
 
 class ActorPlace:

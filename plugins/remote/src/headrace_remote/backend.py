@@ -102,6 +102,19 @@ class Remote(headrace.Backend):
         typed_dict: Any = TypedDict
         self.reads = typed_dict("_Reads", keys)
         self.max = self._model.signature.max_rows
+        self._model.watch(self._say)
+
+    def _say(self, away: bool) -> None:
+        """Say whether no server is there; batches come all the same, since requests wait or are refused here."""
+        if away:
+            self._context.away(takes_batches=True)
+        else:
+            self._context.back()
+
+    def close(self) -> None:
+        """Say nothing more of the servers."""
+        if "_model" in vars(self):
+            self._model.unwatch(self._say)
 
     def forward(self, batch: list[Request]) -> list[Exception | None] | None:
         """Send all valid requests, those that may share a call in one.

@@ -119,11 +119,12 @@ class Delivery:
         self._sinks.put(frame)
         with self._lock:
             loop = self._groups[source].loop
-            if loop is None and self._sinks.is_empty:
+            is_lost = loop is None and self._sinks.is_empty and self._closed
+            if loop is None and self._sinks.is_empty and not is_lost:
                 self._lobby.append((source, frame))
                 return
         if loop is None:
-            source.release(frame)
+            source.release(frame, dropped=is_lost)
         elif not loop.put(source, frame):
             source.release(frame, dropped=True)
 

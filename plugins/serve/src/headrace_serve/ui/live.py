@@ -22,9 +22,9 @@ __all__ = ["LivePage", "RecentBatches"]
 
 _UNWATCHED_S: Final = 5.0
 """So long after the last question a browser counts as gone."""
-_MOST_BATCHES: Final = 1000
-"""So many batches of a model are heard of after each question. A probe costs some microseconds a batch, and a pipeline with
-more than so many a second would feel it.
+_MOST_BATCHES: Final = 400
+"""So many batches of a model are heard of after each question. A probe costs up to 20 microseconds a batch, so these are less than
+one percent of a second; more of them a second could not be told apart on the page.
 """
 _MOST_FAILURES: Final = 50
 
@@ -33,7 +33,7 @@ class RecentBatches:
     """A probe that keeps batches of a pipeline, until it has enough of them.
 
     Args:
-        enough: Called, in the thread of a batch, with each batch beyond what is kept.
+        enough: Called once, in the thread of a batch, when so many are kept.
     """
 
     reentrant = True  # appending to a deque takes no lock of Python
@@ -50,7 +50,7 @@ class RecentBatches:
         """Keep one batch."""
         failed, number = size - errors.count(None), next(self._number)
         self._kept.append((number, node, instance, size, started, ended, failed))
-        if number >= self._until:
+        if number == self._until:
             self._enough()
 
     def go_on(self) -> None:

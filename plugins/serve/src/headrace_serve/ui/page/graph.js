@@ -130,7 +130,7 @@ function drawn(parent, model, down) {
       shown.bars.forEach(({ used, wide }, index) => {
         const busy = one.busy[index] ?? 0;
         used.setAttribute("width", wide * Math.min(1, busy));
-        used.firstChild.textContent = `instance ${index}: busy for ${Math.round(100 * busy)} % of the last second`;
+        used.firstChild.textContent = `instance ${index}: busy for ${Math.round(100 * busy)} % of the last seconds`;
       });
     }
     model.edges.forEach((edge, index) => {

@@ -6,7 +6,7 @@ import { drawGraph, figuresOf } from "./graph.js";
 import { KEPT_S, drawTimeline, showLoad } from "./plots.js";
 import { ask, follow, read, watch } from "./server.js";
 
-const MOST_FAILURES = 50;
+const MOST_FAILURES = 50, RATE_S = 5; // rates are those of so many last seconds
 const shown = new Map(); // by the id of the model
 let catalogue = null, lastFailure = 0, lastBucket = 0, buckets = [], loadPath = null;
 
@@ -44,7 +44,7 @@ function showModel(model) {
   slider.max = model.most_clients;
   const one = {
     model, article, slider, count, ready: part("ready"), latency: part("latency"), load: part("load"), timeline: part("timeline"),
-    lastBatch: 0, batches: [], before: null, at: 0, request: null, update: drawGraph(part("graph"), model),
+    lastBatch: 0, batches: [], seen: [], request: null, update: drawGraph(part("graph"), model),
   };
   buildForm(part("form"), part("answer"), model, (request) => {
     one.request = request;
@@ -77,9 +77,9 @@ function showState(state) {
     one.ready.textContent = model.ready ? "ready" : "not ready";
     one.ready.classList.toggle("good", model.ready);
     one.ready.classList.toggle("bad", !model.ready);
-    one.update(figuresOf(model.stats, one.before, Math.max(0.001, state.now - one.at)));
-    one.before = model.stats;
-    one.at = state.now;
+    while (one.seen.length > 1 && state.now - one.seen[0].at > RATE_S) one.seen.shift();
+    one.update(figuresOf(model.stats, one.seen[0]?.stats, state.now - one.seen[0]?.at));
+    one.seen.push({ at: state.now, stats: model.stats });
     for (const batch of model.batches) one.lastBatch = Math.max(one.lastBatch, batch[0]);
     one.batches = [...one.batches, ...model.batches].filter((batch) => state.now - batch[5] < KEPT_S.batches);
     const own = one.request && `/${one.request.path}`.split("?")[0] === loadPath;
