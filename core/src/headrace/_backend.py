@@ -421,7 +421,7 @@ class InitContext:
         away: ``away()`` says that what the backend computes with is away for a while: a server, a host that does not
             answer. Until ``back()`` the instance is not ready. `Pipeline.ready` is False while no instance of a node is,
             and so is the readiness of ``headrace serve``; ``stats()["state"]`` is ``degraded`` while any is not. The
-            instance gets no batch meanwhile: what waits goes to other instances, or waits on, at most until its deadline.
+            instance gets no batch meanwhile; what waits goes to other instances, or waits on, at most until its deadline.
             With ``away(takes_batches=True)`` it gets batches all the same, for a backend that refuses them itself. Each
             backend of an instance says it for itself; a second call changes nothing, or the word about batches. Both may
             be called from any thread, also in ``init``. A batch that runs goes on. Where the instance does not come
