@@ -34,8 +34,8 @@ QueueFull = Literal["wait", "reject", "shed_oldest"]
 class RequestQueue:
     """The QUEUED entries: greater priority first, entries of one priority in the order in which they came.
 
-    Every operation costs O(1), however many entries wait; the number of priorities costs its logarithm. An
-    entry may leave from the middle: with an `OrderedDict` that costs no more than at the front.
+    Every operation costs O(1), however many entries wait; the number of priorities costs its logarithm, and `oldest`
+    looks at each. An entry may leave from the middle: with an `OrderedDict` that costs no more than at the front.
 
     Args:
         evict: Fails an entry here, to make room at the node at which its request entered.
@@ -53,7 +53,6 @@ class RequestQueue:
         # A level per priority. Only one that is alone may be empty: it is kept for the next entries.
         self._levels: dict[float, Level] = {}
         self._priorities: list[float] = []  # ascending
-        self._arrived: Level | None = None  # all priorities; None while there is one
         self.count = self.counted_elsewhere = self.weight = 0
 
     def push(self, entry: Entry) -> None:
@@ -63,10 +62,6 @@ class RequestQueue:
         if level is None:
             level = self._new_level(priority)
         level[entry] = None
-        if self._arrived is not None:
-            self._arrived[entry] = None
-            if entry.held is not None:
-                self._arrived.move_to_end(entry, last=False)
         entry.state = QUEUED
         self.count += 1
         self.weight += entry.weight
@@ -78,8 +73,6 @@ class RequestQueue:
         if not self.count:
             self._levels.clear()
             self._priorities.clear()
-        elif self._arrived is None:
-            self._arrived = OrderedDict.fromkeys(self)  # all had one priority until now
         insort(self._priorities, priority)
         level: Level = OrderedDict()
         self._levels[priority] = level
@@ -97,22 +90,14 @@ class RequestQueue:
             del level[entry]
             self.count -= 1
             self.weight -= entry.weight
-            if self._arrived is not None:
-                self._leave_levels(entry, priority, level, self._arrived)
+            if not level and self.count:
+                del levels[priority]
+                del self._priorities[bisect_left(self._priorities, priority)]
             if entry.quota is not None:
                 self.counted_elsewhere -= 1
                 enqueue = entry.quota.ended(entry)
                 if enqueue is not None:
                     self._afterwards.append(enqueue)
-
-    def _leave_levels(self, entry: Entry, priority: float, level: Level, arrived: Level) -> None:
-        """Remove an entry from the level of all priorities, and its priority if no entry has that any more."""
-        del arrived[entry]
-        if not level and self.count:
-            del self._levels[priority]
-            del self._priorities[bisect_left(self._priorities, priority)]
-        if len(self._levels) == 1 or not self.count:
-            self._arrived = None
 
     def __iter__(self) -> Iterator[Entry]:
         if len(self._levels) == 1:
@@ -136,7 +121,7 @@ class RequestQueue:
 
     def oldest(self) -> float:
         """Return the arrival of the entry that has been in the queue longest, whatever its priority."""
-        return next(iter(self) if self._arrived is None else iter(self._arrived)).arrival
+        return min([next(iter(level)).arrival for level in self._levels.values()])
 
 
 class NodeQuota:
