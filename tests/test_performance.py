@@ -168,12 +168,13 @@ SETTINGS = {
     ],
     "docs/policies.md": ["CPython 3.10 | 3.11 | 3.12 | 3.13 | 3.14"],
     "docs/production.md": ["at 5 ms `Process`"],
-    "docs/ray.md": ["(15 s or more)"],
+    "docs/ray.md": ["(15 s or more)", "sleep for 20 ms", "times 16 times as many"],
     "docs/streams.md": ["(32 ms at 16 kHz)"],
     "docs/when_it_fails.md": ["prints after 30 s"],
     "examples/detect/README.md": ["status 1 below 0.99"],
     "plugins/observe/README.md": ["(1 ms to 10 s by default)"],
     "plugins/ort/README.md": ["(1.32 is one)"],
+    "plugins/ray/README.md": ["sleep for 20 ms", "times 16 times as many"],
     "plugins/remote/README.md": ["once in 30 s"],
     "plugins/serve/README.md": [
         "(tritonclient 2.73)",
@@ -181,7 +182,7 @@ SETTINGS = {
         "after 0.5 s",
         "every 300 s",
     ],
-    "plugins/vision/README.md": ["after 0.5 s", "up to 30 s", "more than 5 s"],
+    "plugins/vision/README.md": ["after 0.5 s", "up to 30 s", "more than 5 s", "up to 60 s"],
 }
 """Numbers of documents that are settings, limits or examples: by document the words around each."""
 
