@@ -131,18 +131,18 @@ def test_who_waits_is_told_when_a_server_is_there(clock):
 
 def test_close_frees_who_waits_ends_the_thread_and_closes_the_servers(clock):
     pool = pool_of(clock, "ab")
+    before = set(threading.enumerate())
     pool.start()
     for one in pool.servers:
         pool.failed(one, at_once=True)
     found = []
     waiting = threading.Thread(target=lambda: found.append(pool.wait(clock() + 1e6)))
     waiting.start()
-    before = threading.active_count()
     pool.close()
     waiting.join(60)
     assert found == [False]
     assert [one.closed for one in pool.servers] == [True, True]
-    assert threading.active_count() < before
+    assert not [one for one in set(threading.enumerate()) - before if one.is_alive()]
 
 
 @pytest.mark.parametrize(
