@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
-from hypothesis.internal.conjecture import providers
 
 from headrace._registry.registry import registry
 
@@ -27,15 +26,19 @@ settings.load_profile("any speed")
 
 # Some values are drawn from the constants in the modules of this repository that are loaded: what else
 # ran before in the process would decide about the cases that are to be the same each time.
-constants_of_modules = getattr(providers, "_get_local_constants", None)  # older versions draw none
+try:
+    from hypothesis.internal.conjecture import providers
 
+    constants_of_modules = providers._get_local_constants
+except (ImportError, AttributeError):  # older versions draw none
+    pass
+else:
 
-def constants() -> providers.Constants:
-    """Return the constants that generated cases are made of, besides those that hypothesis knows."""
-    return providers.Constants() if settings.default.derandomize else constants_of_modules()
+    def constants() -> providers.Constants:
+        """Return the constants that generated cases are made of, besides those that hypothesis knows."""
+        return providers.Constants() if settings.default.derandomize else constants_of_modules()
 
-
-providers._get_local_constants = constants
+    providers._get_local_constants = constants
 
 SLOW = frozenset(
     (
@@ -75,11 +78,19 @@ SLOW = frozenset(
         *(
             "test_hosting",
             "test_live_page",
+            "test_view_page",
             "test_notebook",
             "test_operating_page",
             "test_packaging",
         ),
-        *("test_release", "test_site", "test_soak", "test_start_page", "test_streams_page"),
+        *(
+            "test_compatibility",
+            "test_release",
+            "test_site",
+            "test_soak",
+            "test_start_page",
+            "test_streams_page",
+        ),
         *("test_template", "test_template_kinds", "test_tensorrt_pages"),
         *("test_third_party", "test_typing"),
     )

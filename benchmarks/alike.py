@@ -30,6 +30,7 @@ import numpy as np
 from benchmarks.load import (
     Load,
     arguments,
+    beside,
     drive,
     environment,
     in_turn,
@@ -204,12 +205,26 @@ def main() -> None:
             figures[str(clients)] = {"loads": loads, "ratio": ratios}
             print(f"{clients} clients")
             for name, found in loads.items():
-                load, beside = middle(found), ratios[name]
+                load, over = middle(found), ratios[name]
                 print(
-                    f"  {name:16} {load.rps:8.0f} requests/s {beside['rps']:6.2f}   p50 {load.p50_us / 1e3:7.1f} ms"
-                    f"   p99 {load.p99_us / 1e3:7.1f} ms {beside['p99']:6.2f}"
+                    f"  {name:16} {load.rps:8.0f} requests/s {over['rps']:6.2f}   p50 {load.p50_us / 1e3:7.1f} ms"
+                    f"   p99 {load.p99_us / 1e3:7.1f} ms {over['p99']:6.2f}"
                 )
-    save(chosen.json, about, figures)
+    kept = [
+        beside(
+            f"{clients} clients, {name}",
+            found,
+            "greedy",
+            cell["loads"]["greedy"],
+            measured,
+            own=True,
+        )
+        for clients, cell in figures.items()
+        for name, found in cell["loads"].items()
+        if name != "greedy"
+        for measured in ("rps", "cpu_us", "p99_us")
+    ]
+    save(chosen.json, about, figures, kept)
 
 
 if __name__ == "__main__":

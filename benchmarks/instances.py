@@ -24,6 +24,7 @@ import numpy as np
 from benchmarks.load import (
     Load,
     arguments,
+    beside,
     drive,
     environment,
     in_turn,
@@ -134,7 +135,14 @@ def main() -> None:
                     f"  {name:30} {load.rps:9.0f} requests/s {ratio(found, base):6.2f}"
                     f"   p99 {load.p99_us / 1e3:7.2f} ms   {load.cores:4.2f} cores"
                 )
-    save(chosen.json, about, {"loads": figures})
+    shared_one = "one shared session"
+    kept = [
+        beside(f"a model of {size}, {name}", found, shared_one, loads[shared_one])
+        for size, loads in figures.items()
+        for name, found in loads.items()
+        if name in SETTINGS
+    ]
+    save(chosen.json, about, {"loads": figures}, kept)
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from benchmarks.figures import compare, measure
 from benchmarks.load import arguments, environment, print_environment, save, usable_cpus
 
 import headrace
@@ -225,7 +226,24 @@ def main() -> None:
                     found[name].append(side())
             figures[str(clients)] = {"loads": found, **compared(found)}
             show(clients, figures[str(clients)])
-    save(chosen.json, about, figures)
+    kept = []
+    for clients, cell in figures.items():
+        loads = cell["loads"]
+        ours, what = loads["Iterate"], f"{clients} clients"
+        for name, side in {
+            "a hand-written continuous loop": "loop",
+            "batches that begin and end together": "together",
+        }.items():
+            rows = [[one["rows_s"] for one in each] for each in (ours, loads[side])]
+            own = side == "together"
+            kept.append(
+                compare(f"{what}: rows a second", "1/s", "higher", rows[0], name, rows[1], own=own)
+            )
+        spent = [one["cpu_us"] for one in ours]
+        kept.append(measure(f"{what}: processor time of a row", "µs", "lower", spent))
+        shares = [one["occupancy"] for one in ours]
+        kept.append(measure(f"{what}: share of the places in use", "", "higher", shares))
+    save(chosen.json, about, figures, kept)
 
 
 def compared(found: dict[str, list[dict[str, float]]]) -> dict[str, Any]:

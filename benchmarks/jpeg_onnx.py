@@ -36,10 +36,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cv2
+from benchmarks.figures import compare
 from benchmarks.jpeg_sides import WIDTHS, list_sides_of, make_network, sides_of
 from benchmarks.load import (
     Load,
     arguments,
+    beside,
     drive,
     environment,
     in_turn,
@@ -53,6 +55,7 @@ from benchmarks.pictures import make_pictures
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from benchmarks.figures import Figure
     from benchmarks.jpeg_sides import ListSide, Side
 
 PARTS = ("clients", "lists")
@@ -242,7 +245,29 @@ def main() -> None:
                 figures[network].update(measure_clients(model, files, chosen.clients, run))
             if "lists" in chosen.part:
                 figures[network]["lists"] = measure_lists(model, files, chosen.list, list_run)
-    save(chosen.json, about, figures)
+    save(chosen.json, about, figures, kept_of(figures))
+
+
+def kept_of(figures: dict[str, Any]) -> list[Figure]:
+    """Return the figures of the side of Headrace that was chosen, beside the best that is written by hand."""
+    kept = []
+    for network, cells in figures.items():
+        for clients, cell in cells.items():
+            loads = cell["loads"]
+            ours, hand = loads[cell["chosen"]], cell["by_hand"]
+            if clients == "lists":
+                what = f"{network} network, one client, {cell['chosen']}: lists of {cell['size']} a second"
+                rps = [[load.rps for load in each] for each in (ours, loads[hand])]
+                best = f"the best by hand ({hand})"
+                kept.append(compare(what, "1/s", "higher", rps[0], best, rps[1]))
+                continue
+            what = f"{network} network, {clients} clients, {cell['chosen']}"
+            best = f"the best by hand ({hand})"
+            kept.append(beside(what, ours, best, loads[hand]))
+            kept.append(beside(what, ours, best, loads[hand], "cpu_us"))
+            alone = "every client does it all itself"
+            kept.append(beside(what, ours, alone, loads["alone"], "p99_us"))
+    return kept
 
 
 if __name__ == "__main__":

@@ -14,7 +14,9 @@ import json
 import math
 import os
 import platform
+import shlex
 import statistics
+import subprocess
 import sys
 import threading
 import time
@@ -24,12 +26,15 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.figures import Figure, as_dicts, compare
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 __all__ = [
     "Load",
     "arguments",
+    "beside",
     "drive",
     "environment",
     "first_cores",
@@ -41,6 +46,8 @@ __all__ = [
     "save",
     "usable_cpus",
 ]
+
+ROOT = Path(__file__).resolve().parents[1]
 
 _MOST_SAMPLES = 200_000
 """Most latencies that are sorted for the percentiles; of more latencies every n-th is sorted."""
@@ -174,6 +181,29 @@ def ratio(ours: Sequence[Load], theirs: Sequence[Load], what: str = "rps") -> fl
     return statistics.median([a / b for a, b in pairs if b] or [math.nan])
 
 
+MEASURED = {
+    "rps": ("requests a second", "1/s", "higher", 1.0),
+    "p99_us": ("99th percentile of the latency", "ms", "lower", 1e-3),
+    "cpu_us": ("processor time of a request", "µs", "lower", 1.0),
+}
+"""What is kept of a load: its name, its unit, which is better, and the factor to that unit."""
+
+
+def beside(
+    what: str,
+    ours: Sequence[Load],
+    name: str,
+    theirs: Sequence[Load],
+    measured: str = "rps",
+    *,
+    own: bool = False,
+) -> Figure:
+    """Return the figure of our loads beside those of a side (``own``: ours too), for one key of `MEASURED`."""
+    said, unit, better, factor = MEASURED[measured]
+    sides = [[factor * getattr(load, measured) for load in loads] for loads in (ours, theirs)]
+    return compare(f"{what}: {said}", unit, better, sides[0], name, sides[1], own=own)
+
+
 def usable_cpus() -> int:
     """Return the number of processors this process may use."""
     if hasattr(os, "sched_getaffinity"):
@@ -221,6 +251,7 @@ def environment(packages: Iterable[str]) -> dict[str, Any]:
             versions[package] = None
     return {
         "cpus": usable_cpus(),
+        "load_average": round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None,
         "system": f"{platform.system()} {platform.machine()}",
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "switch_interval_ms": 1e3 * sys.getswitchinterval(),
@@ -253,10 +284,41 @@ def arguments(doc: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def save(path: Path | None, about: Mapping[str, Any], figures: Mapping[str, Any]) -> None:
-    """Write environment and figures as JSON, if a file was asked for."""
+def save(
+    path: Path | None,
+    about: Mapping[str, Any],
+    figures: Mapping[str, Any],
+    kept: Sequence[Figure] = (),
+) -> None:
+    """Write what ran, environment and figures as JSON, if a file was asked for.
+
+    Args:
+        path: The file.
+        about: What `environment` gave.
+        figures: All figures of all rounds, in the form of the script.
+        kept: Those that ``python -m benchmarks.figures`` takes from the file.
+    """
     if path is None:
         return
-    text = json.dumps({"environment": about, **figures}, indent=1, default=asdict)
+    written = {"run": _run(), "environment": about, "kept": as_dicts(kept), **figures}
+    text = json.dumps(written, indent=1, default=asdict)
     path.write_text(text + "\n", encoding="utf-8")
     print(f"\nwritten to {path}")
+
+
+def _run() -> dict[str, str]:
+    """Return script, command, commit of the checkout and date of this run."""
+    script = Path(sys.modules["__main__"].__file__ or "").resolve().relative_to(ROOT)
+    module = ".".join(script.with_suffix("").parts)
+    words = [module, *sys.argv[1:]]
+    if "--json" in words:
+        place = words.index("--json")
+        del words[place : place + 2]
+    asked = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
+    commit = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+    return {
+        "script": script.as_posix(),
+        "command": f"python -m {shlex.join(words)}",
+        "commit": commit[:10] or "0" * 10,
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+    }

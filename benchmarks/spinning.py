@@ -21,6 +21,7 @@ from benchmarks.instances import SIZES, make_model
 from benchmarks.load import (
     Load,
     arguments,
+    beside,
     drive,
     environment,
     in_turn,
@@ -92,7 +93,15 @@ def main() -> None:
                     f"   {load.rps:7.0f} requests/s   p99 {load.p99_us / 1e3:7.2f} ms"
                 )
             figures[size] = loads
-    save(chosen.json, about, {"loads": figures})
+    kept = []
+    for size, loads in figures.items():
+        for name in ("spin = false", "spin = true"):
+            what = f"a network of {size}, {name}"
+            kept.append(beside(what, loads[name], "a plain loop", loads[PLAIN], "cpu_us"))
+        kept.append(
+            beside(what, loads["spin = true"], "spin = false", loads["spin = false"], own=True)
+        )
+    save(chosen.json, about, {"loads": figures}, kept)
 
 
 if __name__ == "__main__":

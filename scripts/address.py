@@ -1,7 +1,8 @@
-"""Write the address of the repository, which stands here alone, into the metadata of every distribution.
+"""Where Headrace is to be had: the address of the repository, and whether a package index has it. Both stand here alone.
 
-python scripts/address.py            write `[project.urls]` of each pyproject.toml
-python scripts/address.py --check    exit 1 when one of them says another address
+python scripts/address.py            write `[project.urls]` of each pyproject.toml; once `ON_INDEX` is true, take out of all
+                                     documents and templates what they say about wheels of a clone
+python scripts/address.py --check    exit 1 when something says otherwise
 """
 
 from __future__ import annotations
@@ -16,7 +17,20 @@ from generated import write_or_check
 ADDRESS = "https://headrace.example"
 """The repository has no public address yet; the domain .example belongs to nobody."""
 
+ON_INDEX = False
+"""Whether the distributions are on a package index."""
+
 _URLS = re.compile(r"(?<=^\[project\.urls\]\n)(?:\w+ = .*\n)+", re.MULTILINE)
+
+# A sentence of its own says it: a paragraph, a line of comment, or one that follows another sentence. It ends where a line or
+# another sentence begins, for there are points in names of files, too.
+_TOLD = r"[^.\n]* not on a package index yet: .*?\."
+_FOLLOWS = re.compile(rf"(?<=[.)]) {_TOLD}(?=\s)", re.DOTALL)
+_ALONE = re.compile(rf"^{_TOLD}(?:\n+|$| )", re.DOTALL | re.MULTILINE)
+_LINES = re.compile(
+    r"^(?:\$ \./dev wheels|\$ export PIP_FIND_LINKS=.*|COPY wheels /wheels)\n", re.MULTILINE
+)
+_SAYS = re.compile(r"package index yet|PIP_FIND_LINKS|--find-links /wheels")
 
 
 def project(folder: Path) -> str:
@@ -30,5 +44,42 @@ def project(folder: Path) -> str:
     return text
 
 
+def documents() -> list[Path]:
+    """Return the documents, and the files that `headrace new` makes, which may say how pip finds Headrace."""
+    patterns = (
+        "*.md",
+        "docs/**/*.md",
+        "examples/**/*.md",
+        "*/README.md",
+        "libs/*/*.md",
+        "plugins/*/*.md",
+    )
+    found = [path for pattern in patterns for path in ROOT.glob(pattern)]
+    templates = (ROOT / "cli" / "src" / "headrace_cli" / "_templates").rglob("*")
+    found += [path for path in templates if path.suffix == ".md" or path.name == "Dockerfile"]
+    return sorted({path for path in found if "made" not in path.parts})
+
+
+def on_index(text: str) -> str:
+    """Return the text of a document as it reads once a package index has the distributions.
+
+    Raises:
+        ValueError: It would still say how pip finds wheels of a clone.
+    """
+    found = _LINES.sub("", _ALONE.sub("", _FOLLOWS.sub("", text))).replace(
+        " --find-links /wheels", ""
+    )
+    left = _SAYS.search(found)
+    if left is not None:
+        line = found.count("\n", 0, left.start())
+        raise ValueError(f"not a sentence of its own: {found.splitlines()[line]}")
+    return found
+
+
 if __name__ == "__main__":
-    sys.exit(max(write_or_check(one / "pyproject.toml", project(one)) for one in folders()))
+    wrong = [write_or_check(one / "pyproject.toml", project(one)) for one in folders()]
+    if ON_INDEX:
+        texts = {page: page.read_text(encoding="utf-8") for page in documents()}
+        new = {page: on_index(text) for page, text in texts.items()}
+        wrong += [write_or_check(page, text) for page, text in new.items() if text != texts[page]]
+    sys.exit(max(wrong))

@@ -132,10 +132,17 @@ class Page:
         node = self.send("DOM.querySelector", nodeId=root, selector=selector)["nodeId"]
         self.send("DOM.setFileInputFiles", files=[str(path.resolve())], nodeId=node)
 
-    def picture(self, kind: str = "png") -> bytes:
-        """Return what the tab shows, whole, as PNG, JPEG or WebP."""
+    def look(self, width: int, height: int = 900, *, dark: bool = False) -> None:
+        """Show the page on a screen of this size, in pixels, to somebody who likes it light or dark."""
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1}
+        self.send("Emulation.setDeviceMetricsOverride", mobile=width < 600, **metrics)
+        liked = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.send("Emulation.setEmulatedMedia", features=[liked])
+
+    def picture(self, kind: str = "png", width: int = 1280) -> bytes:
+        """Return what the tab shows, whole, as PNG, JPEG or WebP, on a screen of this width in pixels."""
         size = self.send("Page.getLayoutMetrics")["cssContentSize"]
-        metrics = {"width": 1280, "height": int(size["height"]), "deviceScaleFactor": 1}
+        metrics = {"width": width, "height": int(size["height"]), "deviceScaleFactor": 1}
         self.send("Emulation.setDeviceMetricsOverride", mobile=False, **metrics)
         shown = self.send("Page.captureScreenshot", format=kind)
         return base64.b64decode(shown["data"])

@@ -3,7 +3,8 @@
 python scripts/deprecations.py    list all; exit 1 when one is due, or does not say these three
 
 A deprecation is a call of ``warnings.warn`` with ``DeprecationWarning``, whose text reads "... is deprecated since 0.2 and
-goes in 0.4: use ...".
+goes in 0.4: use ...", or, where no code can warn (a key of ``stats()``), an entry under *Deprecated* in the changelog, whose section
+says since when.
 """
 
 from __future__ import annotations
@@ -54,6 +55,38 @@ def found_in(source: str, place: str, version: str) -> list[Deprecation]:
     return found
 
 
+def found_in_changelog(text: str, place: str, version: str) -> list[Deprecation]:
+    """Return the deprecations in the text of a changelog.
+
+    Args:
+        text: The text.
+        place: The name of its file.
+        version: The version that the distribution has now.
+    """
+    found = []
+    since = ""
+    kind = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.startswith("## "):
+            since = line.split()[1]
+        elif line.startswith("### "):
+            kind = line[4:]
+        elif line.startswith("- ") and kind == "Deprecated":
+            entry = " ".join(text.splitlines()[number - 1 :]).partition(" - ")[0].partition(" #")[0]
+            said = re.fullmatch(
+                r"- (?P<what>.+) goes in (?P<until>\d+(?:\.\d+)+): use (?P<instead>.+)",
+                entry.strip(),
+            )
+            texts = (
+                f"is deprecated since {since} and goes in {said['until']}: use {said['instead']}"
+                if said
+                else ""
+            )
+            problem = _problem(texts, version) if said else 'it does not say "goes in Y: use Z"'
+            found.append(Deprecation(f"{place}:{number}", entry[2:], problem))
+    return found
+
+
 def _text(node: ast.expr) -> str:
     """Return a text as it is written, with `...` for what a format puts into it."""
     if isinstance(node, ast.JoinedStr):
@@ -77,7 +110,17 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 def all_found() -> list[Deprecation]:
     """Return the deprecations of all distributions."""
-    return [
+    changelogs = [
+        one
+        for folder in folders()
+        if (folder / "CHANGELOG.md").is_file()
+        for one in found_in_changelog(
+            (folder / "CHANGELOG.md").read_text(encoding="utf-8"),
+            (folder / "CHANGELOG.md").relative_to(ROOT).as_posix(),
+            project(folder)["version"],
+        )
+    ]
+    return changelogs + [
         one
         for folder in folders()
         for path in sorted((folder / "src").rglob("*.py"))

@@ -16,7 +16,7 @@ from browser import opened
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "examples" / "ocr" / "made" / "pages" / "form-tilted.webp"
 INTO = ROOT / "docs" / "pictures" / "live_page.webp"
-CLIENTS = 4
+CLIENTS = 2
 SECONDS = 40
 
 

@@ -9,8 +9,8 @@ Backends are read from the entry points in each ``pyproject.toml``; definitions,
 from __future__ import annotations
 
 import importlib
+import json
 import sys
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +22,12 @@ else:
     import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parents[1]
-TABLE = ROOT / "core" / "src" / "headrace" / "_registry" / "names_elsewhere.py"
-
-HEAD = '''"""Names that plugins of Headrace's repository bring, by distribution; made by `python scripts/names_elsewhere.py`."""
-
-from __future__ import annotations
-'''
-
+TABLE = ROOT / "core" / "src" / "headrace" / "_registry" / "names_elsewhere.json"
 
 HOOKS = {
-    "BACKENDS": ("definitions",),
-    "PROBES": ("probes",),
-    "POLICIES": ("batch_policies", "dispatch_policies"),
+    "backends": ("definitions",),
+    "probes": ("probes",),
+    "policies": ("batch_policies", "dispatch_policies"),
 }
 """The hooks whose names stand in each table."""
 
@@ -47,7 +41,7 @@ def names() -> dict[str, dict[str, list[str]]]:
         hooks = [*map(importlib.import_module, points.get("headrace.plugins", {}).values())]
         for name, of in HOOKS.items():
             given = {one for hook in of for module in hooks for one in _given(module, hook)}
-            if name == "BACKENDS":
+            if name == "backends":
                 given.update(points.get("headrace.backends", ()))
             tables[name][project["name"]] = sorted(given)
     return tables
@@ -59,19 +53,12 @@ def _given(module: Any, hook: str) -> dict[str, str]:
 
 
 def table() -> str:
-    """Return the text of the module that core imports."""
-    return HEAD + "".join(_written(name, by) for name, by in names().items())
-
-
-def _written(name: str, by: dict[str, list[str]]) -> str:
-    lines = [f"\n{name} = {{"]
-    for distribution, some in by.items():
-        rows = textwrap.wrap(" ".join(some), 84)
-        if len(rows) == 1:
-            lines.append(f'    "{distribution}": "{rows[0]}",')
-        elif rows:
-            lines += [f'    "{distribution}": (', *(f'        "{row} "' for row in rows), "    ),"]
-    return "\n".join([*lines, "}\n"])
+    """Return the text that core reads: in each table the distribution to install, by name."""
+    tables = {
+        table: {name: by for by, some in found.items() for name in some}
+        for table, found in names().items()
+    }
+    return json.dumps(tables, indent=1) + "\n"
 
 
 if __name__ == "__main__":

@@ -3,24 +3,29 @@
 python scripts/public_names.py            write the file; a change of it that takes something away is a breaking one
 python scripts/public_names.py --check    exit 1 when the code says something else than the file
 
-It has the names of the public modules with their parameters, the options of all backends, the codes of errors, the keys of
-``stats()`` and ``describe()``, and the commands.
+It has the names of the public modules with their parameters, the options of all backends, the codes of errors and problems, the
+keys of ``stats()`` and ``describe()``, and the commands with their options and exit statuses. `scripts/compatibility.py` compares it
+with that of a release.
 """
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
 import api
 import catalogue
+import distributions
 from generated import write_or_check
 
 import headrace
+from headrace_cli import app, console, plugin_commands
 from headrace_cli.names import COMMANDS
 
 FILE = Path(__file__).resolve().with_suffix(".json")
@@ -88,7 +93,64 @@ def surface() -> dict[str, Any]:
         stats = pipe.stats()
         stats["nodes"]["main"]["batch_size"].pop("histogram")  # its keys are sizes
         shown = {"stats": keys_of(stats), "describe": keys_of(pipe.describe()["nodes"]["main"])}
-    return {"modules": modules, "backends": backends, **shown, "commands": sorted(COMMANDS)}
+    return {
+        "modules": modules,
+        "backends": backends,
+        **shown,
+        "codes": sorted(codes()),
+        "commands": commands(),
+        "exit_statuses": {
+            name: value
+            for name, value in vars(console).items()
+            if name.isupper() and not name.startswith("_") and isinstance(value, int)
+        },
+    }
+
+
+def codes() -> set[str]:
+    """Return the codes of errors and problems that stand as texts in the sources of all distributions."""
+    found = set()
+    for path in (path for source in distributions.sources() for path in source.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "code":
+                found.add(_constant(node.value))
+            elif isinstance(node, ast.Call):
+                name = ast.unparse(node.func).rpartition(".")[2]
+                if name == "Problem" or (name == "add" and len(node.args) > 1):
+                    found.add(_constant(node.args[0]) if node.args else None)
+                found |= {_constant(one.value) for one in node.keywords if one.arg == "code"}
+    return {one for one in found if isinstance(one, str) and re.fullmatch("[a-z]+(_[a-z]+)*", one)}
+
+
+def _constant(node: ast.expr) -> Any:
+    return node.value if isinstance(node, ast.Constant) else None
+
+
+def commands() -> dict[str, Any]:
+    """Return the commands of all distributions, each with its arguments and options, and whether they must be given."""
+    group = app.typer.main.get_command(app.app)
+    own = {name: group.get_command(None, name) for name in COMMANDS}
+    plugins = [name for name, _ in plugin_commands.commands_of_plugins()]
+    return {
+        name: _arguments(command)
+        for name, command in {
+            **own,
+            **{name: plugin_commands.for_completion(name) for name in plugins},
+        }.items()
+    }
+
+
+def _arguments(command: Any) -> dict[str, Any]:
+    """Return what a command takes, and what those inside it take."""
+    taken = {
+        text: "required" if one.required else "optional"
+        for one in command.params
+        for text in [*one.opts, *one.secondary_opts]
+    }
+    return {
+        **taken,
+        **{name: _arguments(one) for name, one in getattr(command, "commands", {}).items()},
+    }
 
 
 def breaking(before: Any, now: Any, path: str = "") -> list[str]:

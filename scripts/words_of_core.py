@@ -9,6 +9,7 @@ The table is what the metadata of a plugin are for the plugin: names and import 
 from __future__ import annotations
 
 import ast
+import json
 import re
 import sys
 from pathlib import Path
@@ -16,15 +17,9 @@ from pathlib import Path
 from generated import write_or_check
 
 CORE = Path(__file__).resolve().parents[1] / "core"
-TABLE = CORE / "src" / "headrace" / "_registry" / "words_of_core.py"
+TABLE = CORE / "src" / "headrace" / "_registry" / "words_of_core.json"
 PROJECT = CORE / "pyproject.toml"
 
-HEAD = '''"""The words of core by name, with their import paths; made by `python scripts/words_of_core.py`."""
-
-from __future__ import annotations
-
-BACKENDS = {
-'''
 SECTION = '[project.entry-points."headrace.backends"]\n'
 
 
@@ -48,8 +43,8 @@ def words() -> dict[str, str]:
 
 
 def table() -> str:
-    """Return the text of the module that core imports."""
-    return HEAD + "".join(f'    "{name}": "{path}",\n' for name, path in words().items()) + "}\n"
+    """Return the text that core reads: the import path of each word, by name."""
+    return json.dumps(words(), indent=1) + "\n"
 
 
 def project() -> str:

@@ -177,6 +177,16 @@ def test_cores_are_read_from_numbers_and_ranges(text, cores):
     assert read_cores(text) == cores
 
 
+def test_serve_live_page_measures_both_sides_of_two_pipelines(tmp_path):
+    text, figures = run("benchmarks.serve.live_page", tmp_path)
+    assert [one["unit"] for one in figures["kept"]] == ["requests/s", "us"] * 2
+    for one in figures["kept"]:
+        assert one["what"] in text
+        assert one["value"] > 0
+        assert one["other"] > 0
+        assert one["rounds"] == 1
+
+
 def test_serve_idle_counts_memory_and_processor_time(tmp_path):
     pytest.importorskip("headrace_serve")
     _, figures = run("benchmarks.serve.idle", tmp_path)
@@ -373,3 +383,10 @@ def test_iterate_measures_steps_beside_a_loop_and_beside_whole_batches(tmp_path,
     assert set(cell["median"]) == set(cell["ratio"]) == {"loop", "Iterate", "together"}
     assert cell["ratio"]["loop"] == 1.0
     assert all(0 < one["occupancy"] <= 1 for one in cell["median"].values())
+
+
+def test_script_checks_every_page_of_every_side(tmp_path):
+    pytest.importorskip("headrace_flow")
+    _, figures = run("benchmarks.script", tmp_path, "--clients", "3")
+    assert set(figures["3"]["ratio"]) == {"by hand", "Script", "Script in a node", "graph"}
+    assert all(load["rps"] > 0 for side in figures["3"]["loads"].values() for load in side)

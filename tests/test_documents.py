@@ -40,6 +40,7 @@ DOCUMENTS = [
     ROOT / "examples" / "serve" / "README.md",
     ROOT / "templates" / "README.md",
     ROOT / "docs" / "README.md",
+    ROOT / "docs" / "concepts.md",
     ROOT / "docs" / "internals.md",
     ROOT / "docs" / "policies.md",
     ROOT / "docs" / "options.md",
@@ -61,10 +62,11 @@ DOCUMENTS = [
 ]
 # Not here: first_backend.md is followed by test_first_backend, hooks.md and publishing.md by
 # test_followed_pages, streams.md by test_streams_page, start.md by test_start_page,
-# kubernetes.md by test_kubernetes and test_kubernetes_balancer, machines.md by plugins/remote: test_remote_package,
-# hosts.md by plugins/process: test_process_package,
+# kubernetes.md by test_kubernetes and test_kubernetes_balancer, machines.md and hosts.md by
+# test_elsewhere_pages, ray.md by plugins/ray: test_ray_pages,
 # models.md by libs/models: test_models_pages; from_python_servers.md by
-# test_from_python_servers; words.md, catalogue.md and api.md, with the pages they lead to, are made from the code.
+# test_from_python_servers, from_triton.md by test_from_triton; words.md, catalogue.md and api.md, with the pages they lead to, are
+# made from the code, gallery.md from the examples (test_gallery), performance.md from benchmarks/results (test_performance).
 BY_DETECT = "test_example_detect, those that run the engine on a device"
 RUN_ELSEWHERE = {
     "python examples/video/prepare.py": "plugins/vision: test_vision_example",
@@ -80,8 +82,10 @@ RUN_ELSEWHERE = {
     "scripts/check": "it is what ./dev test runs",
     "scripts/check gpu": "it needs a GPU",
     "./dev docs": "test_site, in ./dev test docs",
+    "./dev test lowest": "the weekly workflow; it installs from a package index",
     "./dev test docs": "it is what .ci/run runs beside this test",
     "./dev test torch": "it is what .ci/run runs beside this test",
+    "./dev test ray": "it is what .ci/run runs beside this test",
     ". .venv/bin/activate": "it is of the shell",
     "headrace run examples/ocr/line.toml examples/ocr/made/lines": "test_example_ocr",
     "headrace run examples/ocr/line.toml examples/ocr/made/broken": "test_example_ocr",
@@ -158,12 +162,14 @@ def commands() -> list[str]:
 
 # A program whose first line is the path of a file is that file, and is run where its library is.
 SHOWN_FILE = re.compile(r"# (docs/\S+\.py)\n(.*)", re.DOTALL)
+THEIRS = "# with_omniback.py\n"
+"""A program that needs another library: test_from_torchpipe runs it, where that can be installed."""
 PROGRAMS = [
     pytest.param(body, id=f"{document.parent.name}-{document.name}-{index}")
     for document in DOCUMENTS
     if "examples" not in document.parts
     for index, body in enumerate(blocks(document, "python"))
-    if not SHOWN_FILE.match(body)
+    if not SHOWN_FILE.match(body) and not body.startswith(THEIRS)
 ]
 
 

@@ -100,7 +100,7 @@ def test_it_shows_each_model_with_its_graph(page):
     assert page.run(
         "return [...document.querySelectorAll('.model .name')].map((e) => e.textContent)"
     ) == ["squares", "sum"]
-    assert page.wait(f"{SQUARES}.querySelector('.figures').textContent").startswith(
+    assert page.wait(f"{SQUARES}.querySelector('.figures-of-node').textContent").startswith(
         "0.0/s · 0 waiting"
     )
     assert page.errors == []
@@ -144,17 +144,17 @@ def test_the_figures_move_under_load_and_the_slider_ends_it(page, picture):
     page.wait(f"!{SQUARES}.querySelector('.clients').disabled")
     slide = "const slider = {0}.querySelector('.clients'); slider.value = {1}; slider.dispatchEvent(new Event('input'))"
     page.run(slide.format(SQUARES, 4))
-    page.wait(f"parseFloat({SQUARES}.querySelector('.figures').textContent) > 0")
+    page.wait(f"parseFloat({SQUARES}.querySelector('.figures-of-node').textContent) > 0")
     assert page.wait(f"{SQUARES}.querySelector('.count').textContent") == "4 clients"
     # The bars of busy instances have a width, and both charts are painted.
     page.wait(
-        f"[...{SQUARES}.querySelectorAll('rect')].some((bar) => bar.getAttribute('fill') === '#2463b4' && bar.width.baseVal.value > 1)"
+        f"[...{SQUARES}.querySelectorAll('rect.busy')].some((bar) => bar.width.baseVal.value > 1)"
     )
     blue = "[...{0}.querySelector('{1}').getContext('2d').getImageData(0, 0, 2000, 300).data].some((value, at, all) => at % 4 === 0 && value < 60 && all[at + 2] > 90 && all[at + 3] > 0)"
     page.wait(blue.format(SQUARES, "canvas.latency"))
     page.wait(blue.format(SQUARES, "canvas.timeline"))
     page.run(slide.format(SQUARES, 0))
-    page.wait(f"{SQUARES}.querySelector('.figures').textContent.startsWith('0.0/s')")
+    page.wait(f"{SQUARES}.querySelector('.figures-of-node').textContent.startsWith('0.0/s')")
     assert page.errors == []
 
 
@@ -173,6 +173,54 @@ def test_an_error_is_listed_with_the_id_of_its_request(page, tmp_path):
     assert page.wait(f"{SQUARES}.querySelector('.errors').textContent") == "1 failed"
 
 
+@pytest.mark.parametrize("dark", [False, True])
+def test_on_a_phone_nothing_lies_beside_the_screen_and_the_graph_can_be_read(page, dark):
+    page.look(390, 844, dark=dark)
+    update = page.run("return document.body.dataset.updates")
+    page.wait(f"document.body.dataset.updates > {update}")
+    assert page.run("return document.documentElement.scrollWidth") == 390
+    # A node is drawn at no less than three quarters of its size, so that its text of 12 px has 9.
+    page.wait(f"{SQUARES}.querySelector('rect.box').getBoundingClientRect().width > 180")
+    ink, back = page.run(
+        "const light = (text) => { const [r, g, b] = text.match(/\\d+/g).map(Number); return (r + g + b) / 3 };"
+        "const style = getComputedStyle(document.body); return [light(style.color), light(style.backgroundColor)]"
+    )
+    assert (ink > 200 and back < 50) if dark else (ink < 60 and back > 200)
+    assert page.errors == []
+
+
+def test_a_wide_graph_is_scrolled_and_not_shrunk(tmp_path):
+    graph = {
+        "first": {"backend": "Identity", "next": "left,middle,right"},
+        **{name: {"backend": "Identity"} for name in ("left", "middle", "right")},
+    }
+    with (
+        Server({"fan": graph}, port=0, ui=True) as server,
+        browser.opened(tmp_path / "profile") as tab,
+    ):
+        tab.look(390, 844)
+        tab.open(f"{server.url}/ui")
+        tab.wait("document.body.dataset.updates >= 1")
+        wide = (
+            "[...document.querySelectorAll('rect.box')].map((e) => e.getBoundingClientRect().width)"
+        )
+        assert len(found := tab.wait(wide)) == 4
+        assert min(found) > 175
+        assert tab.run("return document.documentElement.scrollWidth") == 390
+        assert tab.run(
+            "const e = document.querySelector('.graph'); return e.scrollWidth > e.clientWidth"
+        )
+
+
+def test_a_server_that_is_gone_is_said_and_its_figures_are_drawn_as_old(served, tmp_path):
+    with browser.opened(tmp_path / "profile") as tab:
+        tab.open(f"{served.url}/ui")
+        tab.wait("document.body.dataset.updates >= 1")
+        served.close()
+        tab.wait("document.getElementById('note').textContent === 'the server cannot be reached'")
+        assert tab.run("return document.body.classList.contains('old')")
+
+
 def test_with_keys_it_asks_for_one(tmp_path):
     (tmp_path / "keys.toml").write_text(
         '[a]\nsha256 = "2c70e12b7a0646f92279f427c7b38e7334d8e5389cff167a1dc30e73f826b683"\n'
@@ -183,12 +231,13 @@ def test_with_keys_it_asks_for_one(tmp_path):
         browser.opened(tmp_path / "profile") as tab,
     ):
         tab.open(f"{server.url}/ui")
-        tab.wait("!document.getElementById('key').hidden")
+        tab.wait("document.getElementById('key')")
         assert tab.run("return document.querySelectorAll('.model').length") == 0
         tab.run(
             "const form = document.getElementById('key'); form.querySelector('input').value = 'key'; form.requestSubmit()"
         )
         tab.wait("document.querySelectorAll('.model').length === 2")
+        assert not tab.run("return document.getElementById('key')")
 
 
 def test_a_hidden_tab_asks_nothing(page):

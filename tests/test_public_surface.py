@@ -105,6 +105,28 @@ def test_a_deprecation_says_since_until_and_instead_and_is_not_due(text, version
     assert bool(found.problem) == bool(problem)
 
 
+ENTRY = "## 0.2.0 (2027-01-01)\n\n### Deprecated\n- `x` of `stats()`\n  {rest}\n- `y` goes in 0.5: use `z`.\n\n## 0.1.0\n"
+
+
+@pytest.mark.parametrize(
+    ("rest", "version", "problem"),
+    [
+        ("goes in 0.4: use `z`.", "0.3.7", ""),
+        ("goes in 0.4: use `z`.", "0.4.0", "removal is due"),
+        ("goes in 0.2.5: use `z`.", "0.2.0", "second number"),
+        ("is old.", "0.2.0", "does not say"),
+    ],
+)
+def test_an_entry_of_a_changelog_is_a_deprecation_as_well(rest, version, problem):
+    first, second = deprecations.found_in_changelog(
+        ENTRY.format(rest=rest), "CHANGELOG.md", version
+    )
+    assert (first.place, second.place) == ("CHANGELOG.md:4", "CHANGELOG.md:6")
+    assert problem in first.problem
+    assert bool(first.problem) == bool(problem)
+    assert second.problem == ""
+
+
 def test_other_warnings_are_no_deprecations():
     assert deprecations.found_in("import warnings\nwarnings.warn('slow')", "f.py", "0.1") == []
 
@@ -117,3 +139,25 @@ def test_no_removal_is_due_and_each_deprecation_says_what_it_must():
 def test_the_metadata_have_the_one_address(folder):
     text = (folder / "pyproject.toml").read_text(encoding="utf-8")
     assert address.project(folder) == text, "run: python scripts/address.py"
+
+
+@pytest.mark.parametrize("page", address.documents(), ids=lambda one: one.as_posix()[-60:])
+def test_what_pages_say_of_the_package_index_goes_by_one_switch(page):
+    text = page.read_text(encoding="utf-8")
+    if address.ON_INDEX:
+        assert address.on_index(text) == text, "run: python scripts/address.py"
+    else:
+        address.on_index(text)  # raises where a sentence would stay
+
+
+def test_the_switch_leaves_the_sentences_around_and_the_commands_that_stay():
+    before = (
+        '# Word\n\n```console\n$ ./dev wheels\n$ export PIP_FIND_LINKS="$PWD/dist"\n$ pip install word\n```\n\n'
+        "It is not on a package index yet: in a clone `./dev wheels`, then\n"
+        '`export PIP_FIND_LINKS="$PWD/dist"`, let `pip` find it.\n\n'
+        "You need Python. It is not on a package index yet: [Install](../README.md#install)\nsays how.\n\nMore.\n"
+    )
+    after = "# Word\n\n```console\n$ pip install word\n```\n\nYou need Python.\n\nMore.\n"
+    assert address.on_index(before) == after
+    with pytest.raises(ValueError, match="not a sentence of its own: It needs a shell with PIP_"):
+        address.on_index("# Word\n\nIt needs a shell with PIP_FIND_LINKS.\n")

@@ -76,7 +76,7 @@ def test_without_the_distribution_a_moved_word_says_where_it_is(old, new, says, 
     (found,) = caught.value.problems
     assert found.code == "missing_plugin"
     assert found.message == says
-    assert f"./plugins/{says.rpartition('-')[2]}" in found.hint
+    assert f"pip install --find-links dist {says.rpartition(' ')[2]}" in found.hint
     name = re.split(r"[(\[]", old)[0]
     assert found.text[slice(*found.span)] == name
 

@@ -86,7 +86,7 @@ def only(monkeypatch, *plugins):
     headrace.plugins.refresh()
 
 
-CLONE = "in a clone of Headrace: pip install"
+CLONE = "in a clone of Headrace, after ./dev wheels: pip install --find-links dist"
 GOOD = '''
 from pydantic import Field
 import headrace
@@ -480,9 +480,9 @@ def test_explain_draws_what_stands_around_the_nodes(config):
 
 
 def test_explain_json_is_exactly_what_python_gives(config):
-    path = config('backend = "S[Identity,Identity]"\nmin = 2\nmax = 4\n')
+    path = config('backend = "Random(0.5)[Identity]"\np = 0.25\n')
     found = json.loads(headrace_says("explain", path, "--json").stdout)
-    assert found["warnings"][0]["span"] == [0, 3]
+    assert found["warnings"][0]["span"] == [0, 1]
     assert found == headrace.explain(str(path))
     expression = "S[Identity,(or)Identity]"
     found = json.loads(headrace_says("explain", expression, "--json").stdout)
@@ -671,7 +671,7 @@ def test_doctor_counts_what_is_disabled(site, monkeypatch):
     [
         ("goood", "goood", "Did you mean 'good'?"),
         ("headrace-goood", "goood", "Did you mean 'good'?"),
-        ("-trt", "trt", f"Install it: pip install headrace-trt, or {CLONE} ./plugins/trt"),
+        ("-trt", "trt", f"Install it: pip install headrace-trt, or {CLONE} headrace-trt"),
         ("-torchh", "torchh", "Did you mean 'torch'?"),
         ("-", "-", "Installed are: good."),
     ],

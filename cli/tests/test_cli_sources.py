@@ -76,7 +76,7 @@ def backends(tmp_path, monkeypatch):
     for cls in (Say, Raise, Cling, Give):
         headrace.register(cls.__name__, cls, replace=True)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("headrace._plan.warnings.usable_cpus", lambda: 1)
+    monkeypatch.setenv("PYTHON_CPU_COUNT", "1")
 
 
 @pytest.fixture

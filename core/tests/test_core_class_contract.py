@@ -69,8 +69,6 @@ WRONG = {
     "phases": ({"phases": "two"}, "phases is 'two'"),
     "phases_zero": ({"phases": 0}, "phases is 0"),
     "prefixes": ({"prefixes": "or"}, "prefixes is 'or'"),
-    "owns_thread": ({"owns_thread": "yes"}, "owns_thread is 'yes', not True or False"),
-    "rerun": ({"rerun": None}, "rerun is None, not True or False"),
     "writes_none": ({"writes": None}, r'writes = \("result",\)'),
     "range": ({"min": 4, "max": 2}, "min=4, max=2 is no batch range"),
     "range_none": ({"min": None, "max": None}, "no batch range"),

@@ -293,7 +293,6 @@ def test_a_backend_gets_its_thread_unless_the_one_that_builds_it_is_to_be_that(k
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ({"builds_elsewhere": "yes", "takes": 1}, "builds_elsewhere is 'yes', not True or False"),
         ({"builds_elsewhere": True}, r"takes no children: write takes = 1"),
         (
             {"builds_elsewhere": True, "takes": 1, "forward_with_dep": print},

@@ -301,7 +301,7 @@ def test_a_node_before_an_or_may_end_without_a_result():
         "b": True,
         "c": True,
     }
-    assert not graph.only.is_plain
+    assert not graph.only.is_chain
 
 
 def test_a_request_that_cannot_go_on_fails_with_the_reason_and_the_node():

@@ -72,20 +72,6 @@ def test_a_lone_request_is_not_blamed_for_the_sizes_of_its_node():
     assert "pad = true" in caught.value.hint
 
 
-def test_check_says_that_a_max_is_cut_by_the_class_of_a_backend():
-    warnings = headrace.explain({"backend": "S[Counts,AtMostFour]", "max": 8})["warnings"]
-    (cut,) = (one for one in warnings if one["code"] == "max_cut")
-    assert "max is 8, and AtMostFour takes at most 4" in cut["message"]
-    for config in (
-        {"backend": "AtMostFour", "max": 4},
-        {"backend": "AtMostFour"},
-        {"backend": "Counts", "max": 8},
-        {"global": {"max": 8}, "one": {"backend": "AtMostFour"}},
-    ):
-        codes = [one["code"] for one in headrace.explain(config)["warnings"]]
-        assert "max_cut" not in codes
-
-
 def test_a_max_that_is_cut_by_what_init_finds_is_logged_once_a_node(caplog):
     caplog.set_level(logging.WARNING, logger="headrace.build")
     config = {"backend": "S[Counts,FourOnceBuilt]", "max": 8, "instance_num": 3}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import queue
 import threading
 import time
+from typing import ClassVar
 
 import pydantic
 import pytest
@@ -39,6 +41,8 @@ OF_CONTEXT = (
     "call",
     "emit",
     "alongside",
+    "away",
+    "back",
 )
 
 
@@ -225,6 +229,14 @@ def test_an_item_that_a_container_has_made_has_the_latest_deadline_of_the_batch(
     assert seen["1"] == max(seen[1], seen[2]) == seen[2]
 
 
+async def cancelled_in_its_batch(pipe, gate):
+    task = asyncio.create_task(pipe.call_async({"data": 1}))
+    await asyncio.get_running_loop().run_in_executor(None, gate.wait_entered)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
 def test_a_request_that_was_cancelled_is_unwanted(gate):
     seen = threading.Event()
 
@@ -236,9 +248,7 @@ def test_a_request_that_was_cancelled_is_unwanted(gate):
 
     headrace.register("Asks", Asks, replace=True)
     with headrace.pipe({"backend": "S[Gate,Asks]"}) as pipe:
-        with pytest.raises(errors.DeadlineExceededError):
-            pipe({"data": 1}, timeout=0.01)
-        gate.wait_entered()
+        asyncio.run(cancelled_in_its_batch(pipe, gate))
         gate.open()
         assert seen.wait(300)
 
@@ -249,6 +259,138 @@ def test_outside_of_a_pipeline_nothing_has_a_deadline():
     assert context.unwanted({}) is False
     assert context.pad is False
     assert context.pipeline.get_or_create("k", list) is context.pipeline.get("k")
+
+
+class FarAway(Passes):
+    """Computes elsewhere; tests say when that is away."""
+
+    contexts: ClassVar[list[headrace.InitContext]] = []
+    away_in_init: ClassVar[dict[str, bool] | None] = None
+    ran: ClassVar[list[int]] = []
+
+    def init(self, options, context):
+        super().init(options, context)
+        self.contexts.append(context)
+        if self.away_in_init is not None:
+            context.away(**self.away_in_init)
+
+    def forward(self, batch):
+        self.ran.append(self.context.instance_index)
+        super().forward(batch)
+
+
+@pytest.fixture
+def elsewhere(monkeypatch):
+    for name, empty in (("contexts", []), ("ran", []), ("away_in_init", None)):
+        monkeypatch.setattr(FarAway, name, empty)
+    headrace.register("FarAway", FarAway, replace=True)
+    return FarAway
+
+
+def test_a_node_is_ready_while_one_instance_has_what_it_computes_with(elsewhere, shortcut):
+    with headrace.pipe({"backend": "S[FarAway,Passes]", "instance_num": 2}) as pipe:
+        first, second = elsewhere.contexts
+        assert (pipe.ready, pipe.stats()["state"]) == (True, "ready")
+        first.away()
+        assert (pipe.ready, pipe.stats()["state"]) == (True, "degraded")
+        for number in range(4):
+            assert pipe({"data": number})["result"] == number
+        assert elsewhere.ran == [1] * 4
+        second.away()
+        second.away()
+        assert not pipe.ready
+        waits = pipe.submit({"data": 5})
+        late = pipe.submit({"data": 6}, timeout=0.01)
+        with pytest.raises(errors.DeadlineExceededError):
+            late.result(300)
+        assert len(elsewhere.ran) == 4
+        second.back()
+        assert waits.result(300)["result"] == 5
+        assert (pipe.ready, pipe.stats()["state"]) == (True, "degraded")
+        first.back()
+        assert (pipe.ready, pipe.stats()["state"]) == (True, "ready")
+        first.back()
+
+
+@pytest.mark.parametrize("name", ["x", "y"])
+def test_each_node_must_be_there(elsewhere, name):
+    nodes = {"x": {"backend": "FarAway"}, "y": {"backend": "FarAway"}}
+    with headrace.pipe(nodes) as pipe:
+        (context,) = [one for one in elsewhere.contexts if one.node_name == name]
+        context.away()
+        assert not pipe.ready
+        context.back()
+        assert pipe.ready
+
+
+def test_all_parts_of_an_instance_must_be_there(elsewhere):
+    with headrace.pipe({"backend": "S[FarAway,FarAway]"}) as pipe:
+        first, second = elsewhere.contexts
+        first.away()
+        second.away()
+        first.back()
+        assert not pipe.ready
+        waits = pipe.submit({"data": 1})
+        second.back()
+        assert waits.result(300)["result"] == 1
+        assert pipe.ready
+
+
+def test_a_backend_that_refuses_by_itself_is_given_batches_while_it_is_away(elsewhere, shortcut):
+    with headrace.pipe({"backend": "FarAway"}) as pipe:
+        (context,) = elsewhere.contexts
+        context.away(takes_batches=True)
+        assert not pipe.ready
+        assert pipe({"data": 1})["result"] == 1
+        context.away()
+        waits = pipe.submit({"data": 2})
+        with pytest.raises(errors.DeadlineExceededError):
+            pipe({"data": 3}, timeout=0.01)
+        context.away(takes_batches=True)
+        assert waits.result(300)["result"] == 2
+        assert not pipe.ready
+        context.back()
+        assert pipe.ready
+
+
+@pytest.mark.parametrize("reloaded", [False, True])
+def test_what_is_away_before_the_pipeline_is_built_gets_no_batch(elsewhere, reloaded, shortcut):
+    if not reloaded:
+        elsewhere.away_in_init = {}
+    with headrace.pipe({"backend": "FarAway"}) as pipe:
+        if reloaded:
+            elsewhere.away_in_init = {}
+            pipe.reload("main", {})
+        context = elsewhere.contexts[-1]
+        assert not pipe.ready
+        with pytest.raises(errors.DeadlineExceededError):
+            pipe({"data": 1}, timeout=0.01)
+        assert elsewhere.ran == []
+        context.back()
+        assert pipe({"data": 1})["result"] == 1
+        assert pipe.ready
+
+
+def test_a_backend_that_goes_away_in_its_batch_ends_it_and_gets_no_other(elsewhere, shortcut):
+    class Breaks(Passes):
+        def forward(self, batch):
+            self.context.away()
+            raise OSError("no route")
+
+    headrace.register("BreaksOnce", Breaks, replace=True)
+    with headrace.pipe({"backend": "BreaksOnce"}) as pipe:
+        with pytest.raises(errors.BackendError, match="no route"):
+            pipe({"data": 1})
+        assert not pipe.ready
+        with pytest.raises(errors.DeadlineExceededError):
+            pipe({"data": 1}, timeout=0.01)
+        pipe.reload("main", {"backend": "Passes"})
+        assert pipe.ready
+
+
+def test_outside_of_a_pipeline_nobody_hears_of_what_is_away():
+    context = headrace.InitContext()
+    assert (context.away(), context.away(takes_batches=True), context.back()) == (None,) * 3
 
 
 def test_what_is_not_callable_stands_in_init_only():
@@ -278,21 +420,6 @@ def test_what_uses_the_pipeline_is_refused_in_another_process():
     found = problem({"backend": "Process[Gives(q)]"})
     assert found.code == "elsewhere"
     assert found.message.startswith("Gives cannot stand in Process: it reaches for something")
-
-
-@pytest.mark.parametrize(
-    ("body", "says"),
-    [
-        ({"not_callable": True}, "not_callable is True, neither a text nor None"),
-        ({"waits_while": 1}, "waits_while is 1, neither a text nor None"),
-        ({"waits_while": "queue {q}"}, "waits_while has {q}, and there is no option 'q'"),
-        ({"uses_pipeline": None}, "uses_pipeline is None, not True or False"),
-    ],
-)
-def test_a_class_that_says_it_wrong_is_refused(body, says):
-    with pytest.raises(errors.PluginError) as caught:
-        headrace.register("WrongHere", type("WrongHere", (Passes,), body))
-    assert says in str(caught.value)
 
 
 # A container, with the functions of `headrace.words`.

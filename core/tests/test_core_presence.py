@@ -21,9 +21,7 @@ def instances_of(pipe):
 
 
 def set_away(instance, away):
-    change = instance.liveness.restarting.add if away else instance.liveness.restarting.discard
-    change("a part of it")
-    instance.liveness.changed()
+    (instance.liveness.away if away else instance.liveness.back)("a part of it")
 
 
 def batches(pipe):

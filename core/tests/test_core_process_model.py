@@ -140,7 +140,7 @@ class Model(RuleBasedStateMachine):
         scheduling.workers_by_hand(self.scheduler, self._post)
 
     def _post(self, instance, run):
-        assert not instance.liveness.restarting, "a batch for one that is away"
+        assert not instance.liveness.parts_away, "a batch for one that is away"
         self.hands[instance.index].put(run)
 
     def let_pass(self, seconds):
@@ -340,7 +340,7 @@ class Model(RuleBasedStateMachine):
         for process in getattr(self, "processes", ()):
             supervisor, liveness = process.supervisor, process._liveness
             if not supervisor._closing:
-                assert (supervisor in liveness.restarting) is (not supervisor.lives)
+                assert (supervisor in liveness.parts_away) is (not supervisor.lives)
                 assert liveness.lost is (supervisor._failure is not None)
 
     @invariant()
@@ -350,7 +350,7 @@ class Model(RuleBasedStateMachine):
         there = [
             one
             for one in self.scheduler.instances
-            if one.holder is None and one.living and not one.liveness.restarting
+            if one.holder is None and one.living and not one.liveness.parts_away
         ]
         assert not there or not self._count(QUEUED)
 

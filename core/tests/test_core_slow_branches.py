@@ -1,4 +1,4 @@
-"""Slow branches: the caller runs one of them itself, and runners the others meanwhile."""
+"""Slow branches: workers run them at the same time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DIAMOND = {
 @pytest.fixture(autouse=True)
 def slow(monkeypatch):
     """Let every branch count as slow."""
-    monkeypatch.setattr("headrace._graph.request.CHEAP_S", 0.0)
+    monkeypatch.setattr("headrace._graph.caller.CHEAP_S", 0.0)
 
 
 @pytest.fixture
@@ -63,15 +63,12 @@ class Notes:
 @pytest.mark.usefixtures("takes_turns")
 @pytest.mark.parametrize("in_main", [True, False], ids=["main", "thread"])
 @pytest.mark.parametrize("entrypoint", ["DagDispatcher", "S[DagDispatcher,Identity]"])
-def test_all_but_the_first_branch_go_to_runners_and_the_caller_runs_the_first(
-    ran, in_main, entrypoint
-):
+def test_slow_branches_run_at_the_same_time(ran, in_main, entrypoint):
     both = threading.Barrier(2)  # broken unless the branches run at the same time
     ran.before = dict.fromkeys("bc", lambda: both.wait(LATE_S))
-    answers, idents = [], []
+    answers = []
 
     def call():
-        idents.append(threading.get_ident())
         answers.append(pipe({"data": 1}))
 
     with headrace.pipe({"global": {"entrypoint": entrypoint}, **DIAMOND}) as pipe:
@@ -81,17 +78,12 @@ def test_all_but_the_first_branch_go_to_runners_and_the_caller_runs_the_first(
             thread = threading.Thread(target=call)
             thread.start()
             thread.join(LATE_S)
-    (me,) = idents
-    if in_main:
-        (me,) = ran.of("a")  # a helper: the main thread would have to wait for the others
-    assert [ran.of(node) for node in "ab"] == [[me], [me]]  # who ends the last branch runs the join
-    assert ran.of("c") != [me]
     result = ["d", ["b", ["a", 1]], ["c", ["a", 1]]]
     assert [answer["result"] for answer in answers] == [result]
 
 
-def test_longer_branches_go_on_without_the_caller(ran):
-    """``c`` and ``e`` run one after the other while the caller is still in ``b``."""
+def test_a_longer_branch_goes_on_without_the_other(ran):
+    """``c`` and ``e`` run one after the other while ``b`` still runs."""
     config = {
         "a": {"backend": "Noting", "next": "b,c"},
         "b": {"backend": "Noting"},
@@ -105,10 +97,9 @@ def test_longer_branches_go_on_without_the_caller(ran):
         calling.start()
         calling.join(LATE_S)
     assert [name for name, _ in ran.threads if name in "ce"] == ["c", "e"]
-    assert ran.of("b") == [calling.ident] != ran.of("e")
 
 
-def test_a_failing_branch_takes_the_caller_out_of_the_queue(ran, gate, until):
+def test_a_failing_branch_takes_the_other_out_of_the_queue(ran, gate, until):
     config = {**DIAMOND, "b": {"backend": "Gate", "next": "d"}}
     may_fail = threading.Event()
 
@@ -140,7 +131,7 @@ def test_a_failing_branch_takes_the_caller_out_of_the_queue(ran, gate, until):
         assert gate.batches == [[1]]
 
 
-def test_the_caller_s_own_failure_cancels_what_has_not_started(ran, gate, until):
+def test_a_failing_branch_cancels_what_has_not_started(ran, gate, until):
     config = {**DIAMOND, "c": {"backend": "Gate"}, "d": {"backend": "Noting"}}
     may_fail = threading.Event()
 
@@ -169,31 +160,7 @@ def test_the_caller_s_own_failure_cancels_what_has_not_started(ran, gate, until)
         assert gate.batches == [[1]]
 
 
-@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
-def test_an_interrupt_in_the_caller_s_branch_passes_raw_and_frees_the_others(ran, kind):
-    def interrupt():
-        raise kind
-
-    c_runs, may_end = threading.Event(), threading.Event()
-    ran.before = {
-        "b": lambda: (c_runs.wait(LATE_S), interrupt()),
-        "c": lambda: (c_runs.set(), may_end.wait(LATE_S)),
-    }
-    with headrace.pipe(DIAMOND) as pipe:
-        with pytest.raises(kind) as caught:
-            pipe({"data": 1})
-        assert caught.value.abandoned  # a backend runs on in `c`
-        may_end.set()
-        ran.before = {}
-        assert pipe({"data": 3})["result"][0] == "d"
-        pipe.close()
-        for node in pipe.stats()["nodes"].values():
-            assert node["submitted"] == node["ok"] + sum(node["failed"].values())
-            assert not node["waiting"]
-            assert not any(one["busy"] for one in node["instances"])
-
-
-def test_elements_and_nodes_passed_by_are_run_along_as_well(ran):
+def test_elements_and_nodes_passed_by_run_there_as_well(ran):
     config = {
         "a": {"backend": "Call(builtins:list)", "next": "b,c"},
         "b": {"backend": "Noting", "each": "data", "next": "d"},
@@ -210,7 +177,7 @@ def test_elements_and_nodes_passed_by_are_run_along_as_well(ran):
 
 
 def test_a_branch_that_calls_its_own_pipeline_is_refused(ran):
-    """In the caller's thread, and in a runner: neither would ever get the instance that it holds."""
+    """It would never get the instance that it holds."""
     ran.before = {"b": lambda: pipe({"data": 5}), "c": lambda: pipe({"data": 5})}
     with headrace.pipe(DIAMOND) as pipe:
         with pytest.raises(errors.BackendError) as caught:

@@ -66,6 +66,8 @@ OTHERS = (
     ("docs/api/", "docs/api"),
     ("docs/catalogue/", "docs/catalogue"),
     ("docs/words/", "docs/words"),
+    ("docs/performance/", "docs/performance"),
+    ("docs/look_up/", "docs/site/reference"),
     ("docs/rules/", "docs/rules/README"),
     ("docs/tensorrt/", "docs/site/use"),
     ("examples/serve/", "docs/site/serve"),
@@ -75,7 +77,21 @@ OTHERS = (
 """Where pages stand that docs/README.md does not link, by how their names begin."""
 
 LINK = re.compile(r"\]\(([^)#:]+)\.md\)")
+TITLED = re.compile(r"^- \[([^]]+)\]\(([^)#:]+)\.md\)", re.MULTILINE)
 trees: dict[str, list[str]] = {}
+
+FIRST_LINKS = """
+```{raw} html
+<p class="first-links">
+  <a href="docs/start.html">Start</a>
+  <a href="docs/gallery.html">Gallery</a>
+  <a href="docs/performance.html">Performance</a>
+  <a href="docs/from_triton.html">From Triton</a>
+  <a href="docs/from_python_servers.html">From LitServe, BentoML, Ray Serve</a>
+</p>
+```
+"""
+"""What the first page of the site has behind its first paragraph."""
 
 
 def home_of(page: str) -> str:
@@ -109,18 +125,23 @@ def prepare(_: Sphinx, page: str, source: list[str]) -> None:
     """Add its tree to a page, and to those of sections the list of docs/README.md before it."""
     if page not in trees:
         return
+    if page == root_doc:
+        first, code, rest = source[0].partition("\n```python\n")
+        source[0] = f"{first}{FIRST_LINKS}{code}{rest}"
     text = (HERE.parent / "README.md").read_text(encoding="utf-8")
     title = SECTIONS.get(page)
     section = text.partition(f"\n## {title}\n")[2].partition("\n## ")[0] if title else ""
     listed = re.findall(r"^- .*(?:\n  .*)*", section, re.MULTILINE)
     source[0] += "\n" + re.sub(r"\]\((?!https?:)", "](../", "\n".join(listed)) + "\n"
     linked = {posixpath.normpath(f"docs/{link}") for link in LINK.findall(section)}
+    titles = {posixpath.normpath(f"docs/{to}"): said for said, to in TITLED.findall(section)}
     for shown in (False, True):
         entries = [one for one in trees[page] if (page in SECTIONS and one not in linked) == shown]
         if entries:
             look = ":maxdepth: 1\n:caption: More" if shown and listed else ":maxdepth: 1"
             look = look if shown else ":hidden:"
-            pages = "\n".join(f"/{entry}" for entry in entries)
+            named = [(titles.get(entry, ""), f"/{entry}") for entry in entries]
+            pages = "\n".join(f"{said} <{to}>" if said else to for said, to in named)
             source[0] += f"\n```{{toctree}}\n{look}\n\n{pages}\n```\n"
 
 

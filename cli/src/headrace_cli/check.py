@@ -16,6 +16,7 @@ from headrace_cli.building import building
 from headrace_cli.console import OK, WRONG, counted, print_data, print_message
 from headrace_cli.findings import findings
 from headrace_cli.functions import misspelt
+from headrace_cli.lint import explained
 from headrace_cli.printing import print_json
 from headrace_cli.reporting import error_as_dict
 from headrace_cli.source import hinting_at_a_file, source_of
@@ -56,7 +57,7 @@ def check(
         with hinting_at_a_file(config):
             source = source_of(config, settings or ())
             loaded = headrace.PipelineConfig.load(source, allow_import=not no_import)
-        found = headrace.explain(loaded)
+        found = explained(loaded)
         warnings = all_warnings(found)
         for warning in [] if json else warnings:
             print_message(f"warning: {Problem(**warning).render()}")

@@ -11,6 +11,7 @@ from headrace.errors import Problem
 from headrace_cli.arguments import Json, NoImport, Settings
 from headrace_cli.console import OK, WrongArgument, counted, print_data, print_drawing
 from headrace_cli.graph import FORMATS
+from headrace_cli.lint import explained
 from headrace_cli.printing import as_json, escaped, print_json, shown
 from headrace_cli.source import hinting_at_a_file, is_file, source_of
 
@@ -58,7 +59,9 @@ def explain(
         raise WrongArgument(f"--graph: expected one of {', '.join(FORMATS)}, got {graph!r}")
     with hinting_at_a_file(what):
         if is_file(what) or settings or graph is not None:
-            found = headrace.explain(source_of(what, settings or ()), allow_import=not no_import)
+            source = source_of(what, settings or ())
+            config = headrace.PipelineConfig.load(source, allow_import=not no_import)
+            found = headrace.explain(config) if json else explained(config)
         else:
             found = headrace.explain(headrace.parse(what))
     if graph is not None:

@@ -80,5 +80,5 @@ def unknown(name: str, known: Iterable[str]) -> ConfigError:
 
 def how_to_install(distribution: str) -> str:
     """Explain how to install a plugin of this repository, also from a clone of it."""
-    here = f"in a clone of Headrace: pip install ./plugins/{plugins.qualifier(distribution)}"
-    return f"Install it: pip install {distribution}, or {here}"
+    here = "in a clone of Headrace, after ./dev wheels: pip install --find-links dist"
+    return f"Install it: pip install {distribution}, or {here} {distribution}"

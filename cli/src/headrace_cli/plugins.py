@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _INSTALL = (
     "No plugin is installed. Install them: pip install headrace-cv headrace-ort, "
-    "or in a clone of Headrace: pip install ./plugins/cv ./plugins/ort"
+    "or in a clone of Headrace, after ./dev wheels: pip install --find-links dist headrace-cv headrace-ort"
 )
 
 

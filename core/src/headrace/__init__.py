@@ -15,11 +15,10 @@ if TYPE_CHECKING:
     from headrace._backend import Backend, InitContext
     from headrace._build.compose import pipe
     from headrace._checked import PENDING
-    from headrace._explain import explain
     from headrace._expression.parser import parse
     from headrace._options import FilePath, Options, OutputPath
     from headrace._pipeline import Pipeline
-    from headrace._pipeline_config import PipelineConfig
+    from headrace._pipeline_config import PipelineConfig, explain
     from headrace._registry.registry import register
 
 __version__ = "0.1.0"
@@ -57,7 +56,7 @@ _HOME = {
     "OutputPath": "headrace._options",
     "Pipeline": "headrace._pipeline",
     "PipelineConfig": "headrace._pipeline_config",
-    "explain": "headrace._explain",
+    "explain": "headrace._pipeline_config",
     "parse": "headrace._expression.parser",
     "pipe": "headrace._build.compose",
     "register": "headrace._registry.registry",

@@ -169,7 +169,7 @@ class Backend(Checked):
     def lint(cls, options: Any, largest_batch: int) -> Iterable[str]:
         """Return what is legal here but suspicious, a sentence each; nothing is built, no heavy library imported.
 
-        ``headrace check`` and `headrace.plan` show it as warnings: what a model file says of itself, or options
+        ``headrace check`` and ``headrace explain`` show it as warnings: what a model file says of itself, or options
         that are seldom meant together. The default returns nothing.
 
         Args:
@@ -317,6 +317,10 @@ def _nobody_reads(request: Request, part: Any) -> None:
     """Drop a part of an answer: outside of a pipeline nobody reads it."""
 
 
+def _nobody_hears(*, takes_batches: bool = False) -> None:
+    """Tell nobody: outside of a pipeline no instance is waited for."""
+
+
 def _nothing_entered(request: Request) -> None:
     """Know of nothing: outside of a pipeline no request enters, and none has a deadline."""
 
@@ -415,6 +419,15 @@ class InitContext:
             PENDING, to who reads it by ``pipe.stream``; from any thread of that batch, in order, and it never waits. For
             all other callers it does nothing, and so it does for an item that a container has made itself. With `rerun` a
             request of which a part was given is not run again.
+        away: ``away()`` says that what the backend computes with is away for a while: a server, a host that does not
+            answer. Until ``back()`` the instance is not ready. `Pipeline.ready` is False while no instance of a node is,
+            and so is the readiness of ``headrace serve``; ``stats()["state"]`` is ``degraded`` while any is not. The
+            instance gets no batch meanwhile; what waits goes to other instances, or waits on, at most until its deadline.
+            With ``away(takes_batches=True)`` it gets batches all the same, for a backend that refuses them itself. Each
+            backend of an instance says it for itself; a second call changes nothing, or the word about batches. Both may
+            be called from any thread, also in ``init``. A batch that runs goes on. Where the instance does not come
+            back raise InstanceLostError. Outside of the instances of a node, and in another process, nobody hears of it.
+        back: ``back()`` ends what ``away()`` has said; without that it does nothing.
         followed_by: The class of the one element that is given what this one writes, in a sequence without
             prefixes. So two classes that know each other may agree on a form of the value that no other
             backend sees. None where any backend may be given it.
@@ -460,6 +473,8 @@ class InitContext:
     call: Callable[..., Callable[[], object]] = _no_node
     emit: Callable[[Request, Any], None] = _nobody_reads
     alongside: Callable[[], list[tuple[Request, Any]]] = list
+    away: Callable[..., None] = _nobody_hears
+    back: Callable[[], None] = _nobody_hears
 
     def __post_init__(self) -> None:
         if self.scope is None:

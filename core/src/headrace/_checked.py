@@ -56,14 +56,14 @@ def filler(item: Request) -> Filler:
 
 
 class Liveness:
-    """Whether an instance can serve: it may be lost for ever, or restarting.
+    """Whether an instance can serve: what it computes with may be away for a while, or lost for ever.
 
     Attributes:
         lost: Whether the instance is lost for ever.
-        restarting: The parts of it that are being started again. Until that is done, waiting requests go to other
-            instances, or wait on.
+        parts_away: What is away, and whether the instance is given batches all the same. Else waiting requests go
+            to other instances, or wait on, until all of that is back.
         changed: Called, without a lock, when another thread than the one that runs the batch has changed
-            ``lost`` or ``restarting``.
+            ``lost`` or ``parts_away``.
         killers: Functions that end what runs in the instance; called when its batch is left behind.
         entries: Gives the entries of the batch that it runs; none for a request that its caller runs.
         node: The node whose scheduler runs it; None before that.
@@ -71,23 +71,34 @@ class Liveness:
 
     def __init__(self) -> None:
         self.lost = False
-        self.restarting: set[object] = set()
+        self.parts_away: dict[object, bool] = {}
         # Until a node sets these two, `bool()` and `tuple()` do nothing.
         self.changed: Callable[[], object] = bool
         self.killers: list[Callable[[], object]] = []
         self.entries: Callable[[], Sequence[Any]] = tuple
         self.node: Any = None
 
-    def away(self, part: object, *, lost: bool = False) -> None:
-        """Note that a part of the instance has ended, and is started again; or, with ``lost``, is not."""
-        self.restarting.add(part)
+    def away(self, part: object, *, lost: bool = False, takes_batches: bool = False) -> None:
+        """Note that a part of the instance is away until `back`; or, with ``lost``, for ever.
+
+        Args:
+            part: The part.
+            lost: Whether it does not come back.
+            takes_batches: Whether the instance is given batches all the same, and refuses them itself.
+        """
+        self.parts_away[part] = takes_batches
         self.lost = self.lost or lost
         self.changed()
 
     def back(self, part: object) -> None:
         """Note that a part of the instance is there again."""
-        self.restarting.discard(part)
-        self.changed()
+        if self.parts_away.pop(part, None) is not None:
+            self.changed()
+
+    @property
+    def pauses(self) -> bool:
+        """Whether the instance is given no batches, until what is away is back."""
+        return False in [*self.parts_away.values()]
 
 
 class Checked:

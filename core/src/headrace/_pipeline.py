@@ -277,7 +277,7 @@ class Pipeline:
 
         The changed configuration is checked as a whole. All new instances are built and warmed up while the
         old ones go on serving. Then waiting requests go to the new instances, and each old instance is closed
-        when its batch ends. One reload runs at a time, and others wait for it. Without changes the node is
+        when its batch ends. One node is built at a time, and other reloads wait for that. Without changes the node is
         built again as it is, for example from a model file that was replaced. A changed option that has no
         effect, since args in the expression win, is reported as a UserWarning.
 
@@ -291,7 +291,7 @@ class Pipeline:
             node: The name of the node; ``"main"`` for a configuration without tables.
             changes: New values of keys of the node and options of its backends; None removes a key.
                 All but ``next``, ``map``, ``or``, ``each``, ``queue_size`` and ``queue_full`` can be
-                changed. Relative paths start from the working directory.
+                changed; no `Repost` to a node can come that was not there. Relative paths start from the working directory.
             timeout: Seconds for building, and then for the batches of the old instances; None for any time. When
                 it is over before the new instances are warm, ``context.cancelled()`` is true for these.
 
@@ -313,7 +313,7 @@ class Pipeline:
 
     @property
     def ready(self) -> bool:
-        """Whether requests are accepted and each node has a living instance."""
+        """Whether requests are accepted, and each node has an instance that is neither lost nor away."""
         return self._engine.ready
 
     @property

@@ -9,13 +9,16 @@ from typing import Any
 
 import headrace
 from headrace._config.document import Document, Table, read_document
-from headrace._config.problems import Problems, key_place, with_room
+from headrace._config.problems import Problems, key_place, with_lines, with_room
 from headrace._config.sections import FIXED_KEYS, NODE_KEYS, Sections, key_schemas, read_sections
+from headrace._expression.parser import parse
+from headrace._expression.tree import Call
 from headrace._notebook import graph_html
 from headrace._options import keys_of, mapped, path_as_text, without_base
 from headrace._plan.element import PipelinePlan, elements_of
-from headrace._plan.planner import Planner
-from headrace._plan.publish import public_plan
+from headrace._plan.parameters import written_key
+from headrace._plan.planner import Planner, plan_expression
+from headrace._plan.publish import asked_for, public_element, public_plan
 from headrace._portable import nearest
 from headrace._registry.imports import HOW_TO_ALLOW, refused, run_imports
 from headrace._registry.registry import Files, registry
@@ -161,7 +164,16 @@ class PipelineConfig:
 
     def plan(self) -> Plan:
         """Return what the configuration asks for, as frozen data; see `headrace.plan`."""
-        return with_room(lambda: public_plan(self._plan, self._shape))
+        return with_room(lambda: public_plan(self._plan))
+
+    def problem_at(
+        self, node: str, key: str, code: str, message: str, hint: str | None = None
+    ) -> Problem:
+        """Make a problem at the place of a key of a node; at the node where the key is not written."""
+        found = written_key(key, node, self._shape)
+        of_node = {"file": self._shape.file_of(node), "path": node}
+        place = of_node if found is None else found.place(at_key=True)
+        return with_lines([Problem(code, message, hint=hint, **place)])[0]
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -228,3 +240,49 @@ def _run_imports(document: Document, why: str | None, problems: Problems) -> Fil
             span = (start + 1, end - 1)  # without the brackets of the list
             problems.add("import", error.what, hint=error.hint, span=span, **place)
     return tuple(tables.items())
+
+
+# What a configuration or an expression asks for, as a dict.
+
+
+def explain(
+    source: str | os.PathLike[str] | Mapping[str, Any] | PipelineConfig | Call,
+    *,
+    allow_import: bool = True,
+) -> dict[str, Any]:
+    """Tell what a configuration asks for; nothing is built and no heavy library is imported.
+
+    Args:
+        source: A dict, the path of a TOML file (a text is always a path), or a configuration; or a bare
+            expression, as `headrace.parse` gives it, in which options may be missing.
+        allow_import: Whether the code under ``import`` may run.
+
+    Returns:
+        What `headrace.plan.Plan.to_dict` gives, which can be written as JSON; `headrace.plan` says what the
+        fields mean. For an expression: ``{"headrace", "expression", "range", "asks_for", "tree"}``.
+
+    Raises:
+        ConfigError: The configuration is wrong; ``problems`` holds everything that is.
+        SetupError: The only problem is a ``Fallback`` whose branches are not installed here.
+    """
+    if isinstance(source, Call):
+        return with_room(lambda: _explained_expression(source))
+    plan = PipelineConfig.load(source, allow_import=allow_import).plan()
+    return with_room(plan.to_dict)
+
+
+def _explained_expression(call: Call) -> dict[str, Any]:
+    problems = Problems()
+    text = str(call)
+    if call.text is not None and parse(call.text) == call:
+        text = call.text  # so that errors show the expression as it was written
+    element = plan_expression(text, problems)
+    problems.raise_if_any()
+    assert element is not None  # noqa: S101 - without a problem there is an element
+    return {
+        "headrace": headrace.__version__,
+        "expression": str(element.call),
+        "range": list(element.range),
+        "asks_for": [one.to_dict() for one in asked_for([element])],
+        "tree": public_element(element).to_dict(),
+    }

@@ -154,6 +154,8 @@ class Node(_Data):
         init, node_entrypoint: What is written under these keys.
         processes: The processes that it starts; None for none.
         picked_by: The batch policy, where it picks which requests share a batch; None where it takes them in their order.
+        backend_unused: Whether nothing reads the key ``backend``, since ``init`` or ``node_entrypoint`` lacks ``Reflect[backend]``.
+        bypassed: The outermost name in ``node_entrypoint``, where the node is called past it; else None.
     """
 
     expression: str
@@ -173,6 +175,8 @@ class Node(_Data):
     node_entrypoint: Element | None = None
     processes: Processes | None = None
     picked_by: str | None = None
+    backend_unused: bool = False
+    bypassed: str | None = None
 
     @property
     def trees(self) -> tuple[Element, ...]:
@@ -203,7 +207,7 @@ class Plan(_Data):
         headrace: The version of Headrace that made the plan.
         threads: How many threads all instances together may use.
         asks_for: The distributions that bring its backends, policies and probes.
-        warnings: What the configuration may say and hardly means.
+        warnings: The keys that have no effect, since a nearer value wins everywhere. ``headrace check`` warns of more.
         nodes: The nodes by name, in file order.
         probes: The probes that are switched on, as written.
         entrypoint: The expression that stands before all nodes; None where none is written.

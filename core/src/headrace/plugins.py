@@ -110,6 +110,13 @@ class Element:
     registered: bool
     children: tuple[Element, ...]
 
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """The keys that its class says it writes, also those that an option names or a TypedDict has."""
+        from headrace._plan.declared import keys_named
+
+        return tuple(keys_named(self.cls, self.options, "writes", optional=True))
+
     def walk(self) -> list[Element]:
         """Return this element and all below it, parents first."""
         return [self, *(below for child in self.children for below in child.walk())]
@@ -182,23 +189,30 @@ def build(source: str | Path | Mapping[str, Any] | headrace.PipelineConfig) -> B
 
 
 def resolve(
-    source: str | Path | Mapping[str, Any] | headrace.PipelineConfig, key: str = "backend"
+    source: str | Path | Mapping[str, Any] | headrace.PipelineConfig,
+    key: str = "backend",
+    node: str | None = None,
 ) -> Element | None:
     """Return the meaning of one node's expression: classes and checked options. Nothing is built.
 
     Args:
-        source: A configuration of one node, as for `headrace.pipe`.
-        key: The key of the node that holds the expression: ``"backend"``, or ``"init"`` for what is not called.
+        source: A configuration, as for `headrace.pipe`.
+        key: The key of the node that holds the expression: ``"backend"``; or ``"tree"``, ``"init"`` or
+            ``"node_entrypoint"``, for the expressions of `headrace.plan.Node`, whose elements stand in the same order.
+        node: The node; None for the only one.
 
     Returns:
         The outermost name, None where no instance is built from an expression.
 
     Raises:
         ConfigError: The configuration is wrong.
-        ValueError: The configuration has several nodes.
+        ValueError: The configuration has several nodes, and ``node`` is None.
     """
-    node = _only_node(headrace.PipelineConfig.load(source))
-    found = node.init if key == "init" else node.backend
+    from headrace._plan.publish import trees_of
+
+    config = headrace.PipelineConfig.load(source)
+    plan = _only_node(config) if node is None else config._plan.nodes[node]
+    found = plan.backend if key == "backend" else trees_of(plan).get(key)
     return None if found is None else _element(found)
 
 

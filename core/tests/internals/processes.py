@@ -7,7 +7,7 @@ import threading
 import time
 import types
 
-from headrace._elsewhere import running
+from headrace import isolation as running
 from headrace.isolation import Liveness, Restarts
 from headrace_process import exchange as exchanges
 from headrace_process import supervisor

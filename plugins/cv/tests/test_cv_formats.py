@@ -50,6 +50,10 @@ def test_a_format_that_is_named_is_decoded_as_opencv_does(kit, name):
         assert (request["result"] == image).all()
     else:
         independent = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
+        if independent is None:
+            pytest.skip(
+                f"OpenCV {cv2.__version__} has nothing to compare with: it decodes no {name}"
+            )
         assert np.abs(request["result"].astype(int) - independent).max() <= 2
     assert (decode_image(data, formats=[name]) == request["result"]).all()
 

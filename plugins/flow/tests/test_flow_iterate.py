@@ -22,6 +22,7 @@ from headrace.errors import (
     LimitError,
     NoResultError,
 )
+from headrace_flow import Iterate
 
 WAIT_S = 60.0
 """A test that hangs fails after this; nothing else is measured in seconds."""
@@ -438,13 +439,12 @@ def test_it_does_not_stand_in_the_entrypoint():
         headrace.PipelineConfig.load(config)
 
 
-def test_a_check_warns_where_no_two_requests_share_a_step():
-    def warnings(**keys):
-        config = {"backend": "Iterate(until=done)[Collatz]", **keys}
-        return [str(one) for one in headrace.PipelineConfig.load(config).plan().warnings]
+def test_it_warns_where_no_two_requests_share_a_step():
+    def warnings(largest_batch):
+        return list(Iterate.lint(Iterate.Options(until="done"), largest_batch))
 
-    assert any("each step runs one request" in one for one in warnings(max=1))
-    assert not any("each step" in one for one in warnings())
+    assert any("each step runs one request" in one for one in warnings(1))
+    assert warnings(2) == []
 
 
 def test_a_close_that_drains_lets_those_in_flight_end_and_one_that_does_not_ends_them():

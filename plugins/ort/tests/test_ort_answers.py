@@ -112,6 +112,13 @@ def test_an_optional_input_works_in_a_pipeline(scaled):
         assert pipe({"data": ones, "scale": F32(7)})["result"].tolist() == [7] * 5
 
 
+divides = pytest.mark.skipif(
+    tuple(map(int, onnxruntime.__version__.split(".")[:2])) < (1, 25),
+    reason="before ONNX Runtime 1.25 an integer that is divided by 0 ends the process",
+)
+
+
+@divides
 def test_a_model_that_refuses_invented_values_is_built_and_warns(start, save, caplog):
     path = save(
         [("Div", ["a", "b"], ["y"], {})],
@@ -123,6 +130,7 @@ def test_a_model_that_refuses_invented_values_is_built_and_warns(start, save, ca
     assert "warm_up_input" in caplog.text
 
 
+@divides
 def test_the_warm_up_runs_real_inputs_from_a_file(start, save, tmp_path, caplog):
     path = save(
         [("Div", ["a", "b"], ["y"], {})],

@@ -26,6 +26,9 @@ from headrace_ort.binding import DeviceRunner
 from headrace_ort.device_arrays import DeviceArray, DeviceView, is_on_device, view_of
 
 STREAM_OPTIONS = on_device.stream_options
+VERSION = tuple(map(int, onnxruntime.__version__.split(".")[:2]))
+needs_dlpack = pytest.mark.skipif(VERSION < (1, 21), reason="ONNX Runtime 1.21 brought DLPack")
+needs_libraries = pytest.mark.skipif(VERSION < (1, 22), reason="1.22 brought provider libraries")
 
 
 class Stream:
@@ -119,6 +122,7 @@ def back(result):
 ROWS = np.arange(24, dtype=np.float32).reshape(4, 2, 3)
 
 
+@needs_dlpack
 @pytest.mark.parametrize("where", ["cpu", "device"])
 def test_rows_from_the_cpu_and_the_device_share_a_batch(device, start, one_to_one, where):
     backend = start(one_to_one(["n", 2, 3], op="Neg"), output_device=where)
@@ -140,6 +144,7 @@ def test_rows_from_the_cpu_and_the_device_share_a_batch(device, start, one_to_on
     assert batch[1]["data"].asked == [77]  # it was ordered before the stream that reads it
 
 
+@needs_dlpack
 @pytest.mark.parametrize("version", [onnxruntime.__version__, "1.23.2"])
 def test_results_last_whether_or_not_their_binding_owns_them(
     device, start, one_to_one, version, monkeypatch
@@ -155,6 +160,7 @@ def test_results_last_whether_or_not_their_binding_owns_them(
         assert np.array_equal(back(request["result"]), -(ROWS + k))
 
 
+@needs_dlpack
 def test_a_closed_instance_holds_no_session(device, start, one_to_one):
     backend = start(one_to_one(["n", 2, 3], op="Neg"), output_device="device")
     batch = [{"data": OnDevice(ROWS), "request_size": 4}, {"data": ROWS[0]}]
@@ -207,6 +213,7 @@ class Torch:
             raise BufferError("not as it is")
 
 
+@needs_dlpack
 def test_tensors_of_torch_are_read_without_a_capsule(device, start, one_to_one, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", Torch)
     backend = start(one_to_one(["n", 2, 3], op="Neg"), output_device="device")
@@ -227,6 +234,7 @@ def test_tensors_of_torch_are_read_without_a_capsule(device, start, one_to_one, 
         assert error.what == ("wrong dtype" if "dtype" in wrong else read)
 
 
+@needs_dlpack
 def test_one_binding_serves_batches_of_any_size(device, start, one_to_one):
     backend = start(one_to_one(["n", 2, 3], op="Neg"), output_device="device")
     kept = []
@@ -242,6 +250,7 @@ def test_one_binding_serves_batches_of_any_size(device, start, one_to_one):
         assert np.array_equal(back(result), -rows)
 
 
+@needs_dlpack
 def test_what_lies_on_the_device_is_bound_where_it_is(device, start, one_to_one):
     backend = start(one_to_one(["n", 2, 3], op="Neg"), output_device="device")
     device.clear()
@@ -283,6 +292,7 @@ def test_results_stay_on_the_device_only_where_others_can_read_them(
     assert "1.21" in caught.value.hint
 
 
+@needs_dlpack
 def test_a_batch_is_waited_for_once_and_results_say_when_they_are_finished(
     device, start, one_to_one
 ):
@@ -304,6 +314,7 @@ def test_a_batch_is_waited_for_once_and_results_say_when_they_are_finished(
     assert result.__cuda_array_interface__["stream"] is None
 
 
+@needs_dlpack
 @pytest.mark.parametrize("where", ["cpu", "device"])
 def test_graphs_run_the_next_size_and_give_new_memory(
     device, start, one_to_one, where, monkeypatch
@@ -335,6 +346,7 @@ def test_graphs_run_the_next_size_and_give_new_memory(
         start(one_to_one(["n", None]), cuda_graph=True)
 
 
+@needs_dlpack
 def test_a_fixed_batch_is_filled_up_on_the_device(device, start, one_to_one):
     backend = start(one_to_one([4, 2, 3], op="Neg"), output_device="device")
     batch = [{"data": OnDevice(ROWS[0])}, {"data": ROWS[1]}, {"data": ROWS[2]}, {"data": ROWS[3]}]
@@ -342,6 +354,7 @@ def test_a_fixed_batch_is_filled_up_on_the_device(device, start, one_to_one):
     assert all(np.array_equal(back(r["result"]), -row) for r, row in zip(batch, ROWS, strict=True))
 
 
+@needs_dlpack
 @pytest.mark.parametrize("where", ["cpu", "device"])
 def test_rows_are_filled_up_to_the_sizes_of_the_node(device, start, save, where):
     """Whatever fails or is missing, the session sees no other shape."""
@@ -467,6 +480,7 @@ def test_an_input_without_batch_axis_is_read_on_the_cpu_and_refused_elsewhere(de
         assert all(np.array_equal(one["result"], ROWS[0, 0] * 2) for one in batch[1:])
 
 
+@needs_dlpack
 def test_a_result_is_exported_where_it_is_and_in_the_order_of_the_readers_stream(
     device, start, one_to_one
 ):
@@ -719,6 +733,7 @@ class Library:
         self.ep_name, self.ordinal = name, ordinal
 
 
+@needs_libraries
 def test_a_provider_library_is_registered_once(monkeypatch, tmp_path):
     (tmp_path / "lib.so").write_bytes(b"")
     (tmp_path / "other.so").write_bytes(b"")
@@ -752,6 +767,7 @@ def test_a_provider_library_is_registered_once(monkeypatch, tmp_path):
     assert providers.choose_providers(["mine", "cpu"], libraries=["mine"])[0] == ("mine", {})
 
 
+@needs_libraries
 def test_a_file_that_is_no_provider_library_is_named(one_to_one, start, tmp_path):
     (tmp_path / "lib.so").write_bytes(b"not a library")
     with pytest.raises(SetupError, match=r"lib\.so"):

@@ -60,7 +60,7 @@ class StandIn:
         looks: Released for each ModelReady.
     """
 
-    def __init__(self, port=0, metadata=None, config=None, credentials=None):
+    def __init__(self, port=0, metadata=None, config=None, credentials=None, usual=None):
         self.script = []
         self.calls = []
         self.ready = True
@@ -71,6 +71,7 @@ class StandIn:
             "outputs": [{"name": "y", "datatype": "FP32", "shape": [-1, 3]}],
         }
         self._config = config
+        self._usual = usual or doubled
         self._pool = ThreadPoolExecutor(8)
         self._server = grpc.server(self._pool, options=[("grpc.so_reuseport", 0)])
         methods = {
@@ -104,7 +105,7 @@ class StandIn:
         self.calls.append((request, dict(context.invocation_metadata()), context.time_remaining()))
         act = self.script.pop(0) if self.script else None
         made = None if act is None else act(request, context)
-        return doubled(request) if made is None else made
+        return self._usual(request) if made is None else made
 
     def _ready(self, request, context):
         self.looks.release()

@@ -13,7 +13,7 @@ from remote_servers import fails
 
 import headrace
 from headrace.errors import BackendError, DeadlineExceededError, InputError
-from headrace_remote import Remote
+from headrace_remote import Remote, ServersAwayError
 from headrace_testing import FakeClock
 
 
@@ -75,17 +75,13 @@ def test_a_call_has_the_time_of_the_request_that_has_the_most(stand_in, remote):
     assert 3500 < call[2] < 4100
 
 
-def test_what_is_over_or_unwanted_is_not_sent(stand_in, backend):
+def test_what_is_over_is_not_sent(stand_in, backend):
     server = stand_in()
     one = backend(server.url)
-    batch = [sample(1, until=time.monotonic() - 1), sample(2), sample(3, unwanted=True)]
+    batch = [sample(1, until=time.monotonic() - 1), sample(2)]
     outcomes = one.forward(batch)
-    assert [type(outcome) for outcome in outcomes] == [
-        DeadlineExceededError,
-        type(None),
-        DeadlineExceededError,
-    ]
-    assert ["result" in request for request in batch] == [False, True, False]
+    assert [type(outcome) for outcome in outcomes] == [DeadlineExceededError, type(None)]
+    assert ["result" in request for request in batch] == [False, True]
     assert [rows_of(call) for call in server.calls] == [[2]]
     assert len(one.forward([batch[0]])) == 1
     assert len(server.calls) == 1
@@ -169,31 +165,66 @@ def test_what_became_unwanted_while_no_server_was_there_is_not_sent(stand_in, ba
     assert [rows_of(call) for call in again.calls] == [[1]]
 
 
-def drain(semaphore):
-    while semaphore.acquire(blocking=False):
+def looked_at(server, *, ready):
+    """Let a server be ready or not, and wait until a look at it was noted."""
+    server.ready = ready
+    while server.looks.acquire(blocking=False):
         pass
+    for _ in range(2):  # the second look begins after the first was noted
+        assert server.looks.acquire(timeout=60)
 
 
 def test_stats_say_whether_a_server_is_there(stand_in, remote):
     server = stand_in()
     pipe = remote([server.url], health_ms=20)
 
-    def looked_at(*, ready):
-        server.ready = ready
-        drain(server.looks)
-        for _ in range(2):  # the second look begins after the first was noted
-            assert server.looks.acquire(timeout=60)
+    def said(*, ready):
+        looked_at(server, ready=ready)
         (found,) = pipe.stats()["remote"]["main"]
         return found
 
-    there = looked_at(ready=True)
+    there = said(ready=True)
     state = {"url": server.url, "state": "there", "outstanding": 0}
     assert there == {"model": "m", "ready": True, "servers": [state]}
-    away = looked_at(ready=False)
+    away = said(ready=False)
     assert (away["ready"], away["servers"][0]["state"]) == (False, "away")
-    assert looked_at(ready=True)["ready"]
+    assert said(ready=True)["ready"]
     pipe.reload("main", {"max": 4})
     assert [one["ready"] for one in pipe.stats()["remote"]["main"]] == [True]
+
+
+def test_the_pipeline_is_not_ready_while_all_servers_are_away(stand_in, remote):
+    servers = [stand_in(), stand_in()]
+    urls = [one.url for one in servers]
+    pipe = remote(urls, health_ms=20, when_away="refuse", instance_num=2)
+    assert pipe.ready
+    looked_at(servers[0], ready=False)
+    assert pipe.ready
+    looked_at(servers[1], ready=False)
+    assert not pipe.ready
+    assert pipe.stats()["state"] == "degraded"
+    with pytest.raises(ServersAwayError):  # it is asked all the same, and refuses
+        pipe(sample(1))
+    looked_at(servers[0], ready=True)
+    assert pipe.ready
+    assert pipe(sample(1))["result"].tolist() == [2, 0, 0]
+    pipe.reload("main", {"instance_num": 1})
+    for one in servers:
+        looked_at(one, ready=False)
+    assert not pipe.ready
+    looked_at(servers[1], ready=True)
+    assert pipe.ready
+
+
+def test_a_request_that_waits_for_a_server_is_answered_once_one_is_back(stand_in, remote):
+    server = stand_in()
+    pipe = remote([server.url], health_ms=20)
+    looked_at(server, ready=False)
+    assert not pipe.ready
+    waiting = pipe.submit(sample(3))
+    looked_at(server, ready=True)
+    assert waiting.result(60)["result"].tolist() == [6, 0, 0]
+    assert pipe.ready
 
 
 def test_what_is_neither_over_nor_right_is_refused_as_before(stand_in, backend):

@@ -131,18 +131,18 @@ def test_who_waits_is_told_when_a_server_is_there(clock):
 
 def test_close_frees_who_waits_ends_the_thread_and_closes_the_servers(clock):
     pool = pool_of(clock, "ab")
+    before = set(threading.enumerate())
     pool.start()
     for one in pool.servers:
         pool.failed(one, at_once=True)
     found = []
     waiting = threading.Thread(target=lambda: found.append(pool.wait(clock() + 1e6)))
     waiting.start()
-    before = threading.active_count()
     pool.close()
     waiting.join(60)
     assert found == [False]
     assert [one.closed for one in pool.servers] == [True, True]
-    assert threading.active_count() < before
+    assert not [one for one in set(threading.enumerate()) - before if one.is_alive()]
 
 
 @pytest.mark.parametrize(
@@ -158,6 +158,20 @@ def test_close_frees_who_waits_ends_the_thread_and_closes_the_servers(clock):
         ("UNAVAILABLE", "", "Socket closed", False),
         ("UNAVAILABLE", "", "[request id: a] Exceeds maximum queue size", True),
         ("INTERNAL", "backend", "the request failed", False),
+        ("UNAVAILABLE", "", "Request for unknown model: 'm' version 1 is not at ready state", True),
+        ("UNAVAILABLE", "", "[request id: a] Request for unknown model: 'm' is not found", True),
+        (
+            "UNAVAILABLE",
+            "",
+            "GRPC server is shutting down and has stopped accepting new requests",
+            True,
+        ),
+        ("UNAVAILABLE", "", "Model with name m is not ready.", True),
+        ("INVALID_ARGUMENT", "", "Model m with version 2 is not ready yet.", True),
+        ("NOT_FOUND", "", "Model m not found", True),
+        ("NOT_FOUND", "unknown_model", "unknown model 'm'", False),
+        ("INVALID_ARGUMENT", "", "unexpected shape for input 'x' of model 'm'", False),
+        ("CANCELLED", "", "CANCELLED", False),
     ],
 )
 def test_what_counts_as_refused_without_having_run(status, code, text, refused):

@@ -6,6 +6,7 @@ import json
 import platform
 import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -256,12 +257,44 @@ def test_names_and_versions_of_models():
             read_entries(wrong)
 
 
-def test_a_port_in_use_is_an_error_that_says_so():
-    with Server({"m": {"backend": "Identity"}}, port=0) as server:
-        other = Server({"m": {"backend": "Identity"}}, port=server.port)
-        with pytest.raises(SetupError, match="cannot listen"):
+@pytest.mark.parametrize("option", ["port", "grpc_port", "admin_port"])
+def test_a_port_in_use_is_an_error_that_names_it_and_the_option(option):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        other = Server({"m": {"backend": "Identity"}}, **{"port": 0, option: port})
+        with pytest.raises(SetupError, match=f"cannot listen on 127.0.0.1 port {port}") as raised:
             other.start()
+        hint = str(raised.value).partition("\n")[2]
+        assert f"with --{option.replace('_', '-')} (0: a free one)" in hint
+        assert hint.count("--") == 1
         other.close()
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        (("ui",), "--port"),
+        (("serve",), "--port"),
+        (("serve", "--port", "0"), "--grpc-port"),
+        (("serve", "--port", "0"), "--admin-port"),
+        pytest.param(
+            ("serve", "--port", "0", "--workers", "2"),
+            "--grpc-port",
+            marks=pytest.mark.skipif(sys.platform != "linux", reason="gRPC shares ports on Linux"),
+        ),
+    ],
+)
+def test_the_commands_say_which_option_chooses_another_port(command, option, tmp_path):
+    (tmp_path / "m.toml").write_text('backend = "Identity"\n')
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = subprocess.run(
+            [sys.executable, "-m", "headrace", *command, "m.toml", option, port],
+            cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False,
+        )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"error: cannot listen on 127.0.0.1 port {port}: ")
+    assert f"choose another port with {option} (0: a free one)" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -477,7 +477,7 @@ def test_a_port_in_use_is_an_error_that_says_so(client):
 
     c = client({"m": {"backend": "Identity"}})
     other = Server({"m": {"backend": "Identity"}}, port=0, grpc_port=c.server.grpc_port)
-    with pytest.raises(SetupError, match="gRPC"):
+    with pytest.raises(SetupError, match="--grpc-port"):
         other.start()
 
 

@@ -183,3 +183,32 @@ def test_statistics_are_sums_worked_out_by_hand():
     ]
     about = {"name": "m", "version": "2", "last_inference": 7}
     assert found == {**about, "inference_count": 20, "execution_count": 4}
+
+
+class Down(headrace.Backend):
+    """A step: one less, until it is 0."""
+
+    max = 4
+
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = int(request["data"]) - 1
+            if request["result"] == 0:
+                request["landed"] = True
+
+
+def test_steps_of_iterate_are_counted(serving):
+    pytest.importorskip("headrace_flow")
+    headrace.register("ServeDown", Down)
+    server = serving(
+        {"m": {"backend": "Iterate(until=landed)[ServeDown]"}, "n": {"backend": "Identity"}}
+    )
+    for steps in (3, 5):
+        assert httpx.post(f"{server.url}/run/m", content=str(steps)).json() == {"result": 0}
+    found = samples(server)
+    labels = (("model", "m"), ("model_version", "1"), ("node", "main"))
+    # One request at a time: a step has one, and takes one of four places.
+    assert found[("headrace_serve_iterate_steps_total", *labels)] == 8
+    assert found[("headrace_serve_iterate_requests_in_steps_total", *labels)] == 8
+    assert found[("headrace_serve_iterate_occupancy", *labels)] == 0.25
+    assert not any("iterate" in key[0] and ("model", "n") in key for key in found)

@@ -18,6 +18,7 @@ import headrace
 from headrace.errors import ConfigError, SetupError
 from headrace_models import Models, UnknownModelError
 from headrace_serve import Keys, Server, asgi
+from headrace_serve.models.entries import read_entries, read_models
 
 
 class Says(headrace.Backend):
@@ -257,12 +258,105 @@ def test_a_watched_folder_with_a_half_written_file(serving, tmp_path, caplog):
     until(lambda: run(server, "n").status_code == 200)
     assert said(server, "n") == "three"
     (tmp_path / "m.toml").unlink()
-    until(lambda: run(server).status_code == 503)
-    assert "was deleted" in next(reason for (name, _), (_, reason) in index(server).items() if name == "m")  # fmt: skip
+    until(lambda: run(server).status_code == 404)
+    assert [name for name, _ in index(server)] == ["n"]
     write("m.toml", 'backend = "ServeSays(four)"')
     until(lambda: run(server).status_code == 200)
     assert said(server) == "four"
     until(lambda: Says.living == 2)
+
+
+def test_a_version_that_was_deleted_is_unknown_also_by_its_alias(serving, tmp_path):
+    (tmp_path / "k").mkdir()
+    for number in "34":
+        (tmp_path / "k" / f"{number}.toml").write_text(f'backend = "ServeSays(v{number})"')
+    (tmp_path / "aliases.toml").write_text('live = "k:3"')
+    server = serving(str(tmp_path), watch=tmp_path)
+    assert (said(server, "k"), said(server, "live")) == ("v4", "v3")
+    (tmp_path / "k" / "3.toml").unlink()
+    until(lambda: run(server, "live").status_code == 404)
+    assert "'k' has no version '3'; it has 4" in run(server, "live").json()["error"]
+    assert said(server, "k") == "v4"
+    url = f"{server.url}/v2/models/k/versions/3"
+    assert httpx.get(url).status_code == httpx.get(f"{url}/ready").status_code == 404
+    assert ("k", "3") not in index(server)
+    # The file comes back: so does the version.
+    (tmp_path / "k" / "3.toml").write_text('backend = "ServeSays(again)"')
+    until(lambda: run(server, "live").status_code == 200)
+    assert said(server, "live") == "again"
+
+
+def test_a_model_that_was_unloaded_by_a_request_and_then_deleted_is_unknown(serving, tmp_path):
+    for name in "mn":
+        (tmp_path / f"{name}.toml").write_text('backend = "ServeSays(one)"')
+    server = serving(str(tmp_path), watch=tmp_path, allow=["repository"])
+    assert httpx.post(f"{server.url}/v2/repository/models/m/unload").status_code == 200
+    assert run(server).status_code == 503
+    (tmp_path / "m.toml").unlink()
+    until(lambda: run(server).status_code == 404)
+    assert said(server, "n") == "one"
+
+
+@pytest.mark.parametrize("listen_first", [False, True])
+def test_an_empty_folder_that_is_watched_is_served_and_takes_what_appears(
+    serving, tmp_path, listen_first
+):
+    with pytest.raises(ConfigError, match="no model to serve"):
+        Server(str(tmp_path), port=0, watch=True)
+    server = serving(str(tmp_path), watch=tmp_path, listen_first=listen_first)
+    assert httpx.get(f"{server.url}/v2/health/ready").status_code == 200
+    assert index(server) == {}
+    assert run(server).status_code == 404
+    (tmp_path / "m.toml").write_text('backend = "ServeSays(new)"')
+    until(lambda: run(server).status_code == 200)
+    assert said(server) == "new"
+    (tmp_path / "m.toml").unlink()
+    until(lambda: run(server).status_code == 404)
+    server.reload()
+    assert index(server) == {}
+
+
+def test_an_unknown_name_is_answered_with_the_nearest_also_where_that_is_an_alias(serving):
+    versions = {"detect:3": saying("three"), "read": saying("read"), "live": {"detect:3": 1.0}}
+    server = serving(versions, grpc_port=0)
+    for wrong, near in (("detct", "detect"), ("liv", "live"), ("Read", "read")):
+        for path in (f"/run/{wrong}", f"/v2/models/{wrong}/infer"):
+            answer = httpx.post(f"{server.url}{path}", content=b"x")
+            assert answer.status_code == 404
+            assert f"did you mean '{near}'?" in answer.json()["error"]
+        assert f"'{near}'" in httpx.get(f"{server.url}/v2/models/{wrong}").json()["error"]
+    with (
+        triton_grpc.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client,
+        pytest.raises(InferenceServerException, match="did you mean 'live'"),
+    ):
+        client.get_model_metadata("liv")
+    said = httpx.post(f"{server.url}/run/zzz", content=b"x").json()["error"]
+    assert said.endswith("served are: detect, live, read")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'backend = "Identity"\npreload = false\n',
+        'preload = false\n[a]\nbackend = "Identity"\n',
+        '[a]\nbackend = "Identity"\npreload = false\n',
+    ],
+)
+def test_a_key_of_a_model_in_a_file_of_its_pipeline_is_told_where_it_goes(tmp_path, text):
+    (tmp_path / "m.toml").write_text(text)
+    for listen_first in (False, True):
+        with pytest.raises(ConfigError) as raised:
+            Server(str(tmp_path), port=0, listen_first=listen_first)
+        (problem,) = raised.value.problems
+        assert "'preload' is a key of the model that is served" in problem.hint
+        assert f"[models.NAME] with config = {str(tmp_path / 'm.toml')!r}" in problem.hint
+        assert "Did you mean" not in str(raised.value)
+    (tmp_path / "serve.toml").write_text(
+        f"[models.m]\nconfig = '{tmp_path / 'plain.toml'}'\npreload = false\n"
+    )
+    (tmp_path / "plain.toml").write_text('backend = "Identity"\n')
+    (entry,) = read_entries(read_models([], str(tmp_path / "serve.toml"))).values()
+    assert entry.lazy
 
 
 def test_a_reload_of_a_folder_changes_all_or_nothing(serving, tmp_path):
@@ -368,6 +462,22 @@ def test_the_command_serves_a_folder_and_watches_it(start, tmp_path, workers):
         lambda: (
             {httpx.post(f"{url}/run/m", content=b"ab").text for _ in range(12)}
             == {'{"result":"Ab"}'}
+        )
+    )
+
+
+@pytest.mark.parametrize("workers", [[], ["--workers", "2"]])
+def test_the_command_serves_a_folder_that_is_empty_yet(start, tmp_path, workers):
+    (tmp_path / "served").mkdir()
+    process, url = start("served", "--port", "0", "--watch", *workers, cwd=tmp_path)
+    threading.Thread(target=process.stderr.read, daemon=True).start()
+    assert httpx.post(f"{url}/run/m", content=b"ab").status_code == 404
+    (tmp_path / "new").write_text('backend = "Call(builtins:bytes.upper)"')
+    (tmp_path / "new").replace(tmp_path / "served" / "m.toml")
+    until(
+        lambda: (
+            {httpx.post(f"{url}/run/m", content=b"ab").text for _ in range(12)}
+            == {'{"result":"AB"}'}
         )
     )
 

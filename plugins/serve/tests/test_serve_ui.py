@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import socket
 import time
 
 import httpx
@@ -48,6 +50,7 @@ def test_page_and_scripts_may_ask_this_server_alone(serving):
     assert page.headers["content-type"] == "text/html; charset=utf-8"
     assert "default-src 'none'" in page.headers["content-security-policy"]
     assert "http://" not in page.text.replace(server.url, "")
+    assert httpx.get(f"{server.url}/ui/style.css").headers["content-type"].startswith("text/css")
     script = httpx.get(f"{server.url}/ui/main.js")
     assert script.headers["content-type"] == "text/javascript; charset=utf-8"
     for path in ("/ui/live.py", "/ui/..%2flive.py", "/ui/index.html"):
@@ -186,17 +189,80 @@ def test_a_load_test_of_anything_else_is_refused(to, clients, serving):
     assert httpx.post(f"{server.url}/ui/load/m", params=asked, content=b"x").status_code == 400
 
 
-def test_no_other_page_may_ask(serving):
+ROUTES = [
+    ("GET", "/ui"),
+    ("GET", "/ui/main.js"),
+    ("GET", "/ui/style.css"),
+    ("GET", "/ui/models.json"),
+    ("GET", "/ui/state.json"),
+    ("POST", "/ui/load/m?to=/run/m&clients=1"),
+]
+
+
+def raw(server, method, path, host, *more):
+    """Send a request as it is, and return its answer: a library would write the header Host itself."""
+    port, body = int(server.url.rpartition(":")[2]), "x" if method == "POST" else ""
+    lines = [
+        f"{method} {path} HTTP/1.1",
+        f"Host: {host}",
+        f"Content-Length: {len(body)}",
+        *more,
+        "Connection: close",
+    ]
+    with socket.create_connection(("127.0.0.1", port), timeout=300) as connection:
+        connection.sendall(("\r\n".join(lines) + f"\r\n\r\n{body}").encode())
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    head, _, body = answer.partition(b"\r\n\r\n")
+    return int(head.split()[1]), head.decode().lower(), body.decode()
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+def test_a_page_whose_name_was_made_to_lead_here_is_refused(method, path, serving):
     server = serving({"m": PICKY}, ui=True)
-    for path in ("/ui/state.json", "/ui/models.json"):
-        rebound = httpx.get(f"{server.url}{path}", headers={"host": "evil.example:8000"})
-        assert rebound.status_code == 403
-    asked = {"to": "/run/m", "clients": 1}
-    headers = {"origin": "http://evil.example"}
-    url = f"{server.url}/ui/load/m"
-    assert httpx.post(url, params=asked, content=b"x", headers=headers).status_code == 403
-    own = {"origin": server.url}
-    assert httpx.post(url, params=asked, content=b"x", headers=own).status_code == 200
+    port = server.url.rpartition(":")[2]
+    for host in (f"evil.example:{port}", "evil.example", f"127.0.0.1.evil.example:{port}", ""):
+        status, _, body = raw(server, method, path, host)
+        assert status == 403, host
+        said = json.loads(body)
+        assert said["code"] == "not_allowed"
+        assert "http://127.0.0.1" in said["error"]
+    for host in (f"127.0.0.1:{port}", f"localhost:{port}", f"[::1]:{port}", "LocalHost"):
+        status, head, _ = raw(server, method, path, host)
+        assert status == 200, host
+        assert "content-security-policy: default-src 'none'" in head
+        assert "cache-control: no-store" in head
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+def test_a_page_of_another_origin_is_refused(method, path, serving):
+    server = serving({"m": PICKY}, ui=True)
+    host = server.url.removeprefix("http://")
+    for origin in ("http://evil.example", "null", "http://127.0.0.1:1"):
+        status, _, body = raw(server, method, path, host, f"Origin: {origin}")
+        assert status == 403
+        assert origin in json.loads(body)["error"]
+    assert raw(server, method, path, host, f"Origin: http://{host}")[0] == 200
+
+
+def test_with_keys_any_name_may_be_asked_for(serving, tmp_path):
+    (tmp_path / "keys.toml").write_text(KEYS)
+    server = serving({"m": PICKY}, ui=True, keys=tmp_path / "keys.toml")
+    assert raw(server, "GET", "/ui", "models.example")[0] == 200
+    assert raw(server, "GET", "/ui/state.json", "models.example")[0] == 401
+    key = "Authorization: Bearer key"
+    assert raw(server, "GET", "/ui/state.json", "models.example", key)[0] == 200
+
+
+def test_the_name_on_which_it_listens_may_be_asked_for(serving, monkeypatch):
+    resolve = socket.getaddrinfo
+
+    def with_name(host, *arguments, **named):
+        return resolve("127.0.0.1" if host == "Desk.example" else host, *arguments, **named)
+
+    monkeypatch.setattr(socket, "getaddrinfo", with_name)
+    server = serving({"m": PICKY}, host="Desk.example", ui=True)
+    assert raw(server, "GET", "/ui", "desk.example")[0] == 200
+    assert raw(server, "GET", "/ui", "evil.example")[0] == 403
 
 
 def test_without_keys_it_is_served_to_this_machine_alone(serving, tmp_path):
@@ -289,16 +355,18 @@ def test_more_batches_than_the_page_can_show_are_not_heard_of_until_it_asks_agai
         with headrace.pipe({"backend": "Identity"}) as pipe:
             model = Served(pipe)
             page.state([model], {})
-            for _ in range(1000):
+            for _ in range(400):
                 await asyncio.to_thread(pipe, {"data": 1})
             while "probes" in pipe.stats():
                 await asyncio.sleep(0)
             pipe({"data": 1})
             (shown,) = page.state([model], {})["models"]
-            assert [one[0] for one in shown["batches"]] == list(range(1, 1001))
+            assert [one[0] for one in shown["batches"]] == list(range(1, 401))
+            assert shown["missed"]
             pipe({"data": 1})
-            (shown,) = page.state([model], {"batches.m:1": 1000})["models"]
+            (shown,) = page.state([model], {"batches.m:1": 400})["models"]
             assert len(shown["batches"]) == 1
+            assert not shown["missed"]
             await page.end()
 
     asyncio.run(work())

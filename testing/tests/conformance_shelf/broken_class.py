@@ -37,6 +37,21 @@ class PrefixesAreAList(Perfect):
     prefixes = ["or"]  # noqa: RUF012
 
 
+@breaks("attributes")
+class ReadsAText(Perfect):
+    reads = "data"
+
+
+@breaks("attributes")
+class OutermostIsAText(Perfect):
+    outermost = "yes"
+
+
+@breaks("attributes")
+class WaitsForNoOption(Perfect):
+    waits_while = "queue {queue} is full"
+
+
 # options
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partialmethod
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +52,7 @@ class Measuring:
         self._commons = commons
         self._times = commons.times
         self._probes = Probes()
-        self._measured: list[tuple[Backend, str, Run, int, str]] = []
+        self._measured: list[tuple[Backend, str, Run, Timings | None, tuple[int, str]]] = []
         self._paths: dict[Element, str] = {}
         if node is not None:
             self._node, self._paths = node.name, paths_of(node.backend or node.entrypoint)
@@ -71,23 +72,23 @@ class Measuring:
             return
         # A backend that is given its dependency at each call is run through `forward_with_dep`.
         name = "forward_with_dep" if takes_dependency(type(backend)) else "forward"
+        run, times = getattr(backend, name), None
         if self._times is not None:
             times = self._times.setdefault((self._node, instance, path), Timings())
-            setattr(backend, name, _sampled(getattr(backend, name), times))
-        self._measured.append((backend, name, getattr(backend, name), instance, path))
+            setattr(backend, name, _timed(run, times, None, None))
+        self._measured.append((backend, name, run, times, (instance, path)))
 
     def listen(self, probes: Probes) -> None:
         """Let these probes, and no others, hear of the runs."""
         listening, before = (any(map(one.hears, _RUNS)) for one in (probes, self._probes))
         self._probes = probes
-        changed = self._measured if listening or before else []
-        for backend, name, run, *about in changed:
+        for backend, name, run, times, about in self._measured if listening or before else ():
             began, done = (
                 probes.notifier(event, self._node, *about) if probes.hears(event) else None
                 for event in _RUNS
             )
-            if listening:
-                setattr(backend, name, _reporting(run, began, done))
+            if listening or times is not None:
+                setattr(backend, name, _timed(run, times, began, done))
             else:
                 delattr(backend, name)
                 # `run` was an attribute of the instance: put it back.
@@ -123,46 +124,36 @@ class Reports:
         self.probes = Probes([GuardedProbe("reports", self)])
         self._root = len(element.name)
 
-    def element_done(self, _node: str, _instance: int, path: str, *about: Any) -> None:
-        """Keep a run of an element; see `headrace.hookspecs.headrace_probes`."""
-        self._keep("element_done", path, about)
-
-    def span_done(self, _node: str, _instance: int, path: str, *about: Any) -> None:
-        """Keep work that a backend has reported by ``context.span``."""
-        self._keep("span_done", path, about)
-
-    def _keep(self, event: str, path: str, about: tuple[Any, ...]) -> None:
+    def _keep(self, event: str, _node: str, _instance: int, path: str, *about: Any) -> None:
         if self.kept is not None:
             self.kept.append((event, path[self._root :], about))
 
+    element_done = partialmethod(_keep, "element_done")
+    span_done = partialmethod(_keep, "span_done")
 
-def _reporting(run: Run, began: Run | None, done: Run | None) -> Run:
+
+def _timed(run: Run, times: Timings | None, began: Run | None, done: Run | None) -> Run:
+    """Measure each run for a probe, and some of them for ``times``."""
+    runs, mask = count(1), 0
+
     def measured(batch: list[Any], *dependency: Any) -> Any:
+        nonlocal mask
+        sampled = times if times is not None and not next(runs) & mask else None
+        if sampled is None and done is None and began is None:
+            return run(batch, *dependency)
         started = time.monotonic()
         if began is not None:
             began(len(batch))
         try:
             return run(batch, *dependency)
         finally:
+            ended = time.monotonic()
             if done is not None:
-                done(len(batch), started, time.monotonic())
-
-    return measured
-
-
-def _sampled(run: Run, times: Timings) -> Run:
-    runs, mask = count(1), 0
-
-    def measured(batch: list[Any], *dependency: Any) -> Any:
-        nonlocal mask
-        if next(runs) & mask:
-            return run(batch, *dependency)
-        started = time.monotonic()
-        try:
-            return run(batch, *dependency)
-        finally:
-            times.add((time.monotonic() - started) * 1000)
-            mask = SAMPLED if times.total_ms < SAMPLE_BELOW_S * 1000 * times.count else 0
+                done(len(batch), started, ended)
+            if sampled is not None:
+                sampled.add((ended - started) * 1000)
+                often = sampled.total_ms < SAMPLE_BELOW_S * 1000 * sampled.count
+                mask = SAMPLED if often else 0
 
     return measured
 

@@ -14,7 +14,6 @@ from typing import Any
 
 from headrace._config.problems import MAX_DEPTH, Problems, key_place, shown_value
 from headrace._expression.templates import substitute_text
-from headrace._expression.tree import MAX_DIGITS
 from headrace._options import TextWithBase, in_home, mapped, path_as_text
 from headrace._portable import nearest_file
 from headrace.errors import ConfigError
@@ -27,8 +26,6 @@ else:
 
 _NO_EXPRESSION = "A text is always a path; an expression goes under the key 'backend' of a dict."
 _SCOPED = re.compile(r"\s*([\w.:-]+::[\w-]+)\s*=")
-_MANY_DIGITS = re.compile(rf"[0-9](?:_?[0-9]){{{MAX_DIGITS},}}")
-_TOO_BIG = 10**MAX_DIGITS
 _TOML_PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)")
 
 
@@ -174,12 +171,8 @@ class _Reader:
             tables: dict[str, Any] = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
             self.problems.add("toml", file=file, **_toml_problem(str(error), text))
-        except ValueError:  # an integer has more digits than the interpreter converts
-            start, end = next((one.span() for one in _MANY_DIGITS.finditer(text)), (0, 0))
-            before = text[:start].split("\n")
-            place = {"line": len(before), "column": len(before[-1]) + 1}
-            message = f"a number has at most {MAX_DIGITS} digits"
-            self.problems.add("number", message, file=file, span=(start, end), text=text, **place)
+        except ValueError as error:  # an integer has more digits than the interpreter converts
+            self.problems.add("number", f"this is no TOML: {error}", file=file)
         except RecursionError:
             message = f"nested more than {MAX_DEPTH} levels deep"
             self.problems.add("nesting", message, file=file)
@@ -230,9 +223,6 @@ class _Reader:
                     self.problems.add("key", message, file=file, path=path)
         elif isinstance(part, (list, tuple)):
             yield from ((path, item) for item in part)
-        elif isinstance(part, int) and int.__abs__(part) >= _TOO_BIG:
-            message = f"a number has at most {MAX_DIGITS} digits"
-            self.problems.add("number", message, file=file, path=path)
 
     def _texts(self, own: dict[str, Any], key: str, file: str | None) -> list[str]:
         """Take the value of a key out of ``own``: a list of texts, or a single text."""

@@ -46,14 +46,10 @@ class Problems:
 
     A definition that two nodes use is planned in each of them, and they may know different names: of two
     equal problems the one that has a suggestion is kept.
-
-    Args:
-        apart: Whether these are the problems of a branch that may be written for another machine.
     """
 
-    def __init__(self, *, apart: bool = False) -> None:
+    def __init__(self) -> None:
         self._found: dict[tuple[object, ...], Problem] = {}
-        self.apart = apart
 
     def __len__(self) -> int:
         return len(self._found)

@@ -190,7 +190,6 @@ MAIN = "main"
 
 _NODE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 RESERVED_TABLES = ("global", "define")
-_BACKEND = ("backend",)
 
 
 @dataclass
@@ -235,23 +234,17 @@ def read_sections(document: Document, problems: Problems) -> Sections:
     else:
         _several_nodes(rest, shape, problems)
     if not shape.nodes and len(problems) == before:
-        _report_no_node(document, shape, problems)
+        like = next((key for key in shape.globals if nearest(key, ("backend",))), None)
+        place: dict[str, Any] = {"file": document.file}
+        if like is not None:
+            path = like if like in document.top else f"global.{like}"
+            place = _place(like, shape.globals[like], path, at_key=True)
+        hint = 'Write backend = "..." at the top, or a table per node that has a backend.'
+        near = None if like in (None, "backend") else "backend"
+        problems.add(
+            "no_node", "the configuration has no node", suggestion=near, hint=hint, **place
+        )
     return shape
-
-
-def _report_no_node(document: Document, shape: Sections, problems: Problems) -> None:
-    like = next((key for key in shape.globals if nearest(key, _BACKEND)), None)
-    place: dict[str, Any] = {"file": document.file}
-    hint = 'Write backend = "..." at the top, or a table per node that has a backend.'
-    if like is not None:
-        written = shape.globals[like]
-        path = like if like in document.top else f"global.{like}"
-        place = _place(like, written, path, at_key=True)
-    if like == "backend":
-        hint = "In [global] it is the default of nodes: write it at the top, or a table per node."
-    suggestion = "backend" if like not in (None, "backend") else None
-    message = "the configuration has no node"
-    problems.add("no_node", message, suggestion=suggestion, hint=hint, **place)
 
 
 def _one_node(rest: dict[str, Written], shape: Sections, problems: Problems) -> None:
@@ -276,11 +269,6 @@ def _several_nodes(rest: dict[str, Written], shape: Sections, problems: Problems
         if not isinstance(value, Table):
             if key in shape.globals:
                 _report_twice(key, value, problems)
-            if _is_list_of_tables(value.value):
-                message = f"{key!r} is a list of tables, and a node is one table"
-                hint = f"Write [{key}], with one pair of brackets."
-                problems.add("type", message, hint=hint, **_place(key, value))
-                continue
             shape.globals.setdefault(key, value)
         elif (meant := _misspelt_by(key, value, shape, problems)) is not None:
             _read_as(meant, key, value, shape, problems)
@@ -324,7 +312,3 @@ def _read_as(meant: str, name: str, table: Table, shape: Sections, problems: Pro
 def _report_twice(key: str, value: Written, problems: Problems) -> None:
     message = f"{key!r} stands at the top level and in [global]"
     problems.add("twice", message, **_place(key, value, at_key=True))
-
-
-def _is_list_of_tables(value: Any) -> bool:
-    return isinstance(value, list) and any(isinstance(v, dict) and "backend" in v for v in value)

@@ -22,7 +22,7 @@ from headrace._process import close_at_exit, say, say_forked
 from headrace._scheduling.probes import Probes
 from headrace._scheduling.threads import Signal, drained, helpers, reentrant
 from headrace._scheduling.timer import shared_timer
-from headrace.errors import ClosedError, DeadlineExceededError, SetupError
+from headrace.errors import ClosedError, SetupError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -109,14 +109,14 @@ class Engine:
             return "closed"
         if self._closing is not None:
             return "closing"
-        alive = all(i.living for s in self._schedulers for i in s.instances)
-        return "ready" if alive else "degraded"
+        every = all(i.ready for s in self._schedulers for i in s.instances)
+        return "ready" if every else "degraded"
 
     @property
     def ready(self) -> bool:
-        """Whether requests are accepted and each node has a living instance."""
+        """Whether requests are accepted and each node has an instance that is neither lost nor away."""
         say(self._unsaid)
-        served = (any(i.living for i in s.instances) for s in self._schedulers)
+        served = (any(i.ready for i in s.instances) for s in self._schedulers)
         return self._closing is None and all(served)
 
     @reentrant(later=lambda engine: engine._statistics())
@@ -204,10 +204,10 @@ class Engine:
             SetupError: A backend could not be built, or the node cannot be exchanged.
             PluginError: A plugin or a library is missing.
         """
-        if change.blueprint.is_graph and self.graph is None:
-            what = "a Repost needs a pipeline that was built to pass requests from node to node"
-            raise SetupError(what, node=name, hint="Build the pipeline again.")
         node = change.blueprint.nodes[name]
+        if not {*node.links.reposts} <= {*self.blueprint.nodes[name].links.reposts}:
+            what = "a Repost that was not there before: requests that are under way would not look for it"
+            raise SetupError(what, node=name, hint="Build the pipeline again.")
         if node.links.alias_of is not None:
             return None
         self._building = True
@@ -222,7 +222,6 @@ class Engine:
         name: str,
         new: BuiltNode | None,
         commit: Callable[[], None],
-        timeout_s: float,
     ) -> Retirement | None:
         """Let a node that was built aside take the place of the one in service.
 
@@ -231,28 +230,18 @@ class Engine:
             name: The name of the node.
             new: The new node; None for a second door.
             commit: Called when nothing can go wrong any more; it raises to give the reload up.
-            timeout_s: How long to wait for requests that could not follow a `Repost` of the new node.
 
         Returns:
             The retirement of the old instances; None for a second door.
 
         Raises:
             ClosedError: The pipeline is closed.
-            DeadlineExceededError: Requests that could not follow such a `Repost` are still on their way.
         """
         retirement = None
-        blueprint, old = change.blueprint, self.blueprint
-        if self.graph is not None and not self.graph.may_repost(blueprint.links, timeout_s):
-            what = "requests that cannot follow its Repost are still under way; nothing has changed"
-            raise DeadlineExceededError(what, node=name)
+        blueprint = change.blueprint
         with self._lock:
-            try:
-                self.entrance.check_open()
-                commit()
-            except BaseException:
-                if self.graph is not None:
-                    self.graph.link(old.links)
-                raise
+            self.entrance.check_open()
+            commit()
             if new is not None:
                 new.listen(self.probes)
                 retirement = self._exchange(name, new, blueprint)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._checked import as_int
 from headrace._engine.futures import AsyncOwner, LoopWaker, NodeRequest
-from headrace._graph.caller import may_wait, run_along, run_and_wait, run_in_caller
+from headrace._graph.caller import may_wait, run_and_wait, run_in_caller
 from headrace._graph.request import GraphRequest, start
 from headrace._portable import caused, error_text, shown, without_locals
 from headrace._process import say
@@ -178,13 +178,11 @@ class Entrance:
         """Run one request and wait for it; raises its error."""
         ((entry, route),) = admitted = self.admitted([data], timeout, priority)
         plain = timeout is None and priority == 0 and type(data) is dict and "data" in data
-        plain = plain and entry.state != DONE
-        if plain and self.only is not None and entry.entered is None:
+        plain = plain and entry.state != DONE and entry.entered is None
+        if plain and self.only is not None:
             self.only.call(data)
-        elif plain and route is not None and entry.entered is None:
-            run_in_caller(self.graph, route, data)
         elif plain and route is not None:
-            run_along(self.graph, route, entry)
+            run_in_caller(self.graph, route, data)
         else:
             self.run(admitted)
         entry.raise_error()

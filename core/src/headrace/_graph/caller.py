@@ -5,8 +5,8 @@ from __future__ import annotations
 from threading import get_ident
 from typing import TYPE_CHECKING
 
-from headrace._graph.request import GraphRequest, is_cheap, start
-from headrace._graph.traversal import finish
+from headrace._graph.request import GraphRequest, start
+from headrace._graph.traversal import finish, no_result
 from headrace._scheduling.batch import entry_here
 from headrace._scheduling.cycles import cycle_of, noted
 from headrace._scheduling.entry import NOBODY, Entry, checked_weight, restore
@@ -14,7 +14,6 @@ from headrace._scheduling.refusals import endless_wait, interrupted
 from headrace._scheduling.threads import (
     Signal,
     calls_run,
-    main_thread,
     reentrant,
     refuse_inside,
     withdrawn_by,
@@ -31,22 +30,37 @@ if TYPE_CHECKING:
     from headrace.keys import Request
 
 
+CHEAP_S = 200e-6
+"""Branches run one after the other in the caller's thread while their mean forward is below this."""
+
+
+def is_cheap(route: Route) -> bool:
+    """Tell whether a caller may run the branches of a route one after the other itself."""
+    for scheduler in route.parallel:
+        for instance in scheduler.node.instances:
+            if instance.mean_s >= CHEAP_S:
+                return False
+    return True
+
+
 def run_in_caller(graph: Graph, route: Route, request: Request, *, internal: bool = False) -> None:
     """Take a request through the graph in the calling thread, which waits without a deadline; raises its error."""
     me = get_ident()
-    if not route.is_plain or (route.parallel and not is_cheap(route)):
+    if not route.is_walked or (route.parallel and not is_cheap(route)):
         entry = Entry(request)
-        run_along(graph, route, entry, internal=internal)
+        if route.start.runs_once:
+            entry.weight = route.first.checked_again(request)
+        run_and_wait(graph, [(route, entry)], internal=internal)
         entry.raise_error()
         return
-    # Every node runs once: nothing is decided on the way, so no `GraphRequest` is needed.
+    # No other thread takes part, so no `GraphRequest` is needed.
     data = request["data"]
     token, in_flight = object(), graph.in_flight
     try:
         in_flight[token] = me
         route.first.call(request, internal=internal)
         if route.is_chain and me not in calls_run:  # one dict all the way
-            for _, _, scheduler in route.hops:
+            for _, _, scheduler, _ in route.hops:
                 request["data"] = request.pop("result")
                 scheduler.call(request, internal=True, home=route.first)
         else:
@@ -65,19 +79,27 @@ def _hop(route: Route, request: Request, call: Call | None) -> None:
     """Take a request through the nodes after the first, unless the thread for which ``call`` is made was freed."""
     ends: Ends = {route.start.name: request}
     current = request
-    for name, make, scheduler in route.hops:
+    for name, make, scheduler, before in route.hops:
         if call is not None and call.given_up:
             raise interrupted(scheduler.node, running=False)
+        if before is not None and "result" in ends[before]:
+            current = ends[name] = dict(ends[before])  # the node with `or` is passed by
+            continue
         try:
             current = ends[name] = make(ends)
         except HeadraceError as error:
             scheduler.count_refused(request, error)
             raise
         scheduler.call(current, internal=True, home=route.first)
-    if len(route.sinks) > 1:
-        finish([(sink, ends[sink.name]) for sink in route.sinks], request)
-    elif current is not request:
-        request.update(current)
+    if len(route.sinks) == 1 and "result" in current:
+        if current is not request:
+            request.update(current)
+        return
+    silent = finish([(sink, ends[sink.name]) for sink in route.sinks], request)
+    if silent is not None:
+        missing = no_result(silent)
+        silent.scheduler.count_late(missing)
+        raise missing
 
 
 class _Waiter:
@@ -133,25 +155,6 @@ def run_and_wait(graph: Graph, items: list[tuple[Route, Entry]], *, internal: bo
             for one in begun:
                 one.end(endless_wait(node))
         waiter.signal.sleep()
-
-
-def run_along(graph: Graph, route: Route, entry: Entry, *, internal: bool = False) -> None:
-    """Take a request through the graph: this thread runs nodes, and workers slow branches meanwhile.
-
-    The main thread does so only where no other thread takes part, which might hold a lock of the request.
-    """
-    walk = _walk if get_ident() == main_thread.ident and is_cheap(route) else _walk_reentrant
-    walk(graph, route, entry, internal=internal)
-
-
-def _walk(graph: Graph, route: Route, entry: Entry, *, internal: bool) -> None:
-    if may_wait(route, entry):
-        GraphRequest(graph, route, entry, NOBODY).run(internal=internal)
-
-
-_walk_reentrant = reentrant(later=lambda _, route, *__, **___: refuse_inside(route.first.name))(
-    _walk
-)
 
 
 def run_from_front(graph: Graph, request: Request) -> None:

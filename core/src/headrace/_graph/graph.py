@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import replace
 from threading import get_ident
 from typing import TYPE_CHECKING
 
@@ -90,34 +88,6 @@ class Graph:
         if route is None:
             route = routes[name] = Route(name, self._links, self._schedulers, self._lenient)
         return route
-
-    def may_repost(self, links: Mapping[str, Links], timeout_s: float) -> bool:
-        """Prepare for the reposts of ``links``: wait for requests whose routes do not allow them.
-
-        A request that begins from now on may follow the reposts of the present links and of ``links``, until
-        `link` is called again. Requests that began before may not, so this waits for their end.
-
-        Returns:
-            False when the timeout was over before these requests had ended; then nothing has changed.
-        """
-        old = self._links
-        if not any(set(links[name].reposts) - set(one.reposts) for name, one in old.items()):
-            return True
-        both = {
-            name: replace(
-                one,
-                reposts=tuple(dict.fromkeys((*one.reposts, *links[name].reposts))),
-                limits={**one.limits, **links[name].limits},
-            )
-            for name, one in old.items()
-        }
-        self.link(both)
-        begun = set(self.in_flight)
-        until = time.monotonic() + timeout_s
-        if self.closers.wait(lambda: begun.isdisjoint(set(self.in_flight)), until):
-            return True
-        self.link(old)
-        return False
 
     def ended(self, request: object) -> None:
         """Remove a request from those in flight; a second call changes nothing."""

@@ -1,22 +1,19 @@
 """One request on its way through the graph: the one driver.
 
-`GraphRequest.ended` advances the traversal by a node that has ended, and gives the visits that may start now.
-Who gets them either runs them, one after the other (`run`, in the thread of a caller that waits without a
-deadline), or lets them into the queues of their nodes (`launch`); then the thread that ends such a node comes here
-again (`go_on`). A caller launches all but the first of several visits where branches are slow.
+`GraphRequest.ended` advances the traversal by a node that has ended, and gives the visits that may start now. Who gets
+them lets them into the queues of their nodes (`launch`); then the thread that ends such a node comes here again (`go_on`).
 """
 
 from __future__ import annotations
 
 from concurrent.futures import CancelledError
 from contextlib import suppress
-from threading import RLock, get_ident
+from threading import RLock
 from typing import TYPE_CHECKING, Protocol
 
 from headrace._graph.entries import FREES_CALLER, Elements, count
 from headrace._graph.traversal import Failure, Traversal, unable
 from headrace._portable import is_abandoned
-from headrace._scheduling.cycles import cycle_of, noted
 from headrace._scheduling.entry import (
     DONE,
     NOBODY,
@@ -27,9 +24,8 @@ from headrace._scheduling.entry import (
     refuses_change,
 )
 from headrace._scheduling.node import deliver
-from headrace._scheduling.refusals import endless_wait
 from headrace._scheduling.scheduler import cancel_all
-from headrace._scheduling.threads import Signal, calls_run, took_token, withdrawn_by
+from headrace._scheduling.threads import took_token
 from headrace.errors import OverloadedError
 
 if TYPE_CHECKING:
@@ -43,19 +39,6 @@ if TYPE_CHECKING:
     from headrace._scheduling.scheduler import Scheduler
 
 
-CHEAP_S = 200e-6
-"""Branches run one after the other in the caller's thread while their mean forward is below this."""
-
-
-def is_cheap(route: Route) -> bool:
-    """Tell whether a caller may run the branches of a route one after the other itself."""
-    for scheduler in route.parallel:
-        for instance in scheduler.node.instances:
-            if instance.mean_s >= CHEAP_S:
-                return False
-    return True
-
-
 class GraphRequest:
     """A request on its way through the graph; its owner is notified once, and is given the entry of the call.
 
@@ -64,16 +47,15 @@ class GraphRequest:
     """
 
     def __init__(self, graph: Graph, route: Route, entry: Entry, owner: Owner) -> None:
-        self._graph, self._route, self._entry, self._owner = graph, route, entry, owner
+        self._graph, self._entry, self._owner = graph, entry, owner
         self._traversal = Traversal(route, entry.request, graph.route_from)
-        self._quota = route.first.new_quota(entered=route.start.runs_once, is_one=route.is_chain)
+        self._quota = route.first.new_quota(entered=route.start.runs_once)
         # Held while the traversal advances. A thread that holds it may enter sections, never the other way round.
         self._turn = RLock()
         self.open: dict[Entry, Scheduler] = {}
         self._deadline = entry.deadline  # of the call; a node may lower that of its entry
-        self._over = self._abandoned = self._has_entered = self._internal = False
+        self._over = self._abandoned = self._internal = False
         self._untold: list[None] = [None]
-        self._signal = Signal()
 
     # From node to node.
 
@@ -89,62 +71,6 @@ class GraphRequest:
         if self._over:  # it was given up before it entered
             self._graph.ended(self)
         return visit.step.scheduler, entries
-
-    def run(self, *, internal: bool) -> None:
-        """Run nodes in the calling thread until the request is over; its outcome is in the entry of the call.
-
-        Of several visits that may start all but the first are launched where branches are slow.
-        """
-        me, route = get_ident(), self._route
-        self._graph.in_flight[self], self._internal = me, internal
-        call, is_slow = calls_run.get(me), not is_cheap(route)
-        visits = [self._traversal.begin()]
-        try:
-            while visits and not (call is not None and call.given_up):
-                visit = visits.pop(0)
-                if is_slow:
-                    self.launch(visits)
-                    visits = []
-                visits = self.ended(visit, self._run_one(visit, is_slow)) + visits
-                self._internal = self._has_entered = True
-            withdrawn_by(self.give_up)
-            with noted(self):
-                while not self._over:
-                    node = cycle_of(self)
-                    if node is not None:
-                        self.end(endless_wait(node))
-                    else:
-                        self._signal.sleep()
-            self._tell()
-        finally:
-            self._graph.ended(self)
-
-    def _run_one(self, visit: Visit, is_slow: bool) -> BaseException | None:
-        """Run one visit in this thread; give its error."""
-        step, request, home = visit.step, visit.request, self._route.first
-        scheduler = step.scheduler
-        try:
-            if step.runs_once and not is_slow and self._entry.entered is None:
-                home_or_none = home if self._has_entered else None
-                scheduler.call(request, internal=self._internal, home=home_or_none)
-                return None
-            counts_here = step.runs_once and not self._has_entered
-            elements = Elements(step, request, quota=None if counts_here else self._quota)
-            elements.enter_with(self._entry.entered)
-            with self._turn:
-                if not self._over:
-                    self.open.update(dict.fromkeys(elements.entries, scheduler))
-            if any(entry.state != DONE for entry in elements.entries):
-                scheduler.call_many(elements.entries, internal=self._internal)
-            elif not self._internal:
-                refused = scheduler.refusal(request)
-                if refused is not None:
-                    return refused
-            for entry in elements.entries:
-                self.open.pop(entry, None)
-            return elements.gather()
-        except BaseException as error:  # noqa: BLE001 - the request has it as its outcome
-            return error
 
     def launch(self, visits: Sequence[Visit]) -> None:
         """Let visits into the queues of their nodes."""
@@ -245,7 +171,6 @@ class GraphRequest:
             owner, self._owner = self._owner, NOBODY
             self._entry.owner = NOBODY  # no cycle is left
             deliver(owner, self._entry)
-            self._signal.wake()
             self._graph.ended(self)
 
     def _cancel_open(self, *, frees: bool = False) -> bool:

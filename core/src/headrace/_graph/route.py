@@ -110,11 +110,6 @@ class Step:
         self.levels, self.timeout_ms = self.links.levels, self.links.timeout_ms
         self.runs_once = not self.levels and self.timeout_ms is None
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether a request always runs here exactly once, and then goes on at ``next``."""
-        return self.runs_once and not self.links.otherwise and not self.links.reposts
-
 
 class Route:
     """The nodes that take part when a request enters at one node.
@@ -125,10 +120,9 @@ class Route:
         joins: For each node with several predecessors, their number.
         sinks: The nodes without successors, in file order.
         parallel: The schedulers of branches that may run at the same time, also after a `Repost`.
-        is_plain: Whether every node runs exactly once, so that nothing is decided on the way.
-        is_chain: Whether the route is plain and each node hands its dict to the one next node.
-        hops: Name, `Step.make` and scheduler of the nodes after the first.
-        chain: For a chain, the second scheduler with the chain that follows it; else None.
+        is_walked: Whether a caller may take its request along: every node runs once, or with ``or`` perhaps not at all.
+        is_chain: Whether every node runs once and hands its dict to the one next node.
+        hops: Name, `Step.make` and scheduler of the nodes after the first; and for one with ``or`` its predecessor, else None.
     """
 
     def __init__(
@@ -175,12 +169,23 @@ class Route:
         sinks = (one for one in self.steps if not one.next)
         self.sinks = tuple(sorted(sinks, key=lambda one: one.index))
         self.parallel = tuple(schedulers[name] for name in _parallel(links, entry))
-        self.is_plain = all(one.is_plain and one.name not in lenient for one in self.steps)
-        self.is_chain = self.is_plain and all(
-            len(one.next) <= 1 and (one is self.start or one.links.map is None)
+        self.is_walked = all(one.runs_once and not one.links.reposts for one in self.steps)
+        self.is_chain = self.is_walked and all(
+            len(one.next) <= 1
+            and not one.links.otherwise
+            and one.name not in lenient
+            and (one is self.start or one.links.map is None)
             for one in self.steps
         )
-        self.hops = [(one.name, one.make, one.scheduler) for one in self.steps[1:]]
+        self.hops = [
+            (
+                one.name,
+                one.make,
+                one.scheduler,
+                before[one.name][0] if one.links.otherwise else None,
+            )
+            for one in self.steps[1:]
+        ]
 
     @cached_property
     def needs(self) -> tuple[str, ...]:

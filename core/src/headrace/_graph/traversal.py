@@ -166,8 +166,7 @@ class Traversal:
         step = finish(sinks, self.request)
         if step is None:
             return None
-        error = NoResultError(f"node {step.name!r} gave no 'result'", node=step.name)
-        return Failure(step, error, has_run=True)
+        return Failure(step, no_result(step), has_run=True)
 
     def forget(self) -> None:
         """Drop the dicts of the nodes: otherwise a future that the user keeps would keep all of them."""
@@ -206,6 +205,11 @@ def unable(step: Step, error: BaseException) -> ContractError:
     """Make the error of a request that cannot go on from a node, since its dict or a value raises."""
     what = f"the request cannot go on: {error_text(error)}"
     return caused(ContractError(what, node=step.name), error)
+
+
+def no_result(step: Step) -> NoResultError:
+    """Make the error of a request of which a last node gave no ``result``."""
+    return NoResultError(f"node {step.name!r} gave no 'result'", node=step.name)
 
 
 def finish(sinks: Sequence[tuple[Step, Request]], request: Request) -> Step | None:

@@ -305,7 +305,7 @@ class PipelinePlan:
         links: How each node is linked to the others, in file order.
         probes: The probes that are switched on.
         allow_import: Whether the configuration may import code.
-        warnings: The warnings that planning itself finds; see `headrace._plan.warnings` for all others.
+        warnings: The keys without effect.
     """
 
     nodes: dict[str, NodePlan]

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._config.sections import LINK_KEYS, LinkKeys, Sections
 from headrace._graph.route import KEPT, Each, Links, Pairs, closure, reached
-from headrace._plan.declared import OPTIONAL, Needs
+from headrace._plan.declared import OPTIONAL, RequiredKeys
 from headrace._plan.element import Element, NodePlan, doors, elements_run, nodes_named, place_of
 from headrace._plan.parameters import check_keys, written_key
-from headrace._plan.word import has_queue, needs_of, word_of
+from headrace._plan.word import has_queue, keys_required_by, word_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -123,36 +123,26 @@ class _Graph:
     def _map_text(self, name: str, text: str) -> dict[str, Pairs] | None:
         found: dict[str, Pairs] = {}
         at = 0
-        while at < len(text) or not found:
-            if (match := _PART.match(text, at)) is None:
-                self._no_map(name, "expected node[source:target,...]", text, at, len(text))
-                return None
-            pairs = []
-            start = match.start(2)
-            for piece in match[2].split(","):
-                pair = _PAIR.fullmatch(piece)
-                end = start + len(piece)
-                if pair is None:
-                    what = f"expected source:target, got {piece!r}"
-                    self._no_map(name, what, text, start, end)
-                    return None
-                pairs.append((pair[1], pair[2]))
-                start = end + 1
-            at = match.end()
-            if match[3] and at == len(text):
-                what = "there is nothing after the comma"
-                self._no_map(name, what, text, *match.span(3))
+        while True:
+            match = _PART.match(text, at)
+            pairs = match[2].split(",") if match is not None else []
+            wrong = next((one for one in pairs if _PAIR.fullmatch(one) is None), None)
+            if match is None or wrong is not None:
+                start = at if match is None else text.index(str(wrong), match.start(2))
+                span = (start, len(text) if wrong is None else start + len(wrong))
+                hint = 'For example: map = "a[result:data,color:color],b[result:mask]"'
+                place = {"text": text, "span": span} if text.strip() else {}
+                what = "expected node[source:target,...]"
+                self.wrong(name, "map", what, "syntax", hint=hint, **place)
                 return None
             if match[1] in found:
                 what = f"{match[1]!r} stands there twice"
                 self.wrong(name, "map", what, span=match.span(1), text=text)
-            found[match[1]] = found.get(match[1], ()) + tuple(pairs)
-        return found
-
-    def _no_map(self, name: str, what: str, text: str, *span: int) -> None:
-        hint = 'For example: map = "a[result:data,color:color],b[result:mask]"'
-        place = {"text": text, "span": span} if text.strip() else {}
-        self.wrong(name, "map", what, "syntax", hint=hint, **place)
+            new = ([part.strip() for part in one.split(":")] for one in pairs)
+            found[match[1]] = found.get(match[1], ()) + tuple((one, to) for one, to in new)
+            at = match.end()
+            if not match[3]:
+                return found
 
     def _each(self, name: str, keys: LinkKeys) -> Each | None:
         if keys.each is None:
@@ -160,11 +150,10 @@ class _Graph:
         if (match := _EACH.fullmatch(keys.each)) is None:
             self.wrong(name, "each", f"expected 'key' or 'key:target', got {keys.each!r}", "type")
             return None
-        if match[2] == "result":
-            self.wrong(name, "each", f"elements cannot go to 'result': {_WRITES_IT}")
-        if match[1] == "result":
+        if "result" in (match[1], match[2]):
             hint = "Write data: the result of the node before is the data of this one."
-            self.wrong(name, "each", f"there is no list under 'result': {_WRITES_IT}", hint=hint)
+            what = f"'result' is neither a list nor an element here: {_WRITES_IT}"
+            self.wrong(name, "each", what, hint=hint)
         return Each(name, match[1], match[2] or "data", keys.each_errors == "none")
 
     # Checking the keys of all nodes together.
@@ -320,12 +309,12 @@ class _Graph:
             if one.map is None or name in entered:
                 continue
             there = {*KEPT, *(target for pairs in one.map.values() for _, target in pairs)}
-            needs: Needs = {}
+            needs: RequiredKeys = {}
             for each in one.levels:
                 if each.source not in there:
                     needs.setdefault(each.source, "each")
                 there.add(each.target)
-            needs = {**needs_of(self.nodes[doors(self.nodes, name)[-1]].runs, {}), **needs}
+            needs = {**keys_required_by(self.nodes[doors(self.nodes, name)[-1]].runs, {}), **needs}
             for key in (key for key in needs if key not in there and key not in OPTIONAL):
                 what = f"{needs[key]} of node {name!r} reads {key!r}, and the map before it does not bring it"
                 source = next(iter(one.map))

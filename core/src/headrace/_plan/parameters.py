@@ -143,7 +143,6 @@ class Parameters:
         unresolved: How many texts and names of the node could not be understood. A key that no known
             backend has may belong to one of these, so it is reported only where it looks like a
             misspelt key of a node.
-        brought: How many elements come from definitions, and from parameters reflected in others.
         excused: How many branches of the node cannot be built here: any key may be an option of these.
         idle: Whether what is planned now is a branch that will not be built.
     """
@@ -157,7 +156,6 @@ class Parameters:
     overruled: dict[str, tuple[Found, list[str]]] = field(default_factory=dict)
     unresolved: int = 0
     excused: int = 0
-    brought: int = 0
     idle: bool = False
 
     def key(self, key: str) -> Found | None:
@@ -388,12 +386,8 @@ def _report_keys(
 
 
 def nearest_choice(detail: ErrorDetails) -> str | None:
-    """Give the choice of an option that is most like a text which is none of its choices; or None.
-
-    For a shape in place of a number, as torchpipe writes it, that is the first axis: 4 for ``4x3x224x224``.
-    """
+    """Return the choice of an option that is most like a text which is none of its choices; or None."""
     got, expected = detail["input"], detail.get("ctx", {}).get("expected")
     if detail["type"] not in ("literal_error", "enum") or not isinstance(got, str):
-        shape = re.match(r"([1-9]\d*)x\d", got) if detail["type"] == "int_parsing" else None
-        return shape and shape[1]
+        return None
     return nearest(got, re.findall(r"'([^']*)'", str(expected)))

@@ -6,13 +6,22 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from headrace._config.problems import Problems
+from headrace._config.problems import MAX_DEPTH, SUGGESTED, Problems, key_place
 from headrace._config.sections import NODE_KEYS, GlobalKeys, NodeKeys, Sections
 from headrace._expression.parser import read_expression
-from headrace._plan.declared import narrowed, no_batch
-from headrace._plan.element import Named, NodePlan, PipelinePlan, Source, elements_of
+from headrace._plan.declared import narrowed, no_batch, states_range, static_range
+from headrace._plan.element import (
+    DefinitionUse,
+    Element,
+    Named,
+    NodePlan,
+    PipelinePlan,
+    Source,
+    elements_of,
+    place_of,
+)
 from headrace._plan.links import plan_links
-from headrace._plan.options_reader import plan_policies, plan_probes
+from headrace._plan.options_reader import OptionsReader, hint_for, plan_policies, plan_probes
 from headrace._plan.parameters import (
     Parameters,
     check_keys,
@@ -21,23 +30,38 @@ from headrace._plan.parameters import (
     with_args_of,
     written_key,
 )
-from headrace._plan.planning import Scope, open_slot
-from headrace._plan.resolver import Resolver
+from headrace._plan.planning import (
+    Definition,
+    Planning,
+    Scope,
+    joined,
+    open_slot,
+    plain_value,
+    too_deep,
+    with_bracket,
+)
 from headrace._plan.word import (
+    Use,
     called,
+    check_arity,
+    check_prefixes,
     check_used,
     core_word,
     give_threads_to_instances,
+    joins,
+    way_through,
     way_to_called,
     why_not_callable,
     word_of,
 )
-from headrace._registry.registry import registry
+from headrace._registry.discovery import KNOWN_ELSEWHERE
+from headrace._registry.registry import Offer, registry
 from headrace.errors import ConfigError, PluginError, SetupError
 
 if TYPE_CHECKING:
+    from headrace._backend import Backend
     from headrace._expression.tree import Call
-    from headrace._plan.element import Element, NamedPlan
+    from headrace._plan.element import NamedPlan
 
 
 _INSTANCE, _FRONT = "Reflect[backend]", "Forward[node.{node_name}]"
@@ -50,8 +74,12 @@ _OF_A_DOOR = ("backend", "timeout_ms")
 """The keys that a second door to another node may have."""
 
 
-class Planner(Resolver):
-    """Plans the nodes of one configuration, each when it is first named, else in file order."""
+class Planner(Planning):
+    """Plans the nodes of one configuration, each when it is first named, else in file order.
+
+    It gives the names in expressions their meaning. A wrong name is reported where it stands, and its bracket is planned
+    all the same, to find other problems.
+    """
 
     def pipeline(self) -> PipelinePlan:
         """Plan everything."""
@@ -145,8 +173,7 @@ class Planner(Resolver):
 
     def by_itself(self, text: Any, source: Source) -> Element | None:
         """Plan an expression outside of any node: options and instances may be missing."""
-        call = None if self.too_large else self.read(text, source)
-        if call is None:
+        if (call := self.read(text, source)) is None:
             return None
         slot = open_slot(call)
         return self.plan(call, Scope(may_register=True, gets_name=True, slot=slot, lenient=True))
@@ -264,14 +291,10 @@ class Planner(Resolver):
 
     def _check_outermost(self, roots: list[Element], runs: Element | None) -> None:
         """Check that what may only stand outermost in a node, does; nothing in ``runs`` runs before it or after it."""
-        alone, inner = None, runs
-        while inner is not None and inner.named is None:
-            alone = inner
-            word = word_of(inner.cls)
-            first, last = (word._through(inner, place) for place in (0, -1))
-            inner = inner.children[0] if word._threaded else last if first is last else None
+        ways = [] if runs is None else [*zip(way_through(runs, 0), way_through(runs, -1))]  # noqa: B905
+        alone = [first for first, last in ways if first is last and first.named is None][-1:]
         for one in elements_of(roots):
-            if one.cls.outermost and one is not alone:
+            if one.cls.outermost and one not in alone:
                 what = f"{one.name} stands outermost in its node or nowhere: what it resumes runs through the node again"
                 hint = "Put what comes before or after it into a node of its own, linked by next."
                 self.add("word", what, one.call, hint=hint)
@@ -330,6 +353,223 @@ class Planner(Resolver):
             what = f"{text!r} is built in init and has a Repost, of which the graph cannot know"
             raise SetupError(what, hint="Write it in the configuration.")
         return element
+
+    # Names in expressions.
+
+    def plan(self, call: Call, scope: Scope) -> Element | None:
+        """Plan one element and all below it; None when something in it is wrong."""
+        if scope.depth > MAX_DEPTH:
+            self.add("nesting", f"nested more than {MAX_DEPTH} levels deep", call)
+            self.parameters.unresolved += 1
+            return None
+        if (named := self.named(call.name, scope)) is not None:
+            return self.reference(call, named, scope)
+        known = self.definitions.get(call.part, ())
+        defined = [d for d in known if call.plugin in (None, d.plugin)]
+        # A definition of the configuration with the name of a backend has been reported as an error: here it
+        # wins, so that its uses are not reported as ambiguous as well.
+        own = any(not d.distribution for d in defined)
+        backends = [] if own else registry.find(call.name, self.files)
+        # Before `Register(Upper)[Upper]` is done, its node means the backend by that name.
+        if not defined and not (backends and self.registers(call.name)) and self.refuse_cycle(call):
+            return None
+        if len(defined) == 1 and not backends:
+            return self._expand(call, defined[0], scope)
+        offers = [*defined, *backends]
+        if not offers:
+            self._unknown(call, scope)
+        cls = self.load(call, offers) if offers else None
+        if cls is None:
+            # The bracket of a misspelt word that takes names, as of `Forwrad[node.x]`, holds names: these
+            # are no backends that could be planned.
+            near = self._nearest(call, scope) if call.phases else None
+            self.plan_all(call.children[core_word(near or "")._names :], scope)
+            return None
+        return self._backend(call, backends[0], cls, scope)
+
+    # Expressions of the configuration.
+
+    def read(self, text: Any, source: Source) -> Call | None:
+        """Parse an expression and replace its placeholders; None when it is wrong, which is reported."""
+        call = self._parsed(text, source)
+        self.parameters.unresolved += call is None
+        if call is None or call.prefix is None:
+            return call
+        message = "nobody understands the prefix of the outermost name"
+        hint = "A prefix belongs to a child in [ ]."
+        self.add("prefix", message, call, span=call.prefix.span, hint=hint)
+        return call.replace(prefix=None)
+
+    def _parsed(self, text: Any, source: Source) -> Call | None:
+        node, file, path = self.known_node, source.file, source.path
+        if not isinstance(text, str):
+            key = path.rpartition(".")[2]
+            place = key_place(file, path, key, text)
+            self.problems.add("type", f"{key} takes an expression, written as a text", **place)
+            return None
+        try:
+            call = read_expression(text, node_name=node, environ=os.environ, source=source)
+        except ConfigError as error:
+            self.problems.extend(error.problems, file=file, path=path)
+            return None
+        if (deep := too_deep(call, joins)) is None:
+            return call
+        self.add("nesting", f"nested more than {MAX_DEPTH} levels deep", deep)
+        return None
+
+    def planned(self, text: Any, source: Source, scope: Scope) -> Element | None:
+        """Parse an expression and plan it; None when something in it is wrong."""
+        call = self.read(text, source)
+        return None if call is None else self.plan(call, scope)
+
+    def check_called(self, element: Element) -> None:
+        """Check that the element through which a node or the pipeline is called can be called."""
+        bare = "needs what it depends on" if called(element).is_bare else None
+        if (why := why_not_callable(element) or bare) is not None:
+            message = f"{element.name} {why} and cannot be called"
+            self.add("not_callable", message, element.call)
+
+    # Names of instances.
+
+    def reference(self, call: Call, named: Named, scope: Scope) -> Element | None:
+        """Plan a name that stands for an instance, perhaps with its dependency in a bracket."""
+        named.used = True
+        target, children = named.element, call.children
+        before = len(self.problems)
+        self._check_named(call, named)
+        if target is None:
+            self.plan_all(children, scope)
+            return None
+        element = Element(
+            call.name, call, target.offer, target.cls, named=named, range=target.range
+        )
+        if not children:
+            if target.is_bare and not (scope.gets_name or call is scope.slot):
+                message = f"{call.name!r} needs what it depends on: {call.name}[...]"
+                self.add("dependency", message, call)
+        elif not target.is_bare or len(children) != 1:
+            if target.is_bare:
+                self.add("arity", f"{call.name!r} depends on one child", call)
+            elif not self.refuse_bracket(call):
+                message = f"{call.name!r} is an instance here and takes nothing in brackets"
+                hint = "Only an instance of a class with forward_with_dep, built without one, does."
+                self.add("arity", message, call, hint=hint)
+            self.plan_all(children, scope)
+        else:
+            if (child := self.plan(children[0], scope.within(parent=target.cls))) is None:
+                return None
+            element.phases = [[child]]
+            if not states_range(target.cls):
+                element.range = child.range
+        word_of(target.cls)._check(Use(self, element, scope, call.phases))
+        return element if len(self.problems) == before else None
+
+    def _check_named(self, call: Call, named: Named) -> None:
+        if len(call.args):
+            what = f"{call.name!r} is an instance here and takes no args"
+            self.add("args", what, call, hint="Write them where it is built.")
+        if named.depth > MAX_DEPTH:
+            self.add("nesting", f"calls nested more than {MAX_DEPTH} names deep", call)
+
+    # Names of definitions.
+
+    def _expand(self, call: Call, definition: Definition, scope: Scope) -> Element | None:
+        """Plan the text of a definition: args in it are defaults, the bracket goes to its open slot."""
+        expanding = call.source.expanding
+        if definition.name in expanding:
+            self._report_definition_cycle(call, expanding[expanding.index(definition.name) :])
+            return None
+        if call.args.positional:
+            message = f"{call.name!r} is a definition and takes no positional args"
+            hint = "Write key=value: it goes to every backend of the definition that has the key."
+            self.add("args", message, call, 0, hint=hint)
+        use = DefinitionUse(call, {key: plain_value(value) for key, value in call.args.named})
+        inside, uses = (*expanding, definition.name), (*call.source.uses, use)
+        source = replace(definition.source, origin="definition", expanding=inside, uses=uses)
+        if (tree := self.read(definition.path, source)) is None:
+            self.plan_all(call.children, scope)
+            return None
+        slot = scope.slot
+        if call.phases:
+            tree = with_bracket(tree, call.phases)
+        elif call is slot:
+            slot = open_slot(tree)
+        unknown = self.parameters.unresolved + self.parameters.excused
+        inner = scope.within(gets_name=scope.gets_name, parent=scope.parent, slot=slot)
+        element = self.plan(tree, inner)
+        if self.parameters.unresolved + self.parameters.excused == unknown:
+            self._report_unused(call, use)
+        if element is not None:
+            element.definition = call.name
+        return None if call.args.positional else element
+
+    def _report_definition_cycle(self, call: Call, chain: tuple[str, ...]) -> None:
+        """Report a definition that uses itself, once per cycle."""
+        self.parameters.unresolved += 1
+        if frozenset(chain) not in self.cycles:
+            self.cycles.add(frozenset(chain))
+            shown = " uses ".join((*chain, call.part))
+            self.add("cycle", f"the definition {call.part!r} uses itself: {shown}", call)
+
+    def _report_unused(self, call: Call, use: DefinitionUse) -> None:
+        for key in (key for key in use.values if key not in use.used):
+            message = f"no backend of the definition {call.name!r} has an option {key!r}"
+            near = self.problems.nearest(key, use.asked)
+            hint = hint_for(key, sorted(use.asked))
+            self.add("unknown_option", message, call, key, suggestion=near, hint=hint)
+
+    # Names of backends.
+
+    def _backend(
+        self, call: Call, offer: Offer, cls: type[Backend], scope: Scope
+    ) -> Element | None:
+        word = word_of(cls)
+        args_only = word._registers_names  # a node's key `name` is meant for its backends
+        reader = OptionsReader(call, cls.Options, self, offer.plugin, scope.lenient, args_only)
+        options, origins = reader.read()
+        element = Element(call.name, call, offer, cls, options, origins, frames=scope.frames)
+        phases = call.phases
+        if word._joins:
+            phases = joined(phases, lambda one: joins(one) and not self.named(one.name, scope))
+        use = Use(self, element, scope, phases)
+        good = check_arity(use) and all(map(use.is_name, use.children[: word._names]))
+        check_prefixes(use)
+        wrong = options is None and not scope.lenient
+        if not good or (wrong and word._registers_names):
+            if word._registers_names and not scope.lenient:
+                keys = self.parameters.keys
+                self.register_wrong(self.node, 0 if keys is None else keys.instance_num)
+            self.plan_all(use.children[word._names :], scope)
+            return None
+        planned = word._plan(use) if phases else element
+        if planned is not element or wrong:
+            return None if wrong else planned
+        try:
+            element.range = static_range(element)
+        except ValueError as error:
+            self.add("range", f"{element.name}: {error}", element.call)
+            return None
+        before = len(self.problems)
+        word._check(use)
+        return element if len(self.problems) == before else None
+
+    def _unknown(self, call: Call, scope: Scope) -> None:
+        """Report an unknown name, whose options may be any."""
+        self.parameters.unresolved += 1
+        if self.all_names:
+            near = self._nearest(call, scope)
+            problem = registry.unknown(call.name, [near] if near else [])
+            self.problems.extend([replace(problem, **place_of(call))])
+
+    def _nearest(self, call: Call, scope: Scope) -> str | None:
+        """Return the known name that is most like an unknown one."""
+        if len(self.problems) >= SUGGESTED:
+            return None  # after so many problems the names are not even listed, which takes time
+        local = [name for frame in scope.frames for name in frame]
+        here = [*self.registered, *self.definitions, *registry.names(self.files)]
+        near = self.problems.nearest(call.part, [*local, *here, *KNOWN_ELSEWHERE])
+        ways = [f"{offer.plugin}:{near}" for offer in registry.find(near or "", self.files)]
+        return (self.problems.nearest(call.name, ways) if call.plugin else None) or near
 
 
 def _parsed_quietly(text: Any, node: str) -> list[Call]:

@@ -26,10 +26,6 @@ if TYPE_CHECKING:
     from headrace._plan.parameters import Parameters
 
 
-MAX_ELEMENTS = 10_000
-"""How many elements an expression may become through definitions and parameters."""
-
-
 Phases = tuple[tuple[Call, ...], ...]
 """The content of a bracket, by phase."""
 
@@ -126,7 +122,6 @@ class Planning(ABC):
         nodes: The nodes that are planned.
         all_parameters: By node, the keys of those whose planning has begun, finished or not; and of the front.
         excused: The problems for which a `Fallback` goes on to another branch.
-        too_large: Whether definitions or parameters have brought more than `MAX_ELEMENTS`.
         _entered: The keys of the nodes that are being planned; each but the first was named by the one before.
         _unfinished: The nodes whose planning has begun and not ended: one that names one of them needs itself.
         _homes: For each name that will be registered, the node that registers it; ``x.`` stands for ``x.0``,
@@ -144,7 +139,6 @@ class Planning(ABC):
     nodes: dict[str, NodePlan] = field(default_factory=dict)
     all_parameters: dict[str, Parameters] = field(default_factory=dict)
     excused: Problems = field(default_factory=Problems)
-    too_large: bool = False
     _entered: list[Parameters] = field(default_factory=list)
     _unfinished: list[str] = field(default_factory=list)
     _homes: dict[str, str] = field(default_factory=dict)

@@ -15,23 +15,22 @@ from pydantic import BaseModel
 import headrace
 from headrace import plan as public
 from headrace._checked import largest_size
+from headrace._config.problems import with_lines
 from headrace._options import keys_of
 from headrace._plan.declared import narrowed
 from headrace._plan.element import doors, elements_of
-from headrace._plan.warnings import warnings_about
-from headrace._plan.word import owns_thread, word_of
+from headrace._plan.word import called, owns_thread, word_of
 from headrace._portable import error_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from headrace._backend import Backend
-    from headrace._config.sections import Sections
     from headrace._graph.route import Links, Pairs
     from headrace._plan.element import Element, NodePlan, PipelinePlan
 
 
-def public_plan(plan: PipelinePlan, shape: Sections) -> public.Plan:
+def public_plan(plan: PipelinePlan) -> public.Plan:
     """Return the public plan of a configuration without problems."""
     nodes, front = plan.nodes.values(), plan.entrypoint
     policies = [one for node in nodes for one in (node.batch_policy, node.dispatch_policy)]
@@ -40,7 +39,7 @@ def public_plan(plan: PipelinePlan, shape: Sections) -> public.Plan:
         headrace=headrace.__version__,
         threads=plan.threads,
         asks_for=asked_for(_written(plan), {("headrace", headrace.__version__), *brought}),
-        warnings=tuple(warnings_about(plan, shape)),
+        warnings=with_lines(plan.warnings),
         nodes={name: _node(plan, plan.nodes[name]) for name in plan.order},
         probes=tuple(probe.text for probe in plan.probes),
         entrypoint=None if front is None else public_element(front),
@@ -83,7 +82,9 @@ def _node(plan: PipelinePlan, node: NodePlan) -> public.Node:
         keys={key: _value(getattr(keys, key), origin) for key, origin in node.origins.items()},
         processes=_processes(node),
         picked_by=door.batch_policy.cls.__name__ if door.batch_policy.cls.picks else None,
-        **{key: public_element(one) for key, one in _trees(node).items()},
+        backend_unused=all(one.parameter != "backend" for one in elements_of(node.roots)),
+        bypassed=called(node.entrypoint).name if node.bypassed else None,
+        **{key: public_element(one) for key, one in trees_of(node).items()},
     )
 
 
@@ -119,7 +120,7 @@ def _processes(node: NodePlan) -> public.Processes | None:
     return public.Processes(sum(times[one] for one in outer), dict(loads)) if outer else None
 
 
-def _trees(node: NodePlan) -> dict[str, Element]:
+def trees_of(node: NodePlan) -> dict[str, Element]:
     """Return the tree of a node, and those of what is written around its backend."""
     trees = {"tree": node.backend or node.entrypoint, "init": node.init}
     if node.keys.node_entrypoint is not None and node.entrypoint is not trees["tree"]:
@@ -183,7 +184,7 @@ def plain(value: Any) -> Any:
 
 def described_trees(node: NodePlan, built: Mapping[Element, Backend]) -> dict[str, Any]:
     """Return the trees of a node that is built; see `described`."""
-    return {key: described(one, built) for key, one in _trees(node).items()}
+    return {key: described(one, built) for key, one in trees_of(node).items()}
 
 
 def described(element: Element, built: Mapping[Element, Backend]) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import string
 from collections.abc import Callable, Generator, Iterator, Mapping
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any
@@ -75,8 +74,7 @@ def _check_class(cls: type[Any]) -> None:
             is of a wrong kind. The error names the class and all of its faults.
     """
     try:
-        wrong = [*_wrong_methods(cls), *_wrong_functions(cls)]
-        wrong += [*_wrong_declarations(cls), *_wrong_flags(cls)]
+        wrong = [*_wrong_methods(cls), *_wrong_functions(cls), *_wrong_declarations(cls)]
     except Exception as error:  # noqa: BLE001 - a descriptor or a metaclass of the author's may raise
         wrong = [f"looking at its attributes raised {error_text(error)}"]
     if wrong:
@@ -134,14 +132,7 @@ def _wrong_declarations(cls: type[Any]) -> Iterator[str]:
     if not (isinstance(options, type) and issubclass(options, Options)):
         yield f"Options is {shown(options)}, no subclass of headrace.Options"
         options = Options
-    for name, usual in (("reads", "data"), ("writes", "result")):
-        keys = getattr(cls, name, ())
-        if not (isinstance(keys, property) or _is_typed_dict(keys) or _are_texts(keys)):
-            example = keys if isinstance(keys, str) else usual
-            yield f'{name} is {shown(keys)}, not a tuple of keys: write {name} = ("{example}",)'
-        for key in keys if _are_texts(keys) else ():
-            if key[0] + key[-1] == "{}" and key[1:-1] not in options.model_fields:
-                yield f"{name} has {key}, and there is no option {key[1:-1]!r}"
+    yield from _wrong_keys(cls, options)
     if not _are_texts(getattr(cls, "prefixes", ())):
         yield f'prefixes is {shown(cls.prefixes)}, not a tuple of texts like ("or", "key=")'
     if not _is_arity(getattr(cls, "takes", 0)):
@@ -150,20 +141,21 @@ def _wrong_declarations(cls: type[Any]) -> Iterator[str]:
         yield f"phases is {shown(cls.phases)}, not a number of at least 1"
     if wrong := range_problem(getattr(cls, "min", 1), getattr(cls, "max", None)):
         yield wrong
+    yield from _wrong_place(cls)
 
 
-def _wrong_flags(cls: type[Any]) -> Iterator[str]:
-    for name in ("not_callable", "waits_while"):
-        if not isinstance(text := getattr(cls, name, None), (str, type(None))):
-            yield f"{name} is {shown(text)}, neither a text nor None"
-    options, waits = getattr(cls, "Options", Options), getattr(cls, "waits_while", None)
-    for _, key, _, _ in string.Formatter().parse(waits) if isinstance(waits, str) else ():
-        if key is not None and key not in options.model_fields:
-            yield f"waits_while has {{{key}}}, and there is no option {key!r}"
-    for name in ("owns_thread", "rerun", "builds_elsewhere", "uses_pipeline", "outermost"):
-        flag = getattr(cls, name, False)
-        if not isinstance(flag, (bool, property)):
-            yield f"{name} is {shown(flag)}, not True or False"
+def _wrong_keys(cls: type[Any], options: type[Options]) -> Iterator[str]:
+    for name, usual in (("reads", "data"), ("writes", "result")):
+        keys = getattr(cls, name, ())
+        if not (isinstance(keys, property) or _is_typed_dict(keys) or _are_texts(keys)):
+            example = keys if isinstance(keys, str) else usual
+            yield f'{name} is {shown(keys)}, not a tuple of keys: write {name} = ("{example}",)'
+        for key in keys if _are_texts(keys) else ():
+            if key[0] + key[-1] == "{}" and key[1:-1] not in options.model_fields:
+                yield f"{name} has {key}, and there is no option {key[1:-1]!r}"
+
+
+def _wrong_place(cls: type[Any]) -> Iterator[str]:
     elsewhere = getattr(cls, "builds_elsewhere", False) is True
     if elsewhere and getattr(cls, "takes", 0) == 0:
         yield "builds_elsewhere is True and it takes no children: write takes = 1"

@@ -19,17 +19,17 @@ plugin is one of:
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import pkgutil
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import headrace
 from headrace._portable import error_text
-from headrace._registry import names_elsewhere
-from headrace._registry.words_of_core import BACKENDS
 from headrace.errors import MissingDependencyError, PluginError, PluginLoadError
 
 if TYPE_CHECKING:
@@ -126,38 +126,28 @@ def discover() -> list[Plugin]:
     Of a distribution that is no plugin only ``entry_points.txt`` is read; of a plugin the head of its
     metadata as well.
     """
-    from importlib.metadata import entry_points
-
-    broken: list[Plugin] = []
-    try:
-        every = entry_points()
-        points = [point for group in _GROUPS for point in every.select(group=group)]
-        points = [point for point in points if not _is_of_core(point)]
-    except Exception:  # noqa: BLE001 - the file of one distribution is broken: read each by itself
-        points = [*_one_by_one(broken)]
-    by_source: dict[int, list[EntryPoint]] = {}
-    for point in points:
-        by_source.setdefault(id(point.dist), []).append(point)
-    return sorted([*map(_plugin, by_source.values()), *broken], key=lambda one: one.distribution)
-
-
-def _one_by_one(broken: list[Plugin]) -> Iterator[EntryPoint]:
-    """Return our entry points of every distribution; add plugins that cannot be read to ``broken``."""
     from importlib.metadata import distributions
 
-    seen = {""}
+    found: dict[str, Plugin] = {}
     for dist in distributions():
-        plugin = Plugin("", "", "unknown", "", {}, _hooks_of(()))
         try:
-            plugin = _named(plugin, dist)
-            # The first distribution of a name on the path hides others.
-            if plugin.plugin not in seen:
-                points = (point for point in dist.entry_points if point.group in _GROUPS)
-                yield from (point for point in points if not _is_of_core(point))
+            points = [one for one in dist.entry_points if one.group in _GROUPS]
+            points = [one for one in points if not _is_of_core(one)]
+            plugin = _plugin(points, dist) if points else None
         except Exception as error:  # noqa: BLE001 - its metadata may be no text, or hold no entry points
-            if any(map(_OURS.match, plugin.requires)):
-                broken.append(plugin._refused("broken", f"its metadata cannot be read: {error}"))
-        seen.add(plugin.plugin)
+            plugin = _unreadable(dist, error)
+        if plugin is not None:  # the first distribution of a name on the path hides others
+            found.setdefault(plugin.plugin, plugin)
+    return sorted(found.values(), key=lambda one: one.distribution)
+
+
+def _unreadable(dist: Distribution, error: Exception) -> Plugin | None:
+    """Return a plugin whose entry points cannot be read; None where nothing says that it is one."""
+    with suppress(Exception):
+        plugin = _named(Plugin("", "", "unknown", "", {}, _hooks_of(())), dist)
+        if any(map(_OURS.match, plugin.requires)):
+            return plugin._refused("broken", f"its metadata cannot be read: {error}")
+    return None
 
 
 def _is_of_core(point: EntryPoint) -> bool:
@@ -165,7 +155,7 @@ def _is_of_core(point: EntryPoint) -> bool:
     return point.value.startswith("headrace.words.")
 
 
-def _plugin(points: list[EntryPoint]) -> Plugin:
+def _plugin(points: list[EntryPoint], dist: Distribution) -> Plugin:
     """Read the metadata of one distribution, and call its hooks if it can be used."""
     paths = [(point, _BLANKS_AND_EXTRAS.sub("", point.value)) for point in points]
     name = paths[0][1].partition(":")[0].partition(".")[0]  # until the metadata tell the true name
@@ -173,7 +163,7 @@ def _plugin(points: list[EntryPoint]) -> Plugin:
     backends = dict(offered)
     plugin = Plugin(qualifier(name), name, "unknown", "", backends, _hooks_of(()))
     try:
-        plugin = _named(plugin, points[0].dist)
+        plugin = _named(plugin, dist)
         plugin = _compared(plugin)
         for name, path in offered:
             _add(backends, "backend", name, path)
@@ -200,12 +190,12 @@ def _add(table: dict[str, str], noun: str, name: str, path: str) -> None:
         raise ValueError(f"it offers the {noun} {name!r} twice")
 
 
-def _named(plugin: Plugin, dist: Distribution | None) -> Plugin:
+def _named(plugin: Plugin, dist: Distribution) -> Plugin:
     """Read name, version and requirements, but not the description after them, which may be long."""
     from email.parser import HeaderParser
 
     names = ("METADATA", "PKG-INFO", "")
-    text = next(filter(None, map(dist.read_text, names)), "") if dist is not None else ""
+    text = next(filter(None, map(dist.read_text, names)), "")
     head = HeaderParser().parsestr(re.split(r"\r?\n\r?\n", text, maxsplit=1)[0])
     name = head["Name"] or plugin.distribution
     return replace(
@@ -213,7 +203,7 @@ def _named(plugin: Plugin, dist: Distribution | None) -> Plugin:
         plugin=qualifier(name),
         distribution=name,
         version=head["Version"] or plugin.version,
-        requires=tuple(head.get_all("Requires-Dist") or (dist and dist.requires) or ()),
+        requires=tuple(head.get_all("Requires-Dist") or dist.requires or ()),
     )
 
 
@@ -342,7 +332,14 @@ def load_backend(name: str, path: str, distribution: str) -> type[headrace.Backe
 
 # The names of core, and well-known names of other distributions.
 
-CORE_BACKENDS = BACKENDS
+
+def _table(name: str) -> dict[str, Any]:
+    """Read a table that a script of the same name has made."""
+    table: dict[str, Any] = json.loads(pkgutil.get_data(__name__, f"{name}.json") or "{}")
+    return table
+
+
+CORE_BACKENDS: dict[str, str] = _table("words_of_core")
 """The import paths of core's backends, by name."""
 
 _POLICIES = {
@@ -356,9 +353,8 @@ _HOOKS_OF_CORE = {**_hooks_of(()), **_POLICIES}
 CORE = Plugin("headrace", "headrace", headrace.__version__, "", CORE_BACKENDS, _HOOKS_OF_CORE)
 """Core itself, as if it were a plugin."""
 
-KNOWN_ELSEWHERE, KNOWN_PROBES, KNOWN_POLICIES = (
-    {name: by for by, names in table.items() for name in names.split()}
-    for table in (names_elsewhere.BACKENDS, names_elsewhere.PROBES, names_elsewhere.POLICIES)
+KNOWN_ELSEWHERE, KNOWN_PROBES, KNOWN_POLICIES = map(
+    _table("names_elsewhere").__getitem__, ("backends", "probes", "policies")
 )
 """The distribution to install for each backend, probe and policy of the plugins of Headrace's repository, by name."""
 
@@ -377,10 +373,11 @@ def after_move(name: str) -> str:
 
 def how_to_install(distribution: str) -> str:
     """Say how to install a distribution of `KNOWN_ELSEWHERE`, also from a clone of the repository."""
-    here = f"in a clone of Headrace: pip install {folder_of(distribution)}"
-    return f"Install it: pip install {distribution}, or {here}"
+    return f"Install it: pip install {distribution}, or {in_a_clone(distribution)}"
 
 
-def folder_of(distribution: str) -> str:
-    """Return the folder of a distribution of `KNOWN_ELSEWHERE` in the repository, as pip takes it."""
-    return f"./plugins/{qualifier(distribution)}"
+def in_a_clone(distribution: str) -> str:
+    """Say how to install a distribution from a clone of the repository, with those of it that it needs."""
+    return (
+        f"in a clone of Headrace, after ./dev wheels: pip install --find-links dist {distribution}"
+    )

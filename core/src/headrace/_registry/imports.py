@@ -26,7 +26,6 @@ from headrace._registry.registry import Files, registry
 from headrace.errors import PluginLoadError
 
 _YES = ("1", "true", "yes", "on")
-_NO = ("0", "false", "no", "off", "")
 
 _files: dict[Path, tuple[str, dict[str, type[Any]]]] = {}
 """By file: the digest of the version that was run, and the classes that it has registered."""
@@ -76,13 +75,8 @@ def refused(*, allow_import: bool) -> str | None:
     if not allow_import:
         return "allow_import=False or --no-import refuses it"
     value = os.environ.get("HEADRACE_IMPORT", "yes")
-    word = value.strip().lower()
-    if word in _YES:
-        return None
-    if word in _NO:
-        return f"HEADRACE_IMPORT={value} refuses it"
-    known = f"yes is {', '.join(_YES)}, no is {', '.join(_NO[:-1])}"
-    return f"HEADRACE_IMPORT={value!r} is not known to mean yes, so it is refused ({known})"
+    allowed = value.strip().lower() in _YES
+    return None if allowed else f"HEADRACE_IMPORT={value} refuses it (yes is {', '.join(_YES)})"
 
 
 def _import_module(name: str) -> None:

@@ -22,8 +22,8 @@ from headrace._registry.discovery import (
     Plugin,
     after_move,
     discover,
-    folder_of,
     how_to_install,
+    in_a_clone,
     load,
     load_backend,
 )
@@ -58,11 +58,6 @@ class Offer:
     version: str = ""
     path: str = ""
     cls: type[Any] | None = field(default=None, repr=False)
-
-    @property
-    def is_loaded(self) -> bool:
-        """Whether the module of the class is imported already."""
-        return self.cls is not None or self.path.partition(":")[0] in sys.modules
 
     def load(self, noun: str = "backend") -> type[Any]:
         """Return the class, and import it if need be; it raises as `headrace.plugins.Plugin.backend` does.
@@ -247,8 +242,8 @@ class Registry:
         if brings is not None and brings not in {one.distribution for one in plugins}:
             if part in MOVED:
                 what = f"{name!r} moved to {brings}: pip install {brings}"
-                here = f"In a clone of Headrace: pip install {folder_of(brings)}"
-                return Problem("missing_plugin", what, hint=here)
+                here = in_a_clone(brings)
+                return Problem("missing_plugin", what, hint=here[0].upper() + here[1:])
             what = f"{name!r} comes with {brings}, which is not installed"
             return Problem("missing_plugin", what, hint=how_to_install(brings))
         names = [*known]

@@ -204,8 +204,8 @@ class Instance(Counts):
         since: When the instance was made, on the clock of `time.perf_counter`.
         limit: The backend whose own range sets ``max``, and that max; None where the node's keys set it.
         limits: The keys under which its batches are cut and filled up; set by its node.
-        liveness: Tells whether the backend is lost, or away until it is started again.
-        away: Whether the node keeps the instance from the free ones, since its backend is away.
+        liveness: Tells whether the backend is lost, or what it computes with is away.
+        away: Whether the node keeps the instance from the free ones until what is away is back.
         adopted: The entry of a request that its caller runs here, once a backend has asked something for it; else None.
         retired: Wakes the thread that closes the instance after its last batch; None while in service.
     """
@@ -258,11 +258,6 @@ class Instance(Counts):
         return self.holder is not None
 
     @property
-    def full(self) -> bool:
-        """Whether no further entry fits into the batch that the instance is to run."""
-        return self.max is not None and self.running_weight >= self.max
-
-    @property
     def batches(self) -> int:
         """How many batches have been started."""
         return self.unqueued + self.queued
@@ -274,8 +269,13 @@ class Instance(Counts):
 
     @property
     def serves(self) -> bool:
-        """Whether the backend is neither lost nor away."""
-        return not (self.liveness.lost or self.liveness.restarting)
+        """Whether the instance is given batches: it is not lost, and does not pause."""
+        return not (self.liveness.lost or self.liveness.pauses)
+
+    @property
+    def ready(self) -> bool:
+        """Whether the instance can run batches, and all that it computes with is there."""
+        return self.living and not self.liveness.parts_away
 
     def timed(self, duration_s: float) -> None:
         """Take note of the duration of one batch."""

@@ -41,7 +41,7 @@ from headrace._scheduling.instance import Counts
 from headrace._scheduling.pending import Pending
 from headrace._scheduling.queue import NodeQuota, RequestQueue
 from headrace._scheduling.refusals import cancelled, overloaded, unfit
-from headrace._scheduling.threads import Signal, Watchers, sections
+from headrace._scheduling.threads import Signal, Watchers, reentrant, sections
 from headrace.errors import ClosedError, InstanceLostError, code_of
 
 if TYPE_CHECKING:
@@ -206,8 +206,7 @@ class Node:
         self.notifying: list[None] = []
         self.queue = RequestQueue(self.evict, self.afterwards)
         self.outside: OrderedDict[Entry, None] = OrderedDict()
-        sheds = limits.queue_full == "shed_oldest"
-        self.quota = NodeQuota(self.outside, self.move_up, sheds=sheds)
+        self.quota = NodeQuota(self.outside, self.move_up)
         self.pending = Pending(self)
         self.must_have_result = True
         self.refusing: ClosedError | None = None
@@ -219,7 +218,6 @@ class Node:
         self.special = not ONE_AT_A_TIME
         (self.free if self.special else self.idle).extend(instances)
         self.measure(instances)
-        self.watch()
 
     # Requests come in.
 
@@ -231,11 +229,7 @@ class Node:
     @property
     def full(self) -> bool:
         """Whether `bounded` has reached ``queue_size``."""
-        queue = self.queue  # as `bounded`, without its call
-        return (
-            queue.count - queue.counted_elsewhere + len(self.quota.waiting)
-            >= self.limits.queue_size
-        )
+        return self.bounded >= self.limits.queue_size
 
     def enter(
         self, entries: Iterable[Entry], refused: BaseException | None, *, internal: bool
@@ -418,7 +412,7 @@ class Node:
         if instance.adopted is not None:
             self.pending.left(instance)
         if instance.retired is None:
-            instance.away = bool(instance.liveness.restarting)
+            instance.away = instance.liveness.pauses
             if instance.liveness.lost:
                 self.lose(instance)
                 return
@@ -461,12 +455,15 @@ class Node:
         return InstanceLostError(why, node=self.name, hint=hint)
 
     def watch(self) -> None:
-        """Hear of the instances in service whose backend is away, or lost."""
+        """Hear of the instances in service whose backend is away, or lost; some may be already."""
         for instance in self.instances:
-            instance.liveness.changed = partial(self._look_at, instance)
             instance.liveness.node = self
-            instance.away = False
+            instance.liveness.changed = partial(self._look_at, instance)
+            instance.away = instance.liveness.pauses
+            if not instance.ready:
+                self.afterwards.append(instance.liveness.changed)
 
+    @reentrant()
     def _look_at(self, instance: Instance) -> None:
         """Take an instance out of service, or back into it, after its `Liveness` has changed. Takes the section."""
         with self.section:
@@ -483,8 +480,8 @@ class Node:
     @property
     def is_usual(self) -> bool:
         """Whether callers may take instances without the lock."""
-        serves = all(one.serves for one in self.instances)
-        return ONE_AT_A_TIME and serves and not self.retiring and self.refusing is None
+        serve = all(one.serves for one in self.instances)
+        return ONE_AT_A_TIME and serve and not self.retiring and self.refusing is None
 
     # The end.
 

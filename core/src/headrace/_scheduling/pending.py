@@ -27,6 +27,7 @@ from headrace._scheduling.entry import (
     refuses_change,
 )
 from headrace._scheduling.parts import parts_of
+from headrace._scheduling.queue import RequestQuota
 from headrace._scheduling.refusals import unfit
 from headrace._scheduling.threads import helpers, reentrant
 from headrace.errors import ContractError, InputError, InstanceLostError, code_of
@@ -155,7 +156,7 @@ class Pending:
         else:
             entry.state = PENDED
             self.open[entry] = None
-            held.quota = entry.quota or node.quota.of_one()
+            held.quota = entry.quota or RequestQuota(node.quota, entered=True)
             held.quota.began(entry, node.evict)
             if held.asked is not None:
                 node.afterwards.append(held.asked)
@@ -377,6 +378,16 @@ class Keeping:
             return bool(entry.state == DONE)
         # An item that a container has made is none of the scheduler's; else the request has ended.
         return not held_here(node) and all(one.holder is not request for one in node.every)
+
+    def away(self, *, takes_batches: bool = False) -> None:
+        """Say that what the backend computes with is away: see `headrace.InitContext`."""
+        if self._backend._liveness is not None:
+            self._backend._liveness.away(self, takes_batches=takes_batches)
+
+    def back(self) -> None:
+        """Say that it is there again: see `headrace.InitContext`."""
+        if self._backend._liveness is not None:
+            self._backend._liveness.back(self)
 
     def alongside(self, cls: type) -> list[tuple[Request, Any]]:
         """Return what other instances of the node run, each with what ``cls.enter`` returned: see `headrace.InitContext`."""

@@ -262,7 +262,9 @@ class Model:
             self._switch(old, new, keep=False)
             return new.number
 
-    def unload(self, number: str | None = None, reason: str = "unloaded") -> None:
+    def unload(
+        self, number: str | None = None, reason: str = "unloaded", *, deleted: bool = False
+    ) -> None:
         """Refuse requests, let the others end, and close: all versions, or the one; `load` makes it ready again."""
         with self._operation():
             chosen = [*self.versions.values()] if number is None else [self.chosen(number)]
@@ -270,6 +272,7 @@ class Model:
                 for version in chosen:
                     fresh = Version(self.name, version.number, version.source).like(version)
                     fresh.reason, fresh.last_use = reason, version.last_use
+                    fresh.deleted = deleted
                     version.on_demand = False
                     self._put(fresh)
             for version in chosen:

@@ -190,12 +190,13 @@ class Version:
         return any(stamp(path) != before for path, before in self.seen.items())
 
     def status(self, now: float) -> dict[str, Any]:
-        """Return state, device, seconds since the last request, and reason, as plain data."""
+        """Return state, device, seconds since the last request, reason, and whether its file is gone, as plain data."""
         return {
             "state": self.state,
             "device": self.device,
             "last_use_s": None if self.last_use is None else now - self.last_use,
             "reason": self.reason,
+            "deleted": self.deleted,
             "retry_after_s": max(0.0, self.retry_at - now) if self.state == "failed" else None,
         }
 

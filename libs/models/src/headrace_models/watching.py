@@ -158,8 +158,7 @@ class Watching:
         model, path = self._models._models[version.name], version.source.path
         if path is not None and not path.exists():
             if not version.deleted:
-                model.unload(version.number, f"{path} was deleted")
-                model.versions[version.number].deleted = True
+                model.unload(version.number, f"{path} was deleted", deleted=True)
             return
         if version.state not in {"ready", "failed"} and not version.deleted:
             return

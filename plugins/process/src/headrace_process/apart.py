@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace import InitContext
-    from headrace.isolation import Place, Restarts, RunningBatch
+    from headrace.isolation import ChildPlan, Place, Restarts, RunningBatch
     from headrace.keys import Request
     from headrace_process.exchange import Outcomes
 
@@ -32,11 +32,22 @@ class Apart(Isolated):
         cpus: The processors that what is started may use; None for all.
         same_clock: Whether ``time.monotonic()`` is the same there: only then runs of backends in X can be reported.
         kill_after_s: How long after the last deadline of a batch what runs it is killed (seconds); None for never.
+        retries: How many times an item runs once more when what ran it has died, where X says ``rerun``.
     """
 
     cpus: str | int | None = None
     same_clock: bool = True
     kill_after_s: float | None = None
+    retries: int = 1
+
+    @property
+    def unplaced(self) -> bool:
+        """Whether nowhere is room for the next start now, so that no item waits for it."""
+        return False
+
+    def sent(self, plan: ChildPlan) -> Any:
+        """Return what is sent to be built: the plan, or what has its method ``build``."""
+        return plan
 
     def place(self, index: int) -> Place:
         """Return the place of the next start, for an instance of the node; any thread may call it."""
@@ -60,7 +71,7 @@ class Apart(Isolated):
 
         def supervise(index: int) -> Supervisor:
             name = f"headrace-{context.node_name}-{index}-process"
-            message = {**first, "plan": plan.of_instance(index)}
+            message = {**first, "plan": self.sent(plan.of_instance(index))}
             start_at, notify = partial(self.place, index), self._siblings.look
             return Supervisor(name, start_at, message, self.restarts(), Liveness(), notify)
 
@@ -100,7 +111,8 @@ class Apart(Isolated):
                 return self.run(batch, running)
         except InstanceLostError as error:
             # In a larger expression it is not known which owners have left, only when all have.
-            if not self.rerun or (not running.may_leave and running.is_over()):
+            over = not running.may_leave and running.is_over()
+            if over or not (self.rerun and self.retries):
                 raise
             running.lend()
             died = error.with_traceback(None)
@@ -114,10 +126,24 @@ class Apart(Isolated):
         ]
 
     def _once_more(self, alone: list[Request], running: RunningBatch) -> Exception | None:
-        """Run one item alone in a process that lives; return its outcome."""
-        if running.has_left(alone[0]):
-            return None
-        one = self._siblings.borrow(self)
+        """Run one item alone in a process that lives, at most ``retries`` times; return its outcome."""
+        outcome: Exception | None = None
+        for left in reversed(range(self.retries)):
+            if running.has_left(alone[0]):
+                return None
+            one = self._siblings.borrow(self)
+            if one is None:
+                what = "its process has died, and there is no room to start another"
+                return self.located(InstanceLostError(what))
+            outcome, died = self._lent(one, alone, running)
+            if not died or not left or self.has_emitted(alone[0]):
+                break
+        return outcome
+
+    def _lent(
+        self, one: Apart, alone: list[Request], running: RunningBatch
+    ) -> tuple[Exception | None, bool]:
+        """Run one item in the process of a borrowed instance; return its outcome, and whether that process has died."""
         killers, kill = self.liveness.killers, one.supervisor.kill
         killers.append(kill)
         one._borrower = threading.get_ident()
@@ -126,7 +152,8 @@ class Apart(Isolated):
             outcome = None if outcomes is None else outcomes[0]
             running.lend(alone[:1])  # its owner may leave while a later item waits for a process
         except InstanceLostError as error:
-            return error
+            running.lend(alone[:1])
+            return error, True
         finally:
             killers.remove(kill)
             one._borrower = None
@@ -135,7 +162,7 @@ class Apart(Isolated):
         if isinstance(outcome, InstanceLostError) and one is not self:
             one.lose(outcome)
             self.located(outcome)
-        return outcome
+        return outcome, False
 
     def describe(self) -> dict[str, Any]:
         """Return the process id, and as the child the tree of what was built in the process."""
@@ -147,6 +174,10 @@ class Apart(Isolated):
         with self.exchanging:  # an item of another instance may run in the process
             self.supervisor.close()
             self._child.close()
+        self._leave()
+
+    def _leave(self) -> None:
+        """Lend items of other instances no process any more."""
         with suppress(ValueError):
             self._siblings.members.remove(self)
         self._siblings.look()
@@ -209,11 +240,13 @@ class Siblings:
 
     Attributes:
         members: The instances.
+        kept: Supervisors that live already, by instance: no other is made for these.
         waiting: How many threads wait in `borrow`.
     """
 
     def __init__(self) -> None:
         self.members: list[Apart] = []
+        self.kept: dict[int, Supervisor] = {}
         self.waiting = 0
         self._early: dict[int, Supervisor] | None = None
         self._changed = threading.Condition()
@@ -226,10 +259,10 @@ class Siblings:
         """
         if self._early is None:
             self._early = {}
-            for one in range(alike):
+            for one in (number for number in range(alike) if number not in self.kept):
                 self._early[one] = make(one)
                 self._early[one].begin()
-        return self._early.pop(index, None) or make(index)
+        return self.kept.get(index) or self._early.pop(index, None) or make(index)
 
     def close(self) -> None:
         """End the processes that were started for instances that have not been built."""
@@ -242,11 +275,12 @@ class Siblings:
         with self._changed:
             self._changed.notify_all()
 
-    def borrow(self, own: Apart) -> Apart:
+    def borrow(self, own: Apart) -> Apart | None:
         """Wait for an idle living process and give its instance, preferably another one than ``own``.
 
         The lock ``exchanging`` of that instance is acquired for the caller, who releases it and then calls
-        `look`. When no process lives and none is started any more, the answer is ``own``.
+        `look`. When no process lives and none is started any more, the answer is ``own``; where none can be
+        started now, it is None.
         """
         with self._changed:
             # This thread raises `waiting` first and tries the locks then. The thread that leaves a process
@@ -262,6 +296,8 @@ class Siblings:
                     if all(one.supervisor.over for one in (*others, own)):
                         own.exchanging.acquire()
                         return own
+                    if all(one.supervisor.over or one.unplaced for one in (*others, own)):
+                        return None
                     self._changed.wait()
             finally:
                 self.waiting -= 1

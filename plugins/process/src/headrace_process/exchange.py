@@ -61,25 +61,25 @@ class Exchange:
             EOFError: The part has ended.
             TimeoutError: The part still runs the batch after the last deadline, and is to be killed.
         """
-        link = child.link
+        link, may_leave = child.link, running.may_leave
         errors: Faults = {}
-        left = [*filter(running.take_back, batch)] if running.may_leave else batch
+        left = [*filter(running.take_back, batch)] if may_leave else batch
         packed, bad = pack(left, link, self.keys)
         if bad:
             packed, left = self._without(bad, packed, left, errors)
         if not left:
             return [errors.get(id(one)) for one in batch]
-        reads = [running.parts(one) for one in left]
-        streams = any(one is not None for one in reads)
+        reads = [*map(running.parts, left)]
+        streams = reads.count(None) < len(reads)
         child.part, child.sent = (reads.__getitem__ if streams else None), child.sent + 1
         link.send((child.sent, packed, self.reports and self.plan.measures, streams), awaits=True)
-        if running.may_leave:
+        if may_leave:
             # X works on copies: from now on an owner whose deadline passes may leave with its request.
             running.lend(left)
         patience_s, last = None, running.last_deadline
         if last is not None and self.kill_after_s is not None:
             patience_s = max(last + self.kill_after_s - time.monotonic(), 0.001)
-        reported, packed, others, lost, runs = _answer(child, patience_s)
+        _, reported, packed, others, lost, runs = _answer(child, patience_s)
         child.wait_reported(reported)
         child.part = None
         self.plan.report(runs)
@@ -87,7 +87,7 @@ class Exchange:
         wrong = _wrong(packed, lost, unknown) if lost or unknown else [None] * len(left)
         rows = zip(left, answers, others, wrong, strict=True)
         for request, new, (same, gone), unusable in rows:
-            if running.may_leave and not running.take_back(request):
+            if may_leave and not running.take_back(request):
                 continue
             error = new.pop(None, None) or unusable
             if error is not None:
@@ -117,12 +117,12 @@ class Exchange:
         return (values, list(compress(found, here))), list(compress(batch, here))
 
 
-def _answer(child: Child, patience_s: float | None) -> tuple[Any, ...]:
+def _answer(child: Child, patience_s: float | None) -> Any:
     """Wait for the answer to the last batch; one that comes once more, to an earlier batch, is nobody's."""
     while True:
-        number, *answer = child.link.receive(patience_s)
-        if number == child.sent:
-            return tuple(answer)
+        answer = child.link.receive(patience_s)
+        if answer[0] == child.sent:
+            return answer
 
 
 def _wrong(

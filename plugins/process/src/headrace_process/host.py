@@ -8,6 +8,7 @@ import socket
 import ssl
 import struct
 import threading
+from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from headrace import InitContext
+    from headrace.isolation import ChildPlan
 
-__all__ = ["Host"]
+__all__ = ["Host", "Machine", "Workers", "versions_for"]
 
 _CONNECT_S = 10.0
 _MOST_FRAME_BYTES = 1 << 20
@@ -125,25 +127,45 @@ class Host(Apart):
         self.options = options
         if options.kill_after_ms is not None:
             self.kill_after_s = options.kill_after_ms / 1000
-        self._secret = read_secret(options.secret_file)
-        self._context = None
+        tls = None
         if options.tls_ca is not None:
             try:
-                self._context = ssl.create_default_context(cafile=str(options.tls_ca))
+                tls = ssl.create_default_context(cafile=str(options.tls_ca))
             except (OSError, ssl.SSLError) as error:
                 raise SetupError(f"tls_ca: {options.tls_ca} cannot be used: {error}") from error
-        self._versions = {**plan.requires, "headrace-process": _version()}
+        secret, versions = read_secret(options.secret_file), versions_for(plan)
+        heartbeat_s = options.heartbeat_ms / 1000
+        self._workers = Workers(secret, versions, heartbeat_s, tls, insecure=options.insecure)
         self._starts: dict[int, count[int]] = {}
         super().init(options, context)
 
     def place(self, index: int) -> Machine:
         """Return the machine of the next start: the first time that of the instance, then the next one."""
         turn = next(self._starts.setdefault(index, count(index)))
-        return Machine(self, self.options.at[turn % len(self.options.at)])
+        return Machine(self._workers, self.options.at[turn % len(self.options.at)])
 
     def restarts(self) -> Restarts:
         """Return how often X is started again."""
         return Restarts(self.options.restart_limit, _LONGEST_PAUSE_S)
+
+
+@dataclass(frozen=True)
+class Workers:
+    """How workers are reached, and what they must have.
+
+    Attributes:
+        secret: 32 bytes, which they have as well.
+        versions: The versions that they must have installed, by distribution.
+        heartbeat_s: How often they say that a process lives (seconds).
+        tls: The roots for their certificates; None for no TLS.
+        insecure: Whether connections to other machines may be without TLS.
+    """
+
+    secret: bytes
+    versions: Mapping[str, str]
+    heartbeat_s: float
+    tls: ssl.SSLContext | None = None
+    insecure: bool = False
 
     def connected(self, address: str) -> socket.socket:
         """Connect to a worker, and prove the secret.
@@ -155,11 +177,11 @@ class Host(Apart):
         try:
             host, port = hello.split_address(address)
             connection = socket.create_connection((host, port), _CONNECT_S)
-            if self._context is not None:
-                connection = self._context.wrap_socket(connection, server_hostname=host)
+            if self.tls is not None:
+                connection = self.tls.wrap_socket(connection, server_hostname=host)
             else:
                 self._check_plain(address, connection)
-            connect(connection, self._secret)
+            connect(connection, self.secret)
         except BaseException as error:
             if connection is not None:
                 connection.close()
@@ -181,27 +203,22 @@ class Host(Apart):
 
     def _check_plain(self, address: str, connection: socket.socket) -> None:
         """Refuse a connection without TLS to another machine, unless the options say that it may be."""
-        if not (self.options.insecure or is_loopback(connection.getpeername()[0])):
+        if not (self.insecure or is_loopback(connection.getpeername()[0])):
             what = f"{address} is another machine, and without TLS whoever is between sees and changes all"
             raise SetupError(what, hint="Name the roots, tls_ca, or say insecure = true.")
-
-    @property
-    def versions(self) -> Mapping[str, str]:
-        """The versions that a worker must have installed."""
-        return self._versions
 
 
 class Machine:
     """A process that a worker starts, with two connections: for batches, and for all that is no answer.
 
     Args:
-        host: Whose options say how to connect.
+        workers: How it is reached.
         address: Where the worker listens.
     """
 
-    def __init__(self, host: Host, address: str) -> None:
-        self._host, self._address = host, address
-        self._heartbeat_s = host.options.heartbeat_ms / 1000
+    def __init__(self, workers: Workers, address: str) -> None:
+        self._workers, self._address = workers, address
+        self._heartbeat_s = workers.heartbeat_s
         self._ended = threading.Event()
         self._status: int | None = None
         self._why = "with its connection"
@@ -212,12 +229,12 @@ class Machine:
         Raises:
             SetupError: No worker is there, it has another secret, or other versions.
         """
-        batches = self._host.connected(self._address)
+        batches = self._workers.connected(self._address)
         try:
-            wants = {"versions": dict(self._host.versions), "heartbeat_s": self._heartbeat_s}
+            wants = {"versions": dict(self._workers.versions), "heartbeat_s": self._heartbeat_s}
             hello.say(batches, **{"for": "batches"}, **wants)
             token = self._answer(batches)["token"]
-            self._control = self._host.connected(self._address)
+            self._control = self._workers.connected(self._address)
             try:
                 hello.say(self._control, **{"for": "reports"}, token=token)
                 self._answer(self._control)
@@ -298,7 +315,8 @@ class Machine:
         self._reports.close()
 
 
-def _version() -> str:
+def versions_for(plan: ChildPlan) -> dict[str, str]:
+    """Return the versions that building the plan elsewhere needs, by distribution."""
     from headrace_process import __version__
 
-    return __version__
+    return {**plan.requires, "headrace-process": __version__}

@@ -33,6 +33,9 @@ _MOST_GATHERED = 512
 
 _MOST_AT_ONCE_BYTES = 1 << 30
 
+_TOGETHER_BYTES = 1 << 12
+"""Buffers of no more than this in all are copied beside the head: one piece is sent faster than several."""
+
 _AHEAD_BYTES = 1 << 15
 """How much is read at once where little is asked for: most messages, with what is beside them."""
 
@@ -82,23 +85,23 @@ class TcpLink:
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
         self._tls = isinstance(connection, ssl.SSLSocket)
-        self._buffers: list[Any] = []
-        self._sizes: list[int] = []
+        self.begin()
         self._found: list[Any] = []
         self._ahead = memoryview(bytearray(_AHEAD_BYTES))
-        self._first = self._last = (
-            0  # what of it was read from the connection, and not asked for yet
-        )
+        self._first = self._last = 0  # what of it was read, and not asked for yet
         self.awaits = False
 
     def begin(self) -> None:
         """Begin the buffers of the next message."""
-        self._buffers, self._sizes = [], []
+        self._buffers: list[memoryview] = []
+        self._sizes: list[int] = []
+        self._held_bytes = 0
 
     def put(self, buffer: Any, size: int, kind: type[Any]) -> int:
         """Add a contiguous buffer to the next message; return its place."""
         self._buffers.append(pickle.PickleBuffer(buffer).raw())
         self._sizes.append(size | _CHANGES if kind is bytearray else size)
+        self._held_bytes += size
         return len(self._sizes) - 1
 
     def take(self, at: int, size: int, kind: type[Any]) -> Any:
@@ -114,13 +117,15 @@ class TcpLink:
         Raises:
             EOFError: The other side has ended.
         """
-        content = pickle.dumps(message, 5)
-        sizes = self._sizes
-        head = _HEAD.pack(_MAGIC, len(content), len(sizes))
-        head += struct.pack(f"<{len(sizes)}Q", *sizes) + content
+        content, sizes = pickle.dumps(message, 5), self._sizes
+        count = len(sizes)
+        head = _HEAD.pack(_MAGIC, len(content), count) + struct.pack(f"<{count}Q", *sizes) + content
         self.awaits = awaits
         try:
-            self._send([memoryview(head), *self._buffers])
+            if self._held_bytes <= _TOGETHER_BYTES:
+                self._socket.sendall(b"".join([head, *self._buffers]))
+            else:
+                self._send([memoryview(head), *self._buffers])
         except (OSError, ValueError) as error:
             raise EOFError from error
         finally:
@@ -153,15 +158,15 @@ class TcpLink:
             magic, size, count = _HEAD.unpack(self._read(_HEAD.size))
             if magic != _MAGIC or not 0 < size <= MOST_BYTES or count > _MOST_BUFFERS:
                 raise EOFError
-            sizes = struct.unpack(f"<{count}Q", self._read(8 * count)) if count else ()
-            if size + sum(one & ~_CHANGES for one in sizes) > MOST_BYTES:
+            content = memoryview(self._read(8 * count + size))
+            sizes = struct.unpack_from(f"<{count}Q", content)
+            if size + sum([one & ~_CHANGES for one in sizes]) > MOST_BYTES:
                 raise EOFError
-            content = self._read(size)
             self._found = [self._read(one & ~_CHANGES, changes=one >= _CHANGES) for one in sizes]
         except (OSError, ValueError) as error:
             raise EOFError from error
         self.awaits = False
-        return pickle.loads(content)  # noqa: S301 - the other side has proved the secret
+        return pickle.loads(content[8 * count :])  # noqa: S301 - the other side has proved the secret
 
     def _comes(self, timeout_s: float) -> bool:
         if self._first < self._last or (

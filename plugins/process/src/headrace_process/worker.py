@@ -59,6 +59,7 @@ class Worker:
         secret: 32 bytes, see `headrace_process.secret.read_secret`.
         tls: Certificate and key; None for none.
         insecure: Whether to listen beyond the loopback without TLS.
+        once: Whether to end after the first container that has proved the secret.
 
     Raises:
         SetupError: It may not, or cannot, listen there.
@@ -71,8 +72,9 @@ class Worker:
         tls: ssl.SSLContext | None = None,
         *,
         insecure: bool = False,
+        once: bool = False,
     ) -> None:
-        self._secret, self._tls = secret, tls
+        self._secret, self._tls, self._once = secret, tls, once
         try:
             host, port = hello.split_address(address)
             family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
@@ -153,7 +155,11 @@ class Worker:
             if asked.get("for") == "reports":
                 self._bring(connection, str(asked.get("token")))
             else:
-                self._serve_part(connection, asked)
+                try:
+                    self._serve_part(connection, asked)
+                finally:
+                    if self._once:
+                        self.close()
         except WrongSecretError:
             _log.warning("%s has not the secret of this worker: it was refused", peer[0])
             connection.close()

@@ -102,20 +102,34 @@ class Remote(headrace.Backend):
         typed_dict: Any = TypedDict
         self.reads = typed_dict("_Reads", keys)
         self.max = self._model.signature.max_rows
+        self._model.watch(self._say)
+
+    def _say(self, away: bool) -> None:
+        """Say whether no server is there; batches come all the same, since requests wait or are refused here."""
+        if away:
+            self._context.away(takes_batches=True)
+        else:
+            self._context.back()
+
+    def close(self) -> None:
+        """Say nothing more of the servers."""
+        if "_model" in vars(self):
+            self._model.unwatch(self._say)
 
     def forward(self, batch: list[Request]) -> list[Exception | None] | None:
         """Send all valid requests, those that may share a call in one.
 
-        A call may take as long as the one of its requests that has the most time. Requests whose own time is over, and
-        those that nobody waits for, are not sent.
+        A call may take as long as the one of its requests that has the most time. Requests whose own time is over are
+        not sent; where the batch has waited for a server, nor are those that nobody waits for any more.
         """
         ours = time.monotonic() + self._options.timeout_ms / 1000
         times = [self._until(request, ours) for request in batch]
-        self._model.wait(max(times))
+        waited = self._model.wait(max(times))
         outcomes: list[Exception | None] = [None] * len(batch)
         groups: dict[Any, list[tuple[int, Item]]] = {}
         for place, request in enumerate(batch):
-            if self._is_over(request, times[place], ours):
+            # Whether it is wanted is asked where it has waited alone: it costs more than all else here.
+            if _is_late(times[place], ours) or (waited and self._context.unwanted(request)):
                 outcomes[place] = _over()
                 continue
             try:
@@ -134,10 +148,6 @@ class Remote(headrace.Backend):
         """Return when a request must have its answer: at its own deadline, or at the end of ``timeout_ms``."""
         own = self._context.deadline(request)
         return ours if own is None or own > ours else own
-
-    def _is_over(self, request: Request, until: float, ours: float) -> bool:
-        """Return whether nobody waits for a request any more."""
-        return (until < ours and until <= time.monotonic()) or self._context.unwanted(request)
 
     def _run(
         self,
@@ -158,7 +168,7 @@ class Remote(headrace.Backend):
             if len(members) > 1 and self._options.rerun and self._may_go_alone(error):
                 for one in members:
                     place = one[0]
-                    if self._is_over(batch[place], times[place], ours):
+                    if _is_late(times[place], ours) or self._context.unwanted(batch[place]):
                         outcomes[place] = _over()
                     else:
                         self._run(batch, [one], outcomes, times, ours)
@@ -176,6 +186,11 @@ class Remote(headrace.Backend):
     def describe(self) -> dict[str, Any]:
         """Return the servers with their state, the software, and the inputs and outputs."""
         return self._model.describe()
+
+
+def _is_late(until: float, ours: float) -> bool:
+    """Return whether the own time of a request is over."""
+    return until < ours and until <= time.monotonic()
 
 
 def _over() -> DeadlineExceededError:

@@ -78,6 +78,14 @@ _NEVER_SENT: Final = (
 )
 """How the texts begin with which gRPC says that it had no connection on which to send a call."""
 
+_NO_MODEL: Final = re.compile(
+    r"(\[request id: [^]]*\] )?"
+    r"(Request for unknown model: |GRPC server is shutting down|Model (with name )?.+ is not ready)"
+)
+"""How the texts begin with which a server refuses because it has the model not yet, or no more: Triton, with the status
+UNAVAILABLE or NOT_FOUND; KServe, with UNAVAILABLE; MLServer, with INVALID_ARGUMENT.
+"""
+
 _CLOSED: Final = ("the server is shutting down", "model ")
 """How the texts begin with which ``headrace serve`` refuses, with the code ``closed``, what it has not begun to run."""
 
@@ -106,11 +114,12 @@ def is_refusal(status: str, code: str, details: str, *, again: bool = False) -> 
     if status == "RESOURCE_EXHAUSTED":
         overloaded = code in ("", "overloaded") and not _TOO_LARGE.match(details)
         return overloaded and (again or not details.startswith("item "))
-    if status != "UNAVAILABLE":
-        return False
     if code:
-        return code == "closed" and details.startswith(_CLOSED)
-    return _TRITON_FULL in details
+        return status == "UNAVAILABLE" and code == "closed" and details.startswith(_CLOSED)
+    if status == "UNAVAILABLE" and _TRITON_FULL in details:
+        return True
+    without = status in ("UNAVAILABLE", "INVALID_ARGUMENT") and _NO_MODEL.match(details)
+    return bool(without) or status == "NOT_FOUND"
 
 
 def error_of(url: str, status: str, code: str, details: str) -> RequestError:

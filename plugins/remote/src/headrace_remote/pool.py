@@ -102,6 +102,30 @@ class Pool(Generic[S]):
         self._turn = 0
         self._closed = False
         self._thread: threading.Thread | None = None
+        self._watchers: list[Callable[[bool], object]] = []
+        self._told = False
+        self._telling = threading.RLock()
+
+    def watch(self, function: Callable[[bool], object]) -> None:
+        """Have ``function(away)`` called whenever the last server goes away, or a first one is back; now, if none is there."""
+        with self._telling:
+            self._watchers.append(function)
+            if self._told:
+                function(True)
+
+    def unwatch(self, function: Callable[[bool], object]) -> None:
+        """End what `watch` has begun; without that do nothing."""
+        with self._telling:
+            if function in self._watchers:
+                self._watchers.remove(function)
+
+    def _tell(self) -> None:
+        with self._telling:
+            away = self.away
+            if away is not self._told:
+                self._told = away
+                for function in [*self._watchers]:
+                    function(away)
 
     def start(self) -> None:
         """Start the thread that looks at the servers."""
@@ -157,6 +181,7 @@ class Pool(Generic[S]):
         with self._changed:
             server.breaker.failed(at_once=at_once)
             self._changed.notify_all()
+        self._tell()
 
     @property
     def away(self) -> bool:
@@ -194,6 +219,7 @@ class Pool(Generic[S]):
             for one, ready in zip(due, found, strict=True):
                 one.breaker.looked(ready=ready)
             self._changed.notify_all()
+        self._tell()
 
     def _keep_looking(self) -> None:
         while True:

@@ -25,7 +25,7 @@ from headrace_remote.wire import Reader, Writer
 
 if TYPE_CHECKING:
     import logging
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from headrace_remote.options import RemoteOptions
 
@@ -89,10 +89,24 @@ class RemoteModel:
             waits=options.when_away == "wait",
         )
 
-    def wait(self, until: float) -> None:
-        """While no server is there and requests wait for one, wait for it, at most until a time of the clock."""
-        if self._pool.away and self._options.when_away == "wait":
+    def watch(self, function: Callable[[bool], object]) -> None:
+        """Have ``function(away)`` called whenever the last server goes away, or a first one is back; see `Pool.watch`."""
+        self._pool.watch(function)
+
+    def unwatch(self, function: Callable[[bool], object]) -> None:
+        """End what `watch` has begun."""
+        self._pool.unwatch(function)
+
+    def wait(self, until: float) -> bool:
+        """Wait for a server where none is there and requests wait for one, at most until a time of the clock.
+
+        Returns:
+            Whether it has waited.
+        """
+        waits = self._pool.away and self._options.when_away == "wait"
+        if waits:
             self._pool.wait(until)
+        return waits
 
     def run(
         self,

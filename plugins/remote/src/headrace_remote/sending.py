@@ -94,8 +94,10 @@ class Sender:
         tried: list[Server] = []
         refusal: RequestError | None = None
         again = 0
-        others = [one for one in self._pool.servers if call.only not in (None, one)]
-        retries = self._retries if call.only is None else 0
+        others: list[Server] = []
+        retries = self._retries
+        if call.only is not None:
+            others, retries = [one for one in self._pool.servers if one is not call.only], 0
         while True:
             server = self._pool.take([*tried, *others] if others else tried)
             if server is None:

@@ -181,7 +181,11 @@ def read_signature(
     names_in = [one.name for one in metadata.inputs]
     names_out = [one.name for one in metadata.outputs]
     if not names_in or not names_out:
-        raise SetupError("the server names no inputs, or no outputs, of the model")
+        raise SetupError(
+            "the server names no inputs, or no outputs, of the model",
+            hint="A model of KServe names them in get_input_types and get_output_types, one of MLServer in inputs and "
+            "outputs of its model-settings.json.",
+        )
     _refuse_unknown("inputs", keys, names_in)
     _refuse_unknown("outputs", outputs or (), names_out)
     _refuse_unknown("unbatched", unbatched, [*names_in, *names_out])

@@ -15,13 +15,19 @@ from headrace.keys import REQUEST_ID
 from headrace_serve.allowing import check_allowed, check_origins
 from headrace_serve.changes import Changes
 from headrace_serve.counters import Counters
-from headrace_serve.errors import NotAllowedError, NotBuiltError, UnavailableError, refusal
+from headrace_serve.errors import (
+    NotAllowedError,
+    NotBuiltError,
+    UnavailableError,
+    UnknownModelError,
+    refusal,
+)
 from headrace_serve.everywhere import make
 from headrace_serve.failures import FailureLog
 from headrace_serve.inference.requests import infer, prepared
 from headrace_serve.inference.streams import answers, parts_of
 from headrace_serve.limits import Limits
-from headrace_serve.models.following import Following
+from headrace_serve.models.following import Following, is_deleted
 from headrace_serve.models.repository import Repository
 from headrace_serve.process import Process
 from headrace_serve.shared_memory import Access, Regions
@@ -78,6 +84,8 @@ class Service:
         unsent_bytes: The bytes of answers of gRPC that clients have not taken yet.
         everywhere: Makes changes in all of those processes; None: the server is this process alone.
         live: The state behind the live page; None: there is no such page.
+        page_names: Names by which the page may be asked for without keys, besides those of every machine for itself; `Server`
+            sets the one on which it listens.
     """
 
     def __init__(  # noqa: PLR0913 - settings, by name
@@ -126,6 +134,7 @@ class Service:
                 self.regions = Regions(self.limits.max_regions)
         self.failures = FailureLog()
         self.live = LivePage() if ui else None
+        self.page_names: tuple[str, ...] = ()
         self.decompressing = asyncio.Semaphore(_DECOMPRESSED)
         self._inflight_bytes = self.unsent_bytes = 0
         self.built_in = Process()
@@ -231,7 +240,7 @@ class Service:
             reason: Why; None: there is no such version any more.
         """
         model = self.models.get(name, version)
-        if model is None or model.unloaded:
+        if model is None or (model.unloaded and reason is not None):
             return
         model.unloaded, model.reason = True, reason or ""
         model.measured.close()
@@ -254,7 +263,8 @@ class Service:
             if name in source:
                 chosen = source.resolve(name, key=(key() if key is not None else "") or None)
                 name, _, number = chosen.partition(":")
-                return name, number if number in self.models.versions(name) else ""
+                known = number in self.models.versions(name)
+                return name, number if known or is_deleted(source, name, number) else ""
         return name, version
 
     def aliases(self) -> dict[str, dict[str, float]]:
@@ -276,6 +286,10 @@ class Service:
             return self.models.find(name, version)
         except NotBuiltError as error:
             raise self.following.build(error.name, error.version) from None
+        except UnknownModelError as error:
+            if error.version:
+                raise
+            raise UnknownModelError(name, served={*self.models.names, *self.aliases()}) from None
 
     def find(self, name: str, version: str = "", key: Callable[[], str] | None = None) -> Model:
         """Return a model that takes requests; arguments are those of `named`.

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import http.server
-import importlib.resources
 import json
+import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from socketserver import TCPServer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
+from headrace_page import HEADERS, Page, why_refused
 from headrace_vision.records import frame_record
 from headrace_vision.saving import picture_of
 from headrace_vision.sinks import Sink
@@ -21,20 +23,20 @@ if TYPE_CHECKING:
 
 __all__ = ["View"]
 
+_LOG = logging.getLogger("headrace.vision")
+
 _MOST = 64
 """So many sources are shown, those seen last."""
 
 _WINDOW_S = 5.0
 """Frames per second are those of so many last seconds."""
 
-_HOSTS = ("127.0.0.1", "localhost")
-
 
 class View(Sink):
     """A page with every source: its picture with boxes and numbers, frames per second, counts, drops.
 
     The page is served on the loopback address and asks nothing of any other host. It works in any browser; from
-    a phone it is reached through a tunnel of yours.
+    a phone it is reached through a tunnel of yours. The latest frame of each source is kept, and drawn once a browser asks for it.
 
     Args:
         port: The port; 0 takes a free one. ``url`` says where the page is.
@@ -50,8 +52,7 @@ class View(Sink):
         self._shown: dict[str, _Shown] = {}
         self._lock = threading.Lock()
         self._status: Callable[[], dict[str, Any]] = dict
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", port), _handler_of(self))
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", port), _handler_of(self))
         self._thread = threading.Thread(
             target=self._server.serve_forever, name="headrace-vision-view", daemon=True
         )
@@ -67,18 +68,12 @@ class View(Sink):
         self._status = status
 
     def write(self, frame: Frame) -> None:
-        """Keep the picture of a frame as the latest of its source."""
-        import cv2
-
-        image = picture_of(frame, draw=True)
-        data = None
-        if image is not None:
-            data = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, 80])[1].tobytes()
+        """Keep a frame as the latest of its source."""
         record = frame_record(frame)
         with self._lock:
             shown = self._shown.pop(frame.source, None) or _Shown()
             self._shown[frame.source] = shown
-            shown.add(data, record, time.monotonic())
+            shown.add(frame, record, time.monotonic())
             while len(self._shown) > _MOST:
                 del self._shown[next(iter(self._shown))]
 
@@ -101,28 +96,45 @@ class View(Sink):
         # A camera that does not open has no picture, but a state and a reason.
         unseen = [name for name, one in counts.items() if name not in seen and _is_open(one)]
         found = seen | {name: _Shown().summary(now) for name in unseen[:_MOST]}
-        return {name: {**found[name], "status": counts.get(name)} for name in sorted(found)}
+        sources = {name: {**found[name], "status": counts.get(name)} for name in sorted(found)}
+        return {"now": now, "sources": sources}
 
     def picture(self, name: str) -> bytes | None:
-        """Return the latest JPEG of a source, or None."""
+        """Return the latest picture of a source as JPEG, or None."""
         with self._lock:
             shown = self._shown.get(name)
-            return None if shown is None else shown.data
+        return None if shown is None else shown.jpeg()
 
 
 class _Shown:
     """The latest of one source."""
 
     def __init__(self) -> None:
-        self.data: bytes | None = None
+        self._frame: Frame | None = None
+        self._drawn: tuple[Frame, bytes] | None = None
         self._record: dict[str, Any] = {}
         self._times: deque[float] = deque(maxlen=512)
 
-    def add(self, data: bytes | None, record: dict[str, Any], now: float) -> None:
-        """Keep a frame."""
-        self.data = data or self.data
+    def add(self, frame: Frame, record: dict[str, Any], now: float) -> None:
+        """Keep a frame; one without an image leaves the picture as it is."""
+        if frame.image is not None:
+            self._frame = frame
         self._record = record
         self._times.append(now)
+
+    def jpeg(self) -> bytes | None:
+        """Return the picture with what was found, drawn at the first question for it."""
+        import cv2
+
+        frame, drawn = self._frame, self._drawn
+        if frame is None or (drawn is not None and drawn[0] is frame):
+            return None if drawn is None else drawn[1]
+        image = picture_of(frame, draw=True)
+        if image is None:
+            return None
+        data: bytes = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, 80])[1].tobytes()
+        self._drawn = (frame, data)
+        return data
 
     def summary(self, now: float) -> dict[str, Any]:
         """Return what is said below the picture; ``now`` is in seconds, as those of `add`."""
@@ -136,8 +148,21 @@ class _Shown:
             "objects": len(found),
             "counts": self._record.get("counts", {}),
             "error": self._record.get("error"),
-            "has_picture": self.data is not None,
+            "has_picture": self._frame is not None,
         }
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+
+    def server_bind(self) -> None:
+        """Bind without the look-up of the host's name in HTTPServer, which may wait for a name server."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = "127.0.0.1", int(self.server_address[1])
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Log at DEBUG, because most errors here are browsers that went away; the base class prints to stderr."""
+        _LOG.debug("a request of %s failed", client_address, exc_info=True)
 
 
 def _is_open(status: dict[str, Any]) -> bool:
@@ -145,37 +170,35 @@ def _is_open(status: dict[str, Any]) -> bool:
 
 
 def _handler_of(view: View) -> type[http.server.BaseHTTPRequestHandler]:
+    page = Page("headrace_vision")
+
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            host = urlsplit(f"//{self.headers.get('Host', '')}").hostname
-            if host not in _HOSTS:  # a page of another host that resolves to this machine
-                self._answer(403, "text/plain", b"this page is asked for by its own address only")
+            why = why_refused(self.headers.get("Host", ""), self.headers.get("Origin", ""))
+            if why is not None:
+                self._answer(403, "text/plain", why.encode())
                 return
             parts = urlsplit(self.path)
-            path = parts.path
-            if path == "/":
-                page = importlib.resources.files("headrace_vision") / "view.html"
-                self._answer(200, "text/html; charset=utf-8", page.read_bytes())
-            elif path == "/state.json":
+            if parts.path == "/ui/state.json":
                 self._answer(200, "application/json", json.dumps(view.state()).encode())
-            else:
+            elif parts.path == "/ui/picture.jpg":
                 names = parse_qs(parts.query).get("source", [""])
-                self._answer_picture(view.picture(names[0]) if path == "/picture.jpg" else None)
-
-        def _answer_picture(self, data: bytes | None) -> None:
-            if data is None:
-                self._answer(404, "text/plain", b"there is no such page")
+                self._answer(200, "image/jpeg", view.picture(names[0]))
             else:
-                self._answer(200, "image/jpeg", data)
+                name = "index.html" if parts.path == "/" else parts.path.removeprefix("/ui/")
+                found = page.file(name)
+                self._answer(
+                    200, "" if found is None else found.content_type, found and found.content
+                )
 
-        def _answer(self, code: int, kind: str, body: bytes) -> None:
+        def _answer(self, code: int, kind: str, body: bytes | None) -> None:
+            if body is None:
+                code, kind, body = 404, "text/plain", b"there is no such page"
             self.send_response(code)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
-            self.send_header("Cache-Control", "no-store")
-            policy = "default-src 'none'; img-src 'self'; connect-src 'self'; "
-            policy += "style-src 'unsafe-inline'; script-src 'unsafe-inline'"
-            self.send_header("Content-Security-Policy", policy)
+            for name, value in HEADERS.items():
+                self.send_header(name, value)
             self.end_headers()
             self.wfile.write(body)
 

@@ -58,8 +58,8 @@ def resolves(subject: Subject) -> None:
 def attributes(subject: Subject) -> None:
     """The planner reads the attributes of the class before anything is built.
 
-    `min` is an int of at least 1, `max` None or an int of at least `min`; `owns_thread`, `rerun` and
-    `builds_elsewhere` are bools; `reads` and `writes` are tuples of keys, or of `"{option}"` for options
+    `min` is an int of at least 1, `max` None or an int of at least `min`; `owns_thread`, `rerun`,
+    `builds_elsewhere`, `uses_pipeline` and `outermost` are bools, `not_callable` and `waits_while` texts or None; `reads` and `writes` are tuples of keys, or of `"{option}"` for options
     that exist, or a TypedDict; `takes` is a number or `(least, most)`, `phases` at least 1, `prefixes` a
     tuple of texts; a backend has `forward`, or `forward_with_dep` instead, and can be made without arguments.
     """
@@ -67,9 +67,7 @@ def attributes(subject: Subject) -> None:
 
     cls = subject.cls
     _check_range(cls.min, cls.max)
-    for name in ("owns_thread", "rerun", "builds_elsewhere"):
-        if not isinstance(getattr(cls, name), bool):
-            raise Broken(f"{name} is {getattr(cls, name)!r}, not True or False")
+    _check_flags(cls)
     for name in ("reads", "writes"):
         _check_keys(name, getattr(cls, name), cls)
     _check_takes(cls.takes)
@@ -82,6 +80,18 @@ def attributes(subject: Subject) -> None:
             raise Broken(f"{name} is {getattr(cls, name)!r}, which cannot be called")
     if cls.forward is not Backend.forward and hasattr(cls, "forward_with_dep"):
         raise Broken("it has forward and forward_with_dep: a backend has one of them")
+
+
+def _check_flags(cls: Any) -> None:
+    for name in ("owns_thread", "rerun", "builds_elsewhere", "uses_pipeline", "outermost"):
+        if not isinstance(getattr(cls, name), bool):
+            raise Broken(f"{name} is {getattr(cls, name)!r}, not True or False")
+    for name in ("not_callable", "waits_while"):
+        if not isinstance(getattr(cls, name), (str, type(None))):
+            raise Broken(f"{name} is {getattr(cls, name)!r}, neither a text nor None")
+    for key in re.findall(r"{(\w*)", cls.waits_while or ""):
+        if key not in cls.Options.model_fields:
+            raise Broken(f"waits_while has {{{key}}}, and there is no option {key!r}")
 
 
 def _check_range(least: Any, most: Any) -> None:

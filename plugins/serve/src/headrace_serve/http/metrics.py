@@ -16,7 +16,7 @@ from headrace.hookspecs import attached
 from headrace_serve.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from headrace_serve.counters import Counters
     from headrace_serve.models.model import Model
@@ -47,6 +47,7 @@ class Snapshot:
     def collect(self) -> Iterator[Any]:
         """Return the families of metrics, as a collector of Prometheus does."""
         yield from self._own()
+        yield from _of_steps(self.models, self.fixed)
         yield from _of_process(self.fixed)
         yield from _merged(_of_pipelines(self.models, self.fixed))
 
@@ -113,6 +114,39 @@ def _of_pipelines(models: Iterable[Model], fixed: Mapping[str, str]) -> Iterator
         labels = {**fixed, "model": model.name, "model_version": model.version}
         for family in (*probe.families(model.pipe), *_times(probe, model)):
             yield _labelled(family, labels)
+
+
+def _of_steps(models: Iterable[Model], fixed: Mapping[str, str]) -> Iterator[Any]:
+    """Return the families of nodes that run step by step, by ``Iterate`` of headrace-flow; without one there are none."""
+    from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
+
+    found = [
+        ((model.name, model.version, node, *fixed.values()), one)
+        for model in models
+        for node, one in model.pipe.stats().get("iterate", {}).items()
+    ]
+    labels = ("model", "model_version", "node", *fixed)
+
+    def family(kind: Any, name: str, text: str, of: Callable[[Any], float | None]) -> Any:
+        made = kind(f"headrace_serve_iterate_{name}", text, labels=labels)
+        for values, one in found:
+            value = of(one)
+            if value is not None:
+                made.add_metric(values, value)
+        return made
+
+    if found:
+        text = "Steps that were run on all requests in flight."
+        yield family(CounterMetricFamily, "steps", text, lambda one: one["steps"])
+        text = "Requests in these steps, each once a step: where a step writes a token, the tokens."
+        yield family(
+            CounterMetricFamily,
+            "requests_in_steps",
+            text,
+            lambda one: round(one["steps"] * one["in_flight"]),
+        )
+        text = "The mean share of the places of a step that requests took."
+        yield family(GaugeMetricFamily, "occupancy", text, lambda one: one["occupancy"])
 
 
 def _of_process(fixed: Mapping[str, str]) -> Iterator[Any]:

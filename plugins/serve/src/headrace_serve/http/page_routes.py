@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.resources
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 import headrace
 from headrace.errors import InputError
-from headrace_serve.errors import NotAllowedError, ServeError, UnknownModelError
+from headrace_page import HEADERS, Page, why_refused
+from headrace_serve.errors import NotAllowedError, ServeError
 from headrace_serve.http.exchange import Reply
 from headrace_serve.http.page_forms import form_of
 from headrace_serve.ui.graph import edges_of, nodes_of
@@ -24,73 +23,50 @@ if TYPE_CHECKING:
 
 __all__ = ["PAGE_ROUTES"]
 
-_KINDS: Final = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
-_FILES: Final = frozenset(
-    ("style.css", "main.js", "server.js", "graph.js", "charts.js", "form.js", "answer.js")
-)
-_POLICY: Final = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self';"
-    " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
-"""The browser asks nobody but this server, whatever a page, or an answer in it, may say."""
+_PAGE: Final = Page("headrace_serve.ui")
 _REPLAYED: Final = (b"content-type", b"authorization", b"x-api-key", b"accept")
 
 
 async def _page(exchange: Exchange) -> Reply:
-    return _file("index.html")
+    name = exchange.path.get("file", "index.html")
+    found = _PAGE.file(name)
+    if found is None or "index.html" in exchange.path.values():  # its links start from /ui
+        exchange.line.code = "route"
+        what = f"the page has no file {name[:80]!r}"
+        return Reply.json({"error": what, "code": "route", "node": None, "id": ""}, 404)
+    return Reply(200, [found.content], found.content_type)
 
 
-async def _part(exchange: Exchange) -> Reply:
-    name = exchange.path["file"]
-    if name not in _FILES:
-        raise UnknownModelError(name)
-    return _file(name)
+def _own(handler: Callable[[Exchange], Awaitable[Reply]]) -> Callable[[Exchange], Awaitable[Reply]]:
+    """Return a handler that answers the page of this server, and no page of elsewhere.
 
-
-def _file(name: str) -> Reply:
-    content = (importlib.resources.files("headrace_serve.ui") / "page" / name).read_bytes()
-    kind = f"{_KINDS[name.rpartition('.')[2]]}; charset=utf-8"
-    return Reply(200, [content], kind, _headers())
-
-
-def _is_loopback(host: str) -> bool:
-    """Return whether a host in a request is this machine, without asking for its name."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _headers() -> dict[str, str]:
-    return {
-        "cache-control": "no-store",
-        "content-security-policy": _POLICY,
-        "x-content-type-options": "nosniff",
-        "referrer-policy": "no-referrer",
-    }
-
-
-def _allowed_live(exchange: Exchange) -> LivePage:
-    """Return the state behind the page, if the page of this server asks for it.
-
-    Without keys anybody on this machine may ask, but no page of elsewhere: neither by a name that leads to this machine, nor
-    from its own origin.
-
-    Raises:
-        NotAllowedError: It is another page.
+    Without keys anybody on this machine may ask.
     """
-    host = exchange.header(b"host")
-    if exchange.service.keys is None and not _is_loopback(urlsplit(f"//{host}").hostname or ""):
-        raise NotAllowedError("without keys, the page is asked for by an address of this machine")
-    origin = exchange.header(b"origin")
-    if origin and urlsplit(origin).netloc != host:
-        raise NotAllowedError(f"a page of {origin[:80]} may not ask for this")
+
+    async def answer(exchange: Exchange) -> Reply:
+        service = exchange.service
+        why = why_refused(
+            exchange.header(b"host"),
+            exchange.header(b"origin"),
+            names=service.page_names,
+            any_host=service.keys is not None,
+        )
+        if why is not None:
+            raise NotAllowedError(why)
+        reply = await handler(exchange)
+        reply.headers |= HEADERS
+        return reply
+
+    return answer
+
+
+def _live_of(exchange: Exchange) -> LivePage:
     live: Any = exchange.service.live  # there are no routes without it
     return live  # type: ignore[no-any-return]
 
 
 async def _models(exchange: Exchange) -> Reply:
-    live, service = _allowed_live(exchange), exchange.service
+    live, service = _live_of(exchange), exchange.service
     described = []
     for model in service.models:
         plan = headrace.explain(model.pipe.config)
@@ -110,13 +86,11 @@ async def _models(exchange: Exchange) -> Reply:
             }
         )
     about = {"server": service.server_name, "version": headrace.__version__}
-    made = Reply.json({**about, "catalogue": live.revision(service.models), "models": described})
-    made.headers |= _headers()
-    return made
+    return Reply.json({**about, "catalogue": live.revision(service.models), "models": described})
 
 
 async def _state(exchange: Exchange) -> Reply:
-    live, service = _allowed_live(exchange), exchange.service
+    live, service = _live_of(exchange), exchange.service
     given = _query(exchange)
     since = {name: int(text) for name, text in given.items() if text.isascii() and text.isdigit()}
     state = live.state(service.models, since)
@@ -125,13 +99,11 @@ async def _state(exchange: Exchange) -> Reply:
         "ready": service.ready,
         "in_flight": sum(service.counters.in_flight.values()) - 1,
     }
-    made = Reply.json(state)
-    made.headers |= _headers()
-    return made
+    return Reply.json(state)
 
 
 async def _load(exchange: Exchange) -> Reply:
-    live, given = _allowed_live(exchange), _query(exchange)
+    live, given = _live_of(exchange), _query(exchange)
     path, _, query = given.get("to", "").partition("?")
     name = exchange.path["model"]
     exchange.model = exchange.service.find(name)
@@ -160,10 +132,10 @@ def _query(exchange: Exchange) -> dict[str, str]:
 
 
 PAGE_ROUTES: tuple[tuple[str, str, Callable[[Exchange], Awaitable[Reply]], Right | None], ...] = (
-    ("GET", "/ui", _page, None),
-    ("GET", "/ui/models.json", _models, "describe"),
-    ("GET", "/ui/state.json", _state, "describe"),
-    ("GET", "/ui/{file}", _part, None),
-    ("POST", "/ui/load/{model}", _load, "infer"),
+    ("GET", "/ui", _own(_page), None),
+    ("GET", "/ui/models.json", _own(_models), "describe"),
+    ("GET", "/ui/state.json", _own(_state), "describe"),
+    ("GET", "/ui/{file}", _own(_page), None),
+    ("POST", "/ui/load/{model}", _own(_load), "infer"),
 )
 """Method, path, handler and right of each route; page and scripts hold nothing that a key would guard."""

@@ -100,6 +100,11 @@ class Catalogue:
         """Return whether there is a model of this name, built or not."""
         return name in self._greatest
 
+    @property
+    def names(self) -> list[str]:
+        """The names of all models, built or not."""
+        return list(self._greatest)
+
     def is_loading(self, name: str) -> bool:
         """Return whether a version of a model is being loaded for the first time."""
         return any(name == one for one, _ in self.loading)
@@ -174,6 +179,7 @@ def build_models(
     only: str | None = None,
     keys: Keys | None = None,
     allow_import: bool = True,
+    may_be_none: bool = False,
 ) -> Catalogue:
     """Read, check and build all models; if one cannot be built, close the others again.
 
@@ -184,13 +190,14 @@ def build_models(
         only: The name of the one model whose versions are built, all of them now; None: all models.
         keys: The keys of clients, which may name no other models than these; None: that is not checked.
         allow_import: Whether configurations may import code.
+        may_be_none: Whether there may be no model, as in a watched folder, which gets them later.
 
     Raises:
         ConfigError: A model, its configuration or a key is wrong; all are checked before any model is built.
         SetupError, PluginError: A pipeline could not be built.
         UnknownModelError: An alias names no model.
     """
-    entries, aliases = read_served(models, only)
+    entries, aliases = read_served(models, only, may_be_none=may_be_none)
     check_keys_of(keys, entries, aliases)
     held = Held(allow_import=allow_import) if before is None else before.held
     try:

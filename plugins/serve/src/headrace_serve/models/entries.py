@@ -249,9 +249,12 @@ def read_entries(models: Any, only: str | None = None) -> dict[tuple[str, str], 
 
 
 def read_served(
-    models: Any, only: str | None = None
+    models: Any, only: str | None = None, *, may_be_none: bool = False
 ) -> tuple[dict[tuple[str, str], ModelEntry], dict[str, Any]]:
-    """Return the entries that `read_entries` returns, and the shares of each alias."""
+    """Return the entries that `read_entries` returns, and the shares of each alias.
+
+    With ``may_be_none`` there may be no model: those of a watched folder come later.
+    """
     found: dict[tuple[str, str], ModelEntry] = {}
     aliases: dict[str, Any] = {}
     problems: list[Problem] = []
@@ -259,8 +262,11 @@ def read_served(
         pairs = _managed(models, only)
     else:
         pairs = [one for one in _pairs(models) if only in (None, one[0])]
-    if not pairs:
-        hint = "A folder has NAME.toml or NAME/VERSION.toml, a serving file a table [models.NAME]."
+    if not pairs and not may_be_none:
+        hint = (
+            "A folder has NAME.toml or NAME/VERSION.toml, a serving file a table [models.NAME]."
+            " With --watch a folder may be empty at first."
+        )
         raise ConfigError(Problem("serve", "there is no model to serve", hint=hint))
     for name, version, value in pairs:
         if not _NAME.fullmatch(name) or name == _STATISTICS:

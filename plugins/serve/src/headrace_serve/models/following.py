@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from headrace_serve.models.catalogue import Catalogue
     from headrace_serve.models.model import Model
 
-__all__ = ["Following"]
+__all__ = ["Following", "is_deleted"]
 
 logger = logging.getLogger("headrace.serve")
 
@@ -74,7 +74,7 @@ class Following:
             self._sync(source, change.name, change.replaces)
 
     def _sync(self, source: Any, name: str, replaced: str = "") -> None:
-        """Serve the versions of a model that take requests, and no others; one that was replaced is forgotten."""
+        """Serve the versions of a model that take requests, and no others; one that was replaced or deleted is forgotten."""
         known = source.status().get(name, {}).get("versions", {})
         numbers = source.versions().get(name, ())
         for version in numbers:
@@ -85,9 +85,9 @@ class Following:
                     self._put(name, version, source.pipeline(name, version))
         for model in [one for one in self._service.models if one.name == name]:
             if model.version not in numbers:
-                there = model.version in known and model.version != replaced
-                reason = known[model.version]["reason"] if there else None
-                self._withdraw(name, model.version, reason)
+                about = known.get(model.version, {})
+                gone = not about or model.version == replaced or about.get("deleted", False)
+                self._withdraw(name, model.version, None if gone else about["reason"])
 
     def _put(self, name: str, version: str, pipe: Pipeline) -> None:
         now = self._service.models.get(name, version)
@@ -124,6 +124,11 @@ class Following:
         catalogue = self._service.models
         given = catalogue.lazy[name, version].config
         return given.manager if isinstance(given, Later) else catalogue.held.models
+
+
+def is_deleted(source: Any, name: str, version: str) -> bool:
+    """Return whether a version is there no more because its file is gone."""
+    return bool(_status(source, name, version).get("deleted", False))
 
 
 def _status(source: Any, name: str, version: str) -> dict[str, Any]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import headrace
+from headrace.errors import ConfigError, Problem
 from headrace_models import Models
 from headrace_serve.access_log import logger as access_logger
 from headrace_serve.models.entries import ModelEntry, read_served
@@ -72,7 +75,8 @@ class Held:
         self._here.entries = entries
         try:
             configs = {**_configs(entries), **aliases}
-            prepared = self.models.prepare(configs, keep_others=others, lazy=late)
+            with _placing_keys():
+                prepared = self.models.prepare(configs, keep_others=others, lazy=late)
         finally:
             self._here.entries = None
         try:
@@ -138,7 +142,7 @@ def _configs(entries: Entries) -> dict[str, Any]:
 
 
 def check_models(
-    models: Any, *, keys: Keys | None = None, allow_import: bool = True
+    models: Any, *, keys: Keys | None = None, allow_import: bool = True, may_be_none: bool = False
 ) -> tuple[dict[tuple[str, str], ModelEntry], dict[str, Any]]:
     """Check all models as `headrace_serve.models.catalogue.build_models` does, and build none.
 
@@ -149,11 +153,32 @@ def check_models(
         ConfigError: A model, its configuration or a key is wrong.
         UnknownModelError: An alias names no model.
     """
-    entries, aliases = read_served(models)
+    entries, aliases = read_served(models, may_be_none=may_be_none)
     check_keys_of(keys, entries, aliases)
-    with Models({}, adapt=_adapted, allow_import=allow_import) as checked:
+    with Models({}, adapt=_adapted, allow_import=allow_import) as checked, _placing_keys():
         checked.check({**_configs(entries), **aliases})
     return entries, aliases
+
+
+@contextlib.contextmanager
+def _placing_keys() -> Iterator[None]:
+    """Say of a key of a model, such as ``preload``, that is written in the configuration of its pipeline, where it goes."""
+    try:
+        yield
+    except ConfigError as error:
+        error.problems = tuple(map(_placed, error.problems))
+        raise
+
+
+def _placed(problem: Problem) -> Problem:
+    key = (problem.path or "").rpartition(".")[2]
+    if problem.code != "unknown_key" or key not in ModelEntry.model_fields:
+        return problem
+    hint = (
+        f"{key!r} is a key of the model that is served, not of its pipeline: write it into a file for --models,"
+        f" as [models.NAME] with config = {(problem.file or 'FILE')!r} beside it."
+    )
+    return replace(problem, hint=hint, suggestion=None)
 
 
 def check_keys_of(keys: Keys | None, entries: Entries, aliases: Collection[str]) -> None:

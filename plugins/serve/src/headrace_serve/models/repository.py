@@ -111,9 +111,8 @@ class Repository:
             if self._waiting >= _MOST_WAITING:
                 what = "other models are being loaded"
                 raise OverloadedError(what, queue_size=_MOST_WAITING, waiting=self._waiting)
-            served = {one.name for one in self._service.models}
             doing = _FAILED if kind == "load" else ""
-            raise UnknownModelError(name, served=served, doing=doing)
+            raise UnknownModelError(name, served=self._service.models.names, doing=doing)
 
         if self._service.models.is_loading(name):
             work.close()

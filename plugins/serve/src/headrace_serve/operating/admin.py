@@ -40,7 +40,7 @@ class Admin:
         try:
             self._listener: socket.socket = listen(host, port, shared=shared)
         except OSError as error:
-            raise not_listening(host, port, error) from error
+            raise not_listening(host, port, error, "--admin-port") from error
         self.port: int = self._listener.getsockname()[1]
         self._service = service
         self._state = ServerState()

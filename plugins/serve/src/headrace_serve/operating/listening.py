@@ -93,21 +93,23 @@ async def open_grpc(
         ("grpc.http2.min_ping_interval_without_data_ms", least_ms),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", least_ms),
     ]
+    try:
+        if port:  # gRPC itself would not say why it cannot listen
+            bound(host, port, shared=shared).close()
+    except OSError as error:
+        raise not_listening(host, port, error, "--grpc-port") from error
     server = grpc.aio.server(options=options)
     add_services(server, service)
     try:
         address = url_of("", host, port).removeprefix("://")
         if certificates is None:
-            bound = server.add_insecure_port(address)
+            taken = server.add_insecure_port(address)
         else:
-            bound = server.add_secure_port(address, grpc_credentials(certificates))
+            taken = server.add_secure_port(address, grpc_credentials(certificates))
     except RuntimeError as error:
-        raise SetupError(
-            f"cannot listen on {host} port {port} for gRPC: {error}",
-            hint="Another program may use the port; choose another with --grpc-port.",
-        ) from error
+        raise SetupError(f"cannot listen on {host} port {port} for gRPC: {error}") from error
     await server.start()
-    return server, bound
+    return server, taken
 
 
 def check_ports(**ports: int | None) -> None:
@@ -141,13 +143,13 @@ def _received_bytes(most: int) -> int:
     return min(max(2 * most, _USUAL_BYTES), _LARGEST)
 
 
-def not_listening(host: str, port: int, error: OSError) -> SetupError:
-    """Return the error for an address on which `listen` or `bound` has failed."""
-    hint = "Another program may use the port; choose another with --port or --grpc-port."
+def not_listening(host: str, port: int, error: OSError, option: str = "--port") -> SetupError:
+    """Return the error for an address on which `listen` or `bound` has failed; ``option`` sets its port."""
+    hint = f"Another program uses this port: end it, or choose another port with {option} (0: a free one)."
     if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
         hint = "--host takes an address or a name of this machine; 0.0.0.0 means all of them."
     elif error.errno == errno.EACCES:
-        hint = "The system reserves ports below 1024 for privileged programs; choose another."
+        hint = f"The system reserves ports below 1024 for privileged programs: choose another with {option}."
     why = error.strerror or error
     return SetupError(f"cannot listen on {host} port {port}: {why}", hint=hint)
 

@@ -137,10 +137,10 @@ class Server:
         self._tls = tls
         self._certificates = None if tls is None else tls.read()
         self._keys, known = keys, Keys.of(keys)
-        self._unbuilt: dict[tuple[str, str], ModelEntry] = {}
+        self._unbuilt: dict[tuple[str, str], ModelEntry] | None = None
         if listen_first:
             self._unbuilt, self._aliases = check_models(
-                models, keys=known, allow_import=allow_import
+                models, keys=known, allow_import=allow_import, may_be_none=_is_folder(watch)
             )
             late = {place: entry for place, entry in self._unbuilt.items() if entry.lazy}
             catalogue = Catalogue(
@@ -150,9 +150,11 @@ class Server:
                 lazy=late,
             )
         else:
-            catalogue = build_models(models, keys=known, allow_import=allow_import)
+            catalogue = build_models(
+                models, keys=known, allow_import=allow_import, may_be_none=_is_folder(watch)
+            )
         try:
-            self._service = Service(
+            service = self._service = Service(
                 catalogue,
                 limits=limits,
                 debug_errors=debug_errors,
@@ -172,7 +174,7 @@ class Server:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._state, self._turn = ServerState(), asyncio.Lock()
-        self._service.worker, self._service.everywhere = worker, everywhere
+        service.worker, service.everywhere, service.page_names = worker, everywhere, (host.lower(),)
         self._service.starting = listen_first and everywhere is not None
         self._watch = watch
         if not listen_first:
@@ -238,15 +240,15 @@ class Server:
             self.close(timeout=2.0)
             self._end_thread()  # `close` may have come before the thread was known
             raise
-        if self._unbuilt:
-            self._build()
+        if self._unbuilt is not None:
+            self._build(self._unbuilt)
 
-    def _build(self) -> None:
+    def _build(self, entries: dict[tuple[str, str], ModelEntry]) -> None:
         """Build the models while the server listens; each takes requests at once. If one cannot be built, close the server."""
         try:
             held = self._service.models.held
             with self._changing:
-                for model in held.load(self._unbuilt, self._aliases):
+                for model in held.load(entries, self._aliases):
                     self._service.call(partial(self._service.put, model))
                 self._follow()
             self._in_loop(self._join()).result()
@@ -303,7 +305,13 @@ class Server:
             keys = self._keys if keys is None else keys
             known = Keys.of(keys)
             given = service.given if models is None else models
-            new = build_models(given, service.models, keys=known, allow_import=service.allow_import)
+            new = build_models(
+                given,
+                service.models,
+                keys=known,
+                allow_import=service.allow_import,
+                may_be_none=_is_folder(self._watch),
+            )
             try:
                 certificates = None if self._tls is None else self._tls.read()
                 if self._reloads != number:  # by a signal handler, which has read everything later
@@ -392,7 +400,7 @@ class Server:
     async def _open(self, listener: socket.socket) -> None:
         service, loop = self._service, asyncio.get_running_loop()
         async with self._turn:
-            if not self._unbuilt:
+            if self._unbuilt is None:
                 await self._join()
             if self.grpc_port is not None:
                 secure: Any = None if self._certificates is None else lambda: self._certificates
@@ -456,3 +464,8 @@ class Server:
         if self._listening is not None:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._listening.wait_closed(), 1.0)
+
+
+def _is_folder(watch: bool | str | Path) -> bool:
+    """Return whether new files are models, so that there may be no model yet."""
+    return not isinstance(watch, bool)

@@ -131,7 +131,8 @@ class Settings:
         """
         check_allowed(self.allow)
         check_origins(self.cors_origins)
-        check_models(**self.read(), allow_import=self.allow_import)
+        watched = isinstance(self._watched(), str)
+        check_models(**self.read(), allow_import=self.allow_import, may_be_none=watched)
         tls = self._tls()
         if tls is not None:
             tls.read()
@@ -145,7 +146,6 @@ class Settings:
         listen_first: bool = True,
     ) -> Server:
         """Make the server; it does not listen yet. Arguments and errors are those of `Server`."""
-        folders = (one for one in self.models if Path(one).is_dir())
         return Server(
             **self.read(),
             **{name: getattr(self, name) for name in _OF_SERVER},
@@ -154,8 +154,13 @@ class Settings:
             listener=listener,
             everywhere=everywhere,
             listen_first=listen_first,
-            watch=self.watch and next(folders, True),
+            watch=self._watched(),
         )
+
+    def _watched(self) -> bool | str:
+        """Return the argument ``watch`` of the server: the first folder of models, if files are watched."""
+        folders = (one for one in self.models if Path(one).is_dir())
+        return self.watch and next(folders, True)
 
     def _tls(self) -> Tls | None:
         if self.tls_cert is None or self.tls_key is None:

@@ -64,8 +64,15 @@ def run_workers(settings: Settings, count: int, listening: Listening | None = No
     settings.shared(settings.port, settings.grpc_port, settings.admin_port).check()
     # On Linux these sockets are bound but do not listen. So no other program can take the ports while no worker
     # process listens, and the kernel gives all connections to the worker processes.
-    wanted = (settings.port, settings.grpc_port, settings.admin_port)
-    sockets = [None if port is None else _held(settings.host, port) for port in wanted]
+    wanted = {
+        "--port": settings.port,
+        "--grpc-port": settings.grpc_port,
+        "--admin-port": settings.admin_port,
+    }
+    sockets = [
+        None if port is None else _held(settings.host, port, option)
+        for option, port in wanted.items()
+    ]
     held = [one for one in sockets if one is not None]
     inherited = None if REUSES_PORTS else held[0].fileno()
     ports: list[Any] = [None if one is None else one.getsockname()[1] for one in sockets]
@@ -140,13 +147,13 @@ def _check_platform(settings: Settings) -> None:
     raise ConfigError(Problem("serve", what, hint=hint))
 
 
-def _held(host: str, port: int) -> Any:
+def _held(host: str, port: int, option: str) -> Any:
     try:
         if not REUSES_PORTS:
             return listen(host, port)
         return bound(host, port, shared=True)
     except OSError as error:
-        raise not_listening(host, port, error) from error
+        raise not_listening(host, port, error, option) from error
 
 
 def _usable_cores() -> int:

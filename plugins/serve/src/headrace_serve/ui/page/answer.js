@@ -1,34 +1,27 @@
 // Shows an answer: pictures as pictures, boxes drawn over the picture that was sent, text as text, tensors by their shape.
 
-const MOST_ROWS = 40;
+import { colour } from "./charts.js";
+import { made } from "./elements.js";
 
-function made(name, text, className) {
-  const element = document.createElement(name);
-  if (text !== undefined) element.textContent = text;
-  if (className) element.className = className;
-  return element;
-}
+const MOST_ROWS = 40;
 
 // Show the answer of a request in an element; `picture` is the File that was sent, if it was one.
 export async function showAnswer(parent, answer, picture, ms) {
   parent.replaceChildren();
   const kind = (answer.headers.get("content-type") ?? "").split(";")[0], id = answer.headers.get("x-request-id");
   const about = [`${answer.status}`, `${ms.toFixed(1)} ms`, kind, id ? `request id ${id}` : ""].filter(Boolean);
-  parent.append(made("div", about.join(" · "), "summary"));
+  parent.append(made("div", { className: "summary" }, about.join(" · ")));
   if (!answer.ok) {
     const said = await answer.json().catch(() => ({}));
-    parent.append(made("div", said.error ?? answer.statusText, "error"));
+    parent.append(made("div", { className: "error" }, said.error ?? answer.statusText));
     return;
   }
   if (kind.startsWith("image/")) {
-    const image = made("img");
-    image.alt = "the answer";
-    image.src = URL.createObjectURL(await answer.blob());
-    parent.append(image);
+    parent.append(made("img", { alt: "the answer", src: URL.createObjectURL(await answer.blob()) }));
     return;
   }
   if (kind !== "application/json") {
-    parent.append(made("pre", await answer.text()));
+    parent.append(made("pre", {}, await answer.text()));
     return;
   }
   const outputs = outputsOf(await answer.json());
@@ -45,23 +38,23 @@ function outputsOf(body) {
 
 function showValue(parent, name, value) {
   if (value !== null && typeof value === "object" && typeof value.text === "string") {
-    parent.append(made("h3", `${name}: text`), made("div", value.text, "text"));
+    parent.append(made("h3", {}, `${name}: text`), made("div", { className: "text" }, value.text));
     const { text, ...rest } = value;
     if (Object.keys(rest).length) parent.append(details(rest));
   } else if (typeof value === "string") {
-    parent.append(made("h3", name), made("div", value, "text"));
+    parent.append(made("h3", {}, name), made("div", { className: "text" }, value));
   } else if (value !== null && typeof value === "object" && value.tensor) {
     showTensor(parent, name, value.tensor.flat(Infinity), value.shape, value.datatype);
   } else if (Array.isArray(value) && shapeOf(value) !== null) {
     showTensor(parent, name, value.flat(Infinity), shapeOf(value), "");
   } else {
-    parent.append(made("h3", name), made("pre", JSON.stringify(value, null, 1)));
+    parent.append(made("h3", {}, name), made("pre", {}, JSON.stringify(value, null, 1)));
   }
 }
 
 function details(value) {
-  const element = made("details");
-  element.append(made("summary", `more: ${Object.keys(value).join(", ")}`), made("pre", JSON.stringify(value, null, 1)));
+  const element = made("details", {});
+  element.append(made("summary", {}, `more: ${Object.keys(value).join(", ")}`), made("pre", {}, JSON.stringify(value, null, 1)));
   return element;
 }
 
@@ -76,12 +69,12 @@ function shapeOf(value) {
 }
 
 function showTensor(parent, name, flat, shape, datatype) {
-  parent.append(made("h3", `${name}: ${datatype} [${shape.join(", ")}]`));
+  parent.append(made("h3", {}, `${name}: ${datatype} [${shape.join(", ")}]`));
   const image = imageOf(flat, shape);
   if (image) parent.append(image);
   else if (flat.length > 1 && flat.every((one) => typeof one === "number")) parent.append(bars(flat));
   const shown = flat.slice(0, MOST_ROWS).map((one) => (typeof one === "number" && !Number.isInteger(one) ? one.toPrecision(5) : one));
-  parent.append(made("pre", shown.join("  ") + (flat.length > MOST_ROWS ? `  … ${flat.length} in all` : "")));
+  parent.append(made("pre", {}, shown.join("  ") + (flat.length > MOST_ROWS ? `  … ${flat.length} in all` : "")));
 }
 
 // A canvas with the numbers as bars, the greatest named.
@@ -90,7 +83,7 @@ function bars(values) {
   canvas.width = wide;
   canvas.height = high;
   const context = canvas.getContext("2d"), low = Math.min(0, ...shown), top = Math.max(0, ...shown), span = top - low || 1;
-  context.fillStyle = "#2463b4";
+  context.fillStyle = colour("blue");
   shown.forEach((value, index) => {
     const y = (one) => high - ((one - low) / span) * high;
     context.fillRect((index * wide) / shown.length, Math.min(y(0), y(value)), Math.max(1, wide / shown.length - 1), Math.max(1, Math.abs(y(value) - y(0))));
@@ -159,7 +152,7 @@ function cornersOf(list, name) {
 }
 
 async function drawn(picture, boxes) {
-  const image = await createImageBitmap(picture), canvas = made("canvas", undefined, "boxes");
+  const image = await createImageBitmap(picture), canvas = made("canvas", { className: "boxes" });
   canvas.width = image.width;
   canvas.height = image.height;
   canvas.dataset.boxes = boxes.length;

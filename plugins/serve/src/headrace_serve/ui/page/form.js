@@ -1,13 +1,8 @@
 // A form for the inputs of a model, made from what the server says of them; it gives the request to send.
 
-import { ask } from "./server.js";
 import { showAnswer } from "./answer.js";
-
-function made(name, properties = {}, ...children) {
-  const element = Object.assign(document.createElement(name), properties);
-  element.append(...children);
-  return element;
-}
+import { made } from "./elements.js";
+import { ask } from "./server.js";
 
 // Build the form of a model. `sent` is called with each request that had a good answer, which a load test may repeat.
 export function buildForm(parent, answers, model, sent) {

@@ -1,8 +1,9 @@
 // The graph of a model: a box per node with its live figures, an arrow per edge with how many requests go along it.
 
-import { number } from "./server.js";
+import { number } from "./elements.js";
 
-const WIDTH = 240, HEIGHT = 104, GAP_X = 96, GAP_Y = 22, PAD = 8;
+const WIDTH = 240, HEIGHT = 104, GAP = 22, PAD = 8, LANE = 18;
+const NARROW = window.matchMedia("(max-width: 40rem)");
 
 function element(name, attributes, text) {
   const made = document.createElementNS("http://www.w3.org/2000/svg", name);
@@ -11,78 +12,105 @@ function element(name, attributes, text) {
   return made;
 }
 
-// Put each node one column to the right of its last predecessor. Edges of Repost may lead back, and move nothing.
-function columnsOf(nodes, edges) {
-  const column = Object.fromEntries(nodes.map((node) => [node.name, 0]));
+// The step of each node, one behind the last of those before it. Edges of Repost may lead back, and move nothing.
+function stepsOf(nodes, edges) {
+  const step = Object.fromEntries(nodes.map((node) => [node.name, 0]));
   for (const _ of nodes) {
     for (const edge of edges) {
-      if (edge.keys !== "Repost") column[edge.to] = Math.max(column[edge.to], column[edge.from] + 1);
+      if (edge.keys !== "Repost") step[edge.to] = Math.max(step[edge.to], step[edge.from] + 1);
     }
   }
-  return column;
+  return step;
 }
 
 function shortened(text, most) {
   return text.length <= most ? text : `${text.slice(0, most - 1)}…`;
 }
 
+// Where boxes and arrows are: steps go from left to right, or on a narrow screen from top to bottom. Edges over several steps have
+// lanes below, or on the right. Returns the corner of each node, and the path and the middle of each edge.
+function laidOut({ nodes, edges }, down) {
+  const step = stepsOf(nodes, edges), rank = {}, filled = [];
+  for (const node of nodes) {
+    const at = step[node.name];
+    filled[at] = (filled[at] ?? 0) + 1;
+    rank[node.name] = filled[at] - 1;
+  }
+  const [along, aside] = down ? [HEIGHT + 44, WIDTH + GAP] : [WIDTH + 96, HEIGHT + GAP], [long, wide] = down ? [HEIGHT, WIDTH] : [WIDTH, HEIGHT];
+  // In the direction of the steps, and across it.
+  const point = (a, b) => (down ? `${b} ${a}` : `${a} ${b}`);
+  const start = (name) => PAD + step[name] * along, side = (name) => PAD + rank[name] * aside;
+  const beyond = PAD + Math.max(...filled) * aside;
+  let lanes = 0;
+  const paths = edges.map((edge) => {
+    const a1 = start(edge.from) + long, b1 = side(edge.from) + wide / 2, a2 = start(edge.to), b2 = side(edge.to) + wide / 2;
+    const middle = (a1 + a2) / 2;
+    if (step[edge.to] - step[edge.from] === 1) {
+      const half = (b1 + b2) / 2;
+      const path = `M${point(a1, b1)} C${point(middle, b1)} ${point(middle, b2)} ${point(a2, b2)}`;
+      return { path, far: false, x: down ? half : middle, y: down ? middle : half };
+    }
+    const lane = beyond + LANE * lanes++ + 6, bend = down ? 14 : 50, reach = down ? 30 : 60;
+    const path = `M${point(a1, b1)} C${point(a1 + bend, b1)} ${point(a1 + reach / 3, lane)} ${point(a1 + reach, lane)}`
+      + ` L${point(a2 - reach, lane)} C${point(a2 - reach / 3, lane)} ${point(a2 - bend, b2)} ${point(a2, b2)}`;
+    return { path, far: true, x: down ? lane : middle, y: down ? middle + LANE * lanes : lane };
+  });
+  const length = 2 * PAD + filled.length * along - (along - long), breadth = lanes ? beyond + lanes * LANE + PAD + (down ? 12 : 0) : beyond - GAP + PAD;
+  const at = Object.fromEntries(nodes.map(({ name }) => [name, down ? [side(name), start(name)] : [start(name), side(name)]]));
+  return { at, paths, width: down ? breadth : length, height: down ? length : breadth };
+}
+
 // Draw the graph into an element; returns a function that writes new figures into it.
 export function drawGraph(parent, model) {
-  const column = columnsOf(model.nodes, model.edges), row = {}, filled = [];
-  for (const node of model.nodes) {
-    const at = column[node.name];
-    filled[at] = (filled[at] ?? 0) + 1;
-    row[node.name] = filled[at] - 1;
-  }
-  const left = (name) => PAD + column[name] * (WIDTH + GAP_X), top = (name) => PAD + row[name] * (HEIGHT + GAP_Y);
-  const long = model.edges.filter((edge) => column[edge.to] - column[edge.from] !== 1).length;
-  const width = 2 * PAD + filled.length * WIDTH + (filled.length - 1) * GAP_X;
-  const below = PAD + Math.max(...filled) * (HEIGHT + GAP_Y);
-  const height = below + long * 18 + PAD;
+  let latest = null, update = drawn(parent, model, NARROW.matches);
+  NARROW.addEventListener("change", () => {
+    update = drawn(parent, model, NARROW.matches);
+    if (latest) update(latest);
+  });
+  return (figures) => update((latest = figures));
+}
+
+function drawn(parent, model, down) {
+  const { at, paths, width, height } = laidOut(model, down);
   const svg = element("svg", { viewBox: `0 0 ${width} ${height}`, width });
+  svg.style.minWidth = `${0.75 * width}px`; // smaller it could not be read: it is scrolled
   const end = element("marker", { id: `end-${model.id}`, viewBox: "0 0 8 8", refX: 8, refY: 4, markerWidth: 7, markerHeight: 7, orient: "auto" });
-  end.append(element("path", { d: "M0 0 L8 4 L0 8 z", fill: "#667384" }));
+  end.append(element("path", { d: "M0 0 L8 4 L0 8 z", class: "tip" }));
   svg.append(end);
 
-  let dipped = 0;
-  const rates = model.edges.map((edge) => {
-    const x1 = left(edge.from) + WIDTH, y1 = top(edge.from) + HEIGHT / 2, x2 = left(edge.to), y2 = top(edge.to) + HEIGHT / 2;
-    const far = column[edge.to] - column[edge.from] !== 1;
-    const floor = below + (far ? 18 * dipped++ : 0) + 6;
-    const middle = (x1 + x2) / 2;
-    const path = far
-      ? `M${x1} ${y1} C${x1 + 50} ${y1} ${x1 + 20} ${floor} ${x1 + 60} ${floor} L${x2 - 60} ${floor} C${x2 - 20} ${floor} ${x2 - 50} ${y2} ${x2} ${y2}`
-      : `M${x1} ${y1} C${middle} ${y1} ${middle} ${y2} ${x2} ${y2}`;
-    const line = element("path", { d: path, fill: "none", stroke: "#667384", "marker-end": `url(#end-${model.id})` });
+  const lines = [], texts = [];
+  const rates = model.edges.map((edge, index) => {
+    const { path, far, x, y } = paths[index];
+    const line = element("path", { d: path, class: "edge", "marker-end": `url(#end-${model.id})` });
     if (edge.keys === "Repost") line.setAttribute("stroke-dasharray", "4 3");
-    const y = far ? floor : (y1 + y2) / 2;
-    const rate = element("text", { x: middle, y: y - 5, "text-anchor": "middle", class: "rate" });
-    const keys = element("text", { x: middle, y: y + 14, "text-anchor": "middle", class: "mono" }, far ? "" : shortened(edge.keys, 14));
+    const rate = element("text", { x, y: down ? y + 4 : y - 5, "text-anchor": "middle", class: "rate" });
+    const keys = element("text", { x, y: y + 14, "text-anchor": "middle", class: "mono keys" }, far || down ? "" : shortened(edge.keys, 14));
     keys.append(element("title", {}, edge.keys));
-    svg.append(line, rate, keys);
+    lines.push(line);
+    texts.push(rate, keys);
     return rate;
   });
+  svg.append(...lines, ...texts);
 
   const boxes = Object.fromEntries(model.nodes.map((node) => {
-    const x = left(node.name), y = top(node.name), group = element("g", { "data-node": node.name });
-    const box = element("rect", { x, y, width: WIDTH, height: HEIGHT, rx: 6, fill: "#fbfcfe", stroke: "#9db0c8" });
-    const expression = element("text", { x: x + 10, y: y + 35, class: "mono" }, shortened(node.expression, 34));
-    expression.append(element("title", {}, node.expression));
+    const [x, y] = at[node.name], group = element("g", { "data-node": node.name });
+    const box = element("rect", { x, y, width: WIDTH, height: HEIGHT, rx: 6, class: "box" });
     const marks = [node.each ? `each ${node.each}` : "", node.or ? "or" : "", node.device ?? "", node.alias_of ? `= ${node.alias_of}` : ""];
-    const figures = element("text", { x: x + 10, y: y + 54, class: "figures" });
-    const times = element("text", { x: x + 10, y: y + 71, class: "times faint" });
-    const errors = element("text", { x: x + WIDTH - 10, y: y + 19, class: "errors bad", "text-anchor": "end" });
-    group.append(
-      box,
-      element("text", { x: x + 10, y: y + 19, class: "title" }, [node.name, ...marks.filter(Boolean)].join(" · ")),
-      expression, figures, times, errors,
-    );
+    const title = [node.name, ...marks.filter(Boolean)].join(" · ");
+    const text = (top, kind, said, shown = said) => {
+      const made = element("text", { x: x + 10, y: y + top, class: kind }, shown);
+      if (said !== shown) made.append(element("title", {}, said));
+      return made;
+    };
+    const figures = text(54, "figures-of-node"), times = text(71, "times faint");
+    const errors = element("text", { x: x + WIDTH - 10, y: y + 71, class: "errors bad", "text-anchor": "end" });
+    group.append(box, text(19, "title", title, shortened(title, 32)), text(35, "mono", node.expression, shortened(node.expression, 33)), figures, times, errors);
     const bars = Array.from({ length: Math.min(node.instances, 16) }, (_, index) => {
       const wide = (WIDTH - 20) / Math.min(node.instances, 16) - 3, at = x + 10 + index * (wide + 3);
-      const full = element("rect", { x: at, y: y + 82, width: wide, height: 10, rx: 2, fill: "#e3e9f1" });
-      const used = element("rect", { x: at, y: y + 82, width: 0, height: 10, rx: 2, fill: "#2463b4" });
+      const shape = { x: at, y: y + 82, height: 10, rx: 2 };
+      const used = element("rect", { ...shape, width: 0, class: "busy" });
       used.append(element("title", {}));
-      group.append(full, used);
+      group.append(element("rect", { ...shape, width: wide, class: "full" }), used);
       return { used, wide };
     });
     svg.append(group);
@@ -95,13 +123,13 @@ export function drawGraph(parent, model) {
       const one = figures.nodes[name];
       if (!one) continue;
       shown.figures.textContent = `${number(one.rate)}/s · ${one.waiting} waiting · batch ${number(one.batch)} of ${shown.node.most ?? "∞"}`;
-      shown.times.textContent = `${number(one.forward.p50)} ms, p99 ${number(one.forward.p99)} · queued ${number(one.queue.p50)}`;
-      shown.errors.textContent = one.failed ? `${one.failed} failed` : "";
-      shown.box.setAttribute("stroke", one.failing ? "#b3261e" : "#9db0c8");
+      shown.times.textContent = `${number(one.forward.p50)} ms, p99 ${number(one.forward.p99)}${one.failed ? "" : ` · queued ${number(one.queue.p50)}`}`;
+      shown.errors.textContent = one.failed ? `${number(one.failed, 0)} failed` : "";
+      shown.box.classList.toggle("failing", one.failing);
       shown.bars.forEach(({ used, wide }, index) => {
         const busy = one.busy[index] ?? 0;
         used.setAttribute("width", wide * Math.min(1, busy));
-        used.firstChild.textContent = `instance ${index}: busy for ${Math.round(100 * busy)} % of the last second`;
+        used.firstChild.textContent = `instance ${index}: busy for ${Math.round(100 * busy)} % of the last seconds`;
       });
     }
     model.edges.forEach((edge, index) => {

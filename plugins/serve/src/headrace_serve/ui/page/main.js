@@ -1,56 +1,23 @@
-// The live page: asks once a second how the server does, and shows it. While the tab is hidden it asks nothing.
+// The live page: asks once a second how the server does, and shows it.
 
-import { ask, follow, hasKey, setKey } from "./server.js";
-import { drawGraph, figuresOf } from "./graph.js";
-import { KEPT_S, drawLatency, drawTimeline } from "./charts.js";
+import { made } from "./elements.js";
 import { buildForm } from "./form.js";
+import { drawGraph, figuresOf } from "./graph.js";
+import { KEPT_S, drawTimeline, showLoad } from "./plots.js";
+import { ask, follow, read, watch } from "./server.js";
 
-const EVERY_MS = 1000;
-const note = document.getElementById("note"), keyForm = document.getElementById("key");
+const MOST_FAILURES = 50, RATE_S = 5; // rates are those of so many last seconds
 const shown = new Map(); // by the id of the model
 let catalogue = null, lastFailure = 0, lastBucket = 0, buckets = [], loadPath = null;
 
-keyForm.addEventListener("submit", (event) => {
-  event.preventDefault();
-  setKey(keyForm.querySelector("input").value);
-  keyForm.hidden = true;
-});
 for (const link of document.querySelectorAll("nav a")) link.addEventListener("click", follow);
-document.addEventListener("visibilitychange", () => document.hidden || look());
 
-let looking = false;
-async function look() {
-  if (looking) return;
-  looking = true;
-  try {
-    while (!document.hidden) {
-      await show();
-      await new Promise((done) => setTimeout(done, EVERY_MS));
-    }
-  } finally {
-    looking = false;
-  }
-}
-
-async function show() {
-  try {
-    const answer = await ask(`ui/state.json?${cursor()}`);
-    if (answer.status === 401 || answer.status === 403) {
-      keyForm.hidden = false;
-      const said = await answer.json();
-      note.textContent = hasKey() || answer.status === 403 ? said.error : "";
-      return;
-    }
-    if (!answer.ok) throw new Error(`the server answers ${answer.status}`);
-    const state = await answer.json();
-    if (state.catalogue !== catalogue) await readModels();
-    showState(state);
-    note.textContent = `${state.in_flight} requests in flight`;
-    document.body.dataset.updates = Number(document.body.dataset.updates ?? 0) + 1;
-  } catch (error) {
-    note.textContent = error instanceof TypeError ? "the server cannot be reached" : error.message;
-  }
-}
+watch(1000, document.getElementById("note"), async () => {
+  const state = await read(`ui/state.json?${cursor()}`);
+  if (state.catalogue !== catalogue) await readModels();
+  showState(state);
+  return `${state.in_flight} requests in flight`;
+});
 
 function cursor() {
   const since = new URLSearchParams({ failures: lastFailure, load: lastBucket });
@@ -59,7 +26,7 @@ function cursor() {
 }
 
 async function readModels() {
-  const described = await (await ask("ui/models.json")).json();
+  const described = await read("ui/models.json");
   document.getElementById("server").textContent = `${described.server} ${described.version}`;
   catalogue = described.catalogue;
   for (const one of shown.values()) one.article.remove();
@@ -75,8 +42,10 @@ function showModel(model) {
   part("version").textContent = `version ${model.version}`;
   const slider = part("clients"), count = part("count");
   slider.max = model.most_clients;
-  const one = { model, article, slider, count, lastBatch: 0, batches: [], before: null, at: 0, request: null };
-  one.update = drawGraph(part("graph"), model);
+  const one = {
+    model, article, slider, count, ready: part("ready"), latency: part("latency"), load: part("load"), timeline: part("timeline"), about: part("about"),
+    lastBatch: 0, batches: [], seen: [], request: null, update: drawGraph(part("graph"), model),
+  };
   buildForm(part("form"), part("answer"), model, (request) => {
     one.request = request;
     slider.disabled = false;
@@ -84,9 +53,6 @@ function showModel(model) {
   });
   slider.addEventListener("input", () => setLoad(one, Number(slider.value)));
   document.getElementById("models").append(article);
-  one.latency = part("latency");
-  one.timeline = part("timeline");
-  one.ready = part("ready");
   return one;
 }
 
@@ -109,16 +75,19 @@ function showState(state) {
     const one = shown.get(model.id);
     if (!one) continue;
     one.ready.textContent = model.ready ? "ready" : "not ready";
-    one.ready.classList.toggle("no", !model.ready);
-    one.update(figuresOf(model.stats, one.before, Math.max(0.001, state.now - one.at)));
-    one.before = model.stats;
-    one.at = state.now;
+    one.ready.classList.toggle("good", model.ready);
+    one.ready.classList.toggle("bad", !model.ready);
+    while (one.seen.length > 1 && state.now - one.seen[0].at > RATE_S) one.seen.shift();
+    one.update(figuresOf(model.stats, one.seen[0]?.stats, state.now - one.seen[0]?.at));
+    one.seen.push({ at: state.now, stats: model.stats });
     for (const batch of model.batches) one.lastBatch = Math.max(one.lastBatch, batch[0]);
     one.batches = [...one.batches, ...model.batches].filter((batch) => state.now - batch[5] < KEPT_S.batches);
     const own = one.request && `/${one.request.path}`.split("?")[0] === loadPath;
-    drawLatency(one.latency, own ? buckets : [], state.now);
+    one.load.hidden = one.latency.hidden = !own;
+    if (own) showLoad(one.latency, one.load, buckets, state.now);
+    one.about.textContent = model.missed ? "too many to show all: the first of each second" : "the number in a bar is the size of its batch";
     drawTimeline(one.timeline, one.batches, one.model, state.now);
-    if (own) one.count.textContent = load.clients ? `${load.clients} clients` : "0 clients";
+    if (own) one.count.textContent = `${load.clients} clients`;
     if (!load.clients && document.activeElement !== one.slider) one.slider.value = 0;
   }
   showFailures(state.failures, state.now);
@@ -128,19 +97,10 @@ function showFailures(failures, now) {
   const section = document.getElementById("failures"), body = section.querySelector("tbody");
   for (const one of failures) {
     lastFailure = Math.max(lastFailure, one.number);
-    const row = document.createElement("tr");
     const time = new Date(Date.now() - (now - one.at) * 1000).toLocaleTimeString("en-GB");
-    const cells = [[time], [one.model], [one.node ?? ""], [one.code, "code"], [one.text], [one.request_id ?? one.trace_id ?? "", "id"]];
-    for (const [text, className] of cells) {
-      const cell = document.createElement("td");
-      cell.textContent = text;
-      if (className) cell.className = className;
-      row.append(cell);
-    }
-    body.prepend(row);
+    const cells = [[time], [one.model], [one.node ?? ""], [one.code, "code"], [one.text], [one.request_id || one.trace_id || "", "id"]];
+    body.prepend(made("tr", {}, ...cells.map(([text, className = ""]) => made("td", { className }, text))));
   }
-  while (body.rows.length > 50) body.lastChild.remove();
+  while (body.rows.length > MOST_FAILURES) body.lastChild.remove();
   section.hidden = body.rows.length === 0;
 }
-
-look();

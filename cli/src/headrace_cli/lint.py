@@ -1,0 +1,246 @@
+"""The warnings of ``check`` and ``explain``: what a configuration may say, but hardly means."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import headrace
+from headrace.errors import Problem
+from headrace.keys import BOX, COLOR, CONTEXT, DATA, REQUEST_ID, RESERVED, RESULT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headrace.plan import Element, Node, Plan
+    from headrace.plugins import Element as Resolved
+
+    Pairs = list[tuple[Element, Resolved]]
+    """Elements of an expression, each as the plan has it and with its class, parents first."""
+
+_OPTIONAL = frozenset(RESERVED) - {COLOR, BOX}
+"""Reserved keys that no backend has to write: a request may bring them, or does without them."""
+
+_Warning = tuple[str, str, str, str]
+"""The code of a warning, the key that it is about, its message, and its hint."""
+
+
+def warnings_about(config: headrace.PipelineConfig) -> list[Problem]:
+    """Return the warnings about a configuration without problems, nodes in file order."""
+    plan = config.plan()
+    warnings = dict.fromkeys(plan.warnings)
+    elements = {name: _Elements(config, name, node) for name, node in plan.nodes.items()}
+    for name, node in plan.nodes.items():
+        if node.alias_of is None:
+            found = [*_of_keys(name, node), *_of_own_thread(node, elements[name])]
+            found += [*_of_cores(node, elements[name], plan), *_of_map(plan, elements, name)]
+            found += [*_of_classes(node, elements[name])]
+            for code, key, message, hint in found:
+                warnings[config.problem_at(name, key, code, message, hint or None)] = None
+    return list(warnings)
+
+
+def explained(config: headrace.PipelineConfig) -> dict[str, Any]:
+    """Return what `headrace.explain` gives, with all warnings."""
+    return {
+        **headrace.explain(config),
+        "warnings": [one.to_dict() for one in warnings_about(config)],
+    }
+
+
+class _Elements:
+    """The elements of a node.
+
+    Attributes:
+        tree: Those of an instance, or of the node where it registers none.
+        every: Those of all its expressions.
+    """
+
+    def __init__(self, config: headrace.PipelineConfig, name: str, node: Node) -> None:
+        def pairs(key: str, root: Element | None) -> Pairs:
+            resolved = root and headrace.plugins.resolve(config, key, name)
+            return (
+                [] if not (root and resolved) else [*zip(root.walk(), resolved.walk(), strict=True)]
+            )
+
+        self.tree = pairs("tree", node.tree)
+        others = pairs("init", node.init) + pairs("node_entrypoint", node.node_entrypoint)
+        self.every = self.tree + others
+
+    def computing(self, *, threads: bool = True) -> Pairs:
+        """Return the elements of `tree` that do work of their own, in the order of writing.
+
+        Args:
+            threads: Whether elements inside ``BackgroundThread`` and ``Process`` are given as well.
+        """
+        inside: set[int] = set()
+        found: Pairs = []
+        for one, resolved in self.tree:
+            threaded = (resolved.name, one.distribution) == ("BackgroundThread", "headrace")
+            if id(one) in inside or (not threads and (threaded or resolved.cls.builds_elsewhere)):
+                inside.update(map(id, one.children))
+            elif one.instance is None and not one.children and one.distribution != "headrace":
+                found.append((one, resolved))
+        return found
+
+
+def _of_keys(name: str, node: Node) -> Iterator[_Warning]:
+    """Warn of keys that ask for what the node does not do."""
+    keys, least, made = node.keys, node.range[0], node.instance_num
+    if least > 1 and not keys["batching_timeout"].value and not keys["pad"].value:
+        what = (
+            f"batches of this node have at least {least} requests, but nothing waits for them or "
+            "fills them up: with fewer callers, requests fail"
+        )
+        hint = "Set batching_timeout (milliseconds) to wait for company, or pad = true."
+        yield "min_without_wait", "min", what, hint
+    asked, most = keys["max"], node.tree.range[1]
+    if asked.origin == "node" and most is not None and asked.value > most:
+        leaves = [e for e in node.tree.walk() if e.range[1] == most and not e.children]
+        limits = leaves[0].name if leaves else node.tree.name
+        what = f"max is {asked.value}, and {limits} takes at most {most}: no batch has more"
+        yield "max_cut", "max", what, f"Set max = {most}, or leave it out."
+    if keys["backend"].origin == "node" and node.backend_unused:
+        what = "backend is not built: what stands in init or node_entrypoint lacks Reflect[backend]"
+        hint = "Leave the key out, or write Reflect[backend] where it belongs."
+        yield "backend_unused", "backend", what, hint
+    if node.bypassed is not None:
+        what = (
+            f"{node.bypassed} in node_entrypoint is never called: node_entrypoint or init registers "
+            f"node.{name}, through which the node is called"
+        )
+        hint = "Put it into what is registered, or into a node of its own before this one."
+        yield "entrypoint_bypassed", "node_entrypoint", what, hint
+    said = keys["instance_num"]
+    if said.origin == "node" and said.value > made:
+        what = (
+            f"instance_num is {said.value}, and what this node is built from makes {made} instance"
+        )
+        hint = "Leave the key out, or write InstancesRegister[...] in init or node_entrypoint."
+        yield "instance_num_unused", "instance_num", what, hint
+    # The instances take them in turn.
+    devices = keys["device"].value
+    if isinstance(devices, list) and len(devices) > made:
+        few, unused = f"there are fewer instances ({made})", ", ".join(devices[made:])
+        what = f"device lists {len(devices)} devices, and {few}: nothing runs on {unused}"
+        hint = f"Set instance_num = {len(devices)}, or a multiple of it."
+        yield "device_unused", "device", what, hint
+
+
+def _of_own_thread(node: Node, elements: _Elements) -> Iterator[_Warning]:
+    """Warn of work that stands in the thread of a backend which owns its thread."""
+    before: list[str] = []
+    for element, resolved in elements.computing(threads=False) if node.owns_thread else ():
+        if resolved.cls.owns_thread and before:
+            names, owner = ", ".join(dict.fromkeys(before)), element.name
+            what = (
+                f"{names} before {owner}, which owns its thread, is run by that thread too: on at "
+                f"most {node.instance_num} of the requests at a time, however many cores there are"
+            )
+            hint = "Put it into a node of its own before this one, with next and more instances."
+            yield "work_before_own_thread", "backend", what, hint
+            return
+        # An element with a file runs a model, and belongs in this node.
+        file = any(isinstance(value, Path) for _, value in resolved.options or ())
+        if not resolved.cls.owns_thread and not file:
+            before.append(element.name)
+
+
+def _of_cores(node: Node, elements: _Elements, plan: Plan) -> Iterator[_Warning]:
+    """Warn of idle cores: one thread at a time runs an instance."""
+    computing, device = elements.computing(), node.keys["device"].value
+    could_use_them = computing and not any(one.cls.owns_thread for _, one in computing)
+    instances = sum(one.instance_num for one in plan.nodes.values() if one.alias_of is None)
+    one_alone = node.instance_num == 1 and device in (None, "cpu")
+    if could_use_them and one_alone and plan.threads > instances:
+        names = ", ".join(dict.fromkeys(element.name for element, _ in computing))
+        alone = f"instance_num is 1, so one batch at a time goes through {names}"
+        what = f"{alone}, and {plan.threads} cores can be used here"
+        hint = f"Set instance_num, up to {plan.threads}, if requests come from several threads."
+        yield "idle_cores", "instance_num", what, hint
+
+
+def _of_classes(node: Node, elements: _Elements) -> Iterator[_Warning]:
+    """Warn of what the classes of the backends find suspicious, see `headrace.Backend.lint`."""
+    for element, resolved in elements.tree:
+        if element.instance is None and resolved.options is not None:
+            try:
+                texts = [*resolved.cls.lint(resolved.options, node.range[1] or 1)]
+            except Exception as error:  # noqa: BLE001 - the author's code may raise anything
+                from headrace.isolation import error_text
+
+                texts = [f"{element.name}: lint raised {error_text(error)}"]
+            yield from (("backend_warning", "backend", text, "") for text in texts)
+
+
+def _of_map(plan: Plan, elements: dict[str, _Elements], name: str) -> Iterator[_Warning]:
+    """Warn of keys that the ``map`` of a node takes from a node that is known not to write them."""
+    for node, pairs in plan.nodes[name].links.map.items():
+        keys = _keys_at_end(plan, elements, node)
+        for source in pairs:
+            if keys is not None and source not in keys and source not in _OPTIONAL:
+                what = (
+                    f"the map takes {source!r} from {node!r}, whose backends do not write it: it "
+                    "is there only when the caller's request has it and every map passes it on"
+                )
+                hint = f"What it ends with is {', '.join(sorted({*keys, DATA}))}."
+                yield "map_source", "map", what, hint
+
+
+def _keys_at_end(plan: Plan, elements: dict[str, _Elements], name: str) -> set[str] | None:
+    """Return the keys with which a node ends, without the caller's; None when a class does not state them."""
+    links = {one: node.links for one, node in plan.nodes.items()}
+    way = [name]
+    while not links[way[-1]].map:  # without a map a node has the dict of its predecessor
+        before = [one for one, link in links.items() if way[-1] in link.next]
+        if not before:
+            break
+        way.append(before[0])
+    targets = (to for pairs in links[way[-1]].map.values() for to in pairs.values())
+    listed = ([to] if isinstance(to, str) else to for to in targets)
+    keys = {RESULT, CONTEXT, REQUEST_ID, *(key for one in listed for key in one)}
+    entered = {target for link in links.values() for target in link.reposts}
+    for one in way:
+        if links[one].otherwise or one in entered:
+            return None  # such a node may also run on dicts that have come another way
+        if any(links[door].each for door in _doors(plan, one)):
+            continue  # with `each` the node runs on copies: keys written there are lost
+        run = _run_in(elements, one)
+        if run is None:
+            return None
+        for element, resolved in run:
+            if element.target is not None or not _says_what_it_writes(resolved):
+                return None
+            keys.update(resolved.writes)
+    return keys
+
+
+def _doors(plan: Plan, name: str) -> list[str]:
+    """Return a node, and the nodes behind it where it is a second door."""
+    behind = plan.nodes[name].alias_of
+    return [name] if behind is None else [name, *_doors(plan, behind)]
+
+
+def _run_in(elements: dict[str, _Elements], name: str) -> Pairs | None:
+    """Return all elements that a request may meet in a node; None where a name leads to one that is not known."""
+    found: Pairs = []
+    todo = [name]
+    for node in todo:
+        own = elements[node].every
+        found += own
+        local = {element.name for element, _ in own}
+        for instance in (element.instance for element, _ in own if element.instance is not None):
+            home = instance.removeprefix("node.") if instance.startswith("node.") else instance
+            home = home if home in elements else instance.rpartition(".")[0]
+            if home in elements and home not in todo:
+                todo.append(home)
+            elif home not in elements and instance not in local:
+                return None
+    return found
+
+
+def _says_what_it_writes(resolved: Resolved) -> bool:
+    """Tell whether ``writes`` of a class can be relied on: the class states it, or is a plugin's."""
+    classes = (one for one in resolved.cls.__mro__ if one is not headrace.Backend)
+    plugins = not resolved.registered and not resolved.children
+    return plugins or any("writes" in vars(one) for one in classes)

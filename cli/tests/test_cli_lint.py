@@ -1,0 +1,268 @@
+"""What is allowed and hardly meant: the warnings of check and explain."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypedDict
+
+import pytest
+
+import headrace
+from headrace_cli.lint import warnings_about
+
+
+class Sized(headrace.Backend):
+    """Says what it writes."""
+
+    writes = ("result", "size")
+
+    class Options(headrace.Options):
+        positional = ("width",)
+        width: int = 1
+        height: int = 1
+
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = request["data"]
+            request["size"] = self.max
+
+
+class OfFile(headrace.Options):
+    """Options of what runs what is in a file."""
+
+    model: headrace.FilePath = Path(__file__)
+
+
+def made(name, base=Sized, **body):
+    """Register a class that differs from its base in what is given."""
+    headrace.register(name, type(name, (base,), body), replace=True)
+
+
+@pytest.fixture(autouse=True)
+def backends(monkeypatch):
+    made("Sized")
+    made("Owner", owns_thread=True)
+    made("OfFile", Options=OfFile)
+    monkeypatch.setenv("PYTHON_CPU_COUNT", "1")
+
+
+def warnings(config):
+    found = warnings_about(headrace.PipelineConfig.load(config))
+    return [one.to_dict() for one in found]
+
+
+def codes(config):
+    return [warning["code"] for warning in warnings(config)]
+
+
+def test_check_says_that_a_max_is_cut_by_the_class_of_a_backend():
+    made("Counts", max=None)
+    made("AtMostFour", max=4)
+    found = warnings({"backend": "S[Counts,AtMostFour]", "max": 8})
+    (cut,) = (one for one in found if one["code"] == "max_cut")
+    assert "max is 8, and AtMostFour takes at most 4" in cut["message"]
+    for config in (
+        {"backend": "AtMostFour", "max": 4},
+        {"backend": "AtMostFour"},
+        {"backend": "Counts", "max": 8},
+        {"global": {"max": 8}, "one": {"backend": "AtMostFour"}},
+    ):
+        assert "max_cut" not in codes(config)
+
+
+def test_a_wait_among_the_args_of_the_batch_policy_is_a_wait():
+    keys = {"backend": "Identity", "min": 2, "max": 3}
+    waits = {**keys, "batch_policy": "greedy(batching_timeout=3)"}
+    assert ["min_without_wait" in codes(one) for one in (keys, waits)] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("keys", "warned"),
+    [
+        ({"backend": "Pairs"}, True),
+        ({"backend": "Identity", "min": 2, "max": 4}, True),
+        ({"node_entrypoint": "Register[Batching[Pairs]]"}, True),
+        ({"backend": "Pairs", "batching_timeout": 5}, False),
+        ({"backend": "Pairs", "pad": True}, False),
+        ({"backend": "Identity", "max": 4}, False),
+    ],
+)
+def test_a_least_batch_that_nothing_waits_for_or_fills_up(keys, warned):
+    made("Pairs", min=2, max=4)
+    assert ("min_without_wait" in codes({"n": keys})) is warned
+
+
+# Maps.
+
+
+def graph(source, **more):
+    return {
+        "a": {"backend": "Sized", "next": "b"},
+        "b": {"backend": "Sized", "map": f"a[result:data,{source}:x]", "next": "c"},
+        "c": {"backend": "Identity", **more},
+    }
+
+
+def test_a_map_from_a_key_that_its_node_does_not_write_is_told():
+    (found,) = warnings(graph("sizze"))
+    assert (found["code"], found["path"]) == ("map_source", "b.map")
+    assert "takes 'sizze' from 'a', whose backends do not write it" in found["message"]
+    assert "size" in found["hint"]
+    (found,) = warnings(graph("size", map="b[result:data,sizze:size]"))
+    assert found["path"] == "c.map"
+
+
+def test_a_map_past_a_node_without_one_finds_what_was_before_it():
+    behind = {"backend": "Identity", "map": "c[x:data,size:y]"}
+    config = {**graph("size", next="d"), "d": behind}
+    assert codes(config) == []
+    behind["map"] = "c[z:data]"
+    (found,) = warnings(config)
+    assert found["path"] == "d.map"
+
+
+@pytest.mark.parametrize("source", ["size", "result", "data", "request_id"])
+def test_a_map_from_what_is_written_is_right(source):
+    assert codes(graph(source, map="b[size:data,x:x]")) == []
+
+
+def test_a_map_past_a_node_that_may_be_passed_by_finds_what_was_before_it():
+    config = {
+        "a": {"backend": "Sized", "next": "b"},
+        "b": {"backend": "Sized", "map": "a[result:data,size:before]", "next": "c"},
+        "c": {"backend": "Identity", "or": True, "map": "b[data:data]", "next": "d"},
+        "d": {"backend": "Identity", "map": "c[before:data]"},
+    }
+    assert codes(config) == []
+
+
+class Hinted(TypedDict, total=False):
+    hint: str
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{"writes": Hinted}, {"base": object, "forward": Sized.forward}],
+    ids=["hinted", "silent"],
+)
+def test_a_key_that_may_be_written_is_no_wrong_source(body):
+    made("MayWrite", **body)
+    behind = {"backend": "Identity", "map": "a[hint:data]"}
+    assert codes({"a": {"backend": "MayWrite", "next": "b"}, "b": behind}) == []
+
+
+# Instances, devices and cores.
+
+
+@pytest.mark.parametrize(
+    ("keys", "unused"),
+    [
+        ({"device": ["cuda:0", "cuda:1"]}, "cuda:1"),
+        ({"device": ["a", "b", "c"], "instance_num": 2}, "c"),
+        ({"device": ["a", "b"], "instance_num": 2}, None),
+        ({"device": ["a", "b"], "instance_num": 4}, None),
+        ({"device": "a"}, None),
+    ],
+)
+def test_devices_that_no_instance_runs_on_are_told(keys, unused):
+    found = warnings({"backend": "Sized", **keys})
+    assert [one["code"] for one in found] == (["device_unused"] if unused else [])
+    assert unused is None or found[0]["message"].endswith(f"nothing runs on {unused}")
+
+
+@pytest.mark.parametrize(
+    ("cores", "config", "message"),
+    [
+        (2, {"backend": "S[Sized,Identity]"}, True),
+        (2, {"backend": "Sized", "device": "cpu"}, True),
+        (2, {"backend": "Sized", "instance_num": 2}, False),
+        (1, {"backend": "Sized"}, False),
+        (8, {"backend": "Identity"}, False),
+        (8, {"backend": "Owner"}, False),
+        (8, {"backend": "Sized", "device": "cuda:0"}, False),
+        (2, {"a": {"backend": "Sized"}, "b": {"backend": "Sized"}}, False),
+    ],
+)
+def test_cores_that_one_instance_leaves_idle_are_told(cores, config, message, monkeypatch):
+    monkeypatch.setenv("PYTHON_CPU_COUNT", str(cores))
+    assert codes(config) == (["idle_cores"] if message else [])
+
+
+@pytest.mark.parametrize(
+    ("expression", "message"),
+    [
+        ("S[Sized,Owner]", True),
+        ("S[Sized,S[Identity,Owner]]", True),
+        ("Owner", False),
+        ("S[Owner,Sized]", False),
+        ("S[Identity,Owner]", False),
+        ("S[Sized,BackgroundThread[Owner]]", False),
+        ("S[BackgroundThread[Sized],Owner]", False),
+        ("S[OfFile,Owner]", False),
+        ("S[Owner,OfFile,Owner]", False),
+        ("S[Sized,OfFile,Owner]", True),
+    ],
+)
+def test_work_that_a_backend_takes_into_its_own_thread_is_told(expression, message):
+    found = warnings({"backend": expression})
+    assert [one["code"] for one in found] == (["work_before_own_thread"] if message else [])
+    # BackgroundThread would give the work back to its callers, but as many at a time as before.
+    assert not message or "BackgroundThread" not in found[0]["hint"]
+    assert not message or found[0]["message"].startswith("Sized before Owner, ")
+
+
+SETUP = "InstancesRegister[Reflect[backend]],Register[Batching[InstanceDispatcher]]"
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({"node_entrypoint": "Reflect[backend]"}, []),
+        ({"node_entrypoint": f"IoC[{SETUP};Forward[node.main]]"}, []),
+        ({"node_entrypoint": f"List[{SETUP}]"}, []),
+        ({"node_entrypoint": "S[Identity]"}, ["backend_unused"]),
+        ({"init": "Register(node.main)[Identity]"}, ["backend_unused"]),
+        (
+            {"node_entrypoint": f"IoC[{SETUP};S[Identity,Forward[node.main]]]"},
+            ["entrypoint_bypassed"],
+        ),
+    ],
+)
+def test_what_a_node_never_builds_or_never_calls_is_a_warning(keys, expected):
+    found = warnings({"backend": "Identity", **keys})
+    assert [one["code"] for one in found] == expected
+    paths = {"backend_unused": "main.backend", "entrypoint_bypassed": "main.node_entrypoint"}
+    assert [one["path"] for one in found] == [paths[code] for code in expected]
+
+
+def test_what_a_class_finds_suspicious_in_its_options_is_told_with_its_node():
+    class Suspicious(headrace.Backend):
+        class Options(headrace.Options):
+            size: int = 1
+
+        max = 16
+
+        @classmethod
+        def lint(cls, options, largest_batch):
+            if options.size > 4:
+                yield f"size {options.size} with batches of {largest_batch}"
+
+        def forward(self, batch):
+            raise AssertionError("nothing is built")
+
+    class Broken(Suspicious):
+        @classmethod
+        def lint(cls, options, largest_batch):
+            return 1 / 0
+
+    headrace.register("Suspicious", Suspicious, replace=True)
+    headrace.register("Broken", Broken, replace=True)
+    config = {
+        "fine": {"backend": "S[Suspicious(size=3),Suspicious]", "max": 8},
+        "odd": {"backend": "S[Suspicious(size=5),Broken]", "max": 8},
+    }
+    found = [one for one in warnings(config) if one["code"] == "backend_warning"]
+    assert [one["path"] for one in found] == ["odd.backend"] * 2
+    assert found[0]["message"] == "size 5 with batches of 8"
+    assert "Broken: lint raised" in found[1]["message"]
+    assert "ZeroDivisionError" in found[1]["message"]

@@ -1,0 +1,104 @@
+"""What the live pages of Headrace are made of: their style and scripts, and what keeps other pages from asking.
+
+A page is a folder ``page`` of a package with ``index.html`` and files of its own; `Page` finds these, and those that all pages
+share: ``style.css``, ``server.js``, ``elements.js`` and ``charts.js``. It knows no server: whoever serves a page
+asks `why_refused` about each request, and sends `HEADERS` with each answer.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+__all__ = ["HEADERS", "File", "Page", "why_refused"]
+
+__version__ = "0.1.0"
+
+HEADERS: Final[Mapping[str, str]] = {
+    "cache-control": "no-store",
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self';"
+        " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+}
+"""Headers of each answer: whatever a page may hold, the browser asks nobody but the page's own server for it."""
+
+_KINDS: Final = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
+
+
+class File(NamedTuple):
+    """A file of a page: its ``content``, and the ``Content-Type`` to send with it."""
+
+    content: bytes
+    content_type: str
+
+
+class Page:
+    """The files of a page: its own, and those that all pages share.
+
+    Args:
+        package: The package with a folder ``page``, which holds ``index.html``.
+    """
+
+    def __init__(self, package: str) -> None:
+        folders = (
+            importlib.resources.files("headrace_page") / "shared",
+            importlib.resources.files(package) / "page",
+        )
+        self._files = {
+            one.name: one
+            for folder in folders
+            for one in folder.iterdir()
+            if one.name.rpartition(".")[2] in _KINDS
+        }
+
+    def file(self, name: str) -> File | None:
+        """Return the file of a name such as ``index.html``; None if the page has none of that name."""
+        found = self._files.get(name)
+        if found is None:
+            return None
+        kind = _KINDS[name.rpartition(".")[2]]
+        return File(found.read_bytes(), f"{kind}; charset=utf-8")
+
+
+def why_refused(
+    host: str, origin: str = "", *, names: Collection[str] = (), any_host: bool = False
+) -> str | None:
+    """Return why a request must not be answered, as a sentence for its sender; None: it may be answered.
+
+    A browser lets a page of another site ask a server on its own machine, and read the answer if the name of that site is made to
+    lead there (DNS rebinding). The host that is asked for then still has that name.
+
+    Args:
+        host: The header ``Host``.
+        origin: The header ``Origin``, ``""`` without one.
+        names: More names by which the server may be asked for, besides ``localhost`` and addresses of the loopback.
+        any_host: Whether it may be asked for by any name, because clients need keys, which no other page has.
+    """
+    try:
+        asked, sender = urlsplit(f"//{host}").hostname or "", urlsplit(origin).netloc
+    except ValueError:
+        return f"{host[:80]!r} is no host"
+    if not any_host and asked not in names and not _is_loopback(asked):
+        return (
+            f"this page is asked for by an address of this machine, as http://127.0.0.1 or http://localhost, not by {asked[:80]!r}:"
+            " a page of another site could have that name lead here"
+        )
+    if origin and sender != host:
+        return f"a page of {origin[:80]!r} may not ask for this"
+    return None
+
+
+def _is_loopback(host: str) -> bool:
+    """Return whether a host is this machine, without asking for its name."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

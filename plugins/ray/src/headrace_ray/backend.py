@@ -1,0 +1,242 @@
+"""RayActor: a backend in an actor of a Ray cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field, model_validator
+
+from headrace import Options as _Options
+from headrace.isolation import Restarts
+from headrace_process.apart import Apart
+from headrace_process.host import Workers, versions_for
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from headrace import InitContext
+    from headrace.isolation import ChildPlan
+    from headrace_ray.placing import ActorPlace, Group
+
+__all__ = ["RayActor"]
+
+_LONGEST_PAUSE_S = 10.0
+_LEAST_ACCELERATOR = 0.001
+"""What an actor asks of the resource by which Ray names the accelerators of a node."""
+
+
+class RayActor(Apart):
+    """Let X live in an actor of a Ray cluster: ``RayActor(num_gpus=1)[X]``.
+
+    Ray places, starts and ends the actors, one per instance of the node; batches go through a connection of their
+    own and never through Ray. The cluster is the one to which the program is connected, else that of ``address`` or
+    of ``RAY_ADDRESS``; none is started. Its nodes need the same versions of Python, Ray, core and all plugins in X,
+    and the files that the configuration names at the same paths, unless ``files="ship"`` sends them there.
+
+    All that holds for `Host` holds here: what X reads is sent, what it wrote comes back, outcomes are those of each
+    request, log records and warnings arrive, and what dies is started again. The resources of all instances are
+    reserved together, all or nothing; an instance that dies is started again with its own, or, when its node has
+    gone, where Ray finds room.
+
+    What says nothing for three heartbeats is away, long before Ray notices: its batch fails with InstanceLostError,
+    or, where all backends in X say ``rerun``, each item runs once more, alone, on another instance, at most
+    ``retries`` times. Where nothing lives and another actor finds no room within about ten seconds, that batch fails.
+
+    **Who may use the cluster runs code on it, and whoever reads its network can**: Ray carries the secret of each
+    connection, and neither is encrypted unless Ray uses TLS (``RAY_USE_TLS``), whose certificates serve both.
+
+    Probes and ``timings`` see nothing of the backends in X: their clock is another one.
+
+    Reads:
+        What X reads.
+    Writes:
+        What X writes.
+    Batch:
+        The range of X.
+
+    Raises:
+        What X raises; InputError when a key that X reads cannot be copied; ContractError when a key that
+        X wrote cannot be copied; InstanceLostError when the actor has died, or its node is away.
+    Source:
+        own
+    Example:
+        Three actors on three nodes::
+
+            [decode]
+            backend = "RayActor(num_cpus=2)[S[DecodeMat,ResizeMat(64,64)]]"
+            address = "head:6379"
+            placement = "strict_spread"
+            instance_num = 3
+    """
+
+    class Options(_Options):
+        """Options of RayActor."""
+
+        address: str | None = Field(
+            None,
+            description="The head of the cluster, HOST:PORT; none: RAY_ADDRESS. A program that is connected to "
+            "Ray needs neither.",
+        )
+        num_cpus: float = Field(1, ge=0, description="Processors of each instance (no unit).")
+        num_gpus: float = Field(
+            0, ge=0, description="GPUs of each instance, or a part of one (no unit)."
+        )
+        resources: dict[str, float] = Field(
+            {},
+            description="Other resources of each instance, by name, as the nodes offer them.",
+        )
+        accelerator_type: str | None = Field(
+            None,
+            description="The kind of accelerator that a node must have, as Ray names it: A100.",
+        )
+        placement: Literal["pack", "spread", "strict_spread"] = Field(
+            "pack",
+            description="On few nodes, on many, or each instance on a node of its own.",
+        )
+        placement_timeout_s: float = Field(
+            60, gt=0, description="How long setup waits for room for all instances (seconds)."
+        )
+        retries: int = Field(
+            1,
+            ge=0,
+            description="How many times an item runs once more when its actor has died, where X says rerun.",
+        )
+        restart_limit: int | None = Field(
+            None, ge=0, description="How many times a minute X is started again; none: without end."
+        )
+        heartbeat_ms: float = Field(
+            1000,
+            ge=10,
+            le=60000,
+            description="An actor that says nothing three times is away (ms).",
+        )
+        kill_after_ms: float | None = Field(
+            None,
+            ge=0,
+            description="Kill the process when a batch of its instance runs for so long (ms) after the last "
+            "deadline of its requests; none: never.",
+        )
+
+        files: Literal["path", "ship"] = Field(
+            "path",
+            description="How the actors get the files that the configuration imports and that options of X name: "
+            "they read them at the same path there (path), or the files are sent to that path (ship).",
+        )
+
+        @model_validator(mode="after")
+        def _judge_resources(self) -> Self:
+            wrong = [name for name, amount in self.resources.items() if amount <= 0]
+            if wrong:
+                raise ValueError(f"resources: {wrong[0]} must be more than 0")
+            for name, option in (("CPU", "num_cpus"), ("GPU", "num_gpus")):
+                if name in self.resources:
+                    raise ValueError(f"resources: {name} is the option {option}")
+            if not (self.num_cpus or self.num_gpus or self.resources or self.accelerator_type):
+                what = "an instance asks for nothing: num_cpus, num_gpus or a resource must be more than 0"
+                raise ValueError(what)
+            return self
+
+    same_clock = False
+
+    def init(self, options: Options, context: InitContext) -> None:
+        """Reserve the resources of all instances, let Ray start the actor, build X there, and take over its range.
+
+        Raises:
+            SetupError: There is no cluster or no room, versions differ, or X could not be built.
+        """
+        from headrace_ray import __version__
+        from headrace_ray.cluster import connect
+        from headrace_ray.placing import Group, Groups, Wanted
+
+        plan: Any = context.children[0]
+        self.options, self.retries = options, options.retries
+        if options.kill_after_ms is not None:
+            self.kill_after_s = options.kill_after_ms / 1000
+        connect(options.address)
+        resources = dict(options.resources)
+        if options.accelerator_type is not None:
+            resources[f"accelerator_type:{options.accelerator_type}"] = _LEAST_ACCELERATOR
+        wanted = Wanted(
+            options.num_cpus,
+            options.num_gpus,
+            resources,
+            options.placement,
+            options.placement_timeout_s,
+        )
+        versions = {**versions_for(plan), "headrace-ray": __version__}
+        self._workers = Workers(b"", versions, options.heartbeat_ms / 1000)
+        self._started: set[int] = set()
+        self.instance_index = index = context.instance_index
+        places = context.pipeline.get_or_create(("ray", context.node_name, "groups"), Groups)
+
+        def group() -> Group:
+            made = Group(wanted, self._made_of(context), context.instance_num, places.changing)
+            places.add(made, self.alike)
+            return made
+
+        self._group = self.siblings(context, group)
+        self._group.take_seats(range(self.alike) or (index,), context.cancelled)
+        super().init(options, context)
+        kept = self._group.kept_from.get(index)
+        if kept is not None:
+            self._share(kept)
+
+    def _made_of(self, context: InitContext) -> Any:
+        """Return all that decides what runs in an actor, but the number of instances."""
+        plan: Any = context.children[0]
+        tree = [(str(one.call), one.options) for one in self._word.children[0].walk()]
+        sizes = (context.min, context.max, context.batch_sizes, context.pad, context.device)
+        return self.options, tree, plan.requires, sizes
+
+    def _share(self, other: RayActor) -> None:
+        """Use the actor of an instance that is about to be closed, which may still run a batch."""
+        from headrace_ray.placing import Shown
+
+        self.exchanging = other.exchanging
+        self.supervisor.liveness = Shown(other.liveness, self.liveness)
+        if not self.supervisor.lives:  # it has died just now
+            self.liveness.away(self.supervisor)
+            if self.supervisor.lives:
+                self.liveness.back(self.supervisor)
+
+    @property
+    def unplaced(self) -> bool:
+        """Whether there is no room for the actor of this instance now."""
+        seat = self._group.seats[self.instance_index]
+        return seat.unplaced and not self.supervisor.lives
+
+    def sent(self, plan: ChildPlan) -> Any:
+        """Return the plan, with all files that it names where they are to be sent."""
+        if self.options.files == "path":
+            return plan
+        from headrace_ray.files import Shipped, files_among
+
+        options = [dict(one.options or ()) for one in self._word.children[0].walk()]
+        imported = [Path(one) for one in plan._files if Path(one).suffix == ".py"]
+        return Shipped(plan, files_among([imported, options]))
+
+    def place(self, index: int) -> ActorPlace:
+        """Return the actor of the next start."""
+        from headrace_ray.placing import ActorPlace
+
+        first = index not in self._started
+        self._started.add(index)
+        return ActorPlace(self._group, index, self._workers, first=first)
+
+    def restarts(self) -> Restarts:
+        """Return how often X is started again."""
+        return Restarts(self.options.restart_limit, _LONGEST_PAUSE_S)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the process id, the node and the address, and as the child the tree of what was built there."""
+        child: Any = self.supervisor.current or self._child
+        return {**super().describe(), **child.place.about()}
+
+    def close(self) -> None:
+        """Close X, end the actor, and give its resources back; unless another instance has taken them over."""
+        if self._group.leave_seat(self.instance_index):
+            super().close()
+            self._group.seats[self.instance_index].reservation.give_back()
+        else:
+            self._leave()

@@ -1,0 +1,113 @@
+"""Files that X needs, sent to where it is built: those that the configuration imports, and those that options name."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import SetupError
+
+if TYPE_CHECKING:
+    from headrace.isolation import BuiltElsewhere, ChildPlan
+
+__all__ = ["Shipped", "files_among", "place"]
+
+Content = tuple[str, bytes, int]
+"""A path, what the file holds, and its permissions."""
+
+
+def files_among(values: Iterable[Any]) -> list[Path]:
+    """Return the files that values name as paths, also inside lists and tables; of a folder all that it holds."""
+    found: dict[Path, None] = {}
+    for one in _paths(values):
+        inside = (
+            sorted(path for path in one.rglob("*") if path.is_file()) if one.is_dir() else [one]
+        )
+        found.update(dict.fromkeys(inside))
+    return [*found]
+
+
+def _paths(value: Any) -> Iterator[Path]:
+    if isinstance(value, Path):
+        if value.exists():
+            yield value
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            yield from _paths(part)
+    elif isinstance(value, Iterable) and not isinstance(value, (str, bytes)):
+        for part in value:
+            yield from _paths(part)
+
+
+class Shipped:
+    """The plan of X together with files; they are read whenever it is pickled, and written before X is built.
+
+    Args:
+        plan: The plan.
+        files: The files, which are read and written at these paths.
+    """
+
+    def __init__(self, plan: ChildPlan, files: Iterable[Path]) -> None:
+        self._plan, self._files = plan, [*files]
+        self._contents: list[Content] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        try:
+            contents = [
+                (str(one), one.read_bytes(), one.stat().st_mode & 0o777) for one in self._files
+            ]
+        except OSError as error:
+            raise SetupError(f"a file cannot be sent: {error}") from error
+        return {"_plan": self._plan, "_files": [], "_contents": contents}
+
+    def build(self, *, own_thread: bool = True) -> BuiltElsewhere:
+        """Write the files and build X; see `headrace.isolation.ChildPlan.build`.
+
+        Raises:
+            SetupError: A file cannot be written, or another one is there; or X could not be built.
+        """
+        for path, content, mode in self._contents:
+            place(Path(path), content, mode)
+        self._contents = []
+        return self._plan.build(own_thread=own_thread)
+
+
+def place(path: Path, content: bytes, mode: int) -> None:
+    """Write a file that was sent, unless it is there.
+
+    A note beside it says that it was sent, and with which content: such a file makes room for a newer one.
+
+    Raises:
+        SetupError: It cannot be written, or a file that was not sent is there with other content.
+    """
+    note = path.with_name(f".{path.name}.sent")
+    digest = hashlib.sha256(content).hexdigest()
+    try:
+        if path.exists():
+            present = hashlib.sha256(path.read_bytes()).hexdigest()
+            if present == digest:
+                return
+            if not note.exists() or note.read_text(encoding="ascii") != present:
+                what = f"{path} is sent, and the node has another file there"
+                hint = 'Remove it there, or let files = "path" use it.'
+                raise SetupError(what, hint=hint)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _write(note, digest.encode("ascii"), 0o644)
+        _write(path, content, mode)
+    except OSError as error:
+        raise SetupError(f"{path} is sent, and cannot be written there: {error}") from error
+
+
+def _write(path: Path, content: bytes, mode: int) -> None:
+    """Write a file so that others see all of it or nothing."""
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        part.write_bytes(content)
+        part.chmod(mode)
+        os.replace(part, path)  # noqa: PTH105 - the same, and it says what happens
+    finally:
+        part.unlink(missing_ok=True)

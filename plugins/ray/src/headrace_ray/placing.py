@@ -1,0 +1,317 @@
+"""Where the instances of one container are: resources reserved together, and an actor for each start."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import threading
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import ray
+
+from headrace.errors import SetupError
+from headrace.isolation import Liveness
+from headrace_process.apart import Siblings
+from headrace_process.host import Machine
+from headrace_process.secret import SECRET_BYTES
+from headrace_ray.cluster import Reservation, reserve, room
+from headrace_ray.holding import Holding
+from headrace_ray.tls import context
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Iterable, Mapping
+
+    from headrace.isolation import Link
+    from headrace_process.host import Workers
+    from headrace_process.supervisor import Supervisor
+
+__all__ = ["ActorPlace", "Group", "Groups", "Shown", "Wanted"]
+
+_LOOK_S = 0.25
+_UNPLACED_S = 10.0
+"""An actor that runs nowhere after this time (seconds) has no room: no batch waits for it."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What each instance asks of the cluster.
+
+    Attributes:
+        num_cpus, num_gpus: Processors and GPUs.
+        resources: All other resources, by name.
+        placement: ``pack``, ``spread`` or ``strict_spread``.
+        timeout_s: How long to wait for room at setup (seconds).
+    """
+
+    num_cpus: float
+    num_gpus: float
+    resources: Mapping[str, float]
+    placement: str
+    timeout_s: float
+
+    @property
+    def bundle(self) -> dict[str, float]:
+        """The resources of one instance, as Ray names them."""
+        every = {"CPU": self.num_cpus, "GPU": self.num_gpus, **self.resources}
+        return {name: amount for name, amount in every.items() if amount}
+
+
+@dataclass
+class Seat:
+    """The resources of one instance, and who uses what runs there: after a reload perhaps a later instance as well.
+
+    Attributes:
+        reservation: What they are part of.
+        index: Which part.
+        unplaced: Whether there is no room for its actor now.
+        users: How many instances use it.
+    """
+
+    reservation: Reservation
+    index: int
+    unplaced: bool = False
+    users: int = 1
+
+
+class Shown(Liveness):
+    """Shows several instances whether the actor that they share lives."""
+
+    def __init__(self, *ones: Liveness) -> None:
+        super().__init__()
+        self._ones = ones
+
+    def away(self, part: object, *, lost: bool = False, takes_batches: bool = False) -> None:
+        """Note in each that the actor has ended."""
+        for one in self._ones:
+            one.away(part, lost=lost, takes_batches=takes_batches)
+
+    def back(self, part: object) -> None:
+        """Note in each that it is there again."""
+        for one in self._ones:
+            one.back(part)
+
+
+class Group(Siblings):
+    """The instances of one `RayActor` of a node: reserved together, each with its seat.
+
+    Args:
+        wanted: What each of them asks for.
+        made_of: What they are made of, beside their number; equal where a reload may keep what runs.
+        number: How many instances the node has.
+        changing: Held while the users of a seat change, which are of several groups.
+    """
+
+    members: list[Any]
+
+    def __init__(self, wanted: Wanted, made_of: Any, number: int, changing: threading.Lock) -> None:
+        super().__init__()
+        self.wanted, self.made_of, self.number = wanted, made_of, number
+        self.seats: dict[int, Seat] = {}
+        self.kept_from: dict[int, Any] = {}
+        self.successor: Group | None = None
+        self._before: Group | None = None
+        self._supervisors: dict[int, Supervisor] = {}
+        self._left: set[int] = set()
+        self._changing = changing
+        self._reserving = threading.Lock()
+
+    def keep(self, before: Group, count: int) -> None:
+        """Keep what runs for the first ``count`` instances of an earlier group."""
+        for one in [*before.members]:
+            index = one.instance_index
+            with self._changing:
+                seat = before.seats[index]
+                stays = index < count and seat.users > 0 and one.supervisor.lives
+                seat.users += stays
+            if stays:
+                self.seats[index], self.kept[index] = seat, one.supervisor
+                self.kept_from[index] = one
+        self._before, before.successor = before, self
+
+    def take_seats(self, indices: Iterable[int], cancelled: Callable[[], bool]) -> None:
+        """Reserve resources for those instances that have none: for all of them, or for none.
+
+        Raises:
+            SetupError: There is no room.
+        """
+        with self._reserving:
+            new = [one for one in indices if one not in self.seats]
+            if not new:
+                return
+            wanted = self.wanted
+            apart_from: set[str] = set()
+            if wanted.placement == "strict_spread":
+                kept = {id(one.reservation): one.reservation for one in self.seats.values()}
+                apart_from.update(*(one.nodes() for one in kept.values()))
+            made = reserve(
+                wanted.bundle, len(new), wanted.placement, wanted.timeout_s, cancelled, apart_from
+            )
+            self.seats |= {index: Seat(made, part) for part, index in enumerate(new)}
+
+    def leave_seat(self, index: int) -> bool:
+        """Note that an instance is closed; tell whether no other uses what runs for it."""
+        with self._changing:
+            if index in self._left or index not in self.seats:
+                return False
+            self._left.add(index)
+            self.seats[index].users -= 1
+            return self.seats[index].users == 0
+
+    def supervisor(self, index: int, alike: int, make: Callable[[int], Supervisor]) -> Supervisor:
+        """Return the supervisor of one instance; see `Siblings.supervisor`."""
+
+        def noted(one: int) -> Supervisor:
+            self._supervisors[one] = made = make(one)
+            return made
+
+        return super().supervisor(index, alike, noted)
+
+    def over(self, index: int) -> bool:
+        """Tell whether an instance needs no actor any more."""
+        return self._supervisors[index].over
+
+    def look(self) -> None:
+        """Wake the threads in `borrow`, here and where what runs is kept."""
+        super().look()
+        if self.successor is not None:
+            self.successor.look()
+
+    def close(self) -> None:
+        """End what was started for instances that have not been built, and give their resources back."""
+        super().close()
+        if self._before is not None:
+            # This may be the end of a reload that has failed: a later one may keep what runs.
+            self._before.successor = None
+        for index, seat in self.seats.items():
+            if self.leave_seat(index):
+                seat.reservation.give_back()
+
+
+class Groups:
+    """The groups of one node of a pipeline, before and after its reloads.
+
+    Attributes:
+        changing: See `Group`.
+    """
+
+    def __init__(self) -> None:
+        self.changing = threading.Lock()
+        self._groups: list[Group] = []
+
+    def add(self, group: Group, count: int) -> None:
+        """Add a group; where it differs from one that runs in the number of instances alone, let it keep these."""
+        running = [one for one in self._groups if one.members]
+        alike = (
+            one
+            for one in running
+            if one.successor is None and one.number != group.number and one.made_of == group.made_of
+        )
+        before = next(alike, None)
+        if before is not None:
+            group.keep(before, count)
+        self._groups = [*running, group]
+
+
+class ActorPlace:
+    """One start: an actor of Ray, in which a worker waits for its container.
+
+    Args:
+        group: The instances of the container.
+        index: Which of them it is for.
+        workers: What the worker must have; the secret is made anew for each actor.
+        first: Whether it is the first start, which must be placed in time.
+    """
+
+    def __init__(self, group: Group, index: int, workers: Workers, *, first: bool) -> None:
+        secret = secrets.token_bytes(SECRET_BYTES)
+        self._group, self._index, self._first = group, index, first
+        self._workers = replace(workers, secret=secret, tls=context(server=False), insecure=True)
+        self.node = ""
+        self.address = ""
+
+    def start(self) -> tuple[Link, socket.socket]:
+        """Let Ray start the actor, and connect to it.
+
+        Raises:
+            SetupError: Ray cannot start it, it does not answer, or it has other versions.
+        """
+        if not ray.is_initialized():  # a call of Ray would start a cluster
+            what = "this program is not connected to Ray any more"
+            raise SetupError(what, hint="Close the pipeline before ray.shutdown().")
+        wanted, seat = self._group.wanted, self._group.seats[self._index]
+        actor = ray.remote(Holding).options(
+            num_cpus=wanted.num_cpus,
+            num_gpus=wanted.num_gpus,
+            resources=dict(wanted.resources) or None,
+            scheduling_strategy=seat.reservation.strategy(seat.index),
+            max_restarts=0,
+            max_concurrency=2,
+        )
+        self._actor = actor.remote(self._workers.secret)
+        try:
+            self.address, self.node = self._placed(seat)
+            self._machine = Machine(self._workers, self.address)
+            opened = self._machine.start()
+            self._actor.claim.remote()
+        except BaseException:
+            self._end_actor()
+            raise
+        return opened
+
+    def _placed(self, seat: Seat) -> tuple[str, str]:
+        """Wait until the actor runs; return its address and its node."""
+        answer = self._actor.where.remote()
+        begun = time.monotonic()
+        try:
+            while True:
+                if ray.wait([answer], timeout=_LOOK_S)[0]:
+                    found: tuple[str, str] = ray.get(answer)
+                    self._let_know(seat, unplaced=False)
+                    return found
+                if self._group.over(self._index):
+                    raise SetupError("it is needed no more")
+                late_s = time.monotonic() - begun
+                if self._first and late_s > self._group.wanted.timeout_s:
+                    what = f"Ray has started no actor within {late_s:.0f} s, though it has reserved the resources"
+                    raise SetupError(what, hint=room(self._group.wanted.bundle))
+                if not self._first and (late_s > _UNPLACED_S or not seat.reservation.exists()):
+                    self._let_know(seat, unplaced=True)
+        except ray.exceptions.RayError as error:
+            text = " ".join(str(error).split())
+            hint = "Has its node headrace-ray and all plugins in X, in the same versions as here?"
+            raise SetupError(f"Ray cannot start the actor: {text}", hint=hint) from error
+
+    def _let_know(self, seat: Seat, *, unplaced: bool) -> None:
+        if seat.unplaced != unplaced:
+            seat.unplaced = unplaced
+            self._group.look()
+
+    def _end_actor(self) -> None:
+        with contextlib.suppress(Exception):  # Ray may have ended it, or be away
+            if ray.is_initialized():
+                ray.kill(self._actor)
+
+    def wait(self) -> None:
+        """Wait until the process of X has ended, or is away; then its actor makes room for the next one."""
+        self._machine.wait()
+        self._end_actor()
+
+    def kill(self) -> None:
+        """End the process of X at once; its worker sees the end of the connection."""
+        self._machine.kill()
+
+    def how_ended(self) -> tuple[str, str | None]:
+        """Say how the process of X has ended, and on which node."""
+        how, hint = self._machine.how_ended()
+        return f"{how}, node {self.node}", hint
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._machine.close()
+
+    def about(self) -> dict[str, Any]:
+        """Return where the actor is."""
+        return {"node": self.node, "address": self.address}

@@ -1,0 +1,96 @@
+"""What needs no cluster, and no Ray: names, options, checks."""
+
+import ast
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import headrace
+import headrace_ray
+from headrace.errors import ConfigError
+from headrace_ray import RayActor
+
+README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+BLOCKED = """
+import sys
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "ray":
+            raise ImportError("no ray here")
+sys.meta_path.insert(0, Block())
+"""
+
+
+def run(code, folder):
+    command = [sys.executable, "-W", "error", "-c", BLOCKED + code]
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["check", "config.toml"],
+        ["explain", "config.toml"],
+        ["plugins", "list"],
+        ["plugins", "info", "RayActor"],
+    ],
+)
+def test_commands_that_only_look_import_no_ray(command, tmp_path):
+    (tmp_path / "config.toml").write_text(
+        'backend = "RayActor[Identity]"\nnum_gpus = 1\ninstance_num = 3\nplacement = "spread"\n'
+    )
+    code = f"from headrace.__main__ import main; sys.argv[1:] = {command!r}; sys.exit(main())"
+    done = run(code, tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_pipeline_without_ray_says_what_to_install(tmp_path):
+    code = "import headrace; headrace.pipe({'backend': 'RayActor[Identity]'})"
+    done = run(code, tmp_path)
+    assert done.returncode == 1
+    assert "ray" in done.stderr.splitlines()[-1] or "ray" in done.stderr.splitlines()[-2]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"num_cpus": 0}, "asks for nothing"),
+        ({"num_cpus": -1}, "num_cpus"),
+        ({"resources": {"disk": 0}}, "disk must be more than 0"),
+        ({"resources": {"GPU": 1}}, "GPU is the option num_gpus"),
+        ({"placement": "strict_pack"}, "placement"),
+        ({"retries": -1}, "retries"),
+        ({"placement_timeout_s": 0}, "placement_timeout_s"),
+        ({"files": "elsewhere"}, "files"),
+        ({"num_gpu": 1}, "num_gpus"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused_without_a_cluster(options, said):
+    with pytest.raises(ConfigError) as refused:
+        headrace.PipelineConfig.load({"backend": "RayActor[Identity]", **options})
+    assert said in str(refused.value)
+
+
+def test_all_names_resolve_and_are_listed():
+    assert sorted(headrace_ray.__all__) == headrace_ray.__all__ == dir(headrace_ray)
+    for name in headrace_ray.__all__:
+        assert getattr(headrace_ray, name) is not None
+    assert not hasattr(headrace_ray, "nonsense")
+
+
+def test_the_docstring_has_all_sections():
+    for section in ("Reads", "Writes", "Batch", "Raises", "Source"):
+        assert f"\n{section}:\n" in inspect.cleandoc(RayActor.__doc__)
+
+
+def test_the_readme_lists_every_option_with_its_default():
+    rows = re.findall(r"^\| `(\w+)` \| (.+?) \| (.+?) \|$", README, re.MULTILINE)
+    fields = RayActor.Options.model_fields
+    assert [name for name, _, _ in rows] == list(fields)
+    for name, default, text in rows:
+        assert text == fields[name].description
+        assert ast.literal_eval(default.strip("`")) == fields[name].default

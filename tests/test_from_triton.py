@@ -1,0 +1,227 @@
+"""The page for users of Triton: its client gets equal answers from both, and each name of its tables is one."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import venv
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+from headrace_serve import Server
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parents[1]
+TEXT = (ROOT / "docs" / "from_triton.md").read_text(encoding="utf-8")
+FILES = {found[1]: found[2] for found in re.finditer(r"```\w+\n# (\S+)\n(.*?)```", TEXT, re.DOTALL)}
+ANSWER = "[[10.0, 10.0], [3.0, 3.0]]\n"
+"""Worked out by hand: (-1.5, -0.5, 0.5, 1.5) and (-0.25, -0.25, -0.25, 0.75) by (0, 2, 4, 6) and (1, 3, 5, 7)."""
+VERSION = re.search(r"PyTriton (\d[\d.]*\d)", TEXT)[1]
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    (tmp_path / "repository" / "scores" / "1").mkdir()
+    return tmp_path
+
+
+def asked(folder: Path, port: int) -> str:
+    """Return what the client of the page prints."""
+    command = [sys.executable, "client.py", f"localhost:{port}"]
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, check=True, timeout=300
+    ).stdout
+
+
+def served() -> dict:
+    """Return the serving file of the page."""
+    return tomllib.loads(FILES["served.toml"])["models"]
+
+
+def rows(heading: str) -> list[list[str]]:
+    """Return the cells of the first table below a heading, without its head."""
+    lines = TEXT.partition(f"## {heading}\n")[2].partition("\n## ")[0].splitlines()
+    table = [line for line in lines if line.startswith("|")]
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in table[2:]]
+
+
+def test_the_client_gets_the_scores_from_ours(folder, monkeypatch):
+    pytest.importorskip("tritonclient.http")
+    monkeypatch.chdir(folder)
+    with Server(served(), port=0) as server:
+        assert asked(folder, int(server.url.rpartition(":")[2])) == ANSWER
+    assert f"$ python client.py localhost:8000\n{ANSWER}```" in TEXT
+
+
+def test_the_key_that_the_page_compares_with_max_batch_size_gives_that(folder, monkeypatch):
+    pytest.importorskip("tritonclient.http")
+    monkeypatch.chdir(folder)
+    with (
+        Server(served(), port=0) as server,
+        urlopen(f"{server.url}/v2/models/scores/config", timeout=300) as answer,
+    ):
+        ours = json.load(answer)
+    theirs = FILES["repository/scores/config.pbtxt"]
+    assert f"max_batch_size: {ours['max_batch_size']}\n" in theirs
+    for port in (*ours["input"], *ours["output"]):
+        assert (
+            f'name: "{port["name"]}" data_type: {port["data_type"]} dims: {port["dims"]}' in theirs
+        )
+
+
+def fields_of_triton() -> tuple[set[str], set[str]]:
+    """Return the keys of config.pbtxt, and those below one of them, as Triton's own messages have them."""
+    messages = pytest.importorskip("tritonclient.grpc.model_config_pb2")
+    fields = messages.ModelConfig.DESCRIPTOR.fields
+    below = {
+        f"{one.name}.{inner.name}"
+        for one in fields
+        if one.message_type is not None
+        for inner in one.message_type.fields
+    }
+    return {one.name for one in fields}, below
+
+
+def test_every_key_of_config_pbtxt_has_a_row_and_every_row_is_of_such_a_key():
+    top, below = fields_of_triton()
+    named = [
+        name for row in rows("Keys of config.pbtxt") for name in re.findall(r"`([\w.]+)`", row[0])
+    ]
+    assert sorted({*named}) == sorted(named)
+    assert {*named} - top - below == set()
+    assert top - {*named} == set()
+    for whole in ("dynamic_batching", "instance_group"):  # of these each key is said
+        assert {one for one in below if one.startswith(f"{whole}.")} - {*named} - {
+            "instance_group.name"
+        } == set()
+
+
+def schema() -> tuple[set[str], set[str]]:
+    """Return the properties of a node and the words that are installed, as `headrace` tells them."""
+    headrace = [sys.executable, "-m", "headrace"]
+    said = subprocess.run([*headrace, "schema"], capture_output=True, text=True, check=True)
+    node = json.loads(said.stdout)["$defs"]["node"]["properties"]
+    from headrace._registry.discovery import CORE_BACKENDS, KNOWN_ELSEWHERE
+
+    return {*node}, {*CORE_BACKENDS, *KNOWN_ELSEWHERE}
+
+
+def test_every_key_and_word_of_ours_is_in_the_schema():
+    from headrace_serve.models.entries import InputEntry, ModelEntry, OutputEntry
+
+    for plugin in ("headrace_trt", "headrace_ort", "headrace_flow"):
+        pytest.importorskip(plugin)
+    node, words = schema()
+    serving = {*InputEntry.model_fields, *OutputEntry.model_fields, *ModelEntry.model_fields}
+    others = {"next", "map", "import", "priority"}
+    said = []
+    for _, ours, _ in rows("Keys of config.pbtxt"):
+        for name in re.findall(r"`(\[?\w+\]?)`", ours):
+            said.append(name)
+            known = serving if name.startswith("[") else node | words | others
+            assert name.strip("[]") in known, name
+    assert len(said) > 30
+
+
+def test_metrics_of_ours_are_those_of_the_probe():
+    observe = ROOT / "plugins" / "observe" / "README.md"
+    table = observe.read_text(encoding="utf-8").partition("| metric | labels |")[2]
+    ours = re.findall(r"`(headrace_\w+)`", TEXT.partition("| metric of Triton |")[2])
+    assert len(ours) >= 7
+    assert [name for name in ours if f"`{name}`" not in table.partition("\n\n")[0]] == []
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+@pytest.fixture(scope="module")
+def tritonserver(pytestconfig) -> Path:
+    """Return Triton's program, in an environment that is made if need be."""
+    name = f"PyTriton-{sys.version_info[1]}"
+    home = pytestconfig.rootpath / ".pytest_cache" / "environments" / name
+    if not (home / "complete").exists():
+        venv.create(home, with_pip=True, clear=True)
+        install = [home / "bin" / "python", "-m", "pip", "install", "-q", "--retries", "3"]
+        needs = [f"nvidia-pytriton=={VERSION}", "numpy"]
+        done = subprocess.run([*install, *needs], capture_output=True, text=True, check=False)
+        if done.returncode:
+            said = done.stderr.strip().splitlines()[-1]
+            pytest.skip(f"PyTriton cannot be installed here: {said}")
+        (home / "complete").touch()
+    found = [*home.rglob("tritonserver/bin/tritonserver")]
+    if not found:
+        pytest.skip("this PyTriton brings no Triton for this machine")
+    whole = found[0].parents[1]
+    stub = (
+        whole / "python_backend_stubs" / f"3.{sys.version_info[1]}" / "triton_python_backend_stub"
+    )
+    if not stub.exists():
+        pytest.skip(f"this PyTriton has no stub for Python 3.{sys.version_info[1]}")
+    shutil.copy(stub, whole / "backends" / "python")
+    return found[0]
+
+
+@pytest.mark.network
+@pytest.mark.slow
+def test_the_client_gets_the_same_from_triton(folder, tritonserver):
+    pytest.importorskip("tritonclient.http")
+    http, grpc, metrics = free_ports(3)
+    home = tritonserver.parents[1]
+    packages = home.parents[1]
+    environ = {
+        **os.environ,
+        "PATH": f"{packages.parents[2] / 'bin'}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(packages),
+    }
+    ports = {"http": http, "grpc": grpc, "metrics": metrics}
+    command = [
+        tritonserver,
+        "--model-repository=repository",
+        f"--backend-directory={home / 'backends'}",
+    ]
+    command += [f"--{name}-port={port}" for name, port in ports.items()]
+    command += [f"--{name}-address=127.0.0.1" for name in ports]
+    log = folder / "log.txt"
+    with log.open("w") as written:
+        process = subprocess.Popen(command, cwd=folder, env=environ, stdout=written, stderr=written)
+    try:
+        for _ in range(3000):  # until it is ready; the limit only ends what hangs
+            try:
+                with urlopen(f"http://127.0.0.1:{http}/v2/health/ready", timeout=300):
+                    break
+            except OSError:
+                pass
+            try:
+                process.wait(0.1)
+            except subprocess.TimeoutExpired:
+                continue
+            pytest.fail(log.read_text(errors="replace"))
+        assert asked(folder, http) == ANSWER
+        with urlopen(f"http://127.0.0.1:{metrics}/metrics", timeout=300) as answer:
+            shown = answer.read().decode()
+        theirs = re.findall(r"`(nv_inference_\w+)`", TEXT)
+        assert [name for name in theirs if name not in shown] == []
+    finally:
+        process.terminate()
+        process.wait(120)
