@@ -56,7 +56,12 @@ TESTS = {
     "headrace-models": ("numpy>=1.24",),
     "headrace-ort": ("onnx>=1.16",),
     "headrace-remote": ("httpx>=0.28", "onnx>=1.16", "tritonclient[http,grpc]>=2.50"),
-    "headrace-serve": ("httpx>=0.28", "onnx>=1.16", "tritonclient[http,grpc]>=2.50"),
+    "headrace-serve": (
+        "httpx>=0.28",
+        "jsonschema>=4.20",
+        "onnx>=1.16",
+        "tritonclient[http,grpc]>=2.60",
+    ),
     "headrace-vision": ("onnx>=1.16",),
 }
 """What else the tests of a distribution import."""
@@ -72,7 +77,7 @@ BESIDE = {
     "headrace-observe": ("headrace-cli", "headrace-cv", "headrace-flow"),
     "headrace-ort": ("headrace-cli", "headrace-cv"),
     "headrace-process": ("headrace-cli", "headrace-cv", "headrace-flow", "headrace-ort"),
-    "headrace-remote": ("headrace-cli", "headrace-serve", "headrace-ort"),
+    "headrace-remote": ("headrace-cli", "headrace-cv", "headrace-ort", "headrace-serve"),
     "headrace-serve": (
         "headrace-cli",
         "headrace-cv",
@@ -100,26 +105,25 @@ def plan(name: str, *, on_index: bool = ON_INDEX) -> tuple[list[str], list[str]]
     lowest = {str(one) for one in (*TOOLS, *TESTS.get(name, ()))}
     if name != "headrace-testing":
         lowest |= set(HYPOTHESIS)
-    own, waiting = [], [name, "headrace-testing", *BESIDE.get(name, ())]
+    beside = ["headrace-testing", *BESIDE.get(name, ())]
+    if on_index:
+        lowest |= {str(one) for one in needed(name, projects, EXTRAS.get(name, ()))}
+        return sorted({*lowest, *beside} - {name}), [name]
+    own: list[str] = []
+    waiting = [name, *beside]
     while waiting:
         one = waiting.pop(0)
         if one in own:
             continue
         own.append(one)
-        extras = EXTRAS.get(one, ()) if one == name else ()
-        for requirement in needed(one, projects, extras):
-            if requirement.name not in projects or (on_index and one == name):
+        for requirement in needed(one, projects, EXTRAS.get(one, ()) if one == name else ()):
+            if requirement.name not in projects:
                 lowest.add(str(requirement))
-            else:
-                waiting.append(requirement.name)
-                table = projects[requirement.name]
-                for extra in requirement.extras:
-                    for text in table["optional-dependencies"][extra]:
-                        inner = Requirement(text)
-                        if inner.name in projects:
-                            waiting.append(inner.name)
-                        else:
-                            lowest.add(text)
+                continue
+            waiting.append(requirement.name)
+            inner = needed(requirement.name, projects, tuple(requirement.extras))
+            waiting += [each.name for each in inner if each.name in projects]
+            lowest |= {str(each) for each in inner if each.name not in projects}
     return sorted(lowest), own
 
 

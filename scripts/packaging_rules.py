@@ -9,16 +9,23 @@ from __future__ import annotations
 
 import email
 import hashlib
+import json
+import os
 import re
+import shlex
 import subprocess
 import sys
 import tarfile
 import tempfile
 import zipfile
 from dataclasses import dataclass
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
-from shutil import copytree, ignore_patterns
+from shutil import copy2, copytree, ignore_patterns
 from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from packaging.requirements import Requirement
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -188,6 +195,104 @@ def is_whole_in_its_sdist(built: Built) -> list[str]:
     return [f"{one} is another in the wheel of the sdist" for one in differ]
 
 
+def runs_alone(built: Built) -> list[str]:
+    """It is imported, and the programs in its README run, where nothing is installed but what its README says, and what that requires.
+
+    What is not installed here cannot be judged: the programs of a distribution that needs it are left out, and it is said.
+    """
+    metadata = built.metadata()
+    text = str(metadata.get_payload())
+    programs = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    asked = re.findall(r"^\$ pip install (.+)$", text, re.MULTILINE)
+    asked = asked or re.findall(r"^pip install (.+)$", text, re.MULTILINE)[:1]
+    name = re.sub(r"[-_.]+", "-", metadata["Name"]).lower()
+    wanted = [*(word for line in asked for word in shlex.split(line)), name]
+    with tempfile.TemporaryDirectory() as top:
+        folder = Path(top) / "site"
+        with zipfile.ZipFile(built.wheel) as archive:
+            archive.extractall(folder)
+        own = metadata.get_all("Requires-Dist") or []
+        try:
+            _link(_required(wanted, name, own), folder)
+        except PackageNotFoundError as missing:
+            print(f"{name}: its README was not run alone, for {missing.name} is not installed here")
+            return []
+        programs = [f"import {built.wheel.name.split('-')[0]}", *programs]
+        return [one for program in programs for one in _ran(program, folder, Path(top))]
+
+
+def _required(wanted: list[str], name: str, own: list[str]) -> list[Distribution]:
+    """Return what is installed here of what the requirements ask for, directly and through others, but for one distribution."""
+    found: dict[str, Distribution] = {}
+    seen: set[tuple[str, str]] = set()
+    waiting = [(Requirement(text), "", True) for text in wanted]
+    while waiting:
+        requirement, extra, ours = waiting.pop()
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": extra}):
+            continue
+        one = re.sub(r"[-_.]+", "-", requirement.name).lower()
+        for chosen in {"", *requirement.extras}:
+            if (one, chosen) in seen:
+                continue
+            seen.add((one, chosen))
+            if one != name and one not in found:
+                try:
+                    found[one] = distribution(one)
+                except PackageNotFoundError:
+                    if ours:
+                        raise
+                    break  # a library of others works here without it
+            needs = own if one == name else found[one].requires or ()
+            ours_too = one.partition("-")[0] == "headrace"
+            waiting += [(Requirement(text), chosen, ours_too) for text in needs]
+    return list(found.values())
+
+
+def _link(installed: list[Distribution], folder: Path) -> None:
+    """Link what distributions have installed here into a folder, which is a site of them alone."""
+    for one in installed:
+        for file in one.files or ():
+            source = Path(str(file.locate()))
+            if ".." in file.parts or not source.is_file():
+                continue
+            target = folder / file
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if not target.exists():
+                try:
+                    target.hardlink_to(
+                        source
+                    )  # OpenCV looks where its file really is, and gets lost behind a symbolic one
+                except OSError:  # another file system
+                    copy2(source, target)
+        direct = one.read_text("direct_url.json")
+        if direct and '"editable": true' in direct:
+            checkout = Path(unquote(urlsplit(json.loads(direct)["url"]).path))
+            for package in (checkout / "src").iterdir():
+                if (
+                    package.is_dir()
+                    and package.suffix != ".egg-info"
+                    and not (folder / package.name).exists()
+                ):
+                    (folder / package.name).symlink_to(package)
+
+
+def _ran(program: str, folder: Path, work: Path) -> list[str]:
+    """Run a program where only a folder of packages is installed; return what went wrong."""
+    start = f"import sys; sys.path[:0] = [{str(work)!r}, {str(folder)!r}]\n"
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", start + program],
+        cwd=work,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode == 0:
+        return []
+    last = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
+    return [f"alone, this does not run: {program.strip().splitlines()[0]} ...: {last}"]
+
+
 def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
@@ -200,6 +305,7 @@ RULES: tuple[Callable[[Built], list[str]], ...] = (
     is_rendered,
     is_the_same_twice,
     is_whole_in_its_sdist,
+    runs_alone,
 )
 """Every rule; each returns what is wrong."""
 

@@ -96,7 +96,8 @@ def page(name: str, result: dict[str, Any]) -> str:
     """Return the page of one file of results."""
     run, environment = result["run"], result["environment"]
     script = f"[{run['script']}](../../{run['script']})" if run["script"] else "none is kept"
-    about = [f"{environment['machine']}; {environment['python']}"]
+    python = environment["python"]
+    about = [environment["machine"], python if "ython" in python else f"Python {python}"]
     if environment.get("load_average") is not None:
         about.append(f"load average {environment['load_average']} before it began")
     packages = {

@@ -13,12 +13,17 @@ from importlib.metadata import Distribution, distribution
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import httpx
 import pytest
 from filelock import FileLock
 from packaging.requirements import Requirement
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+# A busy machine is ten times slower than an idle one, and httpx gives up after five seconds.
+for _part in ("connect", "read", "write", "pool"):
+    setattr(httpx._config.DEFAULT_TIMEOUT_CONFIG, _part, 60.0)
 
 ROOT = Path(__file__).resolve().parents[1]
 PIP = {

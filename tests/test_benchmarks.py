@@ -354,6 +354,16 @@ def test_remote_overhead_counts_every_request(tmp_path):
         assert one["answered"] + sum(one["failed"].values()) == one["sent"]
 
 
+def test_vision_live_says_what_came_of_each_load(tmp_path):
+    pytest.importorskip("headrace_vision")
+    text, figures = run("benchmarks.vision.live", tmp_path)
+    assert [one["load"] for one in figures["loads"]] == [0.6, 2.0]
+    for one in figures["loads"]:
+        assert one["read"] == one["delivered"] + one["dropped"] == 400
+        assert one["delivered"] > 0
+    assert "of capacity" in text
+
+
 def test_vision_files_runs_every_side(tmp_path):
     for needed in ("onnx", "trackers", "headrace_ort", "headrace_vision"):
         pytest.importorskip(needed)

@@ -31,6 +31,10 @@ def problems(text: str, version: str) -> list[str]:
     for _, body in sections:
         kinds = re.findall(r"^### (.+)$", body, re.MULTILINE)
         found += [f"unknown heading {one!r}" for one in kinds if one not in KINDS]
+        topics = re.findall(r"^- \*\*(.+?)\*\*", body, re.MULTILINE)
+        found += [
+            f"{one!r} stands there twice" for one in sorted({*topics}) if topics.count(one) > 1
+        ]
     # Nobody has met what was before the first version.
     first = sections[-1][1] if sections else ""
     found += [f"{one[0]!r} in the first version" for one in EARLIER.finditer(first)]
@@ -59,6 +63,7 @@ def test_a_sound_changelog_has_no_problem_and_later_versions_may_say_what_was():
         (FIRST.replace("Added", "Fixed"), "0.1.0", "'Fixed' in the first version"),
         (FIRST.replace("what it is for", "it no longer fails"), "0.1.0", "'no longer'"),
         (FIRST.replace("what it is for", "any more"), "0.1.0", "'any more'"),
+        (FIRST + "- **Life**: one.\n- **Life**: two.\n", "0.1.0", "'Life' stands there twice"),
     ],
 )
 def test_what_breaks_a_rule_is_told(text, version, said):

@@ -189,6 +189,29 @@ def test_on_a_phone_nothing_lies_beside_the_screen_and_the_graph_can_be_read(pag
     assert page.errors == []
 
 
+def test_a_wide_graph_is_scrolled_and_not_shrunk(tmp_path):
+    graph = {
+        "first": {"backend": "Identity", "next": "left,middle,right"},
+        **{name: {"backend": "Identity"} for name in ("left", "middle", "right")},
+    }
+    with (
+        Server({"fan": graph}, port=0, ui=True) as server,
+        browser.opened(tmp_path / "profile") as tab,
+    ):
+        tab.look(390, 844)
+        tab.open(f"{server.url}/ui")
+        tab.wait("document.body.dataset.updates >= 1")
+        wide = (
+            "[...document.querySelectorAll('rect.box')].map((e) => e.getBoundingClientRect().width)"
+        )
+        assert len(found := tab.wait(wide)) == 4
+        assert min(found) > 175
+        assert tab.run("return document.documentElement.scrollWidth") == 390
+        assert tab.run(
+            "const e = document.querySelector('.graph'); return e.scrollWidth > e.clientWidth"
+        )
+
+
 def test_a_server_that_is_gone_is_said_and_its_figures_are_drawn_as_old(served, tmp_path):
     with browser.opened(tmp_path / "profile") as tab:
         tab.open(f"{served.url}/ui")

@@ -124,6 +124,17 @@ def a_file_that_the_sdist_lacks(source):
         written.write('[tool.hatch.build.targets.sdist]\nexclude = ["words.txt"]\n')
 
 
+def a_library_that_it_does_not_require(source):
+    (source / "src" / "headrace_sound" / "__init__.py").write_text("import numpy\n")
+
+
+def a_program_that_needs_more_than_the_install_line(source):
+    with (source / "README.md").open("a") as written:
+        written.write(
+            "\n```console\n$ pip install headrace-sound\n```\n\n```python\nimport numpy\n```\n"
+        )
+
+
 BROKEN = {
     another_license: "has_license",
     no_address: "has_metadata",
@@ -135,6 +146,8 @@ BROKEN = {
     no_readme: "is_rendered",
     the_time_inside: "is_the_same_twice",
     a_file_that_the_sdist_lacks: "is_whole_in_its_sdist",
+    a_library_that_it_does_not_require: "runs_alone",
+    a_program_that_needs_more_than_the_install_line: "runs_alone",
 }
 
 

@@ -18,7 +18,7 @@ RESULTS = {
     for path in sorted((ROOT / "benchmarks" / "results").glob("*.json"))
 }
 MADE = re.compile(
-    r"docs/(performance\.md|(api|catalogue|performance|rules|words)/)|templates/|build/|dist/"
+    r"docs/(performance\.md|(api|catalogue|look_up|performance|rules|words)/)|templates/|build/|dist/"
 )
 """Documents that are made of the code, or of the results themselves."""
 DOCUMENTS = sorted(
@@ -31,9 +31,11 @@ FIGURE = re.compile(
     r"(?<![\w.,])((?:\d{1,3}(?: \d{3})+|\d+)(?:\.\d+)?)\s?"
     r"(?:µs|us\b|ms\b|microseconds|milliseconds|s\b|times (?:as|one|what)|\u00d7 the"
     r"|(?:requests|pictures|pages|answers|images|rows) a second)"
-    r"|(?<![\w.,])(?<!Python )(?<!Runtime )(\d\.\d{2,3})(?![\w.]*\d)"
+    r"|(?<![\w.,])(\d\.\d{2,3})(?![\w.]*\d)"
 )
 """A number with a unit of speed, or a ratio with at least two digits behind its point. A table of numbers whose heads name the unit is told by `CELL`."""
+VERSION = re.compile(r"(Python|Runtime|Ray|TensorRT|Triton) \d\.\d{2,3}|\d\.\d{2,3} or newer")
+"""A number behind the name of a library is its version."""
 CELL = re.compile(
     r"\**[\d.][\d., ()/\u00d7]*(?:ms|s|µs|\u00d7|\(.*\)|to [\d.]+\)?)?(?:, [\d.]+ m?s)?\**"
 )
@@ -139,7 +141,11 @@ def shown_in(block: str) -> list[str]:
         numeric = [cell for cell in full if CELL.fullmatch(cell)]
         if len(numeric) > 1 and len(numeric) >= 0.5 * len(full):
             return [found for cell in numeric for found in NUMBER.findall(cell)]
-    return [found[0] or found[1] for found in FIGURE.findall(block)]
+    return [
+        found[1] or found[2]
+        for found in FIGURE.finditer(block)
+        if found[1] or not VERSION.search(block[max(0, found.start() - 20) : found.end() + 9])
+    ]
 
 
 SETTINGS = {
@@ -162,11 +168,13 @@ SETTINGS = {
     ],
     "docs/policies.md": ["CPython 3.10 | 3.11 | 3.12 | 3.13 | 3.14"],
     "docs/production.md": ["at 5 ms `Process`"],
+    "docs/ray.md": ["(15 s or more)", "sleep for 20 ms", "times 16 times as many"],
     "docs/streams.md": ["(32 ms at 16 kHz)"],
     "docs/when_it_fails.md": ["prints after 30 s"],
     "examples/detect/README.md": ["status 1 below 0.99"],
     "plugins/observe/README.md": ["(1 ms to 10 s by default)"],
     "plugins/ort/README.md": ["(1.32 is one)"],
+    "plugins/ray/README.md": ["sleep for 20 ms", "times 16 times as many"],
     "plugins/remote/README.md": ["once in 30 s"],
     "plugins/serve/README.md": [
         "(tritonclient 2.73)",
@@ -174,7 +182,7 @@ SETTINGS = {
         "after 0.5 s",
         "every 300 s",
     ],
-    "plugins/vision/README.md": ["after 0.5 s", "up to 30 s", "more than 5 s"],
+    "plugins/vision/README.md": ["after 0.5 s", "up to 30 s", "more than 5 s", "up to 60 s"],
 }
 """Numbers of documents that are settings, limits or examples: by document the words around each."""
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shutil
 import subprocess
 import sys
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
+import distributions
 import pytest
+from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("core", "cli", "testing", "libs/tensors", "plugins/cv")
@@ -121,3 +125,22 @@ def test_what_cannot_be_released_is_refused_with_what_to_do(repository):
     (repository / "core" / "README.md").write_text("changed", encoding="utf-8")
     changed = release(repository, "headrace", "0.1.0")
     assert (changed.returncode, "not committed" in changed.stderr) == (2, True)
+
+
+def test_every_distribution_can_be_released_after_those_that_are_listed_before_it(monkeypatch):
+    path = ROOT / "scripts" / "release"
+    spec = importlib.util.spec_from_loader("release", SourceFileLoader("release", str(path)))
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    versions: dict[str, list[Version]] = {}
+    monkeypatch.setattr(script, "released", lambda name: versions.get(name, []))
+    projects = {distributions.project(folder)["name"]: folder for folder in distributions.folders()}
+    assert {"headrace-flow", "headrace-models", "headrace-process", "headrace-vision"} <= {
+        *projects
+    }
+    for name, folder in projects.items():
+        project = distributions.project(folder)
+        script.check_dependencies(project, projects)  # raises what is to be released first
+        texts = script.changed_texts(folder, project, project["version"])
+        assert [file.name for file in texts] == ["CHANGELOG.md", "pyproject.toml", "__init__.py"]
+        versions[name] = [Version(project["version"])]

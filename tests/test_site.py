@@ -99,11 +99,29 @@ def test_a_search_from_a_folder_finds_pages_with_excerpts_and_asks_nobody(site, 
     assert asked == []
 
 
-@pytest.mark.parametrize("page", ["README", "docs/start", "docs/api", "docs/operating"])
+@pytest.mark.parametrize(
+    "page", ["README", "docs/start", "docs/api", "docs/gallery", "docs/performance"]
+)
 def test_a_page_asks_no_other_host(page, site, browse):
     shown, asked = browse((site / f"{page}.html").as_uri())
     assert "<h1" in shown
     assert asked == []
+
+
+def test_every_picture_of_the_gallery_is_shown(site):
+    text = (site / "docs" / "gallery.html").read_text(encoding="utf-8")
+    shown = set(re.findall(r'src="\.\./_images/([^"]+)"', text))
+    assert {path.name for path in (ROOT / "docs" / "gallery").glob("*.[sw]*")} == shown
+
+
+def test_pages_of_a_section_have_the_titles_of_the_list_that_links_them(site):
+    text = (site / "docs" / "site" / "use.html").read_text(encoding="utf-8")
+    side = re.search(r'<nav class="bd-docs-nav.*?</nav>', text, re.DOTALL)[0]
+    listed = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    section = listed.partition("\n## Use it\n")[2].partition("\n## ")[0]
+    titles = re.findall(r"^- \[([^]]+)\]\([^)#]+\.md\)", section, re.MULTILINE)
+    assert len(titles) > 10
+    assert [title for title in titles if html.escape(title) not in side] == []
 
 
 def test_the_record_would_show_a_request_that_leaves(tmp_path, browse):

@@ -240,6 +240,7 @@ def main() -> None:
     figures: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         ray.init(
+            "local",
             num_cpus=8,
             object_store_memory=STORE_BYTES,
             include_dashboard=False,

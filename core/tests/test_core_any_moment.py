@@ -333,7 +333,7 @@ def test_what_a_destructor_asks_for_inside_is_done_afterwards(client, inside):
     "way",
     [
         lambda pipe: pipe({"data": 1}),
-        lambda pipe: pipe({"data": 1}, timeout=1),
+        lambda pipe: pipe({"data": 1}, timeout=60),
         lambda pipe: pipe([{"data": 1}, {"data": 2}]),
     ],
     ids=["call", "timeout", "list"],

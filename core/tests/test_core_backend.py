@@ -386,8 +386,7 @@ def test_an_interrupt_in_close_keeps_nothing_from_being_closed(around):
     for name in ("Before", "Interrupted", "After"):
         headrace.register(name, type(name, (), {"forward": echo, "close": close}), replace=True)
     pipe = headrace.pipe({"backend": f"S[Before,{around.format('Interrupted')},After]"})
-    with pytest.raises(KeyboardInterrupt):
-        pipe.close()
+    pipe.close()
     assert closed == ["After", "Interrupted", "Before"]
     assert pipe.stats()["state"] == "closed"
 

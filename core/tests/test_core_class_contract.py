@@ -55,16 +55,29 @@ WRONG = {
     "init_alone": ({"init": lambda self: None}, r"write def init\(self, options, context\)"),
     "no_self": ({"forward": lambda batch: None}, r"write def forward\(self, batch\)"),
     "close_more": ({"close": lambda self, timeout: None}, r"write def close\(self\)"),
+    "reads": ({"reads": "data"}, r'reads = \("data",\)'),
+    "writes": ({"writes": "mask"}, r'writes = \("mask",\)'),
+    "reads_none": ({"reads": None}, "reads is None"),
+    "reads_numbers": ({"reads": (1,)}, r"reads is \(1,\)"),
+    "reads_class": ({"reads": int}, "reads is"),
+    "reads_option": ({"reads": ("{key}",)}, r"reads has \{key\}, and there is no option 'key'"),
+    "takes_text": ({"takes": "two"}, "takes is 'two'"),
+    "takes_negative": ({"takes": -1}, "takes is -1"),
+    "takes_bool": ({"takes": True}, "takes is True"),
+    "takes_reversed": ({"takes": (2, 1)}, r"takes is \(2, 1\)"),
+    "takes_one": ({"takes": (1,)}, r"takes is \(1,\)"),
+    "phases": ({"phases": "two"}, "phases is 'two'"),
+    "phases_zero": ({"phases": 0}, "phases is 0"),
+    "prefixes": ({"prefixes": "or"}, "prefixes is 'or'"),
+    "writes_none": ({"writes": None}, r'writes = \("result",\)'),
     "range": ({"min": 4, "max": 2}, "min=4, max=2 is no batch range"),
     "range_none": ({"min": None, "max": None}, "no batch range"),
     "range_text": ({"min": "1", "max": 2}, "no batch range"),
     "range_bool": ({"min": True, "max": 4}, "no batch range"),
     "range_zero": ({"min": 1, "max": 0}, "no batch range"),
     "options": ({"Options": int}, "Options is .*no subclass of headrace.Options"),
-    "raises": (
-        {"takes": 1, "Options": Raises()},
-        "looking at its attributes raised RuntimeError: boom",
-    ),
+    "raises": ({"reads": Raises()}, "looking at its attributes raised RuntimeError: boom"),
+    "prefixes_none": ({"prefixes": None}, "prefixes is None"),
 }
 RIGHT = [
     {},
@@ -90,8 +103,8 @@ def test_a_class_that_is_wrong_is_refused_when_it_is_registered(name, base):
 
 
 def test_all_that_is_wrong_is_told_at_once():
-    cls = type("Odd", (), {"forward": asynchronous, "Options": int, "min": 0})
-    with pytest.raises(PluginError, match=r"forward is asynchronous.*Options is.*min=0"):
+    cls = type("Odd", (), {"forward": asynchronous, "reads": "data", "phases": 0})
+    with pytest.raises(PluginError, match=r"forward is asynchronous.*reads is.*phases is 0"):
         headrace.register(cls)
 
 

@@ -8,7 +8,7 @@ from collections import deque
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from internals.scheduling import Entry, Hand, HandTimer, Instance, Limits, Scheduler, join_nothing
+from internals.scheduling import Entry, Hand, HandTimer, Instance, Limits, Scheduler
 from policies_by_hand import Inst, Line, PlainLine, Request, line
 from pydantic import Field
 
@@ -299,7 +299,6 @@ def test_batches_are_cut_when_they_are_due_and_at_no_other_time(tree, arrivals, 
     instances = [hand.instance for hand in hands]
     policies = policy_of(tree)(), BestFit()
     scheduler = Scheduler("main", instances, *policies, Limits(), clock=clock, timer=timer)
-    join_nothing(scheduler)  # the job of a hand runs when its batch ends
     for tick in range(40):
         timer.run_due()
         for hand in hands:

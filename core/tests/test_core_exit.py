@@ -351,7 +351,7 @@ def test_in_a_forked_child_every_call_says_why_it_is_closed(held):
             for call in (
                 lambda: pipe({{"data": 1}}),
                 lambda: pipe([{{"data": 1}}]),
-                lambda: pipe({{"data": 1}}, timeout=3),
+                lambda: pipe({{"data": 1}}, timeout=60),
                 lambda: pipe.submit({{"data": 1}}),
                 lambda: asyncio.run(pipe.call_async({{"data": 1}})),
             ):
@@ -383,7 +383,7 @@ def test_in_a_forked_child_every_call_says_why_it_is_closed(held):
     "asks",
     [
         'pipe({"data": 1})',
-        'pipe({"data": 1}, timeout=3)',
+        'pipe({"data": 1}, timeout=60)',
         'pipe.submit({"data": 1})',
         "pipe.ready",
         "pipe.stats()",

@@ -727,7 +727,7 @@ def test_an_instance_that_is_lost_gets_no_further_batch(losing, backend, how, sh
         with pytest.raises(InstanceLostError):
             pipe({"data": how})
         assert not pipe.ready
-        for call in (lambda: pipe({"data": 1}), lambda: pipe.submit({"data": 1}).result(10)):
+        for call in (lambda: pipe({"data": 1}), lambda: pipe.submit({"data": 1}).result(60)):
             with pytest.raises(BackendError, match="no instance that could take the request"):
                 call()
         losing.at_end.clear()

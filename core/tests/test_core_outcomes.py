@@ -657,7 +657,7 @@ STEPS = st.tuples(
 def test_a_queue_and_the_quota_of_its_guests_count_what_waits_in_which_order(steps):
     """Beside plain lists that are searched each time; a guest belongs to one of three requests."""
     outside, afterwards, arrival = [], deque(), 0.0
-    home = NodeQuota(outside, enqueue := object(), sheds=True)
+    home = NodeQuota(outside, enqueue := object())
     line = RequestQueue(evict := object(), afterwards)
     requests = [RequestQuota(home, entered=False) for _ in range(3)]
     assert not any(one.entered for one in requests)

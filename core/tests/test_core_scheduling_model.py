@@ -523,7 +523,7 @@ class Model(RuleBasedStateMachine):
     def equals_begin_in_the_order_in_which_they_came(self):
         for entry in set(self.begun):
             assert self.begun.count(entry) <= 1 + self.kept.get(entry, 0)
-        first = list(dict.fromkeys(self.begun))
+        first = [one for one in dict.fromkeys(self.begun) if one in self.owners]  # not of a caller
         for level in (-1, 0, 1):
             equals = [self.made.index(one) for one in first if one.priority == level]
             assert equals == sorted(equals)
@@ -686,57 +686,6 @@ def sent(scheduler, count, first=0):
     return entries
 
 
-def test_who_comes_while_a_thread_wakes_up_joins_its_batch_up_to_max():
-    scheduler, hand, backend = one_by_hand(most=4)
-    (instance,), weights = scheduler.instances, []
-    runs = instance.run
-    instance.run = lambda batch: weights.append(instance.running_weight) or runs(batch)
-    entries = sent(scheduler, 6)
-    scheduler.cancel(entries[1])
-    assert [entry.state for entry in entries] == [RUNNING, DONE] + [QUEUED] * 4
-    while hand.jobs:
-        hand.work()
-    assert [[request["result"] for request in batch] for batch in backend.seen] == [
-        [0, 2, 3, 4],
-        [5],
-    ]
-    assert weights == [4, 1]  # what a policy sees of a busy instance
-    stats = scheduler.statistics()
-    assert stats["ok"] == 5
-    assert stats["batch_size"]["histogram"] == {"1": 1, "4": 1}
-
-
-def test_who_comes_while_a_thread_wakes_up_joins_only_what_the_policy_would_cut():
-    scheduler, hand, backend = one_by_hand(most=4, batch_sizes=(1, 3))
-    entries = sent(scheduler, 2)
-    owners = [entry.owner for entry in entries]
-    hand.work()
-    assert [len(batch) for batch in backend.seen] == [1]
-    hand.work()
-    entries += sent(scheduler, 5, first=2)
-    owners += [entry.owner for entry in entries[2:]]
-    while hand.jobs:
-        hand.work()
-    assert [len(batch) for batch in backend.seen] == [1, 1, 3, 1, 1]
-    assert all(owner.notified == 1 for owner in owners)
-    assert all(entry.error is None for entry in entries)
-
-
-class PicksAll(Greedy):
-    """Cuts as its base does, and says that it picks."""
-
-    picks = True
-
-
-def test_nobody_joins_a_batch_that_a_policy_has_picked():
-    scheduler, hand, backend = one_by_hand(most=4, policy=PicksAll)
-    entries = sent(scheduler, 6)
-    while hand.jobs:
-        hand.work()
-    assert [len(batch) for batch in backend.seen] == [1, 4, 1]
-    assert all(entry.error is None for entry in entries)
-
-
 def test_a_batch_that_was_cut_before_a_reload_is_filled_up_as_it_was_cut():
     model = Model()
     model.start(True, [(3, 8)], 6, "wait", None, 0.0, (), True)
@@ -767,22 +716,6 @@ def test_a_caller_does_not_put_an_old_instance_back_into_service():
     model.take_retired(0)
     assert [instance for instance, _ in model.gone] == model.instances[:1]
     assert free(model.scheduler) == model.scheduler.instances
-
-
-def test_who_joins_a_batch_has_begun_with_it_also_when_it_is_resumed():
-    model = Model()
-    model.start(True, [(1, 8)], 6, "wait", None, 0.0, (), False)
-    first = model.submit(1, 0, None)
-    joined = model.submit(1, 0, None)
-    last = model.submit(8, 0, None)
-    assert (first.state, joined.state, last.state) == (RUNNING, QUEUED, QUEUED)
-    model.pend(0, {1})
-    assert (first.state, joined.state, last.state) == (DONE, PENDED, RUNNING)
-    model.finish(0)
-    model.answer(0, "resume")
-    assert model.begun == [first, joined, last, joined]
-    model.equals_begin_in_the_order_in_which_they_came()
-    model.teardown()
 
 
 # What is kept while the node is reloaded has one outcome, and its holder is told once.
@@ -904,11 +837,13 @@ def test_who_is_kept_makes_way_for_a_newcomer_where_the_queue_is_full():
 def test_an_answer_to_who_has_given_up_is_refused_and_another_of_its_batch_has_its_own():
     model = Model()
     model.start(True, [(1, 8)], 6, "wait", None, 0.0, (1, 4), True)
+    model.submit(1, 0, None)
     gone, stays = model.submit(2, 0, None), model.submit(1, 0, None)
+    model.finish(0)
     model.abandon(gone)
     model.pend_while_it_is_reloaded(0, [(1, 8)], "early")
     backend = model.instances[0].backend.child
-    assert [len(batch) for batch in backend.seen] == [3]  # with a copy that fills it up
+    assert [len(batch) for batch in backend.seen] == [1, 3]  # with a copy that fills it up
     refused = (False, False)
     assert backend.accepted == [refused, refused, (True, True), refused]
     has_one_outcome(model, stays)
@@ -1037,7 +972,7 @@ def test_an_instance_that_was_passed_by_is_asked_again_when_the_head_has_failed(
 def test_who_stands_behind_a_request_that_makes_way_at_another_node_moves_up():
     scheduler, hands, _ = several_by_hand((1, 1), (2, 8))
     with_weights(scheduler, 1, 8)
-    home = NodeQuota((), lambda: None, sheds=True)
+    home = NodeQuota((), lambda: None)
     quota = RequestQuota(home, entered=True)
     first = Entry({"data": 2}, Owner(), weight=2)
     first.quota = quota
@@ -1048,22 +983,6 @@ def test_who_stands_behind_a_request_that_makes_way_at_another_node_moves_up():
     entry, evict = home.shed(0)
     evict(entry, ContractError("told to"))
     assert [first.state, second.state] == [DONE, RUNNING]
-
-
-def test_who_comes_in_when_the_head_is_late_runs_although_a_thread_wakes_up():
-    """What joins a batch of an own thread may turn out to be late, and let others move up."""
-    scheduler, hands, clock = several_by_hand((1, 1), (2, 8))
-    with_weights(scheduler, 1, 2)
-    (late,) = with_weights(scheduler, 2, deadline=101.0)
-    (behind,) = with_weights(scheduler, 1)
-    hands[0].work()
-    assert [late.state, behind.state] == [QUEUED, QUEUED]
-    clock.advance(2.0)
-    backend = scheduler.instances[1].backend.child
-    seen = []
-    backend.during = lambda: seen.extend([late.state, behind.state])
-    hands[1].work()
-    assert seen == [DONE, RUNNING]
 
 
 def test_room_that_another_thread_makes_while_a_request_is_left_outside_is_seen():

@@ -90,7 +90,7 @@ TWO_BATCHINGS = (
         ("Reflect[which]", "node 'main' needs the key 'which'"),
         ({"backend": "Reflect[a]", "a": "S[Reflect[a]]"}, "'a' uses itself: a uses a"),
         ("IoC[Identity]", "IoC has 2 phases in brackets, separated by ';', got 1"),
-        ("S[Identity;Identity]", "S has one phase in brackets, got 2 separated"),
+        ("S[Identity;Identity]", "S has one phase in brackets, separated by ';', got 2"),
         ("CatSplit[Identity,Identity]", "CatSplit takes 3 in brackets, got 2"),
         ("Random(0.5)[Identity,Identity,Identity]", "Random takes 1 to 2 in brackets, got 3"),
         ("S", "S takes 1 or more in brackets, got 0"),

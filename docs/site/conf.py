@@ -67,6 +67,7 @@ OTHERS = (
     ("docs/catalogue/", "docs/catalogue"),
     ("docs/words/", "docs/words"),
     ("docs/performance/", "docs/performance"),
+    ("docs/look_up/", "docs/site/reference"),
     ("docs/rules/", "docs/rules/README"),
     ("docs/tensorrt/", "docs/site/use"),
     ("examples/serve/", "docs/site/serve"),

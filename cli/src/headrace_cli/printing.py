@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import math
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -15,6 +17,7 @@ from headrace_cli.console import is_utf8, print_data
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from importlib.metadata import EntryPoint
 
 _DEEPEST = 250
 """How many levels of nesting are written."""
@@ -72,17 +75,32 @@ def _readable(value: Any, above: tuple[int, ...] = ()) -> Any:
 
 
 def _opened(value: Any) -> Any:
-    """Return the content of a dataclass, a model, a mapping or a member of an enumeration; else the value."""
+    """Return the content of a dataclass, a model, a mapping or a member of an enumeration; else the value.
+
+    What a plugin writes for a type comes first; where that raises, the value is written as any other of its kind.
+    """
     if isinstance(value, (type, dict)):
         return value
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, Enum):
         return value.value
+    writer = _writers().get(f"{type(value).__module__}.{type(value).__qualname__}")
+    if writer is not None:
+        with suppress(Exception):
+            return writer.load()(value)
     if is_dataclass(value):
         return {field.name: getattr(value, field.name, None) for field in fields(value)}
     dump = getattr(value, "model_dump", None)
     return dump() if callable(dump) else value
+
+
+@functools.cache
+def _writers() -> dict[str, EntryPoint]:
+    """Return the functions by which plugins write values for JSON (entry points ``headrace.json``), by module and type."""
+    from importlib.metadata import entry_points
+
+    return {point.name: point for point in entry_points(group="headrace.json")}
 
 
 def _inner(value: Any, above: tuple[int, ...], convert: Callable[..., Any]) -> Any:

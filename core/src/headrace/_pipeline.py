@@ -277,7 +277,7 @@ class Pipeline:
 
         The changed configuration is checked as a whole. All new instances are built and warmed up while the
         old ones go on serving. Then waiting requests go to the new instances, and each old instance is closed
-        when its batch ends. One reload runs at a time, and others wait for it. Without changes the node is
+        when its batch ends. One node is built at a time, and other reloads wait for that. Without changes the node is
         built again as it is, for example from a model file that was replaced. A changed option that has no
         effect, since args in the expression win, is reported as a UserWarning.
 

@@ -20,9 +20,9 @@ from headrace._build.elements import ElementBuilder
 from headrace._build.elsewhere import BuiltElsewhere, ChildPlan
 from headrace._build.parts import BuildSite
 from headrace._checked import Liveness, batch_alone
-from headrace._plan.declared import Needs, keys_named
+from headrace._plan.declared import RequiredKeys, keys_named
 from headrace._plan.element import Element
-from headrace._plan.word import Word, needs_of
+from headrace._plan.word import Word, keys_required_by
 from headrace._portable import error_text, portable
 from headrace._scheduling.entry import Entry
 from headrace._scheduling.parts import parts_of
@@ -67,11 +67,11 @@ class Isolated(Word):
     _liveness: Liveness  # the builder has set it before `init`
 
     @classmethod
-    def _needs(cls, element: Element, built: Mapping[Element, Backend]) -> Needs:
+    def _required_keys(cls, element: Element, built: Mapping[Element, Backend]) -> RequiredKeys:
         """Return the keys that the child needs: once it is built, those that it has reported."""
         made = built.get(element)
         if made is None:
-            return needs_of(element.children[0], built)
+            return keys_required_by(element.children[0], built)
         return dict.fromkeys(keys_named(made, None, "reads"), element.name)
 
     def _prepare(self, building: ElementBuilder, element: Element, at: BuildSite) -> None:

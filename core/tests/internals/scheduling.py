@@ -168,26 +168,16 @@ def workers_by_hand(scheduler, post):
 
 
 def claims(scheduler):
-    """Return a list to which the entries of every batch are added as it is cut from the queue, and as they join it."""
+    """Return a list to which the entries of every batch are added as it is cut from the queue."""
     found, dispatcher = [], scheduler.dispatcher
-    begin, top_up = dispatcher._begin, dispatcher._top_up
+    begin = dispatcher._begin
 
     def noted(instance, entries, weight, now):
         found.extend(entries)
         return begin(instance, entries, weight, now)
 
-    def joined(work):
-        before = len(work.entries)
-        top_up(work)
-        found.extend(work.entries[before:])
-
-    dispatcher._begin, dispatcher._top_up = noted, joined
+    dispatcher._begin = noted
     return found
-
-
-def join_nothing(scheduler):
-    """Let no entry join a batch that was cut and has not begun."""
-    scheduler.dispatcher._top_up = lambda work: None
 
 
 def interrupted(scheduler, entries):

@@ -789,7 +789,8 @@ def test_metrics_are_those_of_stats(monkeypatch):
 def test_metrics_tell_the_pipelines_of_a_process_apart_and_go_on_with_later_ones(monkeypatch):
     from opentelemetry import metrics as metrics_api
 
-    monkeypatch.setattr(otel, "_PIPELINES", {})  # other tests may still have theirs
+    # Other tests may still have theirs. Another dict in its place would lose a number whenever one of them is collected.
+    otel._PIPELINES.clear()
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader])
     monkeypatch.setattr(metrics_api, "get_meter", provider.get_meter)

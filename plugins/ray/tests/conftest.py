@@ -29,6 +29,10 @@ if TIER:  # before ray is imported, which looks at the variables then
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        # On a busy machine its parts take longer to find each other than Ray waits.
+        "RAY_agent_register_timeout_ms": "300000",
+        "RAY_worker_register_timeout_seconds": "300",
+        "RAY_health_check_timeout_ms": "60000",
     }
 
 
@@ -46,7 +50,20 @@ def pytest_collection_modifyitems(items):
 def cluster():
     """Start the cluster, and connect this process to it."""
     import ray
+    from ray._private import services
 
+    get_node = services.get_node
+
+    def patient_get_node(*args, **kwargs):
+        """Wait for a node that has just been started: Ray itself gives up after 30 seconds."""
+
+        def found():
+            with contextlib.suppress(RuntimeError):
+                return get_node(*args, **kwargs)
+
+        return until(found)
+
+    services.get_node = patient_get_node
     made = started()
     ray.init(address=made.address, log_to_driver=False)
     yield made

@@ -371,7 +371,7 @@ def test_the_access_log_has_a_line_a_request_and_nothing_of_its_content(serving,
 
     given.set_data_from_numpy(np.array([b"private"], object))
     client.infer("m", [given], request_id="id\n7", headers={"x-secret": "private"})
-    httpx.post(f"{server.url}/run/m?timeout=7000000", content=b"bad private")
+    httpx.post(f"{server.url}/run/m?timeout=7000000000", content=b"bad private")
     with triton_grpc.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as c:
         given = triton_grpc.InferInput("data", [1], "BYTES")
         given.set_data_from_numpy(np.array([b"private"], object))

@@ -83,7 +83,8 @@ def test_every_datatype_goes_there_and_back(client, datatype):
                 asked = triton.InferRequestedOutput("y", binary_data=binary_out)
                 given = [tensor("x", sent, datatype, binary=binary_in)]
                 got = c.infer("m", given, outputs=[asked]).as_numpy("y")
-                assert got.dtype == sent.dtype
+                # Some of Triton's clients make float64 of an empty list of JSON.
+                assert got.dtype == sent.dtype or not (values or binary_out)
                 assert got.tolist() == sent.tolist()
 
 

@@ -362,9 +362,11 @@ def test_more_batches_than_the_page_can_show_are_not_heard_of_until_it_asks_agai
             pipe({"data": 1})
             (shown,) = page.state([model], {})["models"]
             assert [one[0] for one in shown["batches"]] == list(range(1, 401))
+            assert shown["missed"]
             pipe({"data": 1})
             (shown,) = page.state([model], {"batches.m:1": 400})["models"]
             assert len(shown["batches"]) == 1
+            assert not shown["missed"]
             await page.end()
 
     asyncio.run(work())

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import headrace
+from headrace_vision import runner
 
 
 def picture(number, size=(48, 64)):
@@ -65,6 +66,15 @@ class Kit:
 @pytest.fixture(scope="session")
 def kit():
     return Kit
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _patient():
+    """A machine under load may need more than five seconds to end what was begun."""
+    patch = pytest.MonkeyPatch()
+    patch.setattr(runner, "CLOSE_S", 120.0)
+    yield
+    patch.undo()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -264,7 +264,7 @@ def command(*arguments, cwd):
         cwd=cwd,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
     )
 
 
@@ -303,6 +303,23 @@ def test_the_command_runs_a_file_and_its_arguments(folder):
     done = command("nowhere.toml", cwd=folder)
     assert done.returncode == 2
     assert "cannot be read" in done.stderr
+
+
+def test_the_command_sends_inputs_to_the_model_that_is_named(several):
+    done = command("vision.toml", "yard.mp4", "--model", "light", "--json", cwd=several)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)["sources"]["yard.mp4"]
+    assert (found["model"], found["delivered"]) == ("light", 9)
+    for more, error in (((), "cars, light"), (("--model", "lite"), "did you mean 'light'")):
+        done = command("vision.toml", "yard.mp4", *more, cwd=several)
+        assert done.returncode == 2
+        assert "error: vision.toml: --model NAME: " in done.stderr
+        assert error in done.stderr
+        assert "Traceback" not in done.stderr
+    (several / "vision.toml").write_text('model = "pipe.toml"\n')
+    done = command("vision.toml", cwd=several)
+    assert done.returncode == 2
+    assert "there is nothing to read" in done.stderr
 
 
 def get(url, host=None):
@@ -386,3 +403,18 @@ def test_the_page_says_frames_a_second_of_the_last_seconds_and_shows_what_never_
     assert state["door"]["status"]["retry_in_s"] > 0
     assert "videocamera" not in state["door"]["status"]["error"]
     assert not state["door"]["has_picture"]
+
+
+def test_a_request_of_the_page_that_fails_is_logged_and_not_printed(capsys, caplog):
+    class Broken(headrace_vision.View):
+        def picture(self, name):
+            raise ValueError("nothing can be drawn")
+
+    caplog.set_level("DEBUG", "headrace.vision")
+    view = Broken()
+    with pytest.raises(OSError, match=r"closed|reset"):
+        get(f"{view.url}ui/picture.jpg?source=door")
+    assert get(view.url)[0].startswith("text/html")  # the others are answered
+    view.close()
+    assert "nothing can be drawn" in caplog.text
+    assert capsys.readouterr().err == ""

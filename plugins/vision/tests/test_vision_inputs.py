@@ -297,6 +297,60 @@ def test_a_video_that_is_cut_ends_early_without_harm_to_others(runner, kit, tmp_
     assert by_source[str(cut)][-1].error is not None
 
 
+def faststart(source, target):
+    """Write a video again with its index at the beginning, so that what is cut off are pictures."""
+    options = {"movflags": "+faststart"}
+    with av.open(source) as into, av.open(str(target), "w", options=options) as out:
+        stream = out.add_stream_from_template(into.streams.video[0])
+        for packet in into.demux(video=0):
+            if packet.dts is not None:
+                packet.stream = stream
+                out.mux(packet)
+
+
+@pytest.mark.parametrize("suffix", ["mp4", "mkv", "ts"])
+def test_of_a_video_that_is_cut_in_its_midst_the_frames_before_are_read(
+    runner, kit, tmp_path, suffix
+):
+    whole, cut = tmp_path / f"whole.{suffix}", tmp_path / f"cut.{suffix}"
+    if suffix == "mp4":
+        faststart(kit.render(tmp_path / "v.mp4", count=60, rate=10, size=(240, 320)), whole)
+    else:
+        kit.render(whole, count=60, rate=10, size=(240, 320))
+    data = whole.read_bytes()
+    cut.write_bytes(data[: len(data) * 2 // 3])
+    by_source = found(runner.run([str(whole), str(cut)]))
+    expected = kit.plain_loop(whole)
+    assert len(by_source[str(whole)]) == len(expected) == 60
+    frames = [one for one in by_source[str(cut)] if one.error is None]
+    assert 20 < len(frames) < 60
+    for frame, (image, time_s) in list(zip(frames, expected, strict=False))[:20]:
+        assert frame.timestamp == time_s
+        np.testing.assert_array_equal(frame.image, image)
+
+
+def test_a_video_of_a_variable_rate_has_the_times_of_its_frames(runner, kit, tmp_path):
+    times = [0, 40, 45, 300, 310, 700, 1000, 5000]
+    video = kit.render(tmp_path / "v.mp4", count=len(times), times=times)
+    frames = list(runner.run(video))
+    assert [f.timestamp for f in frames] == [time_s for _, time_s in kit.plain_loop(video)]
+    assert [f.timestamp for f in frames] == pytest.approx([t / 1000 for t in times], abs=1e-3)
+    assert [f.frame for f in frames] == list(range(len(times)))
+    kept = [
+        f.timestamp for f in runner.run(video, max_fps=4)
+    ]  # of the time of the video, not its number
+    assert kept == pytest.approx([0, 0.3, 0.7, 1.0, 5.0], abs=1e-3)
+
+
+def test_an_animated_webp_that_is_damaged_ends_with_a_failed_frame(runner, kit, tmp_path):
+    images = [Image.fromarray(kit.picture(n)) for n in range(6)]
+    path = tmp_path / "a.webp"
+    images[0].save(path, save_all=True, append_images=images[1:], duration=100, lossless=True)
+    path.write_bytes(path.read_bytes()[:-200])
+    *_, last = runner.run(str(path))
+    assert "the WebP animation is damaged" in str(last.error)
+
+
 TURNS = {"90": (0, 1, -1, 0), "180": (-1, 0, 0, -1), "270": (0, -1, 1, 0)}
 """The matrix of a track, as telephones write it, by how far it is turned clockwise."""
 

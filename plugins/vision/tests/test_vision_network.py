@@ -45,7 +45,7 @@ class Peer:
                     self.end_headers()
                     return
                 if self.path == "/silent":
-                    peer.silent.wait(60)
+                    peer.silent.wait()
                     return
                 data = (Path(folder) / self.path[1:]).read_bytes()
                 whole = len(data)
@@ -108,7 +108,8 @@ class Quick:
 
 
 def runner(**options):
-    return VideoRunner({"backend": "VisionNetwork", "max": 4}, network=["127.0.0.1"], **options)
+    chosen = {"network": ["127.0.0.1"], "read_timeout": 60, **options}
+    return VideoRunner({"backend": "VisionNetwork", "max": 4}, **chosen)
 
 
 def test_an_address_with_an_end_is_read_to_it(kit, tmp_path, peer):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import socket
 import struct
 import threading
@@ -162,7 +163,13 @@ class Quick:
 
 
 def runner(**options):
-    chosen = {"network": ["127.0.0.1"], "frames": "every", "clock": Quick(), **options}
+    chosen = {
+        "network": ["127.0.0.1"],
+        "frames": "every",
+        "clock": Quick(),
+        "read_timeout": 60,
+        **options,
+    }
     return VideoRunner({"backend": "VisionNetwork", "max": 4}, **chosen)
 
 
@@ -193,7 +200,8 @@ def test_a_camera_that_is_silent_at_a_stage_is_lost_and_tried_again(camera, stag
     assert [f.frame for f in frames] == list(range(5))
     said = [record.getMessage() for record in caplog.records]
     assert "source door is lost" in said[0]
-    assert "source door is found after 2 attempts" in said[1]
+    attempts = re.fullmatch(r"source door is found after (\d+) attempts", said[1])
+    assert int(attempts[1]) >= 2  # a machine under load may be silent, too
 
 
 def test_a_camera_that_dies_comes_back_with_another_clock_and_another_size(camera):

@@ -17,6 +17,10 @@ from hypothesis import strategies as st
 import headrace
 from headrace.errors import BackendError, ClosedError
 from headrace_vision import Sink, VideoRunner
+from headrace_vision import runner as runner_module
+
+PATIENCE_S = 120
+"""Seconds of the machine after which something that must happen has not."""
 
 
 class Previous(headrace.Backend):
@@ -119,14 +123,14 @@ def test_latest_replaces_frames_that_nobody_began(kit):
 
     def held(image):
         entered.set()
-        go.wait(30)
+        go.wait(PATIENCE_S)
         return int(image[0, 0, 0])
 
     headrace.register("VisionHeld", held, replace=True)
 
     def feed():
         yield np.full((4, 4, 3), 0, np.uint8)
-        entered.wait(30)
+        entered.wait(PATIENCE_S)
         for value in range(1, 20):
             yield np.full((4, 4, 3), value, np.uint8)
         go.set()
@@ -179,7 +183,7 @@ def test_add_joins_the_loop_and_its_handle_stops_it(kit, tmp_path):
                 early.stop()
                 late.stop()
         assert seen == {video, "early", "late"}
-        assert early.wait(30)
+        assert early.wait(PATIENCE_S)
         assert early.status()["state"] == "ended"
         assert early.status()["sources"]["early"]["state"] == "stopped"
 
@@ -189,7 +193,7 @@ def test_frames_of_add_go_to_the_sinks_where_there_is_no_loop(kit, tmp_path):
     seen = []
     with VideoRunner({"backend": "VisionNetwork"}, sinks=[seen.append]) as runner:
         handle = runner.add(video)
-        assert handle.wait(60)
+        assert handle.wait(PATIENCE_S)
     assert [frame.frame for frame in seen] == list(range(7))
 
 
@@ -239,7 +243,7 @@ def test_a_sink_that_drops_holds_nobody_up_and_one_that_waits_misses_nothing(kit
         full, queue_size = "drop", 2
 
         def write(self, frame):
-            go.wait(30)
+            go.wait(PATIENCE_S)
 
     class Ends(Sink):
         queue_size = 1
@@ -281,13 +285,38 @@ def test_a_pipeline_of_the_caller_stays_open(kit):
         assert pipe.ready
 
 
+def test_a_source_that_does_not_come_back_is_counted_and_holds_up_nobody(kit, monkeypatch):
+    monkeypatch.setattr(runner_module, "CLOSE_S", 0.05)
+    entered, go = threading.Event(), threading.Event()
+
+    def stuck():
+        entered.set()
+        go.wait(PATIENCE_S)
+        return
+        yield
+
+    runner = VideoRunner({"backend": "Identity"})
+    runner.add({"stuck": stuck()})
+    try:
+        assert entered.wait(PATIENCE_S)
+        assert runner.status()["stuck_threads"] == 0
+        runner.close()
+        assert runner.status()["stuck_threads"] == 1
+        assert runner.status()["state"] == "closed"
+    finally:
+        go.set()
+    for one in threads():
+        one.join(PATIENCE_S)
+    assert runner.status()["stuck_threads"] == 0
+
+
 def test_the_package_is_light_to_import():
     program = (
         "import sys, headrace_vision; "
         "heavy = {'numpy','av','cv2','supervision','PIL','pydantic','asyncio'} & set(sys.modules); "
         "assert not heavy, heavy; assert 'VideoRunner' in dir(headrace_vision)"
     )
-    subprocess.run([sys.executable, "-W", "error", "-c", program], check=True, timeout=120)
+    subprocess.run([sys.executable, "-W", "error", "-c", program], check=True, timeout=300)
 
 
 def test_the_interpreter_ends_though_a_runner_was_never_closed(kit, tmp_path):
@@ -298,7 +327,7 @@ def test_the_interpreter_ends_though_a_runner_was_never_closed(kit, tmp_path):
         f"it = r.run({video!r}, loop=True); print(next(it).frame)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], check=True, timeout=120, capture_output=True, text=True
+        [sys.executable, "-c", program], check=True, timeout=300, capture_output=True, text=True
     )
     assert done.stdout == "0\n"
 
@@ -341,6 +370,8 @@ def test_ctrl_c_finishes_the_files(kit, tmp_path):
     video = kit.render(tmp_path / "v.mp4", count=10)
     program = (
         "import headrace_vision as v\n"
+        "import headrace_vision.runner\n"
+        "headrace_vision.runner.CLOSE_S = 120.0\n"
         "with v.VideoRunner({'backend': 'Identity'}, sinks=[v.SaveVideo('out')]) as r:\n"
         f"    for f in r.run({video!r}, loop=True):\n"
         "        if f.frame == 15: print('begun', flush=True)\n"
@@ -354,7 +385,7 @@ def test_ctrl_c_finishes_the_files(kit, tmp_path):
     )
     assert running.stdout.readline() == "begun\n"
     running.send_signal(signal.SIGINT)
-    _, errors = running.communicate(timeout=120)
+    _, errors = running.communicate(timeout=300)
     assert running.returncode != 0
     assert "KeyboardInterrupt" in errors
     assert [p.name for p in (tmp_path / "out").iterdir()] == ["v.mp4"]

@@ -173,7 +173,9 @@ import resource, sys, json
 import numpy as np
 import supervision as sv
 import headrace, headrace_vision as v
+import headrace_vision.runner
 
+headrace_vision.runner.CLOSE_S = 120.0
 kind, folder = sys.argv[1:]
 sys.dont_write_bytecode = True  # the limit below would cut compiled modules short, for every later program too
 random = np.random.default_rng(0)
@@ -209,6 +211,28 @@ def test_a_disk_that_is_full_ends_the_sink_alone(tmp_path, kind):
             assert sum(1 for _ in video.decode(video=0)) > 0
     if kind == "SaveVideo":  # the one that reached it does not bear the name of a finished one
         assert list(tmp_path.rglob("*.mp4.part"))
+
+
+LATE = """
+import numpy as np
+import headrace_vision as v
+import headrace_vision.runner
+
+headrace_vision.runner.CLOSE_S = 0.0  # `close` waits for nothing
+pictures = [np.full((480, 640, 3), number, np.uint8) for number in range(14)]
+with v.VideoRunner({"backend": "Identity"}, sinks=[v.SaveVideo("out")]) as runner:
+    print(sum(1 for _ in runner.run({"a": pictures})))
+"""
+
+
+def test_a_sink_that_still_writes_when_the_program_ends_finishes_its_file(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", LATE], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    assert (done.returncode, done.stdout) == (0, "14\n"), done.stderr
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["a.mp4"]
+    with av.open(str(tmp_path / "out" / "a.mp4")) as video:
+        assert sum(1 for _ in video.decode(video=0)) == 14
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")

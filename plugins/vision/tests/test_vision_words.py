@@ -226,7 +226,13 @@ def test_records_are_read_from_what_headrace_run_writes(tmp_path):
         [sys.executable, "-m", "headrace_cli", "run", "p.toml", "a.bin", "--json"],
         cwd=tmp_path, capture_output=True, text=True, timeout=300, check=True,
     )  # fmt: skip
-    assert from_records(json.loads(done.stdout)["result"]) == found
+    written = json.loads(done.stdout)["result"]
+    assert written == to_records(found)
+    assert from_records(written) == found
+    fields = {name: getattr(found, name) for name in ("xyxy", "confidence", "class_id")}
+    by_field = {name: values.tolist() for name, values in fields.items()}
+    by_field["data"] = {"class_name": ["cat", "dog"]}
+    assert from_records(by_field) == found
     with pytest.raises(InputError, match="no detections"):
         from_records({"boxes": []})
 

@@ -18,7 +18,7 @@ from headrace._engine.blueprint import BuiltNode
 from headrace._plan.declared import narrowed, no_batch
 from headrace._plan.element import Element, NodePlan, PipelinePlan, registered_in
 from headrace._plan.publish import described_trees
-from headrace._plan.word import needed_keys
+from headrace._plan.word import required_keys
 from headrace._scheduling.instance import Instance
 from headrace.errors import SetupError
 
@@ -144,7 +144,7 @@ class Builder(Build):
             made = [_instance(i, one, node.keys) for i, one in enumerate(backends)]
             scheduler = schedule(made)
             _say_who_limits(made, node, builder.by_element)
-            scheduler.need(needed_keys(node.runs, builder.by_element))
+            scheduler.need(required_keys(node.runs, builder.by_element))
             return scheduler
 
         parts, name = self._all.nested(), f"node.{node.name}"
@@ -189,7 +189,7 @@ class Builder(Build):
             most = None if front.max == 1 else front.max
             width = 1 if isinstance(front, InThread) else FRONT_WIDTH
             scheduler = schedule([Instance(i, front, most=most) for i in range(width)])
-            scheduler.need(needed_keys(root, builder.by_element))
+            scheduler.need(required_keys(root, builder.by_element))
         return ComposedNode(scheduler, parts, plan=None, elements=builder, holds=builder.looked_up)
 
 

@@ -25,7 +25,7 @@ from headrace._plan.element import (
     elements_run,
     takes_dependency,
 )
-from headrace._plan.word import Word, give_threads, word_of
+from headrace._plan.word import Word, give_threads, way_through, word_of
 from headrace._portable import error_text
 from headrace._scheduling.batch import deadline_here, entered_here
 from headrace._scheduling.own_thread import OwnThread
@@ -372,11 +372,7 @@ class ElementBuilder:
 
 def edges(root: Element) -> Iterator[Element]:
     """Return the elements of a node whose outcome is that of the node: the outermost, and the last of an S there."""
-    element: Element | None = root
-    while element is not None and element.named is None:
-        yield element
-        word = word_of(element.cls)
-        element = element.children[0] if word._threaded else word._through(element, -1)
+    return (one for one in way_through(root, -1) if one.named is None)
 
 
 def device_of(keys: NodeKeys, index: int) -> str | None:

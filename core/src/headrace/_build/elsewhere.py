@@ -26,7 +26,7 @@ from headrace._build.wrappers import Wrapper
 from headrace._checked import Outcomes
 from headrace._plan.declared import OPTIONAL, keys_named
 from headrace._plan.element import Element, NodePlan, PipelinePlan
-from headrace._plan.word import Word, give_threads, needed_keys
+from headrace._plan.word import Word, give_threads, required_keys
 from headrace._portable import error_text
 from headrace._registry.backends import FunctionBackend, as_backend, of_function, source_of
 from headrace._registry.discovery import discover
@@ -184,7 +184,7 @@ class BuiltElsewhere(Wrapper):
         self.rerun = all(_may_rerun(one, built) for one in element.walk())  # type: ignore[misc]
         self.reads: tuple[str, ...] = tuple(sorted(_keys(element, built, "reads")))
         self.keys = _keys_to_send(self.reads)
-        self.needs = needed_keys(element, built)
+        self.needs = required_keys(element, built)
         self._element, self._builder, self._reports = element, builder, reports
 
     @property

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._backend import Backend
 from headrace._checked import PENDING
-from headrace._plan.word import word_of
+from headrace._plan.word import way_through
 from headrace._portable import caused, error_text, without_locals
 from headrace.errors import BackendError, InstanceLostError, SetupError
 
@@ -155,11 +155,13 @@ class BatchEnd:
         self.sealed = True
         if not self.functions:
             return built
-        edges = [] if root is None else [_edge(root, 0), _edge(root, -1)]
+        first, last = (
+            [*way_through(root, place, threads=False)][-1] if root is not None else None
+            for place in (0, -1)
+        )
         for backend, element in self._exits:
-            # Before the very first element there is nothing to end yet.
-            if element not in edges[:1]:
-                self._open(backend, last=element in edges[1:])
+            if element is not first:  # before the very first element there is nothing to end yet
+                self._open(backend, last=element is last)
         return WithBatchEnd(built, self.run)
 
     @contextmanager
@@ -222,14 +224,3 @@ def _failure(backend: Backend, error: Exception) -> Exception:
         return backend._wrap(error)
     what = f"{backend._label()} raised {error_text(error)} at the end of the batch"
     return backend._located(caused(BackendError(what), error))
-
-
-def _edge(root: Element, place: int) -> Element:
-    """Return the first (``place`` 0) or last (-1) element that a whole batch passes."""
-    element = root
-    while element.named is None and (element is root or not element.own_thread):
-        inner = word_of(element.cls)._through(element, place)
-        if inner is None:
-            break
-        element = inner
-    return element

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace._scheduling.cycles import served_here
-from headrace._scheduling.threads import Signal, Watchers, reentrant, withdrawn_by
+from headrace._scheduling.threads import Watchers, reentrant, withdrawn_by
 from headrace.errors import ClosedError, ContractError, DeadlineExceededError, SetupError
 
 if TYPE_CHECKING:
@@ -120,8 +120,6 @@ class Reloader:
         self._engine = engine
         self._turn = threading.Lock()
         self._jobs: dict[int, _Job] = {}  # by the ident of the worker thread
-        # Wakes the worker that has the turn, where it waits until old instances are closed.
-        self._retiring = Signal()
         engine.closes.append(self._closed)
 
     @reentrant()
@@ -161,40 +159,23 @@ class Reloader:
         self._jobs[me] = job
         retirement: Retirement | None = None
         try:
-            if job.inside:
-                self._retiring.wake()
             if not self._turn.acquire(timeout=job.left_s):
                 return
             try:
                 job.enter(_BUILDS)
                 retirement = self._exchange(job)
                 job.enter(_SERVES)
-                if retirement is not None:
-                    self._wait_retired(job, retirement)
             finally:
                 self._turn.release()
         except BaseException as error:  # noqa: BLE001 - the thread that asked raises it
             job.fail(error)
         finally:
             del self._jobs[me]
-        # When the timeout is over, the thread that asked has left. The old instances that still run a batch
-        # are closed all the same, each after its batch.
+        # Each old instance is closed after its batch. When the timeout is over, the thread that asked has left.
         while retirement is not None and not retirement.close_ended():
             retirement.signal.sleep()
         with suppress(_GivenUpError):
             job.enter(_OVER)
-
-    def _wait_retired(self, job: _Job, retirement: Retirement) -> None:
-        """Wait until the old instances are closed or the timeout is over: until then the next reload waits.
-
-        A thread inside a batch that asks for a reload may run the very batch that is waited for here, so nothing
-        is waited for then. Its worker, in `_jobs` by then, wakes this one, which looks at `_jobs` before it sleeps.
-        """
-        self._retiring = retirement.signal
-        while job.left_s and not retirement.close_ended():
-            if any(one.inside for one in self._jobs.copy().values()):
-                return
-            retirement.signal.sleep(job.left_s)
 
     def _exchange(self, job: _Job) -> Retirement | None:
         """Build the new node and put it in place; None for a second door, where nothing retires."""

@@ -33,13 +33,11 @@ class _Pass:
     Attributes:
         left_behind: Whether a step hung, so that another thread took the steps after it.
         over: Whether the last step has ended.
-        interrupt: The first interrupt (no Exception) that a step raised, None for none.
     """
 
     def __init__(self, steps: Sequence[Closing]) -> None:
         self.left_behind = False
         self.over = False
-        self.interrupt: BaseException | None = None
         self._steps = deque(steps)
         self._current: str | None = None
         self._handing_over = [None]  # the thread that pops the None has another thread go on
@@ -51,10 +49,8 @@ class _Pass:
             self._current = what
             try:
                 close()
-            except Exception as error:  # noqa: BLE001 - the others must be closed as well
+            except BaseException as error:  # noqa: BLE001 - the others must be closed as well
                 _log.warning("closing %s failed", what, exc_info=error)
-            except BaseException as error:  # noqa: BLE001 - after an interrupt, too
-                self.interrupt = self.interrupt or error
         self.over = True
         self._watchers.wake()
 
@@ -91,9 +87,6 @@ class Teardown:
         """Take the steps that ``steps()`` gives, after the pass before them; wait for it until ``until``.
 
         The calling thread may wait for a lock here, so it is never the main thread.
-
-        Raises:
-            BaseException: An interrupt (no Exception) that a step raised, once all steps are taken.
         """
         until = max(until, time.monotonic() + _AT_LEAST_S)
         own: _Pass | None = None
@@ -114,8 +107,6 @@ class Teardown:
             if not current.wait(until):
                 current.leave_behind()
                 return
-        if own.interrupt is not None:
-            raise own.interrupt
 
 
 class Retirement:

@@ -47,9 +47,9 @@ class GraphRequest:
     """
 
     def __init__(self, graph: Graph, route: Route, entry: Entry, owner: Owner) -> None:
-        self._graph, self._route, self._entry, self._owner = graph, route, entry, owner
+        self._graph, self._entry, self._owner = graph, entry, owner
         self._traversal = Traversal(route, entry.request, graph.route_from)
-        self._quota = route.first.new_quota(entered=route.start.runs_once, is_one=route.is_chain)
+        self._quota = route.first.new_quota(entered=route.start.runs_once)
         # Held while the traversal advances. A thread that holds it may enter sections, never the other way round.
         self._turn = RLock()
         self.open: dict[Entry, Scheduler] = {}

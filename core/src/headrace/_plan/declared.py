@@ -103,37 +103,13 @@ def combine_ranges(children: Sequence[Ranged], *, divides: bool = False) -> tupl
         ValueError: The range is empty, or a child that may get a single item has a min above 1. The text names the
             children; the user gets it as an error of the configuration.
     """
-    return branches(children) if divides else sequence(children)
-
-
-def sequence(ranges: Sequence[Ranged]) -> Range:
-    """Give the range of elements that run one after the other.
-
-    This is the largest min and the smallest max. Elements with a max of 1 are run item by item and do not
-    count, unless all have a max of 1.
-
-    Raises:
-        ValueError: The range is empty, and the text names the two elements; or an element with a
-            condition, which may get a single item, has a min above 1.
-    """
-    _refuse_min([one for one in ranges if one.conditional])
-    counted = [one for one in ranges if one.range[1] != 1]
+    _refuse_min(children if divides else [one for one in children if one.conditional])
+    counted = [one for one in children if one.range[1] != 1]
+    if divides:
+        return 1, min((one.range[1] for one in counted if one.range[1] is not None), default=None)
     if counted:
         return inside(counted)
-    return (1, 1) if ranges else (1, None)
-
-
-def branches(ranges: Sequence[Ranged]) -> Range:
-    """Return the range of branches that divide a batch: 1 to the smallest max.
-
-    A branch with a max of 1 is run item by item and does not count.
-
-    Raises:
-        ValueError: A branch has a min above 1, but may get a single item of the batch.
-    """
-    _refuse_min(ranges)
-    bounded = [one.range[1] for one in ranges if one.range[1] not in (None, 1)]
-    return 1, min(bounded, default=None)
+    return (1, 1) if children else (1, None)
 
 
 def _refuse_min(ranges: Sequence[Ranged]) -> None:
@@ -171,7 +147,7 @@ def range_of(place: int) -> Any:
 OPTIONAL = frozenset(RESERVED) - {COLOR, BOX}
 """Reserved keys that no request needs to bring: core provides them, or backends do without them."""
 
-Needs = dict[str, str]
+RequiredKeys = dict[str, str]
 """The keys that every request needs somewhere, each with the name of a backend that reads it."""
 
 

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._config.sections import LINK_KEYS, LinkKeys, Sections
 from headrace._graph.route import KEPT, Each, Links, Pairs, closure, reached
-from headrace._plan.declared import OPTIONAL, Needs
+from headrace._plan.declared import OPTIONAL, RequiredKeys
 from headrace._plan.element import Element, NodePlan, doors, elements_run, nodes_named, place_of
 from headrace._plan.parameters import check_keys, written_key
-from headrace._plan.word import has_queue, needs_of, word_of
+from headrace._plan.word import has_queue, keys_required_by, word_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -309,12 +309,12 @@ class _Graph:
             if one.map is None or name in entered:
                 continue
             there = {*KEPT, *(target for pairs in one.map.values() for _, target in pairs)}
-            needs: Needs = {}
+            needs: RequiredKeys = {}
             for each in one.levels:
                 if each.source not in there:
                     needs.setdefault(each.source, "each")
                 there.add(each.target)
-            needs = {**needs_of(self.nodes[doors(self.nodes, name)[-1]].runs, {}), **needs}
+            needs = {**keys_required_by(self.nodes[doors(self.nodes, name)[-1]].runs, {}), **needs}
             for key in (key for key in needs if key not in there and key not in OPTIONAL):
                 what = f"{needs[key]} of node {name!r} reads {key!r}, and the map before it does not bring it"
                 source = next(iter(one.map))

@@ -114,15 +114,11 @@ class OptionsReader:
 
     def _refuse_positional(self, index: int, positional: tuple[str, ...]) -> None:
         name, got = self.call.name, len(self.call.args.positional)
-        message, hint = f"{name} takes no positional args", "Options stand in ( ), backends in [ ]."
+        message, hint = f"{name} takes no positional args", hint_for("", self.keys)
         if index < len(positional):
             message = f"{name}.Options.positional names {positional[index]!r}, which is no option"
-            hint = hint_for("", self.keys)
         elif positional:
             message = f"{name} takes at most {len(positional)} positional ({', '.join(positional)}), got {got}"
-            hint = hint_for("", self.keys)
-        elif self.keys:
-            hint = f"Write {next(iter(self.keys))}=..."
         self._add("args", message, index, hint=hint)
 
     def _value(self, key: str, found: Found) -> Any:

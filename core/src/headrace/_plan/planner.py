@@ -49,6 +49,7 @@ from headrace._plan.word import (
     core_word,
     give_threads_to_instances,
     joins,
+    way_through,
     way_to_called,
     why_not_callable,
     word_of,
@@ -290,14 +291,10 @@ class Planner(Planning):
 
     def _check_outermost(self, roots: list[Element], runs: Element | None) -> None:
         """Check that what may only stand outermost in a node, does; nothing in ``runs`` runs before it or after it."""
-        alone, inner = None, runs
-        while inner is not None and inner.named is None:
-            alone = inner
-            word = word_of(inner.cls)
-            first, last = (word._through(inner, place) for place in (0, -1))
-            inner = inner.children[0] if word._threaded else last if first is last else None
+        ways = [] if runs is None else [*zip(way_through(runs, 0), way_through(runs, -1))]  # noqa: B905
+        alone = [first for first, last in ways if first is last and first.named is None][-1:]
         for one in elements_of(roots):
-            if one.cls.outermost and one is not alone:
+            if one.cls.outermost and one not in alone:
                 what = f"{one.name} stands outermost in its node or nowhere: what it resumes runs through the node again"
                 hint = "Put what comes before or after it into a node of its own, linked by next."
                 self.add("word", what, one.call, hint=hint)

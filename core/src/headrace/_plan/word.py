@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from headrace._backend import Backend
 from headrace._checked import Outcomes
 from headrace._expression.tree import EMPTY, Args, Call
-from headrace._plan.declared import OPTIONAL, Needs, keys_named
+from headrace._plan.declared import OPTIONAL, RequiredKeys, keys_named
 from headrace._plan.element import takes_dependency
 from headrace._plan.planning import Phases, Planning, Scope, prefix_values
 from headrace._portable import nearest
@@ -23,7 +23,7 @@ from headrace.errors import ContractError
 from headrace.keys import DATA, Request
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from headrace._plan.element import Element, Named, NodePlan
 
@@ -40,7 +40,7 @@ class Word(Backend):
         _walks: Whether its calls walk through the graph of nodes.
         _reaches_out: Whether it uses something of the pipeline that another process does not have.
         _registers_names: Whether it registers names for the pipeline, which its args say, and has none in an ``IoC``.
-        _needs_of: The place of the child whose needed keys are its own, None where `_needs` says more.
+        _keys_of_child: The place of the child whose required keys are its own, None where `_required_keys` says more.
         _wrong_unused: The error when it has a name that no expression uses; None where that is no error.
         _not_callable_hint: What to do where it is `not_callable`.
     """
@@ -54,7 +54,7 @@ class Word(Backend):
     _walks: ClassVar[bool] = False
     _reaches_out: ClassVar[bool] = False
     _registers_names: ClassVar[bool] = False
-    _needs_of: ClassVar[int | None] = None
+    _keys_of_child: ClassVar[int | None] = None
     _wrong_unused: ClassVar[str | None] = None
     _not_callable_hint: ClassVar[str | None] = "It belongs in the init of a node."
 
@@ -107,7 +107,7 @@ class Word(Backend):
         return element.children[-1] if cls._wiring else None
 
     @classmethod
-    def _needs(cls, element: Element, built: Mapping[Element, Backend]) -> Needs:
+    def _required_keys(cls, element: Element, built: Mapping[Element, Backend]) -> RequiredKeys:
         """Return the keys that every request needs when it comes here, as far as they are known.
 
         The default is what the class, or the built backend, says that it reads. A container has to say
@@ -116,11 +116,11 @@ class Word(Backend):
 
         Args:
             element: The word.
-            built: The built backends by element, for calls of `needs_of`.
+            built: The built backends by element, for calls of `keys_required_by`.
         """
         children = element.children
-        if children and cls._needs_of is not None:
-            return needs_of(children[cls._needs_of], built)
+        if children and cls._keys_of_child is not None:
+            return keys_required_by(children[cls._keys_of_child], built)
         made = built.get(element, element.cls)
         if children and (made is element.cls or "reads" not in vars(made)):
             return {DATA: element.name}  # a container that does not say which keys it needs
@@ -129,7 +129,9 @@ class Word(Backend):
         if len(children) != 1:
             return own
         given = {*keys_named(made, element.options, "gives")}
-        inner = {k: one for k, one in needs_of(children[0], built).items() if k not in given}
+        inner = {
+            k: one for k, one in keys_required_by(children[0], built).items() if k not in given
+        }
         return {**inner, **own}
 
     # Questions of the builder.
@@ -173,7 +175,7 @@ def _loaded(path: str) -> type[Word]:
     return word_of(load(path, "headrace"))
 
 
-def needed_keys(root: Element, built: Mapping[Element, Backend]) -> tuple[str, ...]:
+def required_keys(root: Element, built: Mapping[Element, Backend]) -> tuple[str, ...]:
     """Return the keys without which a request is refused on entry.
 
     That is ``data`` wherever a backend may read it. Otherwise it is what the first backend reads: a model
@@ -183,17 +185,17 @@ def needed_keys(root: Element, built: Mapping[Element, Backend]) -> tuple[str, .
         root: The expression of an instance.
         built: The backends built from its elements, by element.
     """
-    found = needs_of(root, built)
+    found = keys_required_by(root, built)
     return (DATA,) if DATA in found else tuple(sorted(found))
 
 
-def needs_of(element: Element, built: Mapping[Element, Backend]) -> Needs:
+def keys_required_by(element: Element, built: Mapping[Element, Backend]) -> RequiredKeys:
     """Return the keys that every request needs at an element, as far as they are known."""
     if element.named is not None:
         known = not element.named.registered and not element.children
         inner = element.named.element if known else None
-        return {DATA: element.name} if inner is None else needs_of(inner, built)
-    return word_of(element.cls)._needs(element, built)
+        return {DATA: element.name} if inner is None else keys_required_by(inner, built)
+    return word_of(element.cls)._required_keys(element, built)
 
 
 # What a word is given while it is planned.
@@ -333,6 +335,21 @@ def has_queue(named: Named) -> bool:
     return named.queued or gathers or any(one.queued for one in inner)
 
 
+def way_through(root: Element, place: int, *, threads: bool = True) -> Iterator[Element]:
+    """Return the elements that a whole batch passes first (``place`` 0) or last (-1), the outermost first.
+
+    The way ends at a name; with ``threads`` False also at the first element inside that has a thread of its own.
+    """
+    element: Element | None = root
+    while element is not None:
+        yield element
+        if element.named is not None or not (threads or element is root or not element.own_thread):
+            return
+        word = word_of(element.cls)
+        inside = threads and word._threaded
+        element = element.children[0] if inside else word._through(element, place)
+
+
 def why_not_callable(element: Element) -> str | None:
     """Tell why the backend of an element cannot be called; None when it can."""
     return called(element).cls.not_callable
@@ -432,21 +449,20 @@ def check_arity(use: Use) -> bool:
     least, most = _takes(cls)
     if not phases and (call is scope.slot or (scope.gets_name and takes_dependency(cls))):
         return True
-    wanted, got, hint = f"takes {least}", f", got {count}", None
-    if phases and most != 0 and len(phases) != cls.phases:
-        wanted, got = f"has {cls.phases} phases", f", separated by ';', got {len(phases)}"
-        if cls.phases == 1:
-            wanted, got = "has one phase", f", got {len(phases)} separated by ';'"
-            hint = "';' has a meaning in IoC only; write ','."
-    elif least <= count and (most is None or count <= most):
+    right = not phases or len(phases) == cls.phases
+    if right and least <= count and (most is None or count <= most):
         return True
-    elif most == 0 and use.planning.refuse_bracket(call):
+    if most == 0 and use.planning.refuse_bracket(call):
         return False
-    elif most == 0:
+    wanted, got, hint = f"takes {least}", f", got {count}", None
+    if most == 0:
         wanted, got = "takes nothing", ""
         if getattr(cls.Options, "positional", ()):
             written = ",".join(map(str, use.children))
             hint = f"What is no backend stands in ( ): {call.name}({written})"
+    elif not right:
+        phase = "one phase" if cls.phases == 1 else f"{cls.phases} phases"
+        wanted, got = f"has {phase}", f", separated by ';', got {len(phases)}"
     elif least != most:
         wanted += " or more" if most is None else f" to {most}"
     use.add("arity", f"{call.name} {wanted} in brackets{got}", hint=hint)

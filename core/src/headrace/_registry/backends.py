@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from headrace._backend import Backend, authored
-from headrace._checked import PENDING, Outcomes, range_problem
+from headrace._checked import PENDING, Outcomes, is_count, range_problem
 from headrace._options import Options
 from headrace._portable import error_text, none_if_all_ok, shown
 from headrace.errors import BackendError, ContractError, InputError, PluginError
@@ -128,17 +128,55 @@ def _mismatch(function: Any, *given: Any, **named: Any) -> str | None:
 
 
 def _wrong_declarations(cls: type[Any]) -> Iterator[str]:
-    """Tell what is wrong with its options, range and place; the conformance kit looks at all that a class declares."""
     options = getattr(cls, "Options", Options)
     if not (isinstance(options, type) and issubclass(options, Options)):
         yield f"Options is {shown(options)}, no subclass of headrace.Options"
+        options = Options
+    yield from _wrong_keys(cls, options)
+    if not _are_texts(getattr(cls, "prefixes", ())):
+        yield f'prefixes is {shown(cls.prefixes)}, not a tuple of texts like ("or", "key=")'
+    if not _is_arity(getattr(cls, "takes", 0)):
+        yield f"takes is {shown(cls.takes)}, neither a number of children nor (least, most or None)"
+    if not is_count(getattr(cls, "phases", 1)):
+        yield f"phases is {shown(cls.phases)}, not a number of at least 1"
     if wrong := range_problem(getattr(cls, "min", 1), getattr(cls, "max", None)):
         yield wrong
+    yield from _wrong_place(cls)
+
+
+def _wrong_keys(cls: type[Any], options: type[Options]) -> Iterator[str]:
+    for name, usual in (("reads", "data"), ("writes", "result")):
+        keys = getattr(cls, name, ())
+        if not (isinstance(keys, property) or _is_typed_dict(keys) or _are_texts(keys)):
+            example = keys if isinstance(keys, str) else usual
+            yield f'{name} is {shown(keys)}, not a tuple of keys: write {name} = ("{example}",)'
+        for key in keys if _are_texts(keys) else ():
+            if key[0] + key[-1] == "{}" and key[1:-1] not in options.model_fields:
+                yield f"{name} has {key}, and there is no option {key[1:-1]!r}"
+
+
+def _wrong_place(cls: type[Any]) -> Iterator[str]:
     elsewhere = getattr(cls, "builds_elsewhere", False) is True
     if elsewhere and getattr(cls, "takes", 0) == 0:
         yield "builds_elsewhere is True and it takes no children: write takes = 1"
     elif elsewhere and getattr(cls, "forward_with_dep", None) is not None:
         yield "builds_elsewhere is True and it has forward_with_dep, whose dependency is built here"
+
+
+def _is_arity(takes: Any) -> bool:
+    if not isinstance(takes, (tuple, list)):
+        return is_count(takes, 0)
+    within = len(takes) == 2 and is_count(takes[0], 0)
+    return within and (takes[1] is None or is_count(takes[1], takes[0]))
+
+
+def _are_texts(value: Any) -> bool:
+    listed = isinstance(value, (tuple, list, set, frozenset))
+    return listed and all(isinstance(one, str) and one for one in value)
+
+
+def _is_typed_dict(value: Any) -> bool:
+    return isinstance(value, type) and hasattr(value, "__required_keys__")
 
 
 # Backends that call a function.

@@ -220,24 +220,25 @@ def wrapped(node: str, instance: Instance, error: BaseException) -> BackendError
 _WITHOUT_LIMITS = Entry({})
 
 
-def entered_here(cls: type, request: Request) -> Any:
-    """Return what ``cls.enter`` returned for a request in a batch that runs here (see `entry_here`); else None."""
-    for ident in served_by(get_ident()):
-        for batch in batches_run.get(ident, ()):
-            for entry in batch:
-                if entry.request is request:
-                    return None if entry.entered is None else entry.entered.get(cls)
-    return None
-
-
-def entry_of(request: Request) -> Entry:
-    """Return the entry of a request in a batch that runs here; see `entry_here` for an item that a container made."""
+def _running_here(request: Request) -> Entry | None:
+    """Return the entry of a request in a batch that runs here (see `entry_here`); None for any other dict."""
     for ident in served_by(get_ident()):
         for batch in batches_run.get(ident, ()):
             for entry in batch:
                 if entry.request is request:
                     return entry
-    return entry_here()(request)
+    return None
+
+
+def entered_here(cls: type, request: Request) -> Any:
+    """Return what ``cls.enter`` returned for a request in a batch that runs here; else None."""
+    entry = _running_here(request)
+    return None if entry is None or entry.entered is None else entry.entered.get(cls)
+
+
+def entry_of(request: Request) -> Entry:
+    """Return the entry of a request in a batch that runs here; see `entry_here` for an item that a container made."""
+    return _running_here(request) or entry_here()(request)
 
 
 def deadline_here(request: Request) -> float | None:

@@ -240,21 +240,17 @@ class Dispatcher:
             return chosen  # type: ignore[return-value]
         raise self._failure(policy, f"chose {chosen!r}, which is no free instance")
 
-    def _taken(
-        self, instance: Instance, now: float, ahead: Sequence[Entry] = ()
-    ) -> tuple[int, float]:
-        """Return how many entries of the queue an instance takes after those ahead, and when to ask again."""
+    def _taken(self, instance: Instance, now: float) -> tuple[int, float]:
+        """Return how many entries of the queue an instance takes, and when to ask again."""
         node = self.node
         queue, most = node.queue, instance.max
         if queue.weight == queue.count and self._takes_what_is_full:
-            room = inf if most is None else most - instance.running_weight
             if self._takes_what_waits:
-                return int(min(room, queue.count)), inf
-            if room <= queue.count and not ahead and not node.limits.batch_sizes:
-                return int(room), inf
-        view = QueueView(node, ahead)
-        places, again_at = self._cut(view, instance, now)
-        return len(places) - len(ahead), again_at
+                return queue.count if most is None else min(most, queue.count), inf
+            if most is not None and most <= queue.count and not node.limits.batch_sizes:
+                return most, inf
+        places, again_at = self._cut(QueueView(node), instance, now)
+        return len(places), again_at
 
     def _picked(self, instance: Instance, now: float) -> tuple[list[Entry] | None, float]:
         """Return the entries that a policy puts into a batch, and when to ask again; None where entries have failed."""
@@ -341,36 +337,6 @@ class Dispatcher:
                 since = entry.arrival if entry.held is None else entry.held.since
                 instance.waited.add((now - since) * 1000)
         return new_work(Work, (instance, entries))  # type: ignore[no-any-return]
-
-    def _top_up(self, work: Work) -> None:
-        """Let entries of the queue join a batch whose thread has just woken up, as many as the policy takes."""
-        node = self.node
-        instance, entries = work
-        if self.picks or instance.full or instance.retired is not None:
-            return
-        now = node.clock()
-        try:
-            more, _ = self._taken(instance, now, entries)
-        except ContractError as failed:
-            node.fail_waiting(failed, list(node.queue))
-            self.dispatch()
-            return
-        joining = node.queue.head(more) if more > 0 else []
-        weights = [entry.weight for entry in (*entries, *joining)]
-        if not joining or batches.refusal(node.name, weights, instance):
-            return
-        if self.fail_late(joining, now):
-            self.dispatch()  # who stood behind them moves up
-            return
-        instance.sizes[len(entries)] -= 1
-        entries += joining
-        instance.sizes[len(entries)] += 1
-        instance.running_weight = sum(weights)
-        node.queue.remove(joining, RUNNING)
-        for entry in joining:
-            entry.cut = now
-        if node.outside:
-            node.admit_outside()
 
     def fail_late(self, entries: Sequence[Entry], now: float) -> bool:
         """Fail the entries whose deadline has passed; tell whether there were any. Call `dispatch` next."""
@@ -492,16 +458,11 @@ class Dispatcher:
             self._parked.pop().signal.wake()
 
     def begin(self, work: Work, me: Runner) -> None:
-        """Let a thread that has woken up begin a batch; entries that came meanwhile join it where they may."""
+        """Let a thread that has woken up begin a batch."""
         work.instance.holder, work.instance.ident = me, me.ident
-        if self.node.queue.count:
-            self._top_up(work)
 
     def _drive_owned(self, thread: OwnThread, work: Work) -> None:
-        work.instance.holder, work.instance.ident = thread, thread.ident
-        if self.node.queue.count:
-            with self.node.section:
-                self._top_up(work)
+        self.begin(work, thread)
         self.drive(work, thread)
 
     def drive(self, work: Work | None, me: Runner) -> None:

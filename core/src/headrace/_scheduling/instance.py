@@ -258,11 +258,6 @@ class Instance(Counts):
         return self.holder is not None
 
     @property
-    def full(self) -> bool:
-        """Whether no further entry fits into the batch that the instance is to run."""
-        return self.max is not None and self.running_weight >= self.max
-
-    @property
     def batches(self) -> int:
         """How many batches have been started."""
         return self.unqueued + self.queued

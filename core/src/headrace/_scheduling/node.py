@@ -206,8 +206,7 @@ class Node:
         self.notifying: list[None] = []
         self.queue = RequestQueue(self.evict, self.afterwards)
         self.outside: OrderedDict[Entry, None] = OrderedDict()
-        sheds = limits.queue_full == "shed_oldest"
-        self.quota = NodeQuota(self.outside, self.move_up, sheds=sheds)
+        self.quota = NodeQuota(self.outside, self.move_up)
         self.pending = Pending(self)
         self.must_have_result = True
         self.refusing: ClosedError | None = None
@@ -230,11 +229,7 @@ class Node:
     @property
     def full(self) -> bool:
         """Whether `bounded` has reached ``queue_size``."""
-        queue = self.queue  # as `bounded`, without its call
-        return (
-            queue.count - queue.counted_elsewhere + len(self.quota.waiting)
-            >= self.limits.queue_size
-        )
+        return self.bounded >= self.limits.queue_size
 
     def enter(
         self, entries: Iterable[Entry], refused: BaseException | None, *, internal: bool

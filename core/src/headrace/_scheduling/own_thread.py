@@ -62,8 +62,7 @@ class OwnThread:
         if get_ident() == self.ident:
             return function(*args)
         call = Call(function, args)
-        self.post(call.run)
-        result: T = call.wait(look_s)
+        result: T = call.wait(self.post, look_s)
         return result
 
     def stop(self) -> None:

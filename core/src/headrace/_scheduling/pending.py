@@ -27,6 +27,7 @@ from headrace._scheduling.entry import (
     refuses_change,
 )
 from headrace._scheduling.parts import parts_of
+from headrace._scheduling.queue import RequestQuota
 from headrace._scheduling.refusals import unfit
 from headrace._scheduling.threads import helpers, reentrant
 from headrace.errors import ContractError, InputError, InstanceLostError, code_of
@@ -155,7 +156,7 @@ class Pending:
         else:
             entry.state = PENDED
             self.open[entry] = None
-            held.quota = entry.quota or node.quota.of_one()
+            held.quota = entry.quota or RequestQuota(node.quota, entered=True)
             held.quota.began(entry, node.evict)
             if held.asked is not None:
                 node.afterwards.append(held.asked)

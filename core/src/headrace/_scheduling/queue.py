@@ -12,7 +12,7 @@ import threading
 from bisect import bisect_left, insort
 from collections import OrderedDict
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from headrace._scheduling.entry import ENTERED, QUEUED, Quota
 
@@ -34,8 +34,8 @@ QueueFull = Literal["wait", "reject", "shed_oldest"]
 class RequestQueue:
     """The QUEUED entries: greater priority first, entries of one priority in the order in which they came.
 
-    Every operation costs O(1), however many entries wait; the number of priorities costs its logarithm. An
-    entry may leave from the middle: with an `OrderedDict` that costs no more than at the front.
+    Every operation costs O(1), however many entries wait; the number of priorities costs its logarithm, and `oldest`
+    looks at each. An entry may leave from the middle: with an `OrderedDict` that costs no more than at the front.
 
     Args:
         evict: Fails an entry here, to make room at the node at which its request entered.
@@ -53,7 +53,6 @@ class RequestQueue:
         # A level per priority. Only one that is alone may be empty: it is kept for the next entries.
         self._levels: dict[float, Level] = {}
         self._priorities: list[float] = []  # ascending
-        self._arrived: Level | None = None  # all priorities; None while there is one
         self.count = self.counted_elsewhere = self.weight = 0
 
     def push(self, entry: Entry) -> None:
@@ -63,10 +62,6 @@ class RequestQueue:
         if level is None:
             level = self._new_level(priority)
         level[entry] = None
-        if self._arrived is not None:
-            self._arrived[entry] = None
-            if entry.held is not None:
-                self._arrived.move_to_end(entry, last=False)
         entry.state = QUEUED
         self.count += 1
         self.weight += entry.weight
@@ -78,8 +73,6 @@ class RequestQueue:
         if not self.count:
             self._levels.clear()
             self._priorities.clear()
-        elif self._arrived is None:
-            self._arrived = OrderedDict.fromkeys(self)  # all had one priority until now
         insort(self._priorities, priority)
         level: Level = OrderedDict()
         self._levels[priority] = level
@@ -97,22 +90,14 @@ class RequestQueue:
             del level[entry]
             self.count -= 1
             self.weight -= entry.weight
-            if self._arrived is not None:
-                self._leave_levels(entry, priority, level, self._arrived)
+            if not level and self.count:
+                del levels[priority]
+                del self._priorities[bisect_left(self._priorities, priority)]
             if entry.quota is not None:
                 self.counted_elsewhere -= 1
                 enqueue = entry.quota.ended(entry)
                 if enqueue is not None:
                     self._afterwards.append(enqueue)
-
-    def _leave_levels(self, entry: Entry, priority: float, level: Level, arrived: Level) -> None:
-        """Remove an entry from the level of all priorities, and its priority if no entry has that any more."""
-        del arrived[entry]
-        if not level and self.count:
-            del self._levels[priority]
-            del self._priorities[bisect_left(self._priorities, priority)]
-        if len(self._levels) == 1 or not self.count:
-            self._arrived = None
 
     def __iter__(self) -> Iterator[Entry]:
         if len(self._levels) == 1:
@@ -136,46 +121,26 @@ class RequestQueue:
 
     def oldest(self) -> float:
         """Return the arrival of the entry that has been in the queue longest, whatever its priority."""
-        return next(iter(self) if self._arrived is None else iter(self._arrived)).arrival
+        return min([next(iter(level)).arrival for level in self._levels.values()])
 
 
-class NodeQuota(Quota):
+class NodeQuota:
     """The requests that entered at a node and wait at other nodes.
-
-    A request that is one entry at a time has this object itself as its quota, unless the node sheds. Such
-    a wait begins and ends without `lock`, since each changes `waiting` in one step of the interpreter.
 
     Args:
         outside: The entries that wait for room at the node.
         enqueue: Lets entries of ``outside`` in where there is room; called without any lock.
-        sheds: Whether the node asks for the oldest request of the lowest priority.
 
     Attributes:
-        waiting: The requests, each as the `RequestQuota` of its entries or as its one entry.
+        waiting: The requests, each as the `RequestQuota` of its entries.
         lock: Guards every `RequestQuota`; a thread that holds it takes no other lock.
     """
 
-    def __init__(
-        self, outside: Collection[Entry], enqueue: Callable[[], object], *, sheds: bool
-    ) -> None:
+    def __init__(self, outside: Collection[Entry], enqueue: Callable[[], object]) -> None:
         self.outside = outside
         self.enqueue = enqueue
-        self.waiting: dict[RequestQuota | Entry, None] = {}  # in the order in which they came
+        self.waiting: dict[RequestQuota, None] = {}  # in the order in which they came
         self.lock = threading.Lock()
-        self._sheds = sheds
-
-    def of_one(self) -> Quota:
-        """Give the quota of a request that has entered and is one entry at a time."""
-        return RequestQuota(self, entered=True) if self._sheds else self
-
-    def began(self, entry: Entry, evict: Evict) -> None:
-        """Take note that the one entry of a request waits at a node."""
-        self.waiting[entry] = None
-
-    def ended(self, entry: Entry) -> Callable[[], object] | None:
-        """Take note that the one entry of a request waits no more; see `RequestQuota.ended`."""
-        del self.waiting[entry]
-        return self.enqueue if self.outside else None
 
     def shed(self, priority: int) -> tuple[Entry, Evict] | None:
         """Stop counting the oldest request of the lowest priority, if that is ``priority`` or lower.
@@ -185,10 +150,8 @@ class NodeQuota(Quota):
             request has such a priority.
         """
         with self.lock:
-            lowest: Any = min(self.waiting, key=lambda one: one.priority, default=None)
-            if lowest is None or lowest.priority > priority:
-                return None
-            return lowest.leave()  # type: ignore[no-any-return]
+            lowest = min(self.waiting, key=lambda one: one.priority, default=None)
+            return None if lowest is None or lowest.priority > priority else lowest.leave()
 
 
 class RequestQuota(Quota):

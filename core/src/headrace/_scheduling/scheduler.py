@@ -153,15 +153,13 @@ class Scheduler:
             self.node.counts.failed(code)
         self.node.failures.note(error, {})
 
-    def new_quota(self, *, entered: bool = True, is_one: bool = False) -> Quota:
+    def new_quota(self, *, entered: bool = True) -> Quota:
         """Return the quota that counts all waits of a request which enters here, at any node, as one wait.
 
         Args:
             entered: Whether the entry of the request here is counted by the queue itself.
-            is_one: Whether the request waits at one node at a time.
         """
-        quota = self.node.quota
-        return quota.of_one() if is_one else RequestQuota(quota, entered=entered)
+        return RequestQuota(self.node.quota, entered=entered)
 
     # Requests of a caller that waits: several, or with a deadline, or in the queue.
 
@@ -194,7 +192,7 @@ class Scheduler:
             home: Where it has entered; None for here.
         """
         waiter = Waiter(get_ident(), self.node)
-        quota = None if home is None else home.new_quota(is_one=True)
+        quota = None if home is None else home.new_quota()
         with self.node.section:
             entry = self.node.pending.adopted(instance, request)
             entry.owner, entry.data, entry.weight, entry.quota = waiter, data, weight, quota

@@ -170,7 +170,7 @@ class ShortCut:
             refuse_inside(self._node.name)
         weight = self._scheduler.checked_again(request)
         request.pop("result", None)
-        quota = None if home is None else home.new_quota(is_one=True)
+        quota = None if home is None else home.new_quota()
         entry = Entry(request, NOBODY, weight, None, 0, quota)
         self._scheduler.wait_for((entry,), internal=internal)
         entry.raise_error()

@@ -273,9 +273,20 @@ class Call:
         self._over = True
         self._signal.wake()
 
-    def wait(self, look_s: float | None = None) -> Any:
-        """Wait for the end; give the result or raise the error. An interrupt gives the call up, and is raised."""
+    def wait(
+        self, begin: Callable[[Callable[[], None]], object], look_s: float | None = None
+    ) -> Any:
+        """Have another thread run it, and wait for the end; return the result or raise the error.
+
+        An interrupt gives the call up, and is raised: also one that comes when the other thread has begun, and this one does not
+        wait yet.
+
+        Args:
+            begin: Hands `run` to the other thread.
+            look_s: See `OwnThread.run`.
+        """
         try:
+            begin(self.run)
             while not self._over:
                 self._signal.sleep(look_s)
         except BaseException as interrupt:
@@ -309,8 +320,7 @@ def run_on_helper(function: Callable[..., Any], *args: Any, **kwargs: Any) -> An
     if sys.is_finalizing():
         raise ClosedError("the interpreter ends")
     call = Call(handed_over.first, (partial(function, **kwargs) if kwargs else function, *args))
-    _by_helper(call.run)
-    return call.wait()
+    return call.wait(_by_helper)
 
 
 def _by_helper(job: Callable[[], None]) -> None:

@@ -15,7 +15,7 @@ from headrace._scheduling.entry import NEW, own_error
 from headrace.errors import ContractError, RequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from headrace._scheduling.entry import Entry
     from headrace._scheduling.node import Node
@@ -30,37 +30,32 @@ class QueueView:
 
     Args:
         node: The node that the queue belongs to.
-        ahead: The entries of a batch that has not begun; they stand before the queue.
     """
 
-    __slots__ = ("_ahead", "_count", "_node", "_rest", "_seen", "closing", "weight")
+    __slots__ = ("_count", "_node", "_rest", "_seen", "closing", "weight")
 
-    def __init__(self, node: Node, ahead: Sequence[Entry] = ()) -> None:
+    def __init__(self, node: Node) -> None:
         queue = node.queue
         self._node = node
-        self._ahead = ahead
-        self._count = queue.count + len(ahead)
+        self._count, self.weight = queue.count, queue.weight
         self._rest = iter(queue)
+        self._seen: list[Entry] = []
         self.closing = node.refusing is not None
-        self._seen = list(ahead)
-        self.weight = queue.weight + sum([entry.weight for entry in ahead])
 
     @property
     def running(self) -> int:
-        """How many instances run a batch; the instance of the batch that is ahead does not count."""
-        return sum([one.holder is not None for one in self._node.instances]) - bool(self._ahead)
+        """How many instances run a batch."""
+        return sum([one.holder is not None for one in self._node.instances])
 
     @property
     def free(self) -> int:
-        """How many instances are free; the instance of the batch that is ahead counts as free."""
-        return len(self._node.free) + bool(self._ahead)
+        """How many instances are free."""
+        return len(self._node.free)
 
     @property
     def oldest(self) -> float:
         """When the oldest entry arrived, whatever its priority."""
-        queue = self._node.queue
-        times = [entry.arrival for entry in self._ahead]
-        return min([*times, queue.oldest()] if queue.count else times)
+        return self._node.queue.oldest()
 
     @property
     def open(self) -> bool:

@@ -164,7 +164,7 @@ class BatchPolicy(_Policy):
             and nothing to wait for. It speaks of the `cut` of this class: a subclass with a `cut` of its
             own has to state it again. With a dispatch policy other than the default no request skips.
         picks: True when the policy decides which requests share a batch, not only how many. `cut` then sees
-            the first 256 requests, each with its ``trait``; none skips the queue, and none joins a batch once it is cut.
+            the first 256 requests, each with its ``trait``; none skips the queue.
     """
 
     sends_when_idle: bool = False
@@ -186,10 +186,6 @@ class BatchPolicy(_Policy):
 
     def cut(self, queue: Queue, instance: InstanceView, now: float) -> Cut:
         """Decide how many requests ``instance``, which is free, takes from ``queue`` now.
-
-        Between the cut of a batch and its start `cut` may be called once more, without `choose` before it:
-        the batch stands at the head of ``queue`` then, and the requests after it that are taken join it. A
-        policy with ``picks`` is not asked again.
 
         Args:
             queue: The waiting requests, at least one.

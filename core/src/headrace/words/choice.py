@@ -13,7 +13,7 @@ from headrace._options import Options as _Options
 from headrace._options import path_as_text
 from headrace._plan.parameters import argument
 from headrace._plan.planning import prefix_values
-from headrace._plan.word import Use, Word, needs_of
+from headrace._plan.word import Use, Word, keys_required_by
 from headrace._portable import error_text
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headrace._build.parts import BuildSite
     from headrace._checked import Outcomes
     from headrace._expression.tree import Call
-    from headrace._plan.declared import Needs, Ranged
+    from headrace._plan.declared import Ranged, RequiredKeys
     from headrace._plan.element import Element, Range
     from headrace.keys import Request
 
@@ -86,7 +86,7 @@ class ModelLoader(_Chosen):
 
     takes = (1, None)
     prefixes = ("*",)
-    _needs_of = 0
+    _keys_of_child = 0
 
     @classmethod
     def _plan(cls, use: Use) -> Element | None:
@@ -157,13 +157,13 @@ class Fallback(_Chosen):
         return element if row or use.scope.lenient else None
 
     @classmethod
-    def _needs(cls, element: Element, built: Mapping[Element, Backend]) -> Needs:
+    def _required_keys(cls, element: Element, built: Mapping[Element, Backend]) -> RequiredKeys:
         """Return the keys that the chosen child needs; before one is chosen, those that every child needs."""
         labels = [_label_of(child.call, element.call.children) for child in element.children]
         made: Any = built.get(element)
         if made is not None:
-            return needs_of(element.children[labels.index(made.choice["chosen"])], built)
-        first, *rest = [needs_of(child, built) for child in element.children]
+            return keys_required_by(element.children[labels.index(made.choice["chosen"])], built)
+        first, *rest = [keys_required_by(child, built) for child in element.children]
         return {key: reader for key, reader in first.items() if all(key in one for one in rest)}
 
     @classmethod

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from headrace._build.callees import NotCallable, child_call, no_result
-from headrace._plan.declared import Needs, keys_named, range_of
+from headrace._plan.declared import RequiredKeys, keys_named, range_of
 from headrace._plan.element import Element, Named
-from headrace._plan.word import Use, Word, check_used, needs_of, way_to_called, word_of
+from headrace._plan.word import Use, Word, check_used, keys_required_by, way_to_called, word_of
 from headrace._portable import none_if_all_ok
 from headrace._shared import Shared
 from headrace.keys import DATA, REPOST, RESULT, Request
@@ -91,15 +91,15 @@ class Sequential(Word):
         return element.children[place]
 
     @classmethod
-    def _needs(cls, element: Element, built: Mapping[Element, Backend]) -> Needs:
+    def _required_keys(cls, element: Element, built: Mapping[Element, Backend]) -> RequiredKeys:
         """Return the keys that the first element needs, unless an item may pass it by."""
         first, *rest = element.children
         if any(element.prefixes[0]):
             return {DATA: element.name}  # an item that passes by ends with its data as result
         for child, (flags, _) in zip(rest, element.prefixes[1:], strict=True):
-            if "or" in flags and DATA in needs_of(child, built):
+            if "or" in flags and DATA in keys_required_by(child, built):
                 return {DATA: child.name}  # (or) runs on the data of an item that has no result
-        return needs_of(first, built)
+        return keys_required_by(first, built)
 
     def init(self, options: Any, context: InitContext) -> None:
         """Take over the children."""
@@ -223,7 +223,7 @@ class Wiring(Word):
     """A word of which nothing is left at run time but the last element in its bracket."""
 
     _wiring = True
-    _needs_of = -1
+    _keys_of_child = -1
 
     @classmethod
     def _build(cls, building: ElementBuilder, element: Element, at: BuildSite) -> Backend:
@@ -392,7 +392,7 @@ class BackgroundThread(Word):
 
     takes = 1
     _threaded = True
-    _needs_of = 0
+    _keys_of_child = 0
 
     @classmethod
     def _build(cls, building: ElementBuilder, element: Element, at: BuildSite) -> Backend:

@@ -12,9 +12,9 @@ from pydantic import Field
 from headrace._build.callees import no_result, too_few
 from headrace._checked import Answers, Filler, Outcomes, batch_alone, is_one, weight_of
 from headrace._options import Options as _Options
-from headrace._plan.declared import Needs, Ranged, inside
+from headrace._plan.declared import Ranged, RequiredKeys, inside
 from headrace._plan.element import Element, Range, elements_run
-from headrace._plan.word import Use, Word, needs_of
+from headrace._plan.word import Use, Word, keys_required_by
 from headrace._portable import none_if_all_ok
 from headrace.errors import InstanceLostError
 from headrace.keys import DATA, Request
@@ -37,9 +37,9 @@ class Branches(Word, ABC):
     combine_ranges = staticmethod(partial(combine_ranges, divides=True))
 
     @classmethod
-    def _needs(cls, element: Element, built: Mapping[Element, Backend]) -> Needs:
+    def _required_keys(cls, element: Element, built: Mapping[Element, Backend]) -> RequiredKeys:
         """Return the keys that both branches need; without a second branch items pass with their ``data``."""
-        found = [needs_of(child, built) for child in element.children]
+        found = [keys_required_by(child, built) for child in element.children]
         some = found if len(found) == 2 else [{DATA: element.name}, {}]
         both = {key: reader for key, reader in some[0].items() if key in some[1]}
         return both | {DATA: element.name} if any(DATA in needs for needs in some) else both
@@ -217,7 +217,7 @@ class CatSplit(Word):
 
     takes = 3
     combine_ranges = staticmethod(_of_gathered)
-    _needs_of = 0
+    _keys_of_child = 0
 
     @classmethod
     def _check(cls, use: Use) -> None:

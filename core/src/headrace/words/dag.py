@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headrace._build.elements import ElementBuilder
     from headrace._build.parts import BuildSite
     from headrace._checked import Answers, Outcomes
-    from headrace._plan.declared import Needs
+    from headrace._plan.declared import RequiredKeys
     from headrace._plan.element import Element
 
 __all__ = ["DagDispatcher", "Loop", "Repost", "Restart"]
@@ -74,7 +74,7 @@ class DagDispatcher(Word):
             use.add("cycle", message, hint=hint)
 
     @classmethod
-    def _needs(cls, element: Element, built: Mapping[Element, Backend]) -> Needs:
+    def _required_keys(cls, element: Element, built: Mapping[Element, Backend]) -> RequiredKeys:
         """Give nothing: the node at which a request enters says what it needs."""
         return {}
 
@@ -175,7 +175,7 @@ class Again(Word, ABC):
     """Base of the containers that run their child again for the items that are not done."""
 
     takes = 1
-    _needs_of = 0
+    _keys_of_child = 0
     _reentrant = True
 
     def init(self, options: Any, context: InitContext) -> None:

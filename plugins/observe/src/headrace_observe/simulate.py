@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import headrace
 from headrace.errors import InputError, SetupError
+from headrace_observe.simulated_cluster import cluster_of
 from headrace_observe.simulated_node import NodeRules
 from headrace_observe.simulation import Line, Simulation
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from headrace.plan import Element, Node
     from headrace.policies import BatchPolicy
     from headrace_observe.service_times import ServiceTimes
+    from headrace_observe.simulated_cluster import ClusterFile
 
 __all__ = ["simulation_of"]
 
@@ -26,6 +28,7 @@ def simulation_of(
     seed: int = 0,
     wake_s: float = 0.0,
     like: Sequence[Mapping[str, Any]] = (),
+    cluster: ClusterFile | None = None,
 ) -> Simulation:
     """Make a simulation of a configuration; nothing of the configuration is built.
 
@@ -36,6 +39,7 @@ def simulation_of(
         seed: The seed of the random draws of times.
         wake_s: The mean time that a woken thread takes to go on, in seconds.
         like: Sample requests, which a batch policy that picks compares: each simulated request is like one of them.
+        cluster: The machines on which the nodes with `RayActor` live; None: nothing fails.
 
     Raises:
         SetupError: The configuration has something that is not simulated: calls of other nodes or of their instances,
@@ -87,7 +91,8 @@ def simulation_of(
             hint="Set another one: --set global.queue_full=reject.",
         )
     line = Line(rules, after, roots[0], keys["queue_size"].value, full)
-    return Simulation(line, policies, times, seed, wake_s, like)
+    machines = None if cluster is None else cluster_of(nodes, cluster)
+    return Simulation(line, policies, times, seed, wake_s, like, machines)
 
 
 def _check_like(name: str, policy: BatchPolicy, like: Sequence[Mapping[str, Any]]) -> None:

@@ -41,9 +41,13 @@ class Item:
         trait: What a policy that picks compares; None for other policies.
         steps: How many steps it has yet to run, at a node with `Iterate`; 1 at all others.
         endless: Whether the limit of `Iterate` ends it then.
+        lost: Whether the machine on which it ran has gone.
+        reruns: How often it was run once more.
     """
 
-    __slots__ = ("arrival", "deadline", "endless", "request", "state", "steps", "trait")
+    __slots__ = (
+        *("arrival", "deadline", "endless", "lost", "request", "reruns", "state", "steps", "trait"),
+    )
 
     weight = 1
     priority = 0
@@ -55,18 +59,24 @@ class Item:
         self.state = WAITS
         self.trait: Any = None
         self.steps, self.endless = 1, False
+        self.lost, self.reruns = False, 0
 
 
 class _Instance:
-    """An instance, as a policy sees it; and when its last batch ended, in seconds."""
+    """An instance, as a policy sees it; when its last batch ended (seconds), what it runs, and whether it is away."""
 
-    __slots__ = ("batches", "busy", "device", "ended", "index", "max", "min", "running_weight")
+    __slots__ = (
+        *("away", "batch", "batches", "busy", "device", "ended", "index", "max", "min"),
+        "running_weight",
+    )
 
     def __init__(self, index: int, low: int, high: int | None, device: str | None) -> None:
         self.index, self.min, self.max, self.device = index, low, high, device
         self.busy = False
         self.batches = self.running_weight = 0
         self.ended = -math.inf
+        self.batch: Any = None
+        self.away = False
 
 
 class _Queue:
@@ -417,4 +427,21 @@ class SimulatedNode:
             self._mean_s = seconds
         instance.busy, instance.running_weight = False, 0
         instance.batches += 1
-        self.free.append(instance)
+        instance.batch = None
+        if not instance.away:
+            self.free.append(instance)
+
+    def take_away(self, index: int) -> _Instance:
+        """Let an instance have no machine any more."""
+        instance = self.instances[index]
+        instance.away = True
+        if instance in self.free:
+            self.free.remove(instance)
+        return instance
+
+    def bring_back(self, index: int) -> None:
+        """Let an instance that was away be free, once the batch that it has lost has ended."""
+        instance = self.instances[index]
+        instance.away = False
+        if not instance.busy:
+            self.free.append(instance)

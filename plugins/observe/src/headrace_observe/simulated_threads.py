@@ -66,16 +66,17 @@ class Batch:
         items: The items of the batch.
         leader: The thread that runs the batch: the request of a client's thread, or `RUNNER`.
         seconds: How long the batch runs.
+        ends: When it ends, in seconds; its machine may go before.
         own: The number of the leading request's elements that have ended in batches that its client ran before.
     """
 
-    __slots__ = ("instance", "items", "leader", "own", "seconds")
+    __slots__ = ("ends", "instance", "items", "leader", "own", "seconds")
 
     def __init__(self, instance: Any, items: list[Item], leader: Request | str | None) -> None:
         self.instance = instance
         self.items = items
         self.leader = leader
-        self.seconds = 0.0
+        self.seconds = self.ends = 0.0
         self.own = 0
 
 

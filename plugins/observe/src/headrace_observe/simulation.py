@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from headrace.policies import BatchPolicy, DispatchPolicy
     from headrace_observe.service_times import ServiceTimes
+    from headrace_observe.simulated_cluster import Machine, SimulatedCluster
     from headrace_observe.simulated_node import NodeRules
 
 __all__ = ["SIMULATED_CLOCK", "Line", "Simulation"]
@@ -80,6 +81,8 @@ class Simulation(Threads):
             The threads of a closed loop of one node then go on one after the other, and take the turns that were
             measured there: the interpreter runs one thread at a time. What was not measured takes no time.
         like: Sample requests, for policies that pick: each request is like one that is drawn from these.
+        cluster: The machines on which instances live, and which fail; None for none. What ran on a machine that has
+            gone fails, or runs once more at the head of the queue; the instance is built anew where there is room.
     """
 
     def __init__(
@@ -90,6 +93,7 @@ class Simulation(Threads):
         seed: int = 0,
         wake_s: float = 0.0,
         like: Sequence[Mapping[str, Any]] = (),
+        cluster: SimulatedCluster | None = None,
     ) -> None:
         super().__init__(random.Random(seed).random, wake_s)  # noqa: S311 - no secret
         self._line, self._times = line, times
@@ -109,6 +113,11 @@ class Simulation(Threads):
         )
         self._closed = False
         self._last_sent = 0.0
+        self._cluster = cluster
+        self._of_cluster = 0  # how many of the events tell of machines alone
+        self._homeless: deque[tuple[str, int]] = deque()
+        self._builds: Counter[tuple[str, int]] = Counter()
+        self._rerun = 0
 
     def closed_loop(self, clients: int, requests: int, warm_up: int) -> Point:
         """Simulate ``clients`` clients, each of which sends its next request when it has its answer.
@@ -146,11 +155,11 @@ class Simulation(Threads):
         first = next(arrivals, None)
         if first is not None:
             self._push(first + self._waking(), _ARRIVE, first)
-        while events:
+        self._let_fail()
+        while len(events) > self._of_cluster or (events and (self._waiting or self._outside)):
             now, kind, _, a, b = pop(events)
             if kind == _END:
-                self._running -= 1
-                self._ended(a, b, now)
+                self._may_end(a, b, now)
             elif kind == _ARRIVE:
                 self._send(now, a)
                 following = next(arrivals, None)
@@ -257,6 +266,9 @@ class Simulation(Threads):
         return item
 
     def _again(self, node: SimulatedNode, item: Item, now: float) -> bool:
+        if item.lost:
+            self._was_lost(node, item, now)
+            return True
         item.steps -= 1
         if item.steps > 0:
             item.state = WAITS
@@ -297,7 +309,101 @@ class Simulation(Threads):
         self._running += 1
         self._seen.batches[name].append((now, count))
         self._seen.busy[name] += batch.seconds
-        self._push(now + self._between(name, batch, now) + batch.seconds, _END, node, batch)
+        batch.ends = now + self._between(name, batch, now) + batch.seconds
+        batch.instance.batch = batch
+        self._push(batch.ends, _END, node, batch)
+        if batch.instance.away:  # the machine has gone before it began
+            self._lose(node, batch, now)
+
+    # Machines.
+
+    def _on_cluster(self, at: float, happens: Callable[[float], None]) -> None:
+        """Let something happen to machines; the simulation ends where nothing else is left."""
+
+        def event(now: float) -> None:
+            self._of_cluster -= 1
+            happens(now)
+
+        self._of_cluster += 1
+        self._at(at, event)
+
+    def _let_fail(self) -> None:
+        for machine in self._cluster.machines if self._cluster is not None else ():
+            self._will_fail(machine, 0.0)
+
+    def _may_end(self, node: SimulatedNode, batch: Batch, now: float) -> None:
+        """End a batch, unless its machine has gone meanwhile."""
+        if batch.ends == now:
+            self._running -= 1
+            self._ended(node, batch, now)
+
+    def _will_fail(self, machine: Machine, now: float) -> None:
+        assert self._cluster is not None  # noqa: S101 - for the type
+        after_s = self._cluster.until_failure_s(machine, self._draw)
+        if after_s is not None:
+            self._on_cluster(now + after_s, partial(self._machine_fails, machine))
+
+    def _machine_fails(self, machine: Machine, now: float) -> None:
+        cluster = self._cluster
+        assert cluster is not None  # noqa: S101 - for the type
+        for name, index in cluster.fail(machine):
+            node = self._nodes[name]
+            self._builds[name, index] += 1
+            instance = node.take_away(index)
+            if instance.batch is not None:
+                self._lose(node, instance.batch, now)
+            away_s = cluster.asked[name].away_s
+            self._on_cluster(now + away_s, partial(self._seek_machine, name, index))
+        if machine.kind.repair_s is not None:
+            self._on_cluster(now + machine.kind.repair_s, partial(self._machine_back, machine))
+
+    def _machine_back(self, machine: Machine, now: float) -> None:
+        assert self._cluster is not None  # noqa: S101 - for the type
+        self._cluster.repair(machine)
+        self._will_fail(machine, now)
+        for _ in range(len(self._homeless)):
+            self._seek_machine(*self._homeless.popleft(), now)
+
+    def _seek_machine(self, name: str, index: int, now: float) -> None:
+        """Build an instance anew where there is room; else it waits for a machine."""
+        cluster = self._cluster
+        assert cluster is not None  # noqa: S101 - for the type
+        if not cluster.place(name, index):
+            self._homeless.append((name, index))
+            return
+        build_s = cluster.asked[name].build_s
+        self._builds[name, index] += 1
+        number = self._builds[name, index]
+        self._on_cluster(now + build_s, partial(self._built, name, index, number))
+
+    def _built(self, name: str, index: int, number: int, now: float) -> None:
+        if self._builds[name, index] == number:  # else its machine has gone while it was built
+            node = self._nodes[name]
+            node.bring_back(index)
+            self._look(node, now, None)
+
+    def _lose(self, node: SimulatedNode, batch: Batch, now: float) -> None:
+        """Let a batch end as lost, once it is seen that its machine has gone."""
+        assert self._cluster is not None  # noqa: S101 - for the type
+        for item in batch.items:
+            item.lost = True
+        batch.ends = now + self._cluster.asked[node.rules.name].away_s
+        self._push(batch.ends, _END, node, batch)
+
+    def _was_lost(self, node: SimulatedNode, item: Item, now: float) -> None:
+        """Run an item of a lost batch once more, at the head of the queue, or fail it."""
+        assert self._cluster is not None  # noqa: S101 - for the type
+        item.lost = False
+        if item.reruns < self._cluster.asked[node.rules.name].retries:
+            item.reruns += 1
+            self._rerun += 1
+            item.state = WAITS
+            self._waits(item.request)
+            node.queue.push_again(item)
+        else:
+            item.state = OVER
+            if item.request.open > 0:
+                self._fail(item.request, "instance_lost", now)
 
     def _between(self, name: str, batch: Batch, now: float) -> float:
         """Draw the time, in seconds, that passes before a batch that waited for its instance begins."""
@@ -419,5 +525,12 @@ class Simulation(Threads):
             for name in self._nodes
             if self._times[name].extrapolated
         }
-        more = {"simulated": True, "utilisation": busy, "extrapolated": extrapolated}
+        more: dict[str, Any] = {
+            "simulated": True,
+            "utilisation": busy,
+            "extrapolated": extrapolated,
+        }
+        if self._cluster is not None:
+            machines, lost = len(self._cluster.machines), self._cluster.lost
+            more["cluster"] = {"machines": machines, "machines_lost": lost, "rerun": self._rerun}
         return Point(about, SIMULATED_CLOCK, window, nodes=sizes, more=more)

@@ -44,7 +44,7 @@ class RayActor(Apart):
     ``retries`` times. Where nothing lives and another actor finds no room within about ten seconds, that batch fails.
 
     **Who may use the cluster runs code on it, and whoever reads its network can**: Ray carries the secret of each
-    connection, and neither is encrypted.
+    connection, and neither is encrypted unless Ray uses TLS (``RAY_USE_TLS``), whose certificates serve both.
 
     Probes and ``timings`` see nothing of the backends in X: their clock is another one.
 
@@ -171,7 +171,7 @@ class RayActor(Apart):
         places = context.pipeline.get_or_create(("ray", context.node_name, "groups"), Groups)
 
         def group() -> Group:
-            made = Group(wanted, self._made_of(context), context.instance_num)
+            made = Group(wanted, self._made_of(context), context.instance_num, places.changing)
             places.add(made, self.alike)
             return made
 

@@ -25,7 +25,7 @@ def _cluster() -> None:
     import ray
 
     if not ray.is_initialized():
-        ray.init(num_cpus=4, object_store_memory=_STORE_BYTES, include_dashboard=False)
+        ray.init("local", num_cpus=4, object_store_memory=_STORE_BYTES, include_dashboard=False)
         atexit.register(ray.shutdown)
 
 

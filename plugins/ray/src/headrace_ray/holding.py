@@ -12,6 +12,7 @@ import threading
 import ray
 
 from headrace_process.worker import Worker
+from headrace_ray.tls import context
 
 __all__ = ["Holding"]
 
@@ -32,8 +33,10 @@ class Holding:
     def __init__(self, secret: bytes) -> None:
         host = ray.util.get_node_ip_address()
         brackets = f"[{host}]" if ":" in host else host
-        # Who reads what travels between the nodes of a cluster sees the calls of Ray as well, and may run code.
-        self._worker = Worker(f"{brackets}:0", secret, insecure=True, once=True)
+        # Without TLS who reads what travels between the nodes sees the calls of Ray as well, and may run code.
+        self._worker = Worker(
+            f"{brackets}:0", secret, context(server=True), insecure=True, once=True
+        )
         self._address = f"{brackets}:{self._worker.port}"
         self._claimed = threading.Event()
         threading.Thread(target=self._serve, name="headrace-worker", daemon=True).start()

@@ -18,6 +18,7 @@ from headrace_process.host import Machine
 from headrace_process.secret import SECRET_BYTES
 from headrace_ray.cluster import Reservation, reserve, room
 from headrace_ray.holding import Holding
+from headrace_ray.tls import context
 
 if TYPE_CHECKING:
     import socket
@@ -82,18 +83,15 @@ class Shown(Liveness):
         super().__init__()
         self._ones = ones
 
-    def away(self, part: object, *, lost: bool = False) -> None:
+    def away(self, part: object, *, lost: bool = False, takes_batches: bool = False) -> None:
         """Note in each that the actor has ended."""
         for one in self._ones:
-            one.away(part, lost=lost)
+            one.away(part, lost=lost, takes_batches=takes_batches)
 
     def back(self, part: object) -> None:
         """Note in each that it is there again."""
         for one in self._ones:
             one.back(part)
-
-
-_users_change = threading.Lock()
 
 
 class Group(Siblings):
@@ -103,11 +101,12 @@ class Group(Siblings):
         wanted: What each of them asks for.
         made_of: What they are made of, beside their number; equal where a reload may keep what runs.
         number: How many instances the node has.
+        changing: Held while the users of a seat change, which are of several groups.
     """
 
     members: list[Any]
 
-    def __init__(self, wanted: Wanted, made_of: Any, number: int) -> None:
+    def __init__(self, wanted: Wanted, made_of: Any, number: int, changing: threading.Lock) -> None:
         super().__init__()
         self.wanted, self.made_of, self.number = wanted, made_of, number
         self.seats: dict[int, Seat] = {}
@@ -116,13 +115,14 @@ class Group(Siblings):
         self._before: Group | None = None
         self._supervisors: dict[int, Supervisor] = {}
         self._left: set[int] = set()
+        self._changing = changing
         self._reserving = threading.Lock()
 
     def keep(self, before: Group, count: int) -> None:
         """Keep what runs for the first ``count`` instances of an earlier group."""
         for one in [*before.members]:
             index = one.instance_index
-            with _users_change:
+            with self._changing:
                 seat = before.seats[index]
                 stays = index < count and seat.users > 0 and one.supervisor.lives
                 seat.users += stays
@@ -153,7 +153,7 @@ class Group(Siblings):
 
     def leave_seat(self, index: int) -> bool:
         """Note that an instance is closed; tell whether no other uses what runs for it."""
-        with _users_change:
+        with self._changing:
             if index in self._left or index not in self.seats:
                 return False
             self._left.add(index)
@@ -183,18 +183,22 @@ class Group(Siblings):
         """End what was started for instances that have not been built, and give their resources back."""
         super().close()
         if self._before is not None:
-            self._before.successor = (
-                None  # a reload that has failed: a later one may keep what runs
-            )
+            # This may be the end of a reload that has failed: a later one may keep what runs.
+            self._before.successor = None
         for index, seat in self.seats.items():
             if self.leave_seat(index):
                 seat.reservation.give_back()
 
 
 class Groups:
-    """The groups of one node of a pipeline, before and after its reloads."""
+    """The groups of one node of a pipeline, before and after its reloads.
+
+    Attributes:
+        changing: See `Group`.
+    """
 
     def __init__(self) -> None:
+        self.changing = threading.Lock()
         self._groups: list[Group] = []
 
     def add(self, group: Group, count: int) -> None:
@@ -224,7 +228,7 @@ class ActorPlace:
     def __init__(self, group: Group, index: int, workers: Workers, *, first: bool) -> None:
         secret = secrets.token_bytes(SECRET_BYTES)
         self._group, self._index, self._first = group, index, first
-        self._workers = replace(workers, secret=secret, insecure=True)
+        self._workers = replace(workers, secret=secret, tls=context(server=False), insecure=True)
         self.node = ""
         self.address = ""
 
@@ -234,6 +238,9 @@ class ActorPlace:
         Raises:
             SetupError: Ray cannot start it, it does not answer, or it has other versions.
         """
+        if not ray.is_initialized():  # a call of Ray would start a cluster
+            what = "this program is not connected to Ray any more"
+            raise SetupError(what, hint="Close the pipeline before ray.shutdown().")
         wanted, seat = self._group.wanted, self._group.seats[self._index]
         actor = ray.remote(Holding).options(
             num_cpus=wanted.num_cpus,

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Optional
 
 import typer
 
-from headrace.errors import code_of
+from headrace.errors import ConfigError, code_of
 from headrace_cli.for_plugins import FAILED, OK, Json, print_data, print_json, print_message
 
 __all__ = ["video"]
@@ -20,6 +20,10 @@ def video(
         Optional[list[str]],  # noqa: UP045 - older typers read no other spelling
         typer.Argument(metavar="[INPUT]...", help="Read these, not the sources in CONFIG."),
     ] = None,
+    model: Annotated[
+        str,
+        typer.Option("--model", metavar="NAME", help="Which of several models gets the frames."),
+    ] = "",
     save: Annotated[
         str, typer.Option("--save", metavar="DIR", help="Write a video per source, with boxes.")
     ] = "",
@@ -48,12 +52,21 @@ def video(
     import headrace_vision
     from headrace_vision.configured import load
     from headrace_vision.group import check_input
+    from headrace_vision.lanes import check_model
 
+    found = load(config, check_inputs=not inputs)
+    options = {"model": model} if model else {}
+    if inputs or model:
+        try:
+            check_model(model or None, found.all_models)
+        except ValueError as error:
+            raise ConfigError(f"{config}: --model NAME: {error}") from error
+    check_input(inputs or [], found.network)
     if check:
-        found = load(config, check_inputs=not inputs)
-        check_input(inputs or [], found.network)
         print_data(f"{config}: ok")
         return OK
+    if not (inputs or found.sources):
+        raise ConfigError(f"{config}: there is nothing to read: write [sources.NAME], or INPUT")
     sinks: list[Any] = []
     if save:
         sinks.append(headrace_vision.SaveVideo(save))
@@ -64,8 +77,8 @@ def video(
         print_message(f"live at {page.url}")
         sinks.append(page)
     totals: dict[str, int] = {}
-    with headrace_vision.open(config, more_sinks=tuple(sinks), check_inputs=not inputs) as vision:
-        for frame in vision.run(inputs or None):
+    with headrace_vision.Vision(found, more_sinks=tuple(sinks)) as vision:
+        for frame in vision.run(inputs or None, **options):
             if frame.error is not None:
                 code = code_of(frame.error)
                 print_message(f"{frame.source}: frame {frame.frame}: error: {code}: {frame.error}")

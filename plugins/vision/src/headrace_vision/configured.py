@@ -309,18 +309,15 @@ def _source_of(table: ModelTable, base: Path | None) -> Any:
     return source
 
 
-def open_vision(
-    path: str | os.PathLike[str], *, more_sinks: tuple[Any, ...] = (), check_inputs: bool = True
-) -> Vision:
+def open_vision(path: str | os.PathLike[str], *, more_sinks: tuple[Any, ...] = ()) -> Vision:
     """Build what a ``vision.toml`` describes.
 
     Args:
         path: The file.
         more_sinks: Sinks beside those in the file.
-        check_inputs: Whether what its sources name must be there; False where other inputs are read.
 
     Raises:
         ConfigError: The file is wrong; all problems are named.
         HeadraceError: Something cannot be built.
     """
-    return Vision(load(path, check_inputs=check_inputs), more_sinks=more_sinks)
+    return Vision(load(path), more_sinks=more_sinks)

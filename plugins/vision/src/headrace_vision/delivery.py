@@ -119,12 +119,12 @@ class Delivery:
         self._sinks.put(frame)
         with self._lock:
             loop = self._groups[source].loop
-            is_lost = loop is None and self._sinks.is_empty and self._closed
-            if loop is None and self._sinks.is_empty and not is_lost:
+            waits = loop is None and self._sinks.is_empty
+            if waits and not self._closed:
                 self._lobby.append((source, frame))
                 return
         if loop is None:
-            source.release(frame, dropped=is_lost)
+            source.release(frame, dropped=waits)  # after the close nobody comes for it
         elif not loop.put(source, frame):
             source.release(frame, dropped=True)
 

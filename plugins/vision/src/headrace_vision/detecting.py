@@ -164,7 +164,14 @@ def _signature(path: Path) -> tuple[list[Any], list[list[Any]], list[str]]:
             hint="Type `pip install headrace-cv headrace-ort`.",
         ) from error
     try:
-        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        chosen = (
+            onnxruntime.SessionOptions()
+        )  # it only says what it is: nothing is optimised, and no thread begins
+        chosen.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        chosen.intra_op_num_threads = 1
+        session = onnxruntime.InferenceSession(
+            str(path), chosen, providers=["CPUExecutionProvider"]
+        )
     except Exception as error:
         raise InputError("this is no model", expected="an ONNX file", got=str(error)) from error
     inputs = session.get_inputs()

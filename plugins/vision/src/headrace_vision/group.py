@@ -229,6 +229,12 @@ class Group:
         with self.changed:
             return not self.collecting and not self.sources
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether it is over, and its threads have ended."""
+        with self.changed:
+            return self.is_over and not any(one.is_alive() for one in self.threads)
+
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until everything was read and delivered; return whether it was, within seconds."""
         with self.changed:

@@ -46,7 +46,8 @@ def from_records(records: Iterable[Mapping[str, Any]] | Mapping[str, Any]) -> sv
     Floating numbers become ``float32`` where that loses nothing, else ``float64``.
 
     Args:
-        records: What `to_records` returned; or the object that ``headrace run --json`` writes as the result.
+        records: What `to_records` returned, and ``headrace run --json`` writes as the result; or an object with the fields of
+            detections.
 
     Raises:
         InputError: A record has no ``box``, or the records have different keys.

@@ -215,7 +215,7 @@ class VideoRunner(Delivery):
             over=self._check_over,
             loop=loop,
         )
-        self._open_groups = [one for one in self._open_groups if not one.is_over]
+        self._open_groups = [one for one in self._open_groups if not one.is_gone]
         self._open_groups.append(group)
         return group
 
@@ -264,7 +264,8 @@ class VideoRunner(Delivery):
         """Stop everything: frames that nobody began are cancelled, and files of sinks are finished.
 
         It returns after 5 s at the latest for the sources, and 5 more for the sinks. A thread that does not
-        end by then, because a library holds it, is counted in ``status()`` and ends with the process.
+        end by then, because a library holds it, is counted in ``status()`` and ends with the process. A sink that
+        still writes goes on, and the process waits for it, up to 60 s, before it ends.
         """
         with self._lock:
             if self._closed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
 import time
 from collections import deque
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
     from headrace_vision.frames import Frame
 
 __all__ = ["CallableSink", "Sink", "SinkThread", "SinkThreads", "as_sink"]
+
+LAST_S = 60.0
+"""Most seconds for which the end of the process waits for a sink that was closed and still writes."""
 
 
 class Sink:
@@ -219,12 +223,16 @@ class SinkThreads:
             one.source_ended(source)
 
     def close(self, timeout_s: float) -> None:
-        """Let each write what is queued and end; wait for them that many seconds in all."""
+        """Let each write what is queued and end; wait for them that many seconds in all.
+
+        The process ends at most `LAST_S` later than one that still writes, so that its files get their end.
+        """
         for one in self._threads:
             one.close()
         deadline = time.monotonic() + timeout_s
         for one in self._threads:
-            one.join(deadline - time.monotonic())
+            if not one.join(deadline - time.monotonic()):
+                atexit.register(one.join, LAST_S)
 
     def status(self) -> dict[str, Any]:
         """Return the status of each by its name; of equal names the later ones get a number."""

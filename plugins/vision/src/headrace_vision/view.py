@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import http.server
 import json
+import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from socketserver import TCPServer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from headrace_vision.frames import Frame
 
 __all__ = ["View"]
+
+_LOG = logging.getLogger("headrace.vision")
 
 _MOST = 64
 """So many sources are shown, those seen last."""
@@ -48,8 +52,7 @@ class View(Sink):
         self._shown: dict[str, _Shown] = {}
         self._lock = threading.Lock()
         self._status: Callable[[], dict[str, Any]] = dict
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", port), _handler_of(self))
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", port), _handler_of(self))
         self._thread = threading.Thread(
             target=self._server.serve_forever, name="headrace-vision-view", daemon=True
         )
@@ -147,6 +150,19 @@ class _Shown:
             "error": self._record.get("error"),
             "has_picture": self._frame is not None,
         }
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+
+    def server_bind(self) -> None:
+        """Bind without the look-up of the host's name in HTTPServer, which may wait for a name server."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = "127.0.0.1", int(self.server_address[1])
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Log at DEBUG, because most errors here are browsers that went away; the base class prints to stderr."""
+        _LOG.debug("a request of %s failed", client_address, exc_info=True)
 
 
 def _is_open(status: dict[str, Any]) -> bool:

@@ -135,11 +135,6 @@ class Cycle(RequestResponseCycle):
         if self.event is not None:
             self.event.set()
 
-    @property
-    def is_lost(self) -> bool:
-        """Whether the connection is gone, so that an answer would reach nobody."""
-        return self.disconnected or self.transport.is_closing()
-
     def lose(self) -> None:
         """Note that the connection is lost; wake or cancel the task that answers the request."""
         if not self.response_complete:

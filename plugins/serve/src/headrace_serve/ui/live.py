@@ -64,16 +64,23 @@ class RecentBatches:
 
 
 class _Watched:
-    """A pipeline whose batches are heard of, from a question to the moment when there are enough of them."""
+    """A pipeline whose batches are heard of, from a question to the moment when there are enough of them.
+
+    Attributes:
+        batches: Those that were heard of.
+        missed: Whether there were enough of them before the last question, so that later ones were not heard of.
+    """
 
     def __init__(self, model: ServedModel) -> None:
         self._pipe, self._attached = model.pipe, ExitStack()
         loop = asyncio.get_running_loop()
         self.batches = RecentBatches(lambda: loop.call_soon_threadsafe(self.stop))
-        self._hears = False
+        self.missed = False
+        self._hears: bool | None = None
 
     def go_on(self) -> None:
         """Hear of the next batches."""
+        self.missed = self._hears is False
         self.batches.go_on()
         if not self._hears:
             with suppress(ClosedError):
@@ -136,6 +143,7 @@ class LivePage:
                     "ready": model.ready,
                     "stats": model.pipe.stats(),
                     "batches": watched.batches.since(since.get(f"batches.{key}", 0)),
+                    "missed": watched.missed,
                 }
             )
         last = since.get("failures", 0)

@@ -2,7 +2,7 @@
 
 import { number } from "./elements.js";
 
-const WIDTH = 240, HEIGHT = 104, PAD = 8, LANE = 18;
+const WIDTH = 240, HEIGHT = 104, GAP = 22, PAD = 8, LANE = 18;
 const NARROW = window.matchMedia("(max-width: 40rem)");
 
 function element(name, attributes, text) {
@@ -36,7 +36,7 @@ function laidOut({ nodes, edges }, down) {
     filled[at] = (filled[at] ?? 0) + 1;
     rank[node.name] = filled[at] - 1;
   }
-  const [along, aside] = down ? [HEIGHT + 44, WIDTH + 22] : [WIDTH + 96, HEIGHT + 22], [long, wide] = down ? [HEIGHT, WIDTH] : [WIDTH, HEIGHT];
+  const [along, aside] = down ? [HEIGHT + 44, WIDTH + GAP] : [WIDTH + 96, HEIGHT + GAP], [long, wide] = down ? [HEIGHT, WIDTH] : [WIDTH, HEIGHT];
   // In the direction of the steps, and across it.
   const point = (a, b) => (down ? `${b} ${a}` : `${a} ${b}`);
   const start = (name) => PAD + step[name] * along, side = (name) => PAD + rank[name] * aside;
@@ -55,7 +55,7 @@ function laidOut({ nodes, edges }, down) {
       + ` L${point(a2 - reach, lane)} C${point(a2 - reach / 3, lane)} ${point(a2 - bend, b2)} ${point(a2, b2)}`;
     return { path, far: true, x: down ? lane : middle, y: down ? middle + LANE * lanes : lane };
   });
-  const length = 2 * PAD + filled.length * along - (along - long), breadth = beyond + lanes * LANE + PAD + (down ? 12 : 0);
+  const length = 2 * PAD + filled.length * along - (along - long), breadth = lanes ? beyond + lanes * LANE + PAD + (down ? 12 : 0) : beyond - GAP + PAD;
   const at = Object.fromEntries(nodes.map(({ name }) => [name, down ? [side(name), start(name)] : [start(name), side(name)]]));
   return { at, paths, width: down ? breadth : length, height: down ? length : breadth };
 }
@@ -72,7 +72,8 @@ export function drawGraph(parent, model) {
 
 function drawn(parent, model, down) {
   const { at, paths, width, height } = laidOut(model, down);
-  const svg = element("svg", { viewBox: `0 0 ${width} ${height}`, width, class: !down && model.nodes.length > 2 ? "across" : "" });
+  const svg = element("svg", { viewBox: `0 0 ${width} ${height}`, width });
+  svg.style.minWidth = `${0.75 * width}px`; // smaller it could not be read: it is scrolled
   const end = element("marker", { id: `end-${model.id}`, viewBox: "0 0 8 8", refX: 8, refY: 4, markerWidth: 7, markerHeight: 7, orient: "auto" });
   end.append(element("path", { d: "M0 0 L8 4 L0 8 z", class: "tip" }));
   svg.append(end);
@@ -82,10 +83,8 @@ function drawn(parent, model, down) {
     const { path, far, x, y } = paths[index];
     const line = element("path", { d: path, class: "edge", "marker-end": `url(#end-${model.id})` });
     if (edge.keys === "Repost") line.setAttribute("stroke-dasharray", "4 3");
-    const beside = down && !far; // else one above the other
-    const rate = element("text", { x: beside ? x - 8 : x, y: beside ? y + 4 : y - 5, "text-anchor": beside ? "end" : "middle", class: "rate" });
-    const place = { x: beside ? x + 8 : x, y: beside ? y + 4 : y + 14, "text-anchor": beside ? "start" : "middle", class: "mono keys" };
-    const keys = element("text", place, far ? "" : shortened(edge.keys, 14));
+    const rate = element("text", { x, y: down ? y + 4 : y - 5, "text-anchor": "middle", class: "rate" });
+    const keys = element("text", { x, y: y + 14, "text-anchor": "middle", class: "mono keys" }, far || down ? "" : shortened(edge.keys, 14));
     keys.append(element("title", {}, edge.keys));
     lines.push(line);
     texts.push(rate, keys);

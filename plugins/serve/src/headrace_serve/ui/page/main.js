@@ -43,7 +43,7 @@ function showModel(model) {
   const slider = part("clients"), count = part("count");
   slider.max = model.most_clients;
   const one = {
-    model, article, slider, count, ready: part("ready"), latency: part("latency"), load: part("load"), timeline: part("timeline"),
+    model, article, slider, count, ready: part("ready"), latency: part("latency"), load: part("load"), timeline: part("timeline"), about: part("about"),
     lastBatch: 0, batches: [], seen: [], request: null, update: drawGraph(part("graph"), model),
   };
   buildForm(part("form"), part("answer"), model, (request) => {
@@ -83,7 +83,9 @@ function showState(state) {
     for (const batch of model.batches) one.lastBatch = Math.max(one.lastBatch, batch[0]);
     one.batches = [...one.batches, ...model.batches].filter((batch) => state.now - batch[5] < KEPT_S.batches);
     const own = one.request && `/${one.request.path}`.split("?")[0] === loadPath;
-    showLoad(one.latency, one.load, own ? buckets : [], state.now);
+    one.load.hidden = one.latency.hidden = !own;
+    if (own) showLoad(one.latency, one.load, buckets, state.now);
+    one.about.textContent = model.missed ? "too many to show all: the first of each second" : "the number in a bar is the size of its batch";
     drawTimeline(one.timeline, one.batches, one.model, state.now);
     if (own) one.count.textContent = `${load.clients} clients`;
     if (!load.clients && document.activeElement !== one.slider) one.slider.value = 0;

@@ -11,8 +11,9 @@ export function showLoad(canvas, list, buckets, now) {
   for (const one of timed) perSecond.set(Math.floor(one.from), (perSecond.get(Math.floor(one.from)) ?? 0) + one.requests);
   const last = timed.at(-1), fresh = last && now - last.from < 10 ? last : {};
   const failed = buckets.reduce((sum, one) => sum + one.failed, 0);
-  const rate = fresh === last ? number(recentRate(timed, now)) : "–";
-  showFigures(list, [["p50", `${number(fresh.p50)} ms`, "blue"], ["p95", `${number(fresh.p95)} ms`, "orange"], ["requests", `${rate}/s`], ["failed", number(failed, 0)]]);
+  const rate = fresh === last ? `${number(recentRate(timed, now))}/s` : "–";
+  const ms = (value) => (value === undefined ? "–" : `${number(value)} ms`);
+  showFigures(list, [["p50", ms(fresh.p50), "blue"], ["p95", ms(fresh.p95), "orange"], ["requests", rate], ["failed", number(failed, 0)]]);
   drawLines(canvas, {
     now, spanS: LOAD_S, height: 170, unit: " ms", columnUnit: "/s",
     lines: [["p95", "orange"], ["p50", "blue"]].map(([key, name]) => ({ colour: name, points: timed.map((one) => [one.from, one[key]]) })),
