@@ -64,6 +64,7 @@ def cluster():
         return until(found)
 
     services.get_node = patient_get_node
+    ray.shutdown()  # the kit has started a cluster when its rules were collected
     made = started()
     ray.init(address=made.address, log_to_driver=False)
     yield made

@@ -48,11 +48,11 @@ def test_commands_that_only_look_import_no_ray(command, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_pipeline_without_ray_says_what_to_install(tmp_path):
+def test_a_pipeline_without_ray_says_what_is_missing(tmp_path):
     code = "import headrace; headrace.pipe({'backend': 'RayActor[Identity]'})"
     done = run(code, tmp_path)
     assert done.returncode == 1
-    assert "ray" in done.stderr.splitlines()[-1] or "ray" in done.stderr.splitlines()[-2]
+    assert "MissingDependencyError: RayActor needs a library that cannot be imported" in done.stderr
 
 
 @pytest.mark.parametrize(

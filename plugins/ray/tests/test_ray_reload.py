@@ -66,7 +66,7 @@ def test_any_other_reload_builds_all_anew(innocent, changes, free):
 
 
 def test_a_reload_without_room_changes_nothing_and_a_later_one_keeps_all(innocent, free):
-    config = {**innocent, "num_cpus": 1, "placement_timeout_s": 2}
+    config = {**innocent, "num_cpus": 1, "placement_timeout_s": 10}
     with headrace.pipe(config) as pipe:
         before = built(pipe)
         with pytest.raises(SetupError, match="no room"):

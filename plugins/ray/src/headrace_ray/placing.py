@@ -34,6 +34,9 @@ _LOOK_S = 0.25
 _UNPLACED_S = 10.0
 """An actor that runs nowhere after this time (seconds) has no room: no batch waits for it."""
 
+_STARTED_S = 120.0
+"""At setup, with resources reserved, an actor has this time to start (seconds): its node may be busy."""
+
 
 @dataclass(frozen=True)
 class Wanted:
@@ -222,7 +225,7 @@ class ActorPlace:
         group: The instances of the container.
         index: Which of them it is for.
         workers: What the worker must have; the secret is made anew for each actor.
-        first: Whether it is the first start, which must be placed in time.
+        first: Whether it is the first start, which fails where the actor does not start.
     """
 
     def __init__(self, group: Group, index: int, workers: Workers, *, first: bool) -> None:
@@ -274,7 +277,7 @@ class ActorPlace:
                 if self._group.over(self._index):
                     raise SetupError("it is needed no more")
                 late_s = time.monotonic() - begun
-                if self._first and late_s > self._group.wanted.timeout_s:
+                if self._first and late_s > _STARTED_S:
                     what = f"Ray has started no actor within {late_s:.0f} s, though it has reserved the resources"
                     raise SetupError(what, hint=room(self._group.wanted.bundle))
                 if not self._first and (late_s > _UNPLACED_S or not seat.reservation.exists()):
