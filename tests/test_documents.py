@@ -82,7 +82,6 @@ RUN_ELSEWHERE = {
     "scripts/check": "it is what ./dev test runs",
     "scripts/check gpu": "it needs a GPU",
     "./dev docs": "test_site, in ./dev test docs",
-    "./dev test lowest": "the weekly workflow; it installs from a package index",
     "./dev test docs": "it is what .ci/run runs beside this test",
     "./dev test torch": "it is what .ci/run runs beside this test",
     "./dev test ray": "it is what .ci/run runs beside this test",
