@@ -272,8 +272,8 @@ class Model:
                 for version in chosen:
                     fresh = Version(self.name, version.number, version.source).like(version)
                     fresh.reason, fresh.last_use = reason, version.last_use
+                    version.on_demand, version.deleted = False, deleted
                     fresh.deleted = deleted
-                    version.on_demand = False
                     self._put(fresh)
             for version in chosen:
                 self._retire(version, reason)
