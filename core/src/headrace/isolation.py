@@ -4,7 +4,7 @@ A container that says ``builds_elsewhere`` gets a plan of its child (`ChildPlan`
 builds it there (`BuiltElsewhere`). `Isolated` is a base for such containers: it knows the batch that runs and whose
 requests may be taken back meanwhile (`RunningBatch`), and shows the scheduler whether the instance has its part now,
 later or no more (`Liveness`, `Restarts`). `Link` and `Place` are what differs from one place to another: how bytes
-move, and how a part is started and ended. ``headrace-process`` is written with these names alone.
+move, and how a part is started and ended. ``headrace-workers`` is written with these names alone.
 """
 
 from __future__ import annotations

@@ -9,13 +9,13 @@ import types
 
 from headrace import isolation as running
 from headrace.isolation import Liveness, Restarts
-from headrace_process import exchange as exchanges
-from headrace_process import supervisor
-from headrace_process.apart import Siblings
-from headrace_process.far import run
-from headrace_process.packing import unpack
 from headrace_process.process import Process
-from headrace_process.supervisor import Supervisor
+from headrace_workers import exchange as exchanges
+from headrace_workers import supervisor
+from headrace_workers.apart import Siblings
+from headrace_workers.far import run
+from headrace_workers.packing import unpack
+from headrace_workers.supervisor import Supervisor
 from internals.scheduling import DONE
 
 ABOUT = {"min": 1, "max": 4, "needs": ("data",), "reads": ("data",), "keys": ("data",)}

@@ -23,10 +23,10 @@ import pytest
 
 import headrace
 from headrace.errors import ConfigError, InputError, InstanceLostError, RequestsFailed, SetupError
-from headrace_process import worker as workers
-from headrace_process.secret import accept, connect, read_secret
-from headrace_process.tcp import TcpLink
-from headrace_process.worker import Worker
+from headrace_workers import worker as workers
+from headrace_workers.secret import accept, connect, read_secret
+from headrace_workers.tcp import TcpLink
+from headrace_workers.worker import Worker
 
 FILE = '''
 import logging, os, signal

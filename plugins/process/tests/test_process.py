@@ -38,15 +38,16 @@ from headrace.errors import (
     SetupError,
 )
 from headrace.isolation import Liveness, Restarts, RunningBatch
-from headrace_process import exchange as exchanges
-from headrace_process import local, packing, pipes, spawning, supervisor
-from headrace_process.apart import Siblings
-from headrace_process.exchange import Exchange
+from headrace_process import local
 from headrace_process.local import ChildProcess
-from headrace_process.packing import apply, changes, pack, unpack
-from headrace_process.pipes import PipeLink
 from headrace_process.process import Process
-from headrace_process.supervisor import Child, Supervisor
+from headrace_workers import exchange as exchanges
+from headrace_workers import packing, pipes, spawning, supervisor
+from headrace_workers.apart import Siblings
+from headrace_workers.exchange import Exchange
+from headrace_workers.packing import apply, changes, pack, unpack
+from headrace_workers.pipes import PipeLink
+from headrace_workers.supervisor import Child, Supervisor
 
 FILE = '''
 import array, logging, os, signal, socket, threading, warnings
@@ -1275,7 +1276,7 @@ def test_an_item_that_loses_the_instance_it_is_run_on_once_more_loses_that_one(a
 )
 def test_a_process_ends_with_its_parent(how):
     code = (
-        "import os, sys, threading; from headrace_process.spawning import end_with_parent as end;"
+        "import os, sys, threading; from headrace_workers.spawning import end_with_parent as end;"
         f"{how}; threading.Event().wait(60); print('it lives')"
     )
     done = python("-c", code)

@@ -10,13 +10,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headrace_process.host import Host
     from headrace_process.process import Process
-    from headrace_process.worker import Worker
+    from headrace_workers.worker import Worker
 
 __version__ = "0.1.0"
 
 __all__ = ["Host", "Process", "Worker", "__version__"]
 
-_HOME = {"Host": "host", "Process": "process", "Worker": "worker"}
+_HOME = {
+    "Host": "headrace_process.host",
+    "Process": "headrace_process.process",
+    "Worker": "headrace_workers.worker",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -24,7 +28,7 @@ def __getattr__(name: str) -> Any:
 
     if name not in _HOME:
         raise AttributeError(f"module 'headrace_process' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"headrace_process.{_HOME[name]}"), name)
+    value = getattr(importlib.import_module(_HOME[name]), name)
     globals()[name] = value
     return value
 

@@ -10,8 +10,8 @@ import typer
 
 from headrace.errors import SetupError
 from headrace_cli.for_plugins import INTERRUPTED, OK, print_message
-from headrace_process.secret import read_secret
-from headrace_process.worker import Worker
+from headrace_workers.secret import read_secret
+from headrace_workers.worker import Worker
 
 if TYPE_CHECKING:
     from types import FrameType

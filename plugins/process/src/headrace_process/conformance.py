@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace_process.secret import SECRET_BYTES, read_secret
-from headrace_process.worker import Worker
 from headrace_testing import BackendConformance
+from headrace_workers.secret import SECRET_BYTES, read_secret
+from headrace_workers.worker import Worker
 
 if TYPE_CHECKING:
     from headrace.keys import Request

@@ -8,9 +8,9 @@ from pydantic import Field, field_validator
 
 from headrace import Options as _Options
 from headrace.isolation import Restarts
-from headrace_process.apart import Apart
 from headrace_process.local import ChildProcess
-from headrace_process.spawning import read_cpus
+from headrace_workers.apart import Apart
+from headrace_workers.spawning import read_cpus
 
 if TYPE_CHECKING:
     from headrace import InitContext

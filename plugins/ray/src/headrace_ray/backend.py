@@ -9,8 +9,8 @@ from pydantic import Field, model_validator
 
 from headrace import Options as _Options
 from headrace.isolation import Restarts
-from headrace_process.apart import Apart
-from headrace_process.host import Workers, versions_for
+from headrace_workers.apart import Apart
+from headrace_workers.machine import Workers, versions_for
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -11,8 +11,8 @@ import threading
 
 import ray
 
-from headrace_process.worker import Worker
 from headrace_ray.tls import context
+from headrace_workers.worker import Worker
 
 __all__ = ["Holding"]
 

@@ -13,20 +13,20 @@ import ray
 
 from headrace.errors import SetupError
 from headrace.isolation import Liveness
-from headrace_process.apart import Siblings
-from headrace_process.host import Machine
-from headrace_process.secret import SECRET_BYTES
 from headrace_ray.cluster import Reservation, reserve, room
 from headrace_ray.holding import Holding
 from headrace_ray.tls import context
+from headrace_workers.apart import Siblings
+from headrace_workers.machine import Machine
+from headrace_workers.secret import SECRET_BYTES
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterable, Mapping
 
     from headrace.isolation import Link
-    from headrace_process.host import Workers
-    from headrace_process.supervisor import Supervisor
+    from headrace_workers.machine import Workers
+    from headrace_workers.supervisor import Supervisor
 
 __all__ = ["ActorPlace", "Group", "Groups", "Shown", "Wanted"]
 

@@ -1,6 +1,6 @@
 """What runs where a part of an expression lives: it is built there, its batches run, and it is closed.
 
-Each batch comes as the values of its requests, and back go their changes; see `headrace_process.exchange` for the
+Each batch comes as the values of its requests, and back go their changes; see `headrace_workers.exchange` for the
 other side.
 """
 
@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import BackendError, InputError, InstanceLostError
 from headrace.isolation import error_text, portable
-from headrace_process.packing import changes, pack, unpack
-from headrace_process.spawning import use_cpus
+from headrace_workers.packing import changes, pack, unpack
+from headrace_workers.spawning import use_cpus
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
     from headrace.isolation import BuiltElsewhere, Link
-    from headrace_process.packing import Packed
+    from headrace_workers.packing import Packed
 
     Answer = tuple[Packed, list[tuple[dict[str, str], list[str]]], dict[int, str], list[Any]]
 

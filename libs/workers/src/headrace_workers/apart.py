@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ContractError, InstanceLostError
 from headrace.isolation import Isolated, Liveness
-from headrace_process.exchange import Exchange
-from headrace_process.supervisor import Child, Supervisor
+from headrace_workers.exchange import Exchange
+from headrace_workers.supervisor import Child, Supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from headrace import InitContext
     from headrace.isolation import ChildPlan, Place, Restarts, RunningBatch
     from headrace.keys import Request
-    from headrace_process.exchange import Outcomes
+    from headrace_workers.exchange import Outcomes
 
 _CUT_S = 10.0
 """A part whose link is broken ends by itself within this time (seconds), or is killed."""

@@ -8,7 +8,7 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from headrace_process.tcp import read_exactly
+from headrace_workers.tcp import read_exactly
 
 if TYPE_CHECKING:
     import socket

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.errors import SetupError
-from headrace_process.tcp import read_exactly
+from headrace_workers.tcp import read_exactly
 
 if TYPE_CHECKING:
     import socket

@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import SetupError
-from headrace_process import hello
-from headrace_process.far import Reports, serve
-from headrace_process.secret import WrongSecretError, accept
-from headrace_process.spawning import end_with_parent, spawn
-from headrace_process.tcp import TcpLink, keep_alive
+from headrace_workers import hello
+from headrace_workers.far import Reports, serve
+from headrace_workers.secret import WrongSecretError, accept
+from headrace_workers.spawning import end_with_parent, spawn
+from headrace_workers.tcp import TcpLink, keep_alive
 
 if TYPE_CHECKING:
     import subprocess
@@ -41,7 +41,7 @@ ALIVE, REPORT, ENDED = b"a", b"r", b"e"
 
 _log = logging.getLogger("headrace.worker")
 
-_CODE = "import sys; sys.path[:] = {path!r}; from headrace_process.worker import main; main({files}, {parent})"
+_CODE = "import sys; sys.path[:] = {path!r}; from headrace_workers.worker import main; main({files}, {parent})"
 _GREETING_S = 10.0
 """How long a connection has to prove the secret and to say what it wants."""
 
@@ -56,7 +56,7 @@ class Worker:
 
     Args:
         address: ``HOST:PORT``; port 0 takes a free one.
-        secret: 32 bytes, see `headrace_process.secret.read_secret`.
+        secret: 32 bytes, see `headrace_workers.secret.read_secret`.
         tls: Certificate and key; None for none.
         insecure: Whether to listen beyond the loopback without TLS.
         once: Whether to end after the first container that has proved the secret.
