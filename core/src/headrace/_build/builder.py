@@ -39,6 +39,9 @@ _log = logging.getLogger("headrace.build")
 FRONT_WIDTH = 256
 """How many requests may be inside the front of the pipeline at a time, where it has its own scheduler."""
 
+CALLING_WIDTH = 8
+"""The same where the front calls nodes by ``context.call`` alone: it waits for none of them, and is soon done."""
+
 
 @dataclass(kw_only=True)
 class ComposedNode(BuiltNode):
@@ -187,7 +190,8 @@ class Builder(Build):
             # A front with a thread of its own takes one request at a time: the others wait in the queue, where
             # they can be withdrawn.
             most = None if front.max == 1 else front.max
-            width = 1 if isinstance(front, InThread) else FRONT_WIDTH
+            waits = root.children or root.cls.nodes_called(root.options) is None
+            width = 1 if isinstance(front, InThread) else FRONT_WIDTH if waits else CALLING_WIDTH
             scheduler = schedule([Instance(i, front, most=most) for i in range(width)])
             scheduler.need(required_keys(root, builder.by_element))
         return ComposedNode(scheduler, parts, plan=None, elements=builder, holds=builder.looked_up)
