@@ -25,19 +25,11 @@ MOVED = ("Observer", "Process", "Queue", "Recv", "Send")
 @pytest.fixture
 def without_flow(monkeypatch):
     """Let headrace-flow and headrace-process look as if they were not installed."""
-    groups = ("headrace.backends", "headrace.plugins")
-    found = importlib.metadata.entry_points
-    every = [point for group in groups for point in found(group=group)]
-    left = [
-        point
-        for point in every
-        if not point.value.startswith(("headrace_flow", "headrace_process"))
-    ]
-    assert len(left) < len(every)
-    only = importlib.metadata.EntryPoints(left)
-    monkeypatch.setattr(
-        importlib.metadata, "entry_points", lambda **select: found(**select) if select else only
-    )
+    found = [*importlib.metadata.distributions()]
+    hidden = ("headrace-flow", "headrace-process")
+    left = [one for one in found if one.metadata["Name"] not in hidden]
+    assert len(left) < len(found)
+    monkeypatch.setattr(importlib.metadata, "distributions", lambda **_: left)
     monkeypatch.setenv("HEADRACE_PLUGINS", "-nothing")  # another value than before: look again
 
 
