@@ -28,8 +28,10 @@ if __name__ == "__main__":
     except (headrace.errors.ConfigError, headrace.errors.SetupError):
         print("no Process")
 """
+# What the environment of the tests has besides, and programs that are frozen elsewhere have not, is left out.
 REST = """
-found = Analysis(["service.py"], hiddenimports=hiddenimports, datas=datas)
+besides = ["IPython", "pytest", "setuptools"]
+found = Analysis(["service.py"], hiddenimports=hiddenimports, datas=datas, excludes=besides)
 start = EXE(PYZ(found.pure), found.scripts, [], exclude_binaries=True, name="service")
 COLLECT(start, found.binaries, found.datas, name="service")
 """

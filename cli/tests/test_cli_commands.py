@@ -70,15 +70,11 @@ def site(tmp_path, monkeypatch):
     headrace.plugins.refresh()
 
 
-def entry_points_below(folder):
-    """Return an ``entry_points`` that sees nothing but the distributions in a folder."""
-    import importlib.metadata
+def distributions_below(folder):
+    """Return a ``distributions`` that sees nothing but those in a folder."""
+    from importlib.metadata import distributions
 
-    def entry_points():
-        found = importlib.metadata.distributions(path=[str(folder)])
-        return importlib.metadata.EntryPoints(p for one in found for p in one.entry_points)
-
-    return entry_points
+    return lambda **_: distributions(path=[str(folder)])
 
 
 def only(monkeypatch, *plugins):
@@ -650,7 +646,7 @@ def test_doctor_finds_nothing_wrong(site, monkeypatch):
 def test_a_known_distribution_that_is_not_installed_is_told_as_such(
     command, name, site, monkeypatch
 ):
-    monkeypatch.setattr("importlib.metadata.entry_points", entry_points_below(site))
+    monkeypatch.setattr("importlib.metadata.distributions", distributions_below(site))
     result = headrace_says(*command, name)
     distribution = "headrace-serve" if "serve" in name else "headrace-trt"
     assert result.exit_code == 2
@@ -658,7 +654,7 @@ def test_a_known_distribution_that_is_not_installed_is_told_as_such(
 
 
 def test_doctor_counts_what_is_disabled(site, monkeypatch):
-    monkeypatch.setattr("importlib.metadata.entry_points", entry_points_below(site))
+    monkeypatch.setattr("importlib.metadata.distributions", distributions_below(site))
     add_plugin(site, "headrace-good", backends={"Scale": "good_module:Scale"}, module=GOOD)
     only(monkeypatch, "")
     result = headrace_says("plugins", "doctor")
@@ -677,7 +673,7 @@ def test_doctor_counts_what_is_disabled(site, monkeypatch):
     ],
 )
 def test_a_slip_in_the_list_of_allowed_plugins_is_told(word, name, remedy, site, monkeypatch):
-    monkeypatch.setattr("importlib.metadata.entry_points", entry_points_below(site))
+    monkeypatch.setattr("importlib.metadata.distributions", distributions_below(site))
     add_plugin(site, "headrace-good", backends={"Scale": "good_module:Scale"}, module=GOOD)
     only(monkeypatch, "good", word)
     result = headrace_says("plugins", "doctor")
@@ -731,6 +727,7 @@ def test_doctor_reports_each_kind_with_reason_and_remedy(site, monkeypatch):
             "observe",
             "ort",
             "process",
+            "ray",
             "remote",
             "serve",
             "torch",

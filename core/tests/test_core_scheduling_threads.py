@@ -33,11 +33,11 @@ class Hits:
         """Wake nobody."""
 
 
-def interrupted(call, meanwhile=lambda: None):
+def interrupted(call, meanwhile=lambda: None, begin=lambda run: None):
     """Interrupt the thread that waits for a call; give what it is told: whether a backend goes on."""
     call._signal = Hits(meanwhile)
     with pytest.raises(KeyboardInterrupt) as caught:
-        call.wait()
+        call.wait(begin)
     return caught.value.abandoned
 
 
@@ -52,6 +52,17 @@ def test_a_call_that_is_interrupted_before_it_begins_never_does():
 def test_a_call_that_is_interrupted_while_it_runs_is_abandoned():
     reported = []
     call = Call(lambda: reported.append(interrupted(call)), ())
+    call.run()
+    assert reported == [True]
+
+
+def test_a_call_that_is_interrupted_when_it_has_begun_and_nobody_waits_yet_is_abandoned():
+    reported = []
+
+    def begin(run):
+        raise KeyboardInterrupt
+
+    call = Call(lambda: reported.append(interrupted(call, begin=begin)), ())
     call.run()
     assert reported == [True]
 

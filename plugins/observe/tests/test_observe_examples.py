@@ -48,6 +48,8 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "line.toml").write_text(LINE)
     (tmp_path / "other.toml").write_text('extends = "line.toml"\nmax = 1\n')
     (tmp_path / "page.toml").write_text(f"[read]\n{LINE}")
+    (tmp_path / "ray.toml").write_text(f'max = 2\nbackend = "RayActor[{LINE.split(chr(34))[1]}]"\n')
+    (tmp_path / "cluster.toml").write_text("[[machines]]\ncount = 2\nnum_cpus = 1\n")
     (tmp_path / "operator.key").write_text("k3y\n")
     (tmp_path / "monday.txt").write_text("".join(f"{k / 100}\n" for k in range(50)))
     for name in ("photos", "pages"):

@@ -38,11 +38,6 @@ class PrefixesAreAList(Perfect):
 
 
 @breaks("attributes")
-class ReadsAText(Perfect):
-    reads = "data"
-
-
-@breaks("attributes")
 class OutermostIsAText(Perfect):
     outermost = "yes"
 
