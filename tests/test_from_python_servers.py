@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -104,7 +106,9 @@ def test_their_program_gives_the_same(peer, folder, pytestconfig):
     words = [RAY if word == "RAY" else word for word in words]
     log = folder / "log.txt"
     with log.open("w") as written:
-        process = subprocess.Popen(words, cwd=folder, stdout=written, stderr=written)
+        process = subprocess.Popen(
+            words, cwd=folder, stdout=written, stderr=written, start_new_session=True
+        )
     try:
         url = f"http://127.0.0.1:{port}/{path}"
         for _ in range(3000):  # until it listens; the limit only ends what hangs
@@ -118,3 +122,6 @@ def test_their_program_gives_the_same(peer, folder, pytestconfig):
     finally:
         process.terminate()
         process.wait(120)
+        if hasattr(os, "killpg"):  # its workers do not end with it
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
