@@ -25,7 +25,7 @@ def test_a_benchmark_runs_and_writes_its_figures(tmp_path, run_here, arguments, 
     file = tmp_path / "figures.json"
     run_here(*arguments, "--quick", "--json", str(file), cwd=ROOT)
     figures = json.loads(file.read_text(encoding="utf-8"))
-    assert set(figures) == {"environment", *parts}
+    assert set(figures) == {"environment", "run", "kept", *parts}
     assert all(figures[part] for part in parts)
     for part in {"model", "resnet"}.intersection(parts):
         assert all(load["rps"] > 0 for load in figures[part]["by_hand"])
