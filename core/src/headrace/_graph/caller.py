@@ -78,11 +78,12 @@ def run_in_caller(graph: Graph, route: Route, request: Request, *, internal: boo
 def _hop(route: Route, request: Request, call: Call | None) -> None:
     """Take a request through the nodes after the first, unless the thread for which ``call`` is made was freed."""
     ends: Ends = {route.start.name: request}
+    current = request
     for name, make, scheduler, before in route.hops:
         if call is not None and call.given_up:
             raise interrupted(scheduler.node, running=False)
         if before is not None and "result" in ends[before]:
-            ends[name] = dict(ends[before])  # the node with `or` is passed by
+            current = ends[name] = dict(ends[before])  # the node with `or` is passed by
             continue
         try:
             current = ends[name] = make(ends)
@@ -90,6 +91,10 @@ def _hop(route: Route, request: Request, call: Call | None) -> None:
             scheduler.count_refused(request, error)
             raise
         scheduler.call(current, internal=True, home=route.first)
+    if len(route.sinks) == 1 and "result" in current:
+        if current is not request:
+            request.update(current)
+        return
     silent = finish([(sink, ends[sink.name]) for sink in route.sinks], request)
     if silent is not None:
         missing = no_result(silent)

@@ -24,7 +24,6 @@ from headrace._scheduling.entry import (
     refuses_change,
     restore,
 )
-from headrace._scheduling.instance import INLINE_BELOW_S, OVERTAKE_MAX_S
 from headrace._scheduling.node import Waiter
 from headrace._scheduling.threads import (
     handed_over,
@@ -171,33 +170,10 @@ class ShortCut:
             refuse_inside(self._node.name)
         weight = self._scheduler.checked_again(request)
         request.pop("result", None)
-        instance = None
-        node = self._node
-        if self.max_weight and (node.free or node.idle) and "data" in request:
-            instance = self._claim_alone(me, request, weight, home)
-        if instance is None:
-            quota = None if home is None else home.new_quota()
-            entry = Entry(request, NOBODY, weight, None, 0, quota)
-            self._scheduler.wait_for((entry,), internal=internal)
-            entry.raise_error()
-            return
-        data = request["data"]
-        try:
-            error = self._run_alone(instance, request)
-            is_kept = error is PENDING
-            if is_kept:
-                error = self._scheduler.wait_kept(instance, request, data, weight, home)
-            else:
-                request["data"] = data
-        except BaseException as raised:  # noqa: BLE001 - raised again
-            raise self._recovered(instance, request, data, raised) from None
-        if not is_kept:
-            self._end_here(instance, request, error)
-        if error is not None:
-            try:
-                self._raise(request, error, is_noted=is_kept)
-            finally:
-                del error  # see `Entry.take_error`
+        quota = None if home is None else home.new_quota()
+        entry = Entry(request, NOBODY, weight, None, 0, quota)
+        self._scheduler.wait_for((entry,), internal=internal)
+        entry.raise_error()
 
     def _recovered(
         self, instance: Instance, request: Request, data: Any, raised: BaseException
@@ -207,32 +183,6 @@ class ShortCut:
         self._end_alone(instance, request, raised)
         restore(request, data, raised)
         return refuses_change(raised) if isinstance(raised, Exception) else raised
-
-    def _claim_alone(self, me: int, request: Request, weight: int, home: Any) -> Instance | None:
-        """Claim an instance in a section: where callers are waking up, or some instances are out of service."""
-        node = self._node
-        with node.section:
-            node.collect()
-            free = node.free
-            if (
-                free
-                and weight <= self.max_weight
-                and (not node.queue.count or self._may_barge(free[0]))
-                and (home is not None or not node.quota.waiting or not node.full)
-                and (not self._lingers or len(free) == len(node.instances))
-            ):
-                instance = free.pop(0)
-                instance.ident, instance.holder = me, request
-                instance.unqueued += 1
-                return instance
-            return None
-
-    def _may_barge(self, instance: Instance) -> bool:
-        """Tell whether a newcomer may take a free instance while others, who are waking up, wait."""
-        if instance.mean_s >= INLINE_BELOW_S:
-            return False
-        (oldest,) = self._node.queue.head(1)
-        return bool(self._node.clock() - oldest.arrival < OVERTAKE_MAX_S)
 
     def _run_alone(self, instance: Instance, request: Request) -> BaseException | None:
         reporter = self._node.reporter
