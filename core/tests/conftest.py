@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 import headrace
-from headrace._engine.engine import Engine
 from headrace._registry.discovery import KNOWN_ELSEWHERE, KNOWN_POLICIES
 from headrace._registry.registry import registry
-from headrace._scheduling.node import ONE_AT_A_TIME, Section
+from headrace._running.box import Box
+from headrace._running.engine import Engine
 
 sys.path.append(str(Path(__file__).parent))  # for what several modules of tests share
 from internals import pipelines
@@ -27,7 +27,7 @@ FAILS_LATE_S = 60.0
 @pytest.fixture
 def takes_turns():
     """Skip a test of the fast path where the interpreter has no lock: there no call takes it."""
-    if not ONE_AT_A_TIME:
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
         pytest.skip("threads do not take turns in this interpreter: no fast path")
 
 
@@ -179,17 +179,16 @@ def threads_named():
 def until(monkeypatch):
     """Return a function that waits until a condition on what schedulers show holds.
 
-    It looks again whenever some scheduler has changed something. What changes besides, outside the
-    locks of the schedulers, it sees a moment later.
+    It looks again whenever steps of some pipeline have run. What changes besides it sees a moment later.
     """
     changed = threading.Event()
-    leave = Section.__exit__
+    run = Box.run
 
-    def noticed(section, *raised):
+    def noticed(box, *runner):
+        run(box, *runner)
         changed.set()
-        leave(section, *raised)
 
-    monkeypatch.setattr(Section, "__exit__", noticed)
+    monkeypatch.setattr(Box, "run", noticed)
 
     def wait(condition):
         fails_at = time.monotonic() + FAILS_LATE_S

@@ -10,8 +10,8 @@ import threading
 import pytest
 
 import headrace
-from headrace._engine import blueprint
-from headrace._scheduling.threads import Signal
+from headrace._running import blueprint
+from headrace._running.threads import Signal
 from headrace.errors import SetupError
 
 COMPOSES = (
@@ -33,11 +33,11 @@ PROGRAM = """
 import asyncio, sys, threading
 from collections import namedtuple
 from headrace import errors
-from headrace._engine.blueprint import Blueprint, BuiltNode, Change, NodeBlueprint
-from headrace._graph.route import Each, Links
+from headrace._running.blueprint import Blueprint, BuiltNode, Change, NodeBlueprint
+from headrace._running.route import Each, Links
 from headrace._pipeline import Pipeline
-from headrace._scheduling.instance import Instance
-from headrace._scheduling.instance import Limits
+from headrace._running.instance import Instance
+from headrace._running.instance import Limits
 
 Cut = namedtuple("Cut", "take wake_at")
 

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 import headrace
-from headrace._scheduling.failures import FailureLog
+from headrace._running.failures import FailureLog
 from headrace.errors import BackendError, ContractError, HeadraceError, InputError
 from headrace_testing import FakeClock
 

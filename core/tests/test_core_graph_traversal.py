@@ -14,9 +14,9 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace._graph.graph import Graph
-from headrace._graph.route import Links, Route, roots
-from headrace._graph.traversal import MOST_REPOSTS, Failure, Traversal, unable
+from headrace._running.graph import Graph
+from headrace._running.route import Links, Route, roots
+from headrace._running.traversal import MOST_REPOSTS, Failure, Traversal, unable
 from headrace.errors import ContractError
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import headrace
 from headrace._build.callees import NodeCall
 from headrace._build.wrappers import BatchEnd
-from headrace._scheduling.instance import Timings
+from headrace._running.instance import Timings
 from headrace.errors import (
     BackendError,
     BatchRangeError,
@@ -592,7 +592,7 @@ def test_what_is_built_in_init_ends_with_the_batch_around_it(device):
 
 def test_it_belongs_to_the_forward_time(device, monkeypatch):
     """By a clock that only ``finish`` moves on."""
-    from headrace._scheduling import batch
+    from headrace._running import batch
 
     class Clock:
         now = 0.0

@@ -441,7 +441,7 @@ def test_a_route_worked_out_while_a_reload_links_the_nodes_anew_is_not_kept(monk
             return make(*args)
 
         graph.link(old)
-        monkeypatch.setattr("headrace._graph.graph.Route", slow)
+        monkeypatch.setattr("headrace._running.graph.Route", slow)
         graph.route_from("b")
         assert graph.route_from("b").start.links is new["b"]
 

@@ -9,7 +9,7 @@ from threading import get_ident
 import pytest
 
 from headrace._scheduling.own_thread import OwnThread
-from headrace._scheduling.threads import Call, HandOver, Helpers
+from headrace._running.threads import Call, HandOver, Helpers
 from headrace._scheduling.timer import Timer
 from headrace.errors import BackendError
 

@@ -9,21 +9,20 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import headrace
-from headrace._engine.async_streams import AsyncStream
-from headrace._engine.blueprint import Blueprint
-from headrace._engine.engine import Engine
-from headrace._engine.entrance import raise_failed, seconds
-from headrace._engine.futures import AsyncOwner, RequestFuture, give_up_all
-from headrace._engine.reload import Reloader
-from headrace._engine.streams import Stream
-from headrace._graph.caller import run_in_caller
+from headrace._running.blueprint import Blueprint
+from headrace._running.engine import Engine
+from headrace._running.entrance import raise_failed, seconds
+from headrace._running.futures import RequestFuture, give_up_all
+from headrace._running.reload import Reloader
+from headrace._running.streams import AsyncStream, Stream
+from headrace._running.graph import walk
 from headrace._notebook import Statistics, graph_html
-from headrace._scheduling.probes import GuardedProbe, Probes
+from headrace._running.probes import GuardedProbe, Probes
 from headrace.errors import ConfigError, InputError, PluginError, SetupError
 from headrace.keys import Request
 
 if TYPE_CHECKING:
-    from headrace._engine.entrance import Admitted
+    from headrace._running.entrance import Admitted
 
 Error = TypeVar("Error", bound=BaseException)
 
@@ -113,7 +112,7 @@ class Pipeline:
                 return data
             only = self._graph.only
             if only is not None and "data" in data and "node_name" not in data:
-                run_in_caller(self._graph, only, data)
+                walk(self._graph, only, data)
                 return data
         if isinstance(data, list):
             admitted = self._admitted(data, timeout, priority)
@@ -183,13 +182,11 @@ class Pipeline:
         loop = asyncio.get_running_loop()
         admitted = self._admitted(data, timeout, priority)
         entries = [entry for entry, _ in admitted]
-        waiting: list[AsyncOwner] = []
         try:
-            self._entrance.begin(loop, admitted, waiting)
-            for owner in waiting:
-                await owner.future
+            for future in self._entrance.begin(loop, admitted):
+                await future
         except BaseException as error:
-            abandoned = give_up_all(waiting) is True
+            abandoned = give_up_all(self._engine.box, entries)
             error.abandoned = abandoned  # type: ignore[attr-defined]
             if isinstance(data, dict) and not abandoned:
                 data.pop("result", None)  # the request may have ended a moment before the cancel

@@ -37,7 +37,7 @@ from contextlib import contextmanager
 import pluggy
 
 import headrace  # noqa: TC001 - a program may ask what the annotations mean
-from headrace._scheduling.probes import PROBE_METHODS, BatchRecord, BatchRequest, GuardedProbe
+from headrace._running.probes import PROBE_METHODS, BatchRecord, BatchRequest, GuardedProbe
 
 __all__ = [
     "BatchRecord",

@@ -24,9 +24,9 @@ from headrace._plan.declared import RequiredKeys, keys_named
 from headrace._plan.element import Element
 from headrace._plan.word import Word, keys_required_by
 from headrace._portable import error_text, portable
-from headrace._scheduling.entry import Entry
-from headrace._scheduling.parts import parts_of
-from headrace._scheduling.threads import run_on_helper, took_token
+from headrace._running.entry import Entry
+from headrace._running.parts import parts_of
+from headrace._running.threads import run_in_pool, took_token
 from headrace.errors import InstanceLostError
 from headrace.keys import Request
 
@@ -41,7 +41,7 @@ __all__ = [
     "RunningBatch",
     "error_text",
     "portable",
-    "run_on_helper",
+    "run_in_pool",
 ]
 
 _FIRST_PAUSE_S = 0.1

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 import headrace
 from headrace._registry.discovery import CORE, KNOWN_ELSEWHERE, Plugin, qualifier
 from headrace._registry.registry import registry
-from headrace._scheduling.probes import PROBE_METHODS
+from headrace._running.probes import PROBE_METHODS
 from headrace.errors import Problem
 from headrace.keys import Request
 
@@ -133,7 +133,7 @@ class BuiltExpression:
     def __init__(self, config: headrace.PipelineConfig) -> None:
         from headrace._build.builder import ComposedNode
         from headrace._build.compose import compose
-        from headrace._engine.blueprint import start
+        from headrace._running.blueprint import start
 
         plan, self._blueprint = _only_node(config), compose(config)
         (self._node,) = start(self._blueprint).nodes.values()
@@ -149,9 +149,9 @@ class BuiltExpression:
 
         A request that the backend keeps as `headrace.PENDING` is waited for.
         """
-        from headrace._scheduling.direct import call_directly
+        from headrace._running.direct import call_directly
 
-        return call_directly(self._node.scheduler.node, self._scheduled[index], batch)
+        return call_directly(self._node.scheduler, self._scheduled[index], batch)
 
     def describe(self) -> dict[str, Any]:
         """Return the tree of the instances, as in ``Pipeline.describe()``; empty without an expression."""
@@ -163,7 +163,6 @@ class BuiltExpression:
 
     def close(self) -> list[Exception]:
         """Close all that was built, newest first; give the errors. A second call does nothing."""
-        self._node.scheduler.stop_workers()
         return list(self._blueprint.close())
 
     def __enter__(self) -> BuiltExpression:  # noqa: PYI034 - Self needs Python 3.11 when it is asked for

@@ -2,8 +2,8 @@
 
 from headrace._build.parts import CloseStack as CloseStack
 from headrace._build.parts import _Closing
-from headrace._engine.engine import Engine as Engine
-from headrace._engine.reload import Reloader as Reloader
-from headrace._engine.teardown import Retirement as Retirement
+from headrace._running.engine import Engine as Engine
+from headrace._running.reload import Reloader as Reloader
+from headrace._running.teardown import Retirement as Retirement
 
 Closing = _Closing

@@ -4,24 +4,15 @@ from __future__ import annotations
 
 import threading
 
-from headrace._graph.request import GraphRequest
-from headrace._graph.request import start as start
-from headrace._scheduling.batch import entry_here
-from headrace._scheduling.cycles import batches_run
-from headrace._scheduling.entry import NOBODY, Entry
-
-__all__ = [
-    "entry_of",
-    "graph_request",
-    "running",
-    "start",
-]
+from headrace._running.batch import batches_run, entry_here
+from headrace._running.entry import Entry
+from headrace._running.graph import GraphRequest
 
 
 def graph_request(pipe, request):
     """Return a request that is about to enter the graph of a pipeline, and that graph."""
     graph = pipe._engine.graph
-    return GraphRequest(graph, graph.route_of(request), Entry(request), NOBODY), graph
+    return GraphRequest(graph, graph.route_of(request), Entry(request)), graph
 
 
 def entry_of(request):

@@ -1,17 +1,18 @@
-"""The adapter between tests and what is behind a pipeline: its engine and its schedulers."""
+"""The adapter between tests and what is behind a pipeline: its engine and its nodes."""
 
 from __future__ import annotations
 
-from headrace._scheduling.threads import run_on_helper
+from headrace._running.box import ask
+from headrace._running.threads import run_in_pool
 
 
 def schedulers(pipe):
-    """Return the schedulers of a pipeline, in the order of its nodes; a front comes first."""
-    return pipe._engine._schedulers
+    """Return the nodes of a pipeline that have a queue; a front comes last."""
+    return pipe._engine._all
 
 
 def scheduler_of(pipe, name="main"):
-    """Give the scheduler of one node."""
+    """Give the queue and the instances of one node."""
     return pipe._engine._nodes[name].scheduler
 
 
@@ -21,27 +22,28 @@ def instances_of(pipe, name="main"):
 
 
 def open_entries(pipe):
-    """Return the entries that run, wait or are PENDING, each with its scheduler."""
+    """Return the entries that run, wait or are PENDING, each with its node."""
 
-    def look(scheduler):
-        node = scheduler.node
-        with node.section:
-            running = [entry for one in node.every for entry in one.entries or ()]
-            return [*running, *node.queue, *node.outside, *node.pending.open]
+    def look(node):
+        running = [entry for one in node.every for entry in one.entries or ()]
+        return [*running, *node.queue, *node.outside, *node.pending.open]
 
-    return [(entry, one) for one in schedulers(pipe) for entry in run_on_helper(look, one)]
+    def all_open():
+        return [(entry, one) for one in schedulers(pipe) for entry in look(one)]
+
+    return run_in_pool(ask, pipe._engine.box, all_open)
 
 
-def expire(scheduler, entry):
+def expire(node, entry):
     """Let the deadline of an entry pass, as the timer does."""
-    run_on_helper(scheduler.expire, entry)
+    run_in_pool(ask, node.box, node.expire, entry)
 
 
 def batch_policy_of(pipe, name="main"):
     """Return the batch policy of a node."""
-    return scheduler_of(pipe, name).dispatcher.policies[0]
+    return scheduler_of(pipe, name).decision.policy
 
 
 def reporter_of(pipe, name="main"):
     """Return what tells the probes of a node; None where none listens."""
-    return scheduler_of(pipe, name).node.reporter
+    return scheduler_of(pipe, name).reporter

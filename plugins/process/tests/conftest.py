@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.isolation import run_on_helper
+from headrace.isolation import run_in_pool
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))  # from here on the tests find it among the modules that are loaded
@@ -89,8 +89,8 @@ def expire():
 
     def now(pipe, *wanted):
         for scheduler in pipe._engine._schedulers:
-            for entry in run_on_helper(open_entries, scheduler):
+            for entry in run_in_pool(open_entries, scheduler):
                 if entry.data in wanted:
-                    run_on_helper(scheduler.expire, entry)
+                    run_in_pool(scheduler.expire, entry)
 
     return now

@@ -14,12 +14,12 @@ from headrace._build.measuring import element_statistics
 from headrace._build.parts import BuildSite, CloseStack, PipelineState
 from headrace._build.wrappers import BatchEnd, InThread
 from headrace._config.problems import with_room
-from headrace._engine.blueprint import BuiltNode
+from headrace._running.blueprint import BuiltNode
 from headrace._plan.declared import narrowed, no_batch
 from headrace._plan.element import Element, NodePlan, PipelinePlan, registered_in
 from headrace._plan.publish import described_trees
 from headrace._plan.word import required_keys
-from headrace._scheduling.instance import Instance
+from headrace._running.instance import Instance
 from headrace.errors import SetupError
 
 if TYPE_CHECKING:
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
     from headrace._backend import Backend
     from headrace._config.sections import NodeKeys
-    from headrace._scheduling.probes import Probes
-    from headrace._scheduling.scheduler import Scheduler
+    from headrace._running.probes import Probes
+    from headrace._running.node import Node
 
-    Schedule: TypeAlias = Callable[[Sequence[Instance]], Scheduler]
+    Schedule: TypeAlias = Callable[[Sequence[Instance]], Node]
     """Puts the queue of a node before its instances."""
 
 
@@ -143,7 +143,7 @@ class Builder(Build):
         return with_room(locked)
 
     def _node(self, node: NodePlan, schedule: Schedule) -> ComposedNode:
-        def put_queue(backends: list[Backend]) -> Scheduler:
+        def put_queue(backends: list[Backend]) -> Node:
             made = [_instance(i, one, node.keys) for i, one in enumerate(backends)]
             scheduler = schedule(made)
             _say_who_limits(made, node, builder.by_element)

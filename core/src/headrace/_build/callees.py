@@ -4,25 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from headrace._backend import Backend
 from headrace._build.wrappers import Around, WithBatchEnd, Wrapper
 from headrace._checked import Answers, Filler, Outcomes, filler, weight_of
-from headrace._graph.entries import Elements
+from headrace._running.elements import Elements
 from headrace._plan.word import Word
 from headrace._portable import caused, none_if_all_ok
-from headrace._scheduling.batch import entry_here, repeated
-from headrace._scheduling.entry import NEW, UNCOUNTED, Entry
+from headrace._running.batch import entry_here, repeated
+from headrace._running.box import ask, post
+from headrace._running.entry import NEW, WAITING, Entry, Ticket
+from headrace._running.refusals import withdrawn
+from headrace._running.runners import wait_for
 from headrace.errors import BatchRangeError, ClosedError, ContractError, NoResultError
 from headrace.keys import Request
 
 if TYPE_CHECKING:
     from headrace._build.wrappers import Forward
-    from headrace._graph.route import Each
-    from headrace._scheduling.pending import Keeping
-    from headrace._scheduling.scheduler import Scheduler
+    from headrace._running.route import Each
+    from headrace._running.pending import Keeping
+    from headrace._running.node import Node
 
     Then = Callable[[Request, BaseException | None], object]
 
@@ -35,7 +37,7 @@ class NodeCall(Backend):
     """
 
     def __init__(
-        self, scheduler: Scheduler, levels: Sequence[Each] = (), timeout_ms: float | None = None
+        self, scheduler: Node, levels: Sequence[Each] = (), timeout_ms: float | None = None
     ) -> None:
         """Make a call.
 
@@ -65,7 +67,7 @@ class NodeCall(Backend):
         items = [self._item(one, found(one), enters=enters) for one in batch]
         entries = [entry for item in items for entry in item.entries]
         if entries:
-            self.scheduler.call_many(entries, internal=True)
+            wait_for(self.scheduler, [one for one in entries if one.state == NEW], internal=True)
         outcomes = [self._outcome(*one) for one in zip(batch, items, strict=True)]
         if none_if_all_ok(outcomes) is None:
             return None
@@ -75,10 +77,10 @@ class NodeCall(Backend):
             del outcomes  # see `Entry.take_error`
 
     def _item(self, request: Request, outer: Entry, *, enters: bool) -> Elements:
-        quota = self.scheduler.new_quota(entered=False) if enters else UNCOUNTED
+        ticket = Ticket(self.scheduler, entered=False) if enters else Ticket(None)
         request.pop("result", None)
         terms: Any = {"deadline": outer.deadline, "priority": outer.priority}
-        made = Elements(self, request, quota=quota, **terms)
+        made = Elements(self, request, ticket=ticket, **terms)
         made.enter_with(outer.entered)
         return made
 
@@ -104,25 +106,21 @@ class _Begun:
         made.pop("result", None)
         self._node, self._made, self._then = node, made, then
         terms: Any = {"deadline": outer.deadline, "priority": outer.priority}
-        self._item = Elements(node, made, self, quota=UNCOUNTED, **terms)
+        self._item = Elements(node, made, self._ended, ticket=Ticket(None), **terms)
         self._item.enter_with(outer.entered)
         self.entries = [entry for entry in self._item.entries if entry.state == NEW]
-        self._open = {*self.entries}
-        self._lock = Lock()
+        self._left = len(self.entries)
 
-    def finished(self, entry: Entry) -> None:
-        """Take note of an outcome; the last one is that of the request."""
-        with self._lock:
-            if entry not in self._open:
-                return
-            self._open.remove(entry)
-            last = not self._open
-        entry.give_back()
-        if last:
-            self.end()
+    def _ended(self, entry: Entry) -> None:
+        """Count an outcome in a step; the last one is that of the request."""
+        self._left -= 1
+        if not self._left:
+            entry.node.box.later(self.end)
 
     def end(self) -> None:
-        """Tell the outcome of the request."""
+        """Tell the outcome of the request; in no step."""
+        for entry in self.entries:
+            entry.give_back()
         error = self._node._outcome(self._made, self._item)
         self._then(self._made, None if error is None else passed_on(error))
 
@@ -136,17 +134,24 @@ def begin_calls(
     begun = [_Begun(called, made, outer, then) for made in batch]
     entries = [entry for one in begun for entry in one.entries]
     if entries:
-        called.scheduler.submit(*entries, internal=True)
+        called.scheduler.begin(entries)
+        post(called.scheduler.box, called.scheduler.enter, entries, True)
     for one in begun:
         if not one.entries:
             one.end()
 
     def withdraw() -> None:
-        called.scheduler.cancel_together(entries)
-        for entry in entries:
-            called.scheduler.abandon(entry)
+        if entries:
+            ask(called.scheduler.box, give_up_calls, entries)
 
     return withdraw
+
+
+def give_up_calls(entries: Sequence[Entry]) -> None:
+    """Withdraw requests that wait and abandon those that run, of which nobody hears any more; a step."""
+    for entry in entries:
+        entry.then = None
+        entry.node.fail(entry, withdrawn)
 
 
 def passed_on(error: BaseException) -> Exception:

@@ -13,13 +13,13 @@ from headrace._backend import ProgressFactory, no_progress
 from headrace._build.builder import Builder, ComposedNode
 from headrace._build.callees import NodeCall, NotCallable
 from headrace._build.wrappers import Guarded
-from headrace._engine.blueprint import Blueprint, Change, NodeBlueprint
-from headrace._graph.route import Links
+from headrace._running.blueprint import Blueprint, Change, NodeBlueprint
+from headrace._running.route import Links
 from headrace._pipeline import Pipeline, without_inner_frames
 from headrace._pipeline_config import PipelineConfig
 from headrace._plan.word import word_of
 from headrace._portable import error_text
-from headrace._scheduling.instance import Limits
+from headrace._running.instance import Limits
 from headrace.errors import ConfigError, HeadraceError, PluginError, SetupError
 from headrace.policies import BatchPolicy, BestFit, Cut, InstanceView, Queue
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from headrace._build.builder import Schedule
     from headrace._options import Options
     from headrace._plan.element import NodePlan, PipelinePlan
-    from headrace._scheduling.scheduler import Scheduler
+    from headrace._running.node import Node
 
 
 def pipe(
@@ -203,7 +203,7 @@ class _Aside(Builder):
         super().__init__(plan, service.commons)
         self._name = name
         self._service = service
-        self._unused: Scheduler | None = None
+        self._unused: Node | None = None
         known, own = service.commons.registered, service.nodes[name].registers
         self.registered = {key: one for key, one in known.items() if key not in own}
 

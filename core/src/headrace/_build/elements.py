@@ -15,7 +15,7 @@ from headrace._build.measuring import Measuring
 from headrace._build.parts import BuildSite, CloseStack, PipelineState
 from headrace._build.wrappers import BatchEnd, Guarded, InThread
 from headrace._config.sections import NodeKeys
-from headrace._engine.blueprint import LOOK_S
+from headrace._running.blueprint import LOOK_S
 from headrace._plan.declared import Ranged, inside, of_children, states_range
 from headrace._plan.element import (
     Element,
@@ -27,16 +27,16 @@ from headrace._plan.element import (
 )
 from headrace._plan.word import Word, give_threads, way_through, word_of
 from headrace._portable import error_text
-from headrace._scheduling.batch import deadline_here, entered_here
-from headrace._scheduling.own_thread import OwnThread
-from headrace._scheduling.pending import Keeping
+from headrace._running.batch import deadline_here, entered_here
+from headrace._running.threads import OwnThread
+from headrace._running.pending import Keeping
 from headrace._shared import Shared
 from headrace.errors import SetupError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from headrace._scheduling.scheduler import Scheduler
+    from headrace._running.node import Node
 
 _SAME_ASKING = 50
 """How many backends of one name may stand inside each other by what their ``init`` asks for."""
@@ -94,7 +94,7 @@ class ElementBuilder:
     build: Build
     node: NodePlan | None
     parts: CloseStack
-    put_queue: Callable[[list[Backend]], Scheduler] | None = None
+    put_queue: Callable[[list[Backend]], Node] | None = None
     instance_parts: list[CloseStack] = field(default_factory=list)
     by_element: dict[Element, Backend] = field(default_factory=dict)
     followed_by: dict[Element, type[Backend]] = field(default_factory=dict)

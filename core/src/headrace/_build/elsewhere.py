@@ -31,8 +31,8 @@ from headrace._portable import error_text
 from headrace._registry.backends import FunctionBackend, as_backend, of_function, source_of
 from headrace._registry.discovery import discover
 from headrace._registry.imports import run_imports
-from headrace._scheduling.parts import SentParts, elsewhere
-from headrace._scheduling.probes import Probes
+from headrace._running.parts import SentParts, elsewhere
+from headrace._running.probes import Probes
 from headrace.errors import SetupError
 from headrace.keys import Request
 

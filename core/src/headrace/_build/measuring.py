@@ -8,8 +8,8 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from headrace._plan.element import Element, NodePlan, takes_dependency
-from headrace._scheduling.instance import SAMPLE_BELOW_S, SAMPLED, Timings
-from headrace._scheduling.probes import GuardedProbe, Probes
+from headrace._running.instance import SAMPLE_BELOW_S, SAMPLED, Timings
+from headrace._running.probes import GuardedProbe, Probes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from headrace._checked import Outcomes
     from headrace._plan.element import Element
-    from headrace._scheduling.own_thread import OwnThread
+    from headrace._running.threads import OwnThread
     from headrace.keys import Request
 
     Forward = Callable[..., Outcomes]

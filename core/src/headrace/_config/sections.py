@@ -20,7 +20,7 @@ from headrace._config.document import Document, Table, Written
 from headrace._config.problems import Problems, key_place
 from headrace._options import Options, keys_of
 from headrace._portable import nearest
-from headrace._scheduling.queue import QueueFull
+from headrace._running.queue import QueueFull
 
 _Name = Annotated[str, Field(min_length=1)]
 

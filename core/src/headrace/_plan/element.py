@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from headrace._config.document import Written
     from headrace._expression.tree import Args, Call
-    from headrace._graph.route import Links
+    from headrace._running.route import Links
     from headrace._options import Options
     from headrace._registry.registry import Files, Offer
     from headrace.errors import Problem

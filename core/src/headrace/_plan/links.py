@@ -16,7 +16,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any
 
 from headrace._config.sections import LINK_KEYS, LinkKeys, Sections
-from headrace._graph.route import KEPT, Each, Links, Pairs, closure, reached
+from headrace._running.route import KEPT, Each, Links, Pairs, closure, reached
 from headrace._plan.declared import OPTIONAL, RequiredKeys
 from headrace._plan.element import Element, NodePlan, doors, elements_run, nodes_named, place_of
 from headrace._plan.parameters import check_keys, written_key

@@ -18,7 +18,7 @@ from headrace._plan.planning import Planning, plain_value
 from headrace._portable import error_text, nearest
 from headrace._registry.discovery import KNOWN_POLICIES, KNOWN_PROBES, how_to_install
 from headrace._registry.registry import Offer, registry
-from headrace._scheduling.probes import PROBE_METHODS
+from headrace._running.probes import PROBE_METHODS
 from headrace.errors import ConfigError
 from headrace.policies import BatchPolicy, DispatchPolicy
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from headrace._backend import Backend
-    from headrace._graph.route import Links, Pairs
+    from headrace._running.route import Links, Pairs
     from headrace._plan.element import Element, NodePlan, PipelinePlan
 
 

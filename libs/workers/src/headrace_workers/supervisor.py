@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from headrace.errors import InstanceLostError, SetupError
-from headrace.isolation import error_text, run_on_helper
+from headrace.isolation import error_text, run_in_pool
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -192,7 +192,7 @@ class Supervisor:
 
     def begin(self) -> None:
         """Start the first process."""
-        run_on_helper(self._thread.start)
+        run_in_pool(self._thread.start)
 
     def start(self, cancelled: Callable[[], bool]) -> Child:
         """Start the first process unless `begin` has, and wait until X is built there.

@@ -1,1 +1,0 @@
-"""Several nodes as one pipeline: how the nodes are linked, and how a request goes through them."""

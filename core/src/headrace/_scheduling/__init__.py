@@ -1,1 +1,0 @@
-"""Gathering requests into batches and handing the batches out to instances."""
