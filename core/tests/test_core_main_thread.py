@@ -259,7 +259,7 @@ def test_what_is_raised_while_a_request_of_a_coroutine_is_let_in_is_raised_there
         raise MemoryError("none left")
 
     with headrace.pipe({"backend": "Told"}) as pipe:
-        monkeypatch.setattr("headrace._engine.entrance.start", fails)
+        monkeypatch.setattr("headrace._running.entrance.begin_all", fails)
         with pytest.raises(MemoryError, match="none left"):
             asyncio.run(pipe.call_async({"data": 1}))
         monkeypatch.undo()

@@ -25,7 +25,7 @@ DIAMOND = {
 @pytest.fixture(autouse=True)
 def slow(monkeypatch):
     """Let every branch count as slow."""
-    monkeypatch.setattr("headrace._graph.caller.CHEAP_S", 0.0)
+    monkeypatch.setattr("headrace._running.graph.CHEAP_S", 0.0)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any, Protocol
 
-from headrace._running import box, threads
+from headrace._running import box, deadlocks, threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -113,6 +113,7 @@ def _skip_destructors() -> None:
 def _in_child() -> None:
     threads.after_fork()
     box.after_fork()
+    deadlocks.after_fork()
     for closable in _still_open():
         closable.after_fork()
     _open.clear()

@@ -94,7 +94,7 @@ def _node(
         for one in (node.batch_policy, node.dispatch_policy)
     )
     other = dispatch if dispatch.cls is not batch.cls else None
-    return NodeBlueprint(plan.links[node.name], build, batch, other, limits_of(node))
+    return NodeBlueprint(plan.links[node.name], build, batch, other, limits_of(node, plan.keys.deadlock_after_s))
 
 
 def _front(plan: PipelinePlan, builder: Builder, *, walks: bool) -> NodeBlueprint | None:
@@ -123,7 +123,7 @@ class _OneByOne(BatchPolicy):
         return Cut(1)
 
 
-def limits_of(node: NodePlan) -> Limits:
+def limits_of(node: NodePlan, deadlock_after_s: float) -> Limits:
     """Return the queue keys of a node, over which the args of its batch policy win."""
     keys, stated = node.keys, node.batch_policy.options
     return Limits(
@@ -133,6 +133,7 @@ def limits_of(node: NodePlan) -> Limits:
         batching_timeout_ms=getattr(stated, "batching_timeout", keys.batching_timeout),
         batch_sizes=getattr(stated, "batch_sizes", keys.batch_sizes) or (),
         pad=getattr(stated, "pad", keys.pad),
+        deadlock_after_s=deadlock_after_s,
         shortcut=_may_skip(node.batch_policy.cls, node.dispatch_policy.cls),
     )
 

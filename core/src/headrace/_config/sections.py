@@ -88,6 +88,13 @@ class GlobalKeys(Options):
         (),
         description="Probes of plugins, which hear of every batch and request: Name or Name(a=1).",
     )
+    deadlock_after_s: float = Field(
+        5.0,
+        ge=0,
+        le=1e9,
+        description="How long a request waits until circles of calls that wait for each other are looked for, "
+        "seconds; 0 for never.",
+    )
     timings: bool = Field(
         False, description="Whether stats() has mean and p99 of every element of an expression."
     )

@@ -1,0 +1,181 @@
+"""Threads that wait for each other in a circle: they are found off the path of requests, and one of them is freed.
+
+A call that would wait for an instance which its own thread holds is refused where it enters. A longer circle, over several threads,
+nodes and pipelines, is looked for only once a request has waited long: a thread of the pool reads who waits for whom, twice, a second
+apart, without stopping anybody. A circle that is the same in both, with no instance having begun another batch in between, stays for
+ever: the newest request that waits in it fails. What is read need not fit together at any one moment, so one look proves nothing.
+
+It sees callers, futures and streams that a thread waits for, and backends with a thread of their own. It does not see threads that wait
+for something else: a lock, `concurrent.futures.wait`, an event loop that runs in a backend.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headrace._running import threads
+from headrace._running.box import post
+from headrace._running.entry import NEW, OUTSIDE, QUEUED, RUNNING
+from headrace._running.threads import Threads, took_token
+from headrace.errors import ContractError
+
+if TYPE_CHECKING:
+    from headrace._running.entry import Entry
+    from headrace._running.instance import Instance
+
+APART_S = 1.0
+"""How long after the first look the second one is."""
+
+engines: weakref.WeakSet[Any] = weakref.WeakSet()
+"""All pipelines of the process."""
+
+
+class Wait(NamedTuple):
+    """One step of a circle: a thread waits for an entry, for which an instance is needed that the next one holds.
+
+    Attributes:
+        thread: The thread.
+        entry: For what it waits; None where it waits for a call in a backend's own thread.
+        holds: The instance that the next thread of the circle holds; None for such a call.
+        runs: How many batches all instances of that node have begun.
+    """
+
+    thread: int
+    entry: Entry | None
+    holds: Instance | None
+    runs: tuple[int, ...]
+
+
+class _Look:
+    """Who waits for whom, as read now."""
+
+    def __init__(self) -> None:
+        self.entries: dict[int, list[Entry]] = defaultdict(list)
+        self.calls = {call.caller: ident for ident, call in threads.calls_run.copy().items()}
+        self.running: dict[Entry, Instance] = {}
+        for engine in [*engines]:
+            for node in engine.nodes:
+                waiting = [*node.queue.snapshot(), *node.outside.copy()]
+                for instance in [*node.every]:
+                    for entry in [*(instance.entries or ())]:
+                        self.running[entry] = instance
+                        waiting.append(entry)
+                for entry in waiting:
+                    self._note(entry, [entry])
+            if engine.graph is not None:
+                for request in engine.graph.open.copy():
+                    if request.entry.awaited:
+                        self._note(request.entry, [*request.open])
+        self.stuck = {*self.entries, *self.calls}
+        while going := {one for one in self.stuck if not self._is_stuck(one)}:
+            self.stuck -= going
+
+    def _note(self, entry: Entry, waits_for: list[Entry]) -> None:
+        waiter = entry.waiter
+        if waiter is not None and waiter.asleep:  # else its thread runs something meanwhile
+            self.entries[waiter.ident] += waits_for
+        elif entry.awaited:
+            self.entries[entry.awaited] += waits_for
+
+    def _is_stuck(self, thread: int) -> bool:
+        if thread in self.calls:
+            return self.calls[thread] in self.stuck
+        return any(self._stops(entry) for entry in self.entries[thread])
+
+    def _stops(self, entry: Entry) -> bool:
+        """Tell whether an entry cannot go on while all threads that are taken for stuck stay so."""
+        if entry.state == RUNNING:
+            instance = self.running.get(entry)
+            return instance is not None and instance.ident in self.stuck
+        if entry.state not in (NEW, QUEUED, OUTSIDE) or entry.node is None or entry.node.free:
+            return False
+        living = [one for one in entry.node.instances if one.living]
+        return bool(living) and all(one.ident in self.stuck for one in living)
+
+    def circle(self) -> list[Wait]:
+        """Return one circle of threads that wait for each other; empty for none."""
+        way: dict[int, Wait] = {}
+        thread = next(iter(self.stuck), None)
+        while thread is not None and thread not in way:
+            if thread in self.calls:
+                way[thread] = Wait(thread, None, None, ())
+                thread = self.calls[thread]
+                continue
+            entry = next((one for one in self.entries[thread] if self._stops(one)), None)
+            if entry is None:
+                return []
+            instances = [one for one in entry.node.instances if one.living]
+            holds = self.running.get(entry) or next(iter(instances), None)
+            if holds is None:
+                return []
+            way[thread] = Wait(thread, entry, holds, tuple([one.batches for one in instances]))
+            thread = holds.ident
+        if thread is None:
+            return []
+        steps = list(way.values())
+        return steps[list(way).index(thread) :]
+
+
+class Search:
+    """Looks for circles as long as there seems to be one."""
+
+    def __init__(self) -> None:
+        self._idle = [None]
+        self._before: list[Wait] = []
+
+    def begin(self, given: Threads) -> None:
+        """Look now, unless that is done already."""
+        if self._idle and took_token(self._idle):
+            self._before = []
+            given.pool.run(self._look, given)
+
+    def _look(self, given: Threads) -> None:
+        try:
+            circle = _Look().circle()
+        except RuntimeError:  # what it read was changed meanwhile: something goes on
+            circle = []
+        waits = [one for one in circle if one.entry is not None and one.entry.state in (QUEUED, OUTSIDE)]
+        same = bool(waits) and {*circle} == {*self._before}
+        self._before = [] if same else circle
+        if same:
+            newest: Any = max(waits, key=lambda one: one.entry.arrival).entry  # type: ignore[union-attr]
+            post(newest.node.box, _free, newest, _error(circle, newest))
+        if circle:
+            given.timer.call_at(given.clock() + APART_S, lambda: given.pool.run(self._look, given))
+        else:
+            self._idle.append(None)
+
+
+search = Search()
+
+
+def after_fork() -> None:
+    """Begin anew in a child process."""
+    engines.clear()
+    search.__init__()  # type: ignore[misc]
+
+
+def _free(entry: Entry, error: ContractError) -> None:
+    if entry.state in (QUEUED, OUTSIDE):
+        entry.node.fail(entry, lambda *_, **__: error)
+
+
+def _error(circle: list[Wait], newest: Entry) -> ContractError:
+    """Make the error of the request that is failed so that the others go on."""
+    what = "calls wait for each other in a circle: " + ", ".join(_steps(circle))
+    hint = "Give a node of the circle more instances, or compose the backends in one expression."
+    return ContractError(what, node=newest.node.name, hint=hint)
+
+
+def _steps(circle: list[Wait]) -> Iterator[str]:
+    """Say of each instance of a circle for which node the backend in it waits."""
+    named = [one for one in circle if one.entry is not None and one.holds is not None]
+    for before, one in zip([named[-1], *named], named, strict=False):
+        holder, entry = before.holds, one.entry
+        node = before.entry.node.name  # type: ignore[union-attr]
+        about = f"{holder.backend._label()} (node {node!r}, instance {holder.index})"  # type: ignore[union-attr]
+        yield f"{about} waits for node {entry.node.name!r}"  # type: ignore[union-attr]
+
