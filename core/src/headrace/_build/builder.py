@@ -14,11 +14,11 @@ from headrace._build.measuring import element_statistics
 from headrace._build.parts import BuildSite, CloseStack, PipelineState
 from headrace._build.wrappers import BatchEnd, InThread
 from headrace._config.problems import with_room
-from headrace._running.blueprint import BuiltNode
 from headrace._plan.declared import narrowed, no_batch
 from headrace._plan.element import Element, NodePlan, PipelinePlan, registered_in
 from headrace._plan.publish import described_trees
 from headrace._plan.word import required_keys
+from headrace._running.blueprint import BuiltNode
 from headrace._running.instance import Instance
 from headrace.errors import SetupError
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from headrace._backend import Backend
     from headrace._config.sections import NodeKeys
-    from headrace._running.probes import Probes
     from headrace._running.node import Node
+    from headrace._running.probes import Probes
 
     Schedule: TypeAlias = Callable[[Sequence[Instance]], Node]
     """Puts the queue of a node before its instances."""

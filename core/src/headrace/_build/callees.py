@@ -9,22 +9,23 @@ from typing import TYPE_CHECKING, Any
 from headrace._backend import Backend
 from headrace._build.wrappers import Around, WithBatchEnd, Wrapper
 from headrace._checked import Answers, Filler, Outcomes, filler, weight_of
-from headrace._running.elements import Elements
 from headrace._plan.word import Word
 from headrace._portable import caused, none_if_all_ok
 from headrace._running.batch import entry_here, repeated
 from headrace._running.box import ask, post
-from headrace._running.entry import NEW, WAITING, Entry, Ticket
+from headrace._running.elements import Elements
+from headrace._running.entry import NEW, Entry
 from headrace._running.refusals import withdrawn
+from headrace._running.room import Ticket
 from headrace._running.runners import wait_for
 from headrace.errors import BatchRangeError, ClosedError, ContractError, NoResultError
 from headrace.keys import Request
 
 if TYPE_CHECKING:
     from headrace._build.wrappers import Forward
-    from headrace._running.route import Each
-    from headrace._running.pending import Keeping
     from headrace._running.node import Node
+    from headrace._running.pending import Keeping
+    from headrace._running.route import Each
 
     Then = Callable[[Request, BaseException | None], object]
 

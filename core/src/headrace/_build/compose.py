@@ -13,13 +13,13 @@ from headrace._backend import ProgressFactory, no_progress
 from headrace._build.builder import Builder, ComposedNode
 from headrace._build.callees import NodeCall, NotCallable
 from headrace._build.wrappers import Guarded
-from headrace._running.blueprint import Blueprint, Change, NodeBlueprint
-from headrace._running.route import Links
 from headrace._pipeline import Pipeline, without_inner_frames
 from headrace._pipeline_config import PipelineConfig
 from headrace._plan.word import word_of
 from headrace._portable import error_text
+from headrace._running.blueprint import Blueprint, Change, NodeBlueprint
 from headrace._running.instance import Limits
+from headrace._running.route import Links
 from headrace.errors import ConfigError, HeadraceError, PluginError, SetupError
 from headrace.policies import BatchPolicy, BestFit, Cut, InstanceView, Queue
 
@@ -94,7 +94,9 @@ def _node(
         for one in (node.batch_policy, node.dispatch_policy)
     )
     other = dispatch if dispatch.cls is not batch.cls else None
-    return NodeBlueprint(plan.links[node.name], build, batch, other, limits_of(node, plan.keys.deadlock_after_s))
+    return NodeBlueprint(
+        plan.links[node.name], build, batch, other, limits_of(node, plan.keys.deadlock_after_s)
+    )
 
 
 def _front(plan: PipelinePlan, builder: Builder, *, walks: bool) -> NodeBlueprint | None:

@@ -15,7 +15,6 @@ from headrace._build.measuring import Measuring
 from headrace._build.parts import BuildSite, CloseStack, PipelineState
 from headrace._build.wrappers import BatchEnd, Guarded, InThread
 from headrace._config.sections import NodeKeys
-from headrace._running.blueprint import LOOK_S
 from headrace._plan.declared import Ranged, inside, of_children, states_range
 from headrace._plan.element import (
     Element,
@@ -28,8 +27,9 @@ from headrace._plan.element import (
 from headrace._plan.word import Word, give_threads, way_through, word_of
 from headrace._portable import error_text
 from headrace._running.batch import deadline_here, entered_here
-from headrace._running.threads import OwnThread
+from headrace._running.blueprint import LOOK_S
 from headrace._running.pending import Keeping
+from headrace._running.threads import OwnThread
 from headrace._shared import Shared
 from headrace.errors import SetupError
 

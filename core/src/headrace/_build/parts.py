@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from headrace._backend import Backend
 from headrace._build.wrappers import BatchEnd
 from headrace._checked import Liveness
-from headrace._running.threads import OwnThread
 from headrace._running.probes import Probes
+from headrace._running.threads import OwnThread
 from headrace._shared import Shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace._running.blueprint import DagDispatcher
     from headrace._plan.element import Element
+    from headrace._running.blueprint import DagDispatcher
     from headrace._running.instance import Timings
 
     ElementTimes: TypeAlias = dict[tuple[str, int, str], Timings]

@@ -58,7 +58,7 @@ class _Look:
         self.running: dict[Entry, Instance] = {}
         for engine in [*engines]:
             for node in engine.nodes:
-                waiting = [*node.queue.snapshot(), *node.outside.copy()]
+                waiting = [*node.queue.snapshot(), *node.room.outside.copy()]
                 for instance in [*node.every]:
                     for entry in [*(instance.entries or ())]:
                         self.running[entry] = instance
@@ -137,7 +137,9 @@ class Search:
             circle = _Look().circle()
         except RuntimeError:  # what it read was changed meanwhile: something goes on
             circle = []
-        waits = [one for one in circle if one.entry is not None and one.entry.state in (QUEUED, OUTSIDE)]
+        waits = [
+            one for one in circle if one.entry is not None and one.entry.state in (QUEUED, OUTSIDE)
+        ]
         same = bool(waits) and {*circle} == {*self._before}
         self._before = [] if same else circle
         if same:
@@ -150,6 +152,32 @@ class Search:
 
 
 search = Search()
+
+
+def watch(node: Any) -> None:
+    """Look in a while whether a request still waits at a node where one waits now; in a step."""
+    after_s = node.limits.deadlock_after_s
+    if after_s <= 0:
+        return
+    node.watched = True
+    there = weakref.ref(node)  # the timer keeps no pipeline alive
+
+    def look() -> None:
+        found = there()
+        if found is not None:
+            post(found.box, _look_at, found)
+
+    node.box.threads.timer.call_at(node.clock() + after_s, look)
+
+
+def _look_at(node: Any) -> None:
+    node.watched = False
+    outside = node.room.outside
+    waiting = [next(iter(outside)).arrival] if outside else []
+    waiting += [node.queue.oldest()] if node.queue.count else []
+    if waiting and node.clock() - min(waiting) >= node.limits.deadlock_after_s:
+        node.box.later(search.begin, node.box.threads)
+    node.touch()
 
 
 def after_fork() -> None:
@@ -178,4 +206,3 @@ def _steps(circle: list[Wait]) -> Iterator[str]:
         node = before.entry.node.name  # type: ignore[union-attr]
         about = f"{holder.backend._label()} (node {node!r}, instance {holder.index})"  # type: ignore[union-attr]
         yield f"{about} waits for node {entry.node.name!r}"  # type: ignore[union-attr]
-

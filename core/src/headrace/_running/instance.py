@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from headrace._backend import Backend
     from headrace._checked import Outcomes
     from headrace._running.entry import Entry
-    from headrace._running.threads import OwnThread
+    from headrace._running.threads import OwnThread, Signal
 
 
 _STEP = 1.1
