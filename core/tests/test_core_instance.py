@@ -634,14 +634,14 @@ def test_where_nobody_registers_nothing_is_put_around():
         "x": {"backend": "Identity"},
     }
     with headrace.pipe(config) as pipe:
-        (main,) = pipe._engine._nodes["main"].scheduler.instances
+        (main,) = pipe._engine.built["main"].scheduler.instances
         assert type(main.backend).__name__ == "Sequential"
         gives, background, forward = (step.child for step in main.backend._steps[1:])
         assert "forward" not in vars(gives)
         assert "forward" not in vars(background)
         door = forward.forward.__self__
         assert type(door) is NodeCall
-        assert door.scheduler is pipe._engine._nodes["x"].scheduler
+        assert door.scheduler is pipe._engine.built["x"].scheduler
 
 
 # An instance that is lost.

@@ -639,7 +639,7 @@ def test_a_second_door_shares_the_queue_and_the_instances_of_the_other_node():
     with headrace.pipe(source) as pipe:
         assert pipe({"data": 0, "node_name": "door"})["result"] == "X"
         assert pipe({"data": 0, "node_name": "x"})["result"] == "X"
-        assert pipe._engine._nodes["door"].scheduler is pipe._engine._nodes["x"].scheduler
+        assert pipe._engine.built["door"].scheduler is pipe._engine.built["x"].scheduler
     assert made.count("X") == 1
     node = headrace.explain(source)["nodes"]["door"]
     assert (node["expression"], node["range"]) == ("Forward[node.x]", [1, 4])

@@ -17,7 +17,7 @@ def pipe(shortcut):
 
 
 def instances_of(pipe):
-    return pipe._engine._all[0].instances
+    return pipe._engine.nodes[0].instances
 
 
 def set_away(instance, away):

@@ -142,8 +142,8 @@ def run_out(pipe, *keys):
     for job in list(pipe._reloader._jobs.values()):
         if tuple(job.changes) == keys:
             job.until = 0
-            job._watchers.wake()
-    for retirement in pipe._engine._retirements:
+            job.watchers.wake()
+    for retirement in pipe._engine.retirements:
         retirement.signal.wake()
 
 

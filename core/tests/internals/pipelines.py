@@ -8,12 +8,12 @@ from headrace._running.threads import run_in_pool
 
 def schedulers(pipe):
     """Return the nodes of a pipeline that have a queue; a front comes last."""
-    return pipe._engine._all
+    return pipe._engine.nodes
 
 
 def scheduler_of(pipe, name="main"):
     """Give the queue and the instances of one node."""
-    return pipe._engine._nodes[name].scheduler
+    return pipe._engine.built[name].scheduler
 
 
 def instances_of(pipe, name="main"):

@@ -1,0 +1,148 @@
+"""Closing a pipeline: newcomers are refused, the others end, and all that was built is closed, whatever hangs."""
+
+from __future__ import annotations
+
+import sys
+import time
+from functools import partial
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from headrace._running.box import ask, is_inside
+from headrace._running.teardown import Pass, Watchers
+from headrace._running.threads import took_token
+from headrace.errors import ClosedError
+
+if TYPE_CHECKING:
+    from headrace._running.teardown import Closing
+
+_GRACE_S = 0.8
+"""How long processes that hang in their ``close`` are left behind, before they are ended."""
+
+
+class Closer:
+    """Closes one pipeline.
+
+    Attributes:
+        error: The error of newcomers; None while the pipeline is open.
+        is_over: Whether everything is closed.
+    """
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+        self._box = engine.box
+        self._watchers = Watchers()
+        self._passes: list[Pass] = []
+        self.error: ClosedError | None = None
+        self.is_over = False
+        self._unfinished = [None]
+
+    def close(self, *, drain: bool, timeout: float) -> None:
+        """Close the pipeline; see ``Pipeline.close``."""
+        # In the child of a fork, and once the interpreter ends, no thread is left that could close anything.
+        if self._engine.forked or sys.is_finalizing():
+            return
+        if self.error is None:
+            self.error = ClosedError()
+            self._engine.entrance.shut(self.error)
+        self._engine.on_close()
+        until = time.monotonic() + timeout
+        ask(self._box, self._refuse, self.error, drain)
+        try:
+            self._box.threads.pool.run(self._finish, until)
+        except RuntimeError:  # no more threads, or the interpreter ends
+            self._finish(until)
+        if not is_inside() and not self._engine.needs_this_thread():
+            self._watchers.wait(lambda: self.is_over, max(until, time.monotonic() + 0.2) + 0.4)
+
+    def _refuse(self, error: ClosedError, drain: bool) -> None:
+        self._box.closes = True
+        if self._engine.graph is not None:
+            self._engine.graph.closing = True
+        for node in reversed(self._engine.nodes):
+            node.refuse(error, drain=drain)
+        if not drain and self._engine.graph is not None:
+            for one in list(self._engine.graph.open):
+                if all(entry.state != "running" for entry in one.open):
+                    one.end(error._passing(passes=False))
+
+    def _is_quiet(self) -> bool:
+        """Tell whether no request waits, runs or is PENDING, between nodes either; in a step."""
+        if self._engine.graph is not None and (
+            self._engine.graph.open or self._engine.graph.walking
+        ):
+            return False
+        return self._box.is_told and all(node.quiet for node in self._engine.nodes)
+
+    def look_if_quiet(self) -> None:
+        """Wake who waits for the last request, if that has ended; in a step."""
+        if self.error is not None and self._is_quiet():
+            self._watchers.wake()
+
+    def _finish(self, until: float) -> None:
+        """Wait for the requests that are open, fail those that are left, and close all that was built."""
+        self._engine.blueprint.store._end_waits()
+        quiet = self._watchers.wait(lambda: ask(self._box, self._is_quiet) or self.is_over, until)
+        if self.is_over:
+            return
+        if not quiet:
+            ask(self._box, self._fail_open)
+        if not took_token(self._unfinished):  # another thread closes all
+            return
+        closing = Pass(self._steps(until), self._box.threads.pool)
+        self._passes.append(closing)
+        closing.start(until)
+        self.is_over = True
+        self._watchers.wake()
+        if closing.hangs or self._engine.busy():
+            self._box.threads.timer.call_at(time.monotonic() + _GRACE_S, self._end_processes)
+        if any(node.busy() for node in self._engine.nodes):  # closed once its batch ends
+            self._watchers.wait(lambda: ask(self._box, self._is_quiet))
+            Pass(self._idle(), self._box.threads.pool).start(inf)
+
+    def _fail_open(self) -> None:
+        text = "the pipeline was closed before the request was done"
+        for node in self._engine.nodes:
+            node.fail_open(ClosedError(text))
+        if self._engine.graph is not None:
+            for one in list(self._engine.graph.open):
+                one.end(ClosedError(text), frees=True)
+
+    def hangs(self) -> bool:
+        """Tell whether something was left behind that has not ended in its ``close``."""
+        return any(one.hangs and not one.over for one in self._passes)
+
+    def _end_processes(self) -> None:
+        """End the processes of instances that are not closed by now."""
+        presences = [one.liveness for node in self._engine.nodes for one in node.instances]
+        for end in [end for liveness in presences for end in liveness.killers]:
+            end()
+
+    def _steps(self, until: float) -> list[Closing]:
+        """Return the steps that close the pipeline: idle instances and nodes, retired instances, the probes."""
+        steps = self._idle()
+        for one in reversed(self._engine.retirements):
+            what = f"old instances of node {one.scheduler.name}"
+            steps.append((what, partial(one.close_ended, until=until)))
+        steps.append(("the pipeline", partial(setattr, self, "is_over", True)))
+        steps.append(("the probes", lambda: self._engine.probes.close()))
+        return steps
+
+    def _idle(self) -> list[Closing]:
+        """Return the steps that close the idle instances, and the nodes that have no others, in order."""
+        all_idle = True
+        found: list[Closing] = []
+        if self._engine.front is not None:
+            found.append(("the entrypoint", self._engine.front.parts.close))
+        for name, node in reversed(self._engine.built.items()):
+            own = node.scheduler.instances
+            for index in reversed(range(len(node.instances))):
+                if index < len(own) and own[index].busy:
+                    all_idle = False
+                else:
+                    found.append((f"instance {index} of node {name}", node.instances[index].close))
+            if all_idle:
+                found.append((f"node {name}", node.parts.close))
+        if all_idle:
+            found.append(("what the nodes share", self._engine.blueprint.store.close))
+        return found
