@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
     from headrace._config.document import Written
     from headrace._expression.tree import Args, Call
-    from headrace._running.route import Links
     from headrace._options import Options
     from headrace._registry.registry import Files, Offer
+    from headrace._running.route import Links
     from headrace.errors import Problem
 
 

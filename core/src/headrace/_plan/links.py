@@ -16,11 +16,11 @@ from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any
 
 from headrace._config.sections import LINK_KEYS, LinkKeys, Sections
-from headrace._running.route import KEPT, Each, Links, Pairs, closure, reached
 from headrace._plan.declared import OPTIONAL, RequiredKeys
 from headrace._plan.element import Element, NodePlan, doors, elements_run, nodes_named, place_of
 from headrace._plan.parameters import check_keys, written_key
 from headrace._plan.word import has_queue, keys_required_by, word_of
+from headrace._running.route import KEPT, Each, Links, Pairs, closure, reached
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

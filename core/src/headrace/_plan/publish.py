@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from headrace._backend import Backend
-    from headrace._running.route import Links, Pairs
     from headrace._plan.element import Element, NodePlan, PipelinePlan
+    from headrace._running.route import Links, Pairs
 
 
 def public_plan(plan: PipelinePlan) -> public.Plan:
