@@ -177,7 +177,8 @@ def _look_at(node: Any) -> None:
     waiting += [node.queue.oldest()] if node.queue.count else []
     if waiting and node.clock() - min(waiting) >= node.limits.deadlock_after_s:
         node.box.later(search.begin, node.box.threads)
-    node.touch()
+    if waiting:
+        watch(node)
 
 
 def after_fork() -> None:
