@@ -30,7 +30,13 @@ _ALONE = re.compile(rf"^{_TOLD}(?:\n+|$| )", re.DOTALL | re.MULTILINE)
 _LINES = re.compile(
     r"^(?:\$ \./dev wheels|\$ export PIP_FIND_LINKS=.*|COPY wheels /wheels)\n", re.MULTILINE
 )
-_SAYS = re.compile(r"package index yet|PIP_FIND_LINKS|--find-links /wheels")
+# An environment of a clone, which anybody makes once there is an index.
+_INSTALL = re.compile(
+    r"^\$ \./dev install((?: \w+)*)\n(?:\$ \. \.venv/bin/activate\n)?", re.MULTILINE
+)
+_SAYS = re.compile(
+    r"package index yet|PIP_FIND_LINKS|--find-links /wheels|^\$ \./dev install", re.MULTILINE
+)
 
 
 def project(folder: Path) -> str:
@@ -60,6 +66,12 @@ def documents() -> list[Path]:
     return sorted({path for path in found if "made" not in path.parts})
 
 
+def _installs(command: re.Match[str]) -> str:
+    extras = ",".join(command[1].split())
+    wanted = f'"headrace[{extras}]"' if extras else '"headrace[cli]" headrace-cv headrace-ort'
+    return f"$ python3 -m venv .venv\n$ . .venv/bin/activate\n$ pip install {wanted}\n"
+
+
 def on_index(text: str) -> str:
     """Return the text of a document as it reads once a package index has the distributions.
 
@@ -69,6 +81,7 @@ def on_index(text: str) -> str:
     found = _LINES.sub("", _ALONE.sub("", _FOLLOWS.sub("", text))).replace(
         " --find-links /wheels", ""
     )
+    found = _INSTALL.sub(_installs, found)
     left = _SAYS.search(found)
     if left is not None:
         line = found.count("\n", 0, left.start())

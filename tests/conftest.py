@@ -143,6 +143,19 @@ def pip_environ(wheels, tmp_path_factory) -> dict[str, str]:
     return {**os.environ, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": links}
 
 
+@pytest.fixture
+def checkout(tmp_path) -> Path:
+    """A copy of what ``./dev`` needs of the repository to build and to install it, and to read pictures."""
+    folder = tmp_path / "headrace"
+    left_out = shutil.ignore_patterns("tests", "made", "dist", "__pycache__", ".*")
+    for name in ("core", "cli", "testing", "libs", "plugins", "scripts", "requirements"):
+        shutil.copytree(ROOT / name, folder / name, ignore=left_out)
+    shutil.copytree(ROOT / "examples" / "ocr", folder / "examples" / "ocr", ignore=left_out)
+    for name in ("dev", "LICENSE", "README.md"):
+        shutil.copy(ROOT / name, folder / name)
+    return folder
+
+
 @pytest.fixture(scope="session")
 def first_backend(pip_environ, tmp_path_factory) -> Path:
     """A folder in which ``docs/first_backend.md`` was followed, from nothing but pictures.
@@ -235,7 +248,7 @@ def follow_page(
             parts.append(f"mkdir -p \"$(dirname '{file}')\"; cp '{blocks / str(number)}' '{file}'")
         else:
             parts += ["echo '== a command'", text]
-    left_out = ("PYTHONPATH", "VIRTUAL_ENV")
+    left_out = ("PYTHONPATH", "VIRTUAL_ENV", "HEADRACE_ENV", "PYTHON")
     environ = {
         **{name: value for name, value in pip_environ.items() if name not in left_out},
         "PATH": os.pathsep.join([str(path), os.environ["PATH"]]),
