@@ -1,6 +1,6 @@
 """Where Headrace is to be had: the address of the repository, and whether a package index has it. Both stand here alone.
 
-python scripts/address.py            write `[project.urls]` of each pyproject.toml; once `ON_INDEX` is true, take out of all
+python scripts/address.py            write `[project.urls]` of each pyproject.toml and what the README clones; once `ON_INDEX` is true, take out of all
                                      documents and templates what they say about wheels of a clone
 python scripts/address.py --check    exit 1 when something says otherwise
 """
@@ -17,10 +17,15 @@ from generated import write_or_check
 ADDRESS = "https://headrace.example"
 """The repository has no public address yet; the domain .example belongs to nobody."""
 
+CLONE = f"{ADDRESS}/headrace.git"
+"""What `git clone` takes."""
+
 ON_INDEX = False
 """Whether the distributions are on a package index."""
 
 _URLS = re.compile(r"(?<=^\[project\.urls\]\n)(?:\w+ = .*\n)+", re.MULTILINE)
+
+_CLONES = re.compile(r"(?<=^\$ git clone )\S+$", re.MULTILINE)
 
 # A sentence of its own says it: a paragraph, a line of comment, or one that follows another sentence. It ends where a line or
 # another sentence begins, for there are points in names of files, too.
@@ -48,6 +53,11 @@ def project(folder: Path) -> str:
     if count != 1:
         raise SystemExit(f"{folder}/pyproject.toml has no [project.urls], or two")
     return text
+
+
+def cloned(text: str) -> str:
+    """Return the text of a document that clones the repository from where it is."""
+    return _CLONES.sub(CLONE, text)
 
 
 def documents() -> list[Path]:
@@ -91,6 +101,8 @@ def on_index(text: str) -> str:
 
 if __name__ == "__main__":
     wrong = [write_or_check(one / "pyproject.toml", project(one)) for one in folders()]
+    readme = ROOT / "README.md"
+    wrong.append(write_or_check(readme, cloned(readme.read_text(encoding="utf-8"))))
     if ON_INDEX:
         texts = {page: page.read_text(encoding="utf-8") for page in documents()}
         new = {page: on_index(text) for page, text in texts.items()}

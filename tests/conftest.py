@@ -214,6 +214,17 @@ def ocr_made(tmp_path_factory) -> Path:
     return shared(tmp_path_factory, "ocr-made", make)
 
 
+@pytest.fixture
+def after_demo(ocr_made, tmp_path) -> Path:
+    """A folder with ``examples/ocr`` as ``./dev demo`` leaves it in a clone."""
+    folder = tmp_path / "headrace"
+    example = folder / "examples" / "ocr"
+    left_out = shutil.ignore_patterns("made", "__pycache__")
+    shutil.copytree(ROOT / "examples" / "ocr", example, ignore=left_out)
+    shutil.copytree(ocr_made, example / "made")
+    return folder
+
+
 def steps(page: Path) -> list[tuple[str, str]]:
     """Return each step of a page: ("", command), or (path, content) of a file to write.
 

@@ -132,5 +132,5 @@ def test_the_record_would_show_a_request_that_leaves(tmp_path, browse):
 
 def test_the_first_file_leads_to_the_first_page(site, browse):
     shown, _ = browse((site / "index.html").as_uri())
-    assert "Dynamic batching and multi-instance inference" in shown
-    assert 'src="_images/batching.svg"' in shown
+    assert "Dynamic batching and several instances of a model" in shown
+    assert shown.index('src="_images/live_page.webp"') < shown.index("<pre>")
