@@ -15,6 +15,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import certifi
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -196,6 +197,7 @@ def test_a_pipeline_calls_nobody_and_looks_up_no_name(model, tmp_path):
             tmp_path / "other",
             ORT_DISABLE_TELEMETRY="0",
             HTTPS_PROXY=f"http://127.0.0.1:{proxy.getsockname()[1]}",
+            SSL_CERT_FILE=certifi.where(),  # without certificates it would not try
         )
         chatty = started([], model, allowed)
         if tree(tmp_path / "other"):  # older builds of ONNX Runtime have no telemetry
