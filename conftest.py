@@ -80,6 +80,7 @@ SLOW = frozenset(
             "test_live_page",
             "test_view_page",
             "test_notebook",
+            "test_nothing_elsewhere",
             "test_operating_page",
             "test_packaging",
         ),
@@ -118,6 +119,11 @@ os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 # Each that loads numpy would start threads for products of large matrices, which no test computes: they spin for
 # a moment, which is half of the processor time that the import takes.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
+# Some tests import ONNX Runtime before headrace-ort, which sets this, too: without it each would leave a device id in
+# the home of whoever runs the tests, and look up its maker.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 
 COLLECTS: pytest.StashKey[FileLock] = pytest.StashKey()

@@ -172,7 +172,7 @@ SCANS = ("page", "text", "coffee", "rocket", "motorcycle_left", "clock_motion")
 
 def copy_models(folder: Path) -> None:
     """Copy rapidocr's models to ``folder``, with the characters it can read as a text file."""
-    import onnxruntime
+    from headrace_ort import make_session
 
     folder.mkdir(parents=True, exist_ok=True)
     for kind in ("det", "cls", "rec"):
@@ -181,7 +181,7 @@ def copy_models(folder: Path) -> None:
             raise SystemExit(f"The installed rapidocr has no *_{kind}_* model: rapidocr>=3.10.")
         shutil.copyfile(source, folder / f"{kind}.onnx")
         print(f"{folder}: {source.name} as {kind}.onnx")
-    session = onnxruntime.InferenceSession(folder / "rec.onnx", providers=["CPUExecutionProvider"])
+    session = make_session(folder / "rec.onnx")
     characters = session.get_modelmeta().custom_metadata_map["character"].split("\n")
     (folder / "charset.txt").write_bytes("".join(f"{c}\n" for c in characters).encode("utf-8"))
     print(f"{folder}: charset.txt, {len(characters):,} characters")
