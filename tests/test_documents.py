@@ -76,18 +76,10 @@ RUN_ELSEWHERE = {
     "./dev page": "test_dev",
     "./dev install": "test_dev",
     "./dev install serve": "test_start_page",
-    "./dev test browser": ".ci/run, after ./dev test",
     "./dev test": "it is what runs this test",
-    "./dev test --quick": "a part of it",
+    "./dev test all": "it is what .ci/run runs beside this test",
     "./dev env": "it is the first step of ./dev test",
-    "./dev wheels": "test_packaging",
-    'export PIP_FIND_LINKS="$PWD/dist"': "it is of the shell; the pages are followed with it",
-    "scripts/check": "it is what ./dev test runs",
-    "scripts/check gpu": "it needs a GPU",
     "./dev docs": "test_site, in ./dev test docs",
-    "./dev test docs": "it is what .ci/run runs beside this test",
-    "./dev test torch": "it is what .ci/run runs beside this test",
-    "./dev test ray": "it is what .ci/run runs beside this test",
     ". .venv/bin/activate": "it is of the shell",
     "headrace run examples/ocr/line.toml examples/ocr/made/lines": "test_example_ocr",
     "headrace run examples/ocr/line.toml examples/ocr/made/broken": "test_example_ocr",
@@ -374,7 +366,7 @@ def test_every_word_of_core_stands_in_the_documentation():
 
 
 def test_generated_cases_are_the_same_whatever_else_has_been_loaded(tmp_path, monkeypatch):
-    """As CONTRIBUTING says of `scripts/check`. Other cases would be drawn of the numbers of that module."""
+    """As CONTRIBUTING says of `./dev test`. Other cases would be drawn of the numbers of that module."""
 
     def cases():
         drawn = []

@@ -21,7 +21,10 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = {"python": [sys.executable], "headrace": [sys.executable, "-m", "headrace"]}
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="homes are named otherwise elsewhere")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(os.name != "posix", reason="homes are named otherwise elsewhere"),
+]
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:

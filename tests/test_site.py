@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -16,10 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
-pytestmark = pytest.mark.skipif(
-    os.environ.get("HEADRACE_TIER") != "docs",
-    reason="needs Sphinx and a browser: ./dev test docs runs it",
-)
+pytestmark = pytest.mark.docs
 
 
 @pytest.fixture(scope="module")
