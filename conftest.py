@@ -1,9 +1,10 @@
-"""How hypothesis generates, which tests are slow, what they leave, and what the collector passes by."""
+"""How hypothesis generates, which tests are quick, what they leave, and what the collector passes by."""
 
 from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -40,62 +41,10 @@ else:
 
     providers._get_local_constants = constants
 
-SLOW = frozenset(
-    (
-        # Deep or long inputs, many examples, many threads, all of the sources.
-        *("test_core_expression_fuzz", "test_core_graph_model", "test_core_graph_traversal"),
-        *("test_core_hostile_config", "test_core_memory", "test_core_scheduling_model"),
-        *("test_core_scheduling_stress", "test_import_cycles"),
-        # Processes and signals.
-        *(
-            "test_cli_commands",
-            "test_cli_run",
-            "test_core_any_moment",
-            "test_core_build_interrupts",
-        ),
-        *(
-            "test_core_exit",
-            "test_core_process_model",
-            "test_cv_contract",
-            "test_interpreter_exit",
-            *("test_host", "test_process", "test_process_conformance"),
-        ),
-        *("test_serve_clients", "test_serve_command", "test_serve_page", "test_serve_round_trip"),
-        *("test_serve_workers", "test_serve_faults", "test_serve_shared_changes"),
-        *("test_serve_operation", "test_serve_repository", "test_observe_report"),
-        *("test_observe_bench", "test_observe_examples", "test_observe_simulation"),
-        *("test_observe_trace", "test_observe_tune"),
-        *("test_ort_package", "test_torch_light", "test_trt_arrays", "test_trt_build"),
-        *("test_trt_cache", "test_trt_tools"),
-        # The conformance kit, for every backend.
-        *("test_conformance", "test_cv_conformance", "test_ort_conformance"),
-        *("test_testing_conformance", "test_testing_conformance_shelf", "test_trt_conformance"),
-        # Wheels, documents, examples, benchmarks.
-        *("test_benchmarks", "test_catalogue", "test_cli_schema", "test_documents"),
-        *("test_example_detect", "test_example_functions", "test_example_ocr"),
-        *("test_example_ocr_page", "test_example_serve", "test_first_backend"),
-        *("test_followed_pages", "test_operating_case", "test_operating_measuring"),
-        *(
-            "test_hosting",
-            "test_live_page",
-            "test_view_page",
-            "test_notebook",
-            "test_operating_page",
-            "test_packaging",
-        ),
-        *(
-            "test_compatibility",
-            "test_release",
-            "test_site",
-            "test_soak",
-            "test_start_page",
-            "test_streams_page",
-        ),
-        *("test_template", "test_template_kinds", "test_tensorrt_pages"),
-        *("test_third_party", "test_typing"),
-    )
-)
-"""Modules whose tests ``./dev test --quick`` leaves out, besides single tests marked ``slow``."""
+NOT_QUICK = frozenset(("browser", "docs", "gpu", "peers", "ray", "slow", "stress"))
+"""Marks of tests that ``./dev test`` leaves out: each of them is marked ``slow`` as well, so ``-m "not slow"`` is its tier."""
+
+MARKS_OF_MODULE = re.compile(r"^pytestmark = (?:\[\n.*?^\]|.*?$)", re.MULTILINE | re.DOTALL)
 
 
 # A shell lets what it starts in the background ignore Ctrl-C, and so would all that tests start: those that
@@ -118,6 +67,11 @@ os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 # Each that loads numpy would start threads for products of large matrices, which no test computes: they spin for
 # a moment, which is half of the processor time that the import takes.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
+# Some tests import ONNX Runtime before headrace-ort, which sets this, too: without it each would leave a device id in
+# the home of whoever runs the tests, and look up its maker.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 
 COLLECTS: pytest.StashKey[FileLock] = pytest.StashKey()
@@ -160,16 +114,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Import no slow module where slow tests are left out: each process would import it in vain."""
-    left_out = "not slow" in config.option.markexpr and collection_path.stem in SLOW
-    return True if left_out else None
+    """Import no module that is left out as a whole: each process would import it in vain."""
+    if config.option.markexpr != "not slow" or not collection_path.match("test_*.py"):
+        return None
+    found = MARKS_OF_MODULE.search(collection_path.read_text(encoding="utf-8"))
+    marks = re.findall(r"\bmark\.(\w+)", found[0]) if found else ()
+    return True if NOT_QUICK.intersection(marks) else None
 
 
 @pytest.hookimpl(tryfirst=True)  # the option -m chooses in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of slow modules."""
+    """Leave out of the quick tier what has one of the other marks."""
     for item in items:
-        if item.path.stem in SLOW:
+        if NOT_QUICK.intersection(mark.name for mark in item.iter_markers()):
             item.add_marker("slow")
 
 

@@ -6,6 +6,7 @@ per request, in which the device is idle; with several callers the next batch al
 
 from __future__ import annotations
 
+import os
 import statistics
 import tempfile
 from functools import partial
@@ -31,6 +32,7 @@ def _one(pipe: headrace.Pipeline, given: torch.Tensor, _: int) -> None:
 
 def run(bench: Bench) -> dict[str, Any]:
     """Measure, and print the ratios."""
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     import onnxruntime as ort
     from benchmarks.jpeg_sides import make_network
 

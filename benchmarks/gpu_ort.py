@@ -13,6 +13,7 @@ the GPU. Needs onnxruntime-gpu, cuda-bindings, onnx and a CUDA device.
 
 from __future__ import annotations
 
+import os
 import statistics
 import subprocess
 import tempfile
@@ -22,11 +23,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 from benchmarks.load import arguments, environment, save
 from onnx import TensorProto, helper, numpy_helper
 
 import headrace
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
+import onnxruntime as ort
 
 if TYPE_CHECKING:
     from collections.abc import Callable

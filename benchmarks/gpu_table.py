@@ -10,6 +10,7 @@ trtexec in place of as many runs, and three lie between. ``headrace, one caller`
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from contextlib import ExitStack
@@ -146,6 +147,7 @@ def _others(
 
 
 def _onnxruntime(bench: EngineBench, model: Path, make: object) -> Iterator[tuple[str, Any]]:
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
         import onnxruntime
         import torch  # the provider uses the CUDA libraries that torch loads

@@ -6,6 +6,7 @@ of OpenCV, and ONNX Runtime with one thread per call.
 
 from __future__ import annotations
 
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from queue import Empty, SimpleQueue
@@ -13,10 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import cv2
 import numpy as np
-import onnxruntime as ort
 from benchmarks.load import usable_cpus
 
 import headrace
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
+import onnxruntime as ort
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,6 +13,7 @@ or network has run, the same lines take several times as long, because they are 
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from types import BuiltinFunctionType
@@ -20,9 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 import cv2
 import numpy as np
-from onnxruntime.capi._pybind_state import InferenceSession
 
 import headrace
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
+from onnxruntime.capi._pybind_state import InferenceSession
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,6 +1,6 @@
 """Where Headrace is to be had: the address of the repository, and whether a package index has it. Both stand here alone.
 
-python scripts/address.py            write `[project.urls]` of each pyproject.toml; once `ON_INDEX` is true, take out of all
+python scripts/address.py            write `[project.urls]` of each pyproject.toml and what the README clones; once `ON_INDEX` is true, take out of all
                                      documents and templates what they say about wheels of a clone
 python scripts/address.py --check    exit 1 when something says otherwise
 """
@@ -17,10 +17,15 @@ from generated import write_or_check
 ADDRESS = "https://headrace.example"
 """The repository has no public address yet; the domain .example belongs to nobody."""
 
+CLONE = f"{ADDRESS}/headrace.git"
+"""What `git clone` takes."""
+
 ON_INDEX = False
 """Whether the distributions are on a package index."""
 
 _URLS = re.compile(r"(?<=^\[project\.urls\]\n)(?:\w+ = .*\n)+", re.MULTILINE)
+
+_CLONES = re.compile(r"(?<=^\$ git clone )\S+$", re.MULTILINE)
 
 # A sentence of its own says it: a paragraph, a line of comment, or one that follows another sentence. It ends where a line or
 # another sentence begins, for there are points in names of files, too.
@@ -30,7 +35,13 @@ _ALONE = re.compile(rf"^{_TOLD}(?:\n+|$| )", re.DOTALL | re.MULTILINE)
 _LINES = re.compile(
     r"^(?:\$ \./dev wheels|\$ export PIP_FIND_LINKS=.*|COPY wheels /wheels)\n", re.MULTILINE
 )
-_SAYS = re.compile(r"package index yet|PIP_FIND_LINKS|--find-links /wheels")
+# An environment of a clone, which anybody makes once there is an index.
+_INSTALL = re.compile(
+    r"^\$ \./dev install((?: \w+)*)\n(?:\$ \. \.venv/bin/activate\n)?", re.MULTILINE
+)
+_SAYS = re.compile(
+    r"package index yet|PIP_FIND_LINKS|--find-links /wheels|^\$ \./dev install", re.MULTILINE
+)
 
 
 def project(folder: Path) -> str:
@@ -42,6 +53,11 @@ def project(folder: Path) -> str:
     if count != 1:
         raise SystemExit(f"{folder}/pyproject.toml has no [project.urls], or two")
     return text
+
+
+def cloned(text: str) -> str:
+    """Return the text of a document that clones the repository from where it is."""
+    return _CLONES.sub(CLONE, text)
 
 
 def documents() -> list[Path]:
@@ -60,6 +76,12 @@ def documents() -> list[Path]:
     return sorted({path for path in found if "made" not in path.parts})
 
 
+def _installs(command: re.Match[str]) -> str:
+    extras = ",".join(command[1].split())
+    wanted = f'"headrace[{extras}]"' if extras else '"headrace[cli]" headrace-cv headrace-ort'
+    return f"$ python3 -m venv .venv\n$ . .venv/bin/activate\n$ pip install {wanted}\n"
+
+
 def on_index(text: str) -> str:
     """Return the text of a document as it reads once a package index has the distributions.
 
@@ -69,6 +91,7 @@ def on_index(text: str) -> str:
     found = _LINES.sub("", _ALONE.sub("", _FOLLOWS.sub("", text))).replace(
         " --find-links /wheels", ""
     )
+    found = _INSTALL.sub(_installs, found)
     left = _SAYS.search(found)
     if left is not None:
         line = found.count("\n", 0, left.start())
@@ -78,6 +101,8 @@ def on_index(text: str) -> str:
 
 if __name__ == "__main__":
     wrong = [write_or_check(one / "pyproject.toml", project(one)) for one in folders()]
+    readme = ROOT / "README.md"
+    wrong.append(write_or_check(readme, cloned(readme.read_text(encoding="utf-8"))))
     if ON_INDEX:
         texts = {page: page.read_text(encoding="utf-8") for page in documents()}
         new = {page: on_index(text) for page, text in texts.items()}

@@ -38,8 +38,9 @@ SETTINGS = """[pytest]
 addopts = -ra --import-mode=importlib
 markers =
     gpu: needs a CUDA device
-    stress: long race and shutdown tests
-    network: needs the package index
+    slow: takes more than a few seconds of a processor
+    peers: runs another framework or tool
+    stress: races, ends and leaks over minutes
     timeout: for pytest-timeout, where that is installed
 """
 

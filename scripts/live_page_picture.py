@@ -1,10 +1,11 @@
 """Make docs/pictures/live_page.webp: the live page of examples/ocr/page.toml under load, as a browser shows it.
 
-python examples/ocr/prepare.py && python scripts/live_page_picture.py
+python examples/ocr/prepare.py && python scripts/live_page_picture.py [OUT]
 """
 
 from __future__ import annotations
 
+import base64
 import re
 import subprocess
 import sys
@@ -16,32 +17,50 @@ from browser import opened
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "examples" / "ocr" / "made" / "pages" / "form-tilted.webp"
 INTO = ROOT / "docs" / "pictures" / "live_page.webp"
+WIDTH = 1280
 CLIENTS = 2
-SECONDS = 40
+UPDATES = 40
+MOST_BYTES = 300_000
 
 
-def main() -> None:
-    """Serve, send a page, let some clients repeat it, and save what the browser shows."""
+def main(into: Path = INTO) -> None:
+    """Serve, send a page, let some clients repeat it, and save what the browser shows down to the page with its boxes."""
     command = [sys.executable, "-m", "headrace", "ui", "examples/ocr/page.toml", "--port", "0"]
     with (
         subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process,
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile,
-        opened(Path(profile)) as page,
     ):
-        lines = iter(process.stderr.readline, "")  # type: ignore[union-attr]
-        page.open(next(m[1] for line in lines if (m := re.search(r"live page at (\S+)", line))))
-        page.wait("document.querySelector('input[type=file]')")
-        page.choose_file("input[type=file]", PAGE)
-        page.wait("document.querySelector('canvas.boxes')")
-        page.run(
-            f"const slider = document.querySelector('.clients'); slider.value = {CLIENTS};"
-            " slider.dispatchEvent(new Event('input'))"
-        )
-        page.wait(f"document.body.dataset.updates > {SECONDS}")
-        INTO.write_bytes(page.picture("webp"))
-        process.terminate()
-    print(f"wrote {INTO}: {INTO.stat().st_size} bytes")
+        try:
+            with opened(Path(profile)) as page:
+                lines = iter(process.stderr.readline, "")  # type: ignore[union-attr]
+                found = (re.search(r"http://\S+/ui\b", line) for line in lines)
+                address = next((one[0] for one in found if one), None)
+                if address is None:
+                    raise SystemExit(f"it serves no page: {' '.join(command)}")
+                page.look(WIDTH)
+                page.open(address)
+                page.wait("document.querySelector('input[type=file]')")
+                page.choose_file("input[type=file]", PAGE)
+                page.wait("document.querySelector('canvas.boxes')")
+                page.run(
+                    f"const slider = document.querySelector('.clients'); slider.value = {CLIENTS};"
+                    " slider.dispatchEvent(new Event('input'))"
+                )
+                page.wait(f"document.body.dataset.updates > {UPDATES}")
+                bottom = page.run(
+                    "scrollTo(0, 0);"
+                    " return document.querySelector('canvas.boxes').getBoundingClientRect().bottom"
+                )
+                clip = {"x": 0, "y": 0, "width": WIDTH, "height": round(bottom) + 12, "scale": 1}
+                shown = page.send("Page.captureScreenshot", format="webp", clip=clip)
+        finally:
+            process.terminate()
+    picture = base64.b64decode(shown["data"])
+    if len(picture) > MOST_BYTES:
+        raise SystemExit(f"the picture has {len(picture)} bytes, more than {MOST_BYTES}")
+    into.write_bytes(picture)
+    print(f"wrote {into}: {len(picture)} bytes")
 
 
 if __name__ == "__main__":
-    main()
+    main(*map(Path, sys.argv[1:]))

@@ -143,6 +143,19 @@ def pip_environ(wheels, tmp_path_factory) -> dict[str, str]:
     return {**os.environ, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": links}
 
 
+@pytest.fixture
+def checkout(tmp_path) -> Path:
+    """A copy of what ``./dev`` needs of the repository to build and to install it, and to read pictures."""
+    folder = tmp_path / "headrace"
+    left_out = shutil.ignore_patterns("tests", "made", "dist", "__pycache__", ".*")
+    for name in ("core", "cli", "testing", "libs", "plugins", "scripts", "requirements"):
+        shutil.copytree(ROOT / name, folder / name, ignore=left_out)
+    shutil.copytree(ROOT / "examples" / "ocr", folder / "examples" / "ocr", ignore=left_out)
+    for name in ("dev", "LICENSE", "README.md"):
+        shutil.copy(ROOT / name, folder / name)
+    return folder
+
+
 @pytest.fixture(scope="session")
 def first_backend(pip_environ, tmp_path_factory) -> Path:
     """A folder in which ``docs/first_backend.md`` was followed, from nothing but pictures.
@@ -201,6 +214,17 @@ def ocr_made(tmp_path_factory) -> Path:
     return shared(tmp_path_factory, "ocr-made", make)
 
 
+@pytest.fixture
+def after_demo(ocr_made, tmp_path) -> Path:
+    """A folder with ``examples/ocr`` as ``./dev demo`` leaves it in a clone."""
+    folder = tmp_path / "headrace"
+    example = folder / "examples" / "ocr"
+    left_out = shutil.ignore_patterns("made", "__pycache__")
+    shutil.copytree(ROOT / "examples" / "ocr", example, ignore=left_out)
+    shutil.copytree(ocr_made, example / "made")
+    return folder
+
+
 def steps(page: Path) -> list[tuple[str, str]]:
     """Return each step of a page: ("", command), or (path, content) of a file to write.
 
@@ -235,7 +259,7 @@ def follow_page(
             parts.append(f"mkdir -p \"$(dirname '{file}')\"; cp '{blocks / str(number)}' '{file}'")
         else:
             parts += ["echo '== a command'", text]
-    left_out = ("PYTHONPATH", "VIRTUAL_ENV")
+    left_out = ("PYTHONPATH", "VIRTUAL_ENV", "HEADRACE_ENV", "PYTHON")
     environ = {
         **{name: value for name, value in pip_environ.items() if name not in left_out},
         "PATH": os.pathsep.join([str(path), os.environ["PATH"]]),

@@ -7,7 +7,6 @@ import inspect
 import json
 import pkgutil
 import re
-import runpy
 import subprocess
 import sys
 import typing
@@ -160,12 +159,6 @@ def test_check_and_explain_load_no_heavy_library(code):
 def test_no_module_is_too_long_to_read():
     lengths = {p: len(p.read_text(encoding="utf-8").splitlines()) for p in SOURCES}
     assert {str(p.relative_to(ROOT)): n for p, n in lengths.items() if n > 600} == {}
-
-
-def test_the_modules_of_slow_tests_are_there():
-    slow = runpy.run_path(str(ROOT / "conftest.py"))["SLOW"]
-    tests = [path for folder in (ROOT, *FOLDERS) for path in folder.glob("tests/test_*.py")]
-    assert slow <= {path.stem for path in tests}
 
 
 def test_no_module_has_a_name_that_says_nothing():

@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
-pytestmark = pytest.mark.skipif(not shutil.which("git"), reason="needs git")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not shutil.which("git"), reason="needs git")]
 
 SAID = {
     ("plugins/cv/src/headrace_cv/boxes.py", "*, iou_threshold: float", "*, iou: float"): (

@@ -8,10 +8,10 @@ import re
 import shutil
 import subprocess
 import sys
-from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 
+import address
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
@@ -60,7 +60,7 @@ DOCUMENTS = [
     ROOT / "examples" / "functions" / "README.md",
     ROOT / "examples" / "decoder" / "README.md",
 ]
-# Not here: first_backend.md is followed by test_first_backend, hooks.md and publishing.md by
+# Not here: what the README shows runs in test_readme. first_backend.md is followed by test_first_backend, hooks.md and publishing.md by
 # test_followed_pages, streams.md by test_streams_page, start.md by test_start_page,
 # kubernetes.md by test_kubernetes and test_kubernetes_balancer, machines.md and hosts.md by
 # test_elsewhere_pages, ray.md by plugins/ray: test_ray_pages,
@@ -72,19 +72,14 @@ RUN_ELSEWHERE = {
     "python examples/video/prepare.py": "plugins/vision: test_vision_example",
     "headrace video examples/video/video.toml": "plugins/vision: test_vision_example",
     "python examples/video/evaluate.py": "plugins/vision: test_vision_example",
-    "./dev demo": "test_packaging runs the parts: environment, wheels, example",
-    "./dev test browser": ".ci/run, after ./dev test",
+    "./dev demo": "test_dev",
+    "./dev page": "test_dev",
+    "./dev install": "test_dev",
+    "./dev install serve": "test_start_page",
     "./dev test": "it is what runs this test",
-    "./dev test --quick": "a part of it",
+    "./dev test all": "it is what .ci/run runs beside this test",
     "./dev env": "it is the first step of ./dev test",
-    "./dev wheels": "test_packaging",
-    'export PIP_FIND_LINKS="$PWD/dist"': "it is of the shell; the pages are followed with it",
-    "scripts/check": "it is what ./dev test runs",
-    "scripts/check gpu": "it needs a GPU",
     "./dev docs": "test_site, in ./dev test docs",
-    "./dev test docs": "it is what .ci/run runs beside this test",
-    "./dev test torch": "it is what .ci/run runs beside this test",
-    "./dev test ray": "it is what .ci/run runs beside this test",
     ". .venv/bin/activate": "it is of the shell",
     "headrace run examples/ocr/line.toml examples/ocr/made/lines": "test_example_ocr",
     "headrace run examples/ocr/line.toml examples/ocr/made/broken": "test_example_ocr",
@@ -140,6 +135,9 @@ RUN_ELSEWHERE = {
     "headrace conformance OnnxTensor": "test_conformance, with all of its distribution",
     "headrace conformance Denoise FileType Retry": "test_third_party",
     "headrace run examples/third_party/line.toml examples/ocr/made/lines": "test_third_party",
+    f"git clone {address.CLONE}": "test_readme",
+    "cd headrace": "test_readme",
+    "./dev page --open": "test_dev",
 }
 BLOCK = re.compile(r"```(\w+)\n(.*?)```", re.DOTALL)
 
@@ -166,7 +164,7 @@ THEIRS = "# with_omniback.py\n"
 PROGRAMS = [
     pytest.param(body, id=f"{document.parent.name}-{document.name}-{index}")
     for document in DOCUMENTS
-    if "examples" not in document.parts
+    if "examples" not in document.parts and document != ROOT / "README.md"
     for index, body in enumerate(blocks(document, "python"))
     if not SHOWN_FILE.match(body) and not body.startswith(THEIRS)
 ]
@@ -262,41 +260,6 @@ def test_who_is_told_to_install_headrace_is_told_from_where():
         and not re.search(r"package index|#install", text)
     ]
     assert silent == []
-
-
-def test_the_programs_of_the_readme_are_short_and_print_what_they_say(run_program, tmp_path):
-    program, own_backend = blocks(ROOT / "README.md", "python")
-    assert len([line for line in program.splitlines() if line.strip()]) <= 12
-    assert re.search(r"print\(.*\)  # ", program)  # which is compared above
-    assert run_program(own_backend, tmp_path) == (0, "", "['GATHERED', 'AND STEADY']\n")
-
-
-def test_the_mistakes_of_the_readme_are_reported_as_it_prints_them(tmp_path):
-    (file,) = (
-        text for text in blocks(ROOT / "README.md", "toml") if text.startswith("# line.toml")
-    )
-    (printed,) = (text for text in blocks(ROOT / "README.md", "text") if text.startswith("error:"))
-    (tmp_path / "line.toml").write_text(
-        file.replace("DecodeMat", "DecodMat").replace("queue_full", "queue_ful")
-    )
-    shutil.copy(ROOT / "examples" / "ocr" / "ctc.py", tmp_path)
-    (tmp_path / "models").mkdir()
-    for name in ("rec.onnx", "charset.txt"):
-        (tmp_path / "models" / name).touch()
-    # A process of its own: in this one the modules of all plugins may be there already.
-    command = [sys.executable, "-m", "headrace", "check", "line.toml"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (2, printed)
-
-
-def test_the_pipeline_for_a_gpu_of_the_readme_is_checked_where_there_is_none(tmp_path):
-    (file,) = (text for text in blocks(ROOT / "README.md", "toml") if "pictures.toml" in text)
-    (tmp_path / "pictures.toml").write_text(file)
-    (tmp_path / "resnet50.onnx").touch()
-    command = [sys.executable, "-m", "headrace", "check", "pictures.toml", "--json"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    wanted = {"ok": True, "problems": [], "warnings": [], "nodes": ["decode", "classify"]}
-    assert (done.returncode, json.loads(done.stdout)) == (0, wanted)
 
 
 SAYS = {
@@ -402,18 +365,8 @@ def test_every_word_of_core_stands_in_the_documentation():
         assert re.search(rf"`[^`]*\b{name}\b[^`]*`", text), name
 
 
-def test_the_table_of_plugins_lists_their_backends():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    listed = ("headrace-cv", "headrace-ort", "headrace-torch", "headrace-trt")
-    for point in entry_points(group="headrace.backends"):
-        name = point.value.partition(".")[0].replace("_", "-")
-        if name in listed:
-            (row,) = [line for line in text.splitlines() if f"[`{name}`]" in line]
-            assert f"`{point.name}`" in row
-
-
 def test_generated_cases_are_the_same_whatever_else_has_been_loaded(tmp_path, monkeypatch):
-    """As CONTRIBUTING says of `scripts/check`. Other cases would be drawn of the numbers of that module."""
+    """As CONTRIBUTING says of `./dev test`. Other cases would be drawn of the numbers of that module."""
 
     def cases():
         drawn = []

@@ -15,6 +15,8 @@ from typer.testing import CliRunner
 import headrace
 from headrace_cli.app import app
 
+pytestmark = pytest.mark.slow
+
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "ocr"
 FILES = (
     *("page.toml", "page_script.toml", "pages.py"),

@@ -85,7 +85,7 @@ def test_the_tests_pass(request, tmp_path, folder):
     installed = run(python, str(ROOT / "scripts" / "distributions.py"), str(tmp_path)).stdout
     done = run(
         *(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--hypothesis-profile=ci"),
-        *("-m", "not gpu and not slow and not stress and not network", *map(str, chosen)),
+        *("-m", "not slow", *map(str, chosen)),
         path=installed.strip(),
         timeout=3600,
     )

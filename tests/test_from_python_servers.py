@@ -79,7 +79,7 @@ RAY = (
 """What ``serve run`` does, on a port of our choice."""
 
 
-@pytest.mark.network
+@pytest.mark.peers
 @pytest.mark.parametrize("peer", PEERS)
 def test_their_program_gives_the_same(peer, folder, pytestconfig):
     (requirement, command), (path, body, score) = PEERS[peer]

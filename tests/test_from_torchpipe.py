@@ -101,7 +101,7 @@ def test_our_program_prints_what_the_page_says(tmp_path):
     assert last_line(sys.executable, "with_headrace.py", tmp_path) == PRINTED
 
 
-@pytest.mark.network
+@pytest.mark.peers
 def test_their_program_prints_the_same(tmp_path, pytestconfig):
     version = re.search(r"omniback \((\d[\d.]*\d)", TEXT)[1]
     name = f"omniback-{sys.version_info[1]}"

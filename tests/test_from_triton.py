@@ -182,8 +182,7 @@ def tritonserver(pytestconfig) -> Path:
     return found[0]
 
 
-@pytest.mark.network
-@pytest.mark.slow
+@pytest.mark.peers
 def test_the_client_gets_the_same_from_triton(folder, tritonserver):
     pytest.importorskip("tritonclient.http")
     http, grpc, metrics = free_ports(3)

@@ -37,8 +37,7 @@ COLLECT(start, found.binaries, found.datas, name="service")
 """
 
 
-@pytest.mark.network
-@pytest.mark.slow
+@pytest.mark.peers
 @pytest.mark.skipif(sys.platform == "win32", reason="the program has another name there")
 def test_the_recipe_of_the_page_freezes_a_program_that_finds_core_and_plugins(tmp_path):
     onnx = pytest.importorskip("onnx")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -17,10 +16,7 @@ import pytest
 import headrace
 from headrace_serve import Server
 
-pytestmark = pytest.mark.skipif(
-    os.environ.get("HEADRACE_TIER") != "browser",
-    reason="needs a browser: ./dev test browser runs it",
-)
+pytestmark = pytest.mark.browser
 
 
 @headrace.register("PageSquares")

@@ -13,6 +13,8 @@ from typer.testing import CliRunner
 
 from headrace_cli.app import app
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8")
 CASE = PAGE[PAGE.index("## A case: reading whole pages") :]

@@ -21,6 +21,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headrace_serve import Server
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[1]
 WHOLE = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8")
 # Measuring is followed by test_operating_measuring, the case of pages by test_operating_case.

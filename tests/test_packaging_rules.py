@@ -8,6 +8,8 @@ from pathlib import Path
 import packaging_rules
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[1]
 
 PROJECT = """

@@ -153,11 +153,16 @@ def test_what_pages_say_of_the_package_index_goes_by_one_switch(page):
 def test_the_switch_leaves_the_sentences_around_and_the_commands_that_stay():
     before = (
         '# Word\n\n```console\n$ ./dev wheels\n$ export PIP_FIND_LINKS="$PWD/dist"\n$ pip install word\n```\n\n'
-        "It is not on a package index yet: in a clone `./dev wheels`, then\n"
-        '`export PIP_FIND_LINKS="$PWD/dist"`, let `pip` find it.\n\n'
+        "It is not on a package index yet: in a clone of the repository,\n"
+        "`./dev install` makes an environment in which `pip` finds it.\n\n"
+        "```console\n$ ./dev install serve vision\n$ . .venv/bin/activate\n```\n\n"
         "You need Python. It is not on a package index yet: [Install](../README.md#install)\nsays how.\n\nMore.\n"
     )
-    after = "# Word\n\n```console\n$ pip install word\n```\n\nYou need Python.\n\nMore.\n"
+    after = (
+        "# Word\n\n```console\n$ pip install word\n```\n\n"
+        "```console\n$ python3 -m venv .venv\n$ . .venv/bin/activate\n"
+        '$ pip install "headrace[serve,vision]"\n```\n\nYou need Python.\n\nMore.\n'
+    )
     assert address.on_index(before) == after
     with pytest.raises(ValueError, match="not a sentence of its own: It needs a shell with PIP_"):
         address.on_index("# Word\n\nIt needs a shell with PIP_FIND_LINKS.\n")

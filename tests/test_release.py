@@ -18,7 +18,7 @@ from packaging.version import Version
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("core", "cli", "testing", "libs/tensors", "plugins/cv")
 
-pytestmark = pytest.mark.skipif(not shutil.which("git"), reason="needs git")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not shutil.which("git"), reason="needs git")]
 
 
 def git(repository: Path, *arguments: str) -> str:

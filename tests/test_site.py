@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -16,10 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
-pytestmark = pytest.mark.skipif(
-    os.environ.get("HEADRACE_TIER") != "docs",
-    reason="needs Sphinx and a browser: ./dev test docs runs it",
-)
+pytestmark = pytest.mark.docs
 
 
 @pytest.fixture(scope="module")
@@ -132,5 +128,5 @@ def test_the_record_would_show_a_request_that_leaves(tmp_path, browse):
 
 def test_the_first_file_leads_to_the_first_page(site, browse):
     shown, _ = browse((site / "index.html").as_uri())
-    assert "Dynamic batching and multi-instance inference" in shown
-    assert 'src="_images/batching.svg"' in shown
+    assert "Dynamic batching and several instances of a model" in shown
+    assert shown.index('src="_images/live_page.webp"') < shown.index("<pre>")

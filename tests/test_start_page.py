@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "start.md"
 
 
@@ -18,7 +20,9 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "start.md"
     sys.platform == "win32" or not shutil.which("bash") or not shutil.which("curl"),
     reason="needs bash and curl",
 )
-def test_the_blocks_of_the_start_page_lead_from_nothing_to_an_answer_over_http(follow, tmp_path):
+def test_the_blocks_of_the_start_page_lead_from_a_clone_to_an_answer_over_http(
+    follow, checkout, tmp_path
+):
     with socket.socket() as free:  # another test may serve at the port that the page shows
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -26,9 +30,7 @@ def test_the_blocks_of_the_start_page_lead_from_nothing_to_an_answer_over_http(f
     assert len(re.findall(r"\b8000\b", text)) == 4
     page = tmp_path / "start.md"
     page.write_text(re.sub(r"\b8000\b", str(port), text), encoding="utf-8")
-    work = tmp_path / "work"
-    work.mkdir()
-    printed = follow(page, work, Path(sys.executable).parent)
+    printed = follow(page, checkout, Path(sys.executable).parent)
     *_, ran, called, _, ready, answer, _ = printed
     assert ran.startswith("orange.png\t")
     assert called == "400 [1.0, 0.5, 0.0]\n"

@@ -17,7 +17,7 @@ import pytest
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "streams.md"
 
 pytestmark = [
-    pytest.mark.network,
+    pytest.mark.peers,
     pytest.mark.skipif(sys.platform == "win32" or not shutil.which("bash"), reason="needs bash"),
 ]
 

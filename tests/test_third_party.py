@@ -22,6 +22,7 @@ PLUGINS = {
 }
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.skipif(not (find_spec("magika") and find_spec("skimage")), reason="needs both"),
 ]
 

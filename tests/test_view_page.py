@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from urllib.parse import urlsplit
 
@@ -15,10 +14,7 @@ import supervision as sv
 import headrace
 import headrace_vision
 
-pytestmark = pytest.mark.skipif(
-    os.environ.get("HEADRACE_TIER") != "browser",
-    reason="needs a browser: ./dev test browser runs it",
-)
+pytestmark = pytest.mark.browser
 
 LONG = "rtsp://camera-4.warehouse.example/live/stream/with-a-name-that-is-longer-than-a-phone/<b>main</b>"
 

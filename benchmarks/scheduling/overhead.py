@@ -43,6 +43,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.load import (
     Load,
     arguments,
+    beside,
     drive,
     environment,
     in_turn,
@@ -62,11 +63,22 @@ except ImportError:
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from benchmarks.figures import Figure
+
     Call = Callable[[int], None]
 
 CLIENTS = (1, 10, 40)
 OURS, CPP, PYTHON = "headrace", "omniback C++", "omniback Python"
 PLAIN = "plain threads"
+BOTH = "omniback"
+"""The sleeping backend, which both systems run in Python."""
+
+THEIR_SIDES = {
+    CPP: "omniback, its own backend in C++",
+    PYTHON: "omniback, the same backend in Python",
+    BOTH: "omniback, the same backend in Python",
+}
+"""What the figures that are kept call the forms of omniback."""
 
 # Backends. Each class serves both systems: `forward` is the same, and omniback asks for max().
 
@@ -239,6 +251,15 @@ class Table:
     def __init__(self, seconds: float, rounds: int) -> None:
         self.seconds, self.rounds = seconds, rounds
         self.cells: list[dict[str, Any]] = []
+        self.kept: list[Figure] = []
+
+    def keep(self, name: str, clients: int, loads: dict[str, list[Load]]) -> None:
+        """Keep how headrace compares with each form of omniback that ran in a cell."""
+        for side, said in THEIR_SIDES.items():
+            if loads.get(side):
+                for measured in ("rps", "cpu_us"):
+                    what = f"{name}, {clients} client{'s' * (clients > 1)}"
+                    self.kept.append(beside(what, loads[OURS], said, loads[side], measured))
 
     def cell(
         self,
@@ -274,6 +295,7 @@ class Table:
             )
         print(line, flush=True)
         self.cells.append({"cell": name, "clients": clients, "ratios": ratios, "loads": loads})
+        self.keep(name, clients, loads)
         return loads
 
 
@@ -454,8 +476,9 @@ def sleep(table: Table, *, quick: bool) -> None:
         print(line, flush=True)
         table.cells.append(
             {"cell": "sleep", "clients": clients, "share": share, "mean_batch": size}
-            | {"loads": {OURS: loads, PLAIN: plains, "omniback": others}}
+            | {"loads": {OURS: loads, PLAIN: plains, BOTH: others}}
         )
+        table.keep("sleep 2 ms inst=2 max=8", clients, {OURS: loads, BOTH: others})
     pipe.close()
     plain.close()
     print(
@@ -521,7 +544,7 @@ def main() -> None:
     print("ratios are headrace / the other: requests per second, p99, processor time per request")
     for part in chosen.part:
         PARTS[part](table, quick=chosen.quick)
-    save(chosen.json, about, {"cells": table.cells})
+    save(chosen.json, about, {"cells": table.cells}, table.kept)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ ratios are those of each round to its ``loop``, and their medians.
 
 from __future__ import annotations
 
+import os
 import runpy
 import statistics
 import tempfile
@@ -28,12 +29,15 @@ import av
 import cv2
 import numpy as np
 import onnx
-import onnxruntime
 import supervision as sv
 import trackers
 from benchmarks.load import arguments, environment, print_environment, save
 
 import headrace_vision
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
+import onnxruntime
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -391,6 +391,7 @@ def test_closed_meanwhile_the_old_ones_stay_and_what_was_built_is_closed(control
     assert control.cancelled == {2}
 
 
+@pytest.mark.slow
 def test_close_waits_for_the_batches_of_old_instances_and_closes_them(control, client):
     control.held.append("old")
     pipe = headrace.pipe({"backend": "Versioned"})
@@ -407,6 +408,7 @@ def test_close_waits_for_the_batches_of_old_instances_and_closes_them(control, c
     assert sorted(control.stores) == [1, 2]
 
 
+@pytest.mark.slow
 def test_an_old_batch_that_hangs_is_left_behind_by_reload_and_by_close(control, client):
     control.held.append("old")
     pipe = headrace.pipe({"backend": "Versioned"})

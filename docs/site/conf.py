@@ -126,8 +126,8 @@ def prepare(_: Sphinx, page: str, source: list[str]) -> None:
     if page not in trees:
         return
     if page == root_doc:
-        first, code, rest = source[0].partition("\n```python\n")
-        source[0] = f"{first}{FIRST_LINKS}{code}{rest}"
+        first, picture, rest = source[0].partition("\n[![")
+        source[0] = f"{first}{FIRST_LINKS}{picture}{rest}"
     text = (HERE.parent / "README.md").read_text(encoding="utf-8")
     title = SECTIONS.get(page)
     section = text.partition(f"\n## {title}\n")[2].partition("\n## ")[0] if title else ""

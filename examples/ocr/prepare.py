@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -171,7 +172,7 @@ SCANS = ("page", "text", "coffee", "rocket", "motorcycle_left", "clock_motion")
 
 def copy_models(folder: Path) -> None:
     """Copy rapidocr's models to ``folder``, with the characters it can read as a text file."""
-    import onnxruntime
+    from headrace_ort import make_session
 
     folder.mkdir(parents=True, exist_ok=True)
     for kind in ("det", "cls", "rec"):
@@ -180,7 +181,7 @@ def copy_models(folder: Path) -> None:
             raise SystemExit(f"The installed rapidocr has no *_{kind}_* model: rapidocr>=3.10.")
         shutil.copyfile(source, folder / f"{kind}.onnx")
         print(f"{folder}: {source.name} as {kind}.onnx")
-    session = onnxruntime.InferenceSession(folder / "rec.onnx", providers=["CPUExecutionProvider"])
+    session = make_session(folder / "rec.onnx")
     characters = session.get_modelmeta().custom_metadata_map["character"].split("\n")
     (folder / "charset.txt").write_bytes("".join(f"{c}\n" for c in characters).encode("utf-8"))
     print(f"{folder}: charset.txt, {len(characters):,} characters")
@@ -346,4 +347,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -19,6 +19,8 @@ from headrace_testing.conformance.probe import Probe, probe
 from headrace_testing.conformance.requirements import distributions_of, not_required
 from headrace_testing.conformance.settings import restore, settings
 
+pytestmark = pytest.mark.slow
+
 sys.path.insert(0, str(Path(__file__).parent))
 shelf = {
     name: importlib.import_module(f"conformance_shelf.{name}")

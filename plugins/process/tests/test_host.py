@@ -287,6 +287,7 @@ def read_all(connection):
     return found
 
 
+@pytest.mark.slow
 def test_who_repeats_what_another_has_said_has_not_proved_the_secret(secret):
     key = read_secret(secret)
     said = []

@@ -1,5 +1,9 @@
 """Process and Host keep every rule of the contract; pytest collects a test per rule and class."""
 
+import pytest
+
 from headrace_process.conformance import HostConformance, ProcessConformance
+
+pytestmark = pytest.mark.slow
 
 __all__ = ["HostConformance", "ProcessConformance"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import secrets
 import shutil
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-TIER = os.environ.get("HEADRACE_TIER") == "ray"
+RAY_IS_HERE = importlib.util.find_spec("ray") is not None
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))  # from here on the tests find it among the modules that are loaded
 try:
@@ -22,7 +23,7 @@ finally:
     sys.path.remove(str(HERE))
 TRIES = 3
 STORE_BYTES = 80 << 20
-if TIER:  # before ray is imported, which looks at the variables then
+if RAY_IS_HERE:  # before ray is imported, which looks at the variables then
     FOLDER = tempfile.mkdtemp(prefix="hr-", dir="/tmp")  # sockets in it have short names only
     os.environ |= {
         "RAY_TMPDIR": FOLDER,
@@ -36,10 +37,11 @@ if TIER:  # before ray is imported, which looks at the variables then
     }
 
 
-if not TIER:  # most of them import ray; `./dev test ray` runs them
+if not RAY_IS_HERE:  # most of them import it; `./dev test ray` runs them
     collect_ignore = [one.name for one in HERE.glob("test_*.py") if "light" not in one.stem]
 
 
+@pytest.hookimpl(tryfirst=True)  # the option -m chooses in the same hook
 def pytest_collection_modifyitems(items):
     """Mark what needs a cluster."""
     for item in items:

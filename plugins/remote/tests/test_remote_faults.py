@@ -288,6 +288,7 @@ def test_the_server_with_the_fewest_calls_gets_the_next(stand_in, remote):
     assert held.result(60)["result"].tolist() == [2, 4, 6]
 
 
+@pytest.mark.slow
 def test_a_closed_pipeline_ends_what_waits_for_a_server(stand_in, remote):
     server = stand_in()
     pipe = remote([server.url], health_ms=20)

@@ -57,8 +57,7 @@ OLDEST = ("tritonclient[all]==2.3.0", "numpy<1.24", "protobuf<3.21", "setuptools
 """The oldest that installs, with what it was written for."""
 
 
-@pytest.mark.network
-@pytest.mark.slow
+@pytest.mark.peers
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="its numpy has no wheel there")
 def test_the_oldest_tritonclient(addresses, tools):
     command = [tools(*OLDEST) / "python", HERE / "triton_calls.py", *addresses]
@@ -274,8 +273,7 @@ def perf_analyzer(tools):
     return run
 
 
-@pytest.mark.network
-@pytest.mark.slow
+@pytest.mark.peers
 @pytest.mark.skipif(
     shutil.which("apt-get") is None or platform.machine() != "x86_64", reason="its libraries"
 )

@@ -229,6 +229,7 @@ def test_a_load_builds_a_lazy_model_and_a_reload_keeps_what_is_built(serving):
     assert (said(server), Says.living) == ("one", 1)
 
 
+@pytest.mark.slow
 def test_a_watched_folder_with_a_half_written_file(serving, tmp_path, caplog):
     def write(name, text):
         (tmp_path / "new").write_text(text)

@@ -19,7 +19,7 @@ PATHS = (
 ``generate``, whose inputs may also lie in ``parameters`` and must fill a shape, which its schema does not say."""
 
 
-@pytest.mark.network
+@pytest.mark.peers
 @pytest.mark.stress
 def test_schemathesis_finds_the_document_and_the_server_at_one(tools, tmp_path, request):
     examples = "20" if request.config.getoption("--stress") else "3"

@@ -10,6 +10,8 @@ from headrace_testing.conformance import certify
 from headrace_trt import conformance
 from headrace_trt.cache import CachedPlan
 
+pytestmark = pytest.mark.slow
+
 CACHE = tempfile.TemporaryDirectory(prefix="headrace-trt-")
 """The engines of this module: the kit makes pipelines outside of fixtures."""
 

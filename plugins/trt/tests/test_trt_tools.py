@@ -22,6 +22,8 @@ from headrace_trt.tools.inspecting import as_page, inspect_file
 from headrace_trt.tools.refitting import refit_plan
 from headrace_trt.tools.tactics import bisect_tactics, exclude_tactics, show_tactics
 
+pytestmark = pytest.mark.slow
+
 onnxruntime = pytest.importorskip("onnxruntime")
 CliRunner = pytest.importorskip("typer.testing").CliRunner
 app = pytest.importorskip("headrace_trt.tools.cli").app

@@ -31,6 +31,7 @@ def example(tmp_path_factory):
     return root
 
 
+@pytest.mark.slow
 def test_the_commands_run_and_the_easy_clip_is_counted_and_tracked_right(example):
     text = (FOLDER / "README.md").read_text(encoding="utf-8")
     commands = [one for one in re.findall(r"^\$ (.+)$", text, re.MULTILINE) if "pip" not in one]
@@ -80,6 +81,7 @@ def by_hand(folder, clip):
             yield tracker.update(found[np.argsort(-found.confidence)], timestamp=frame.time)
 
 
+@pytest.mark.slow
 def test_clips_that_share_batches_have_the_boxes_and_tracks_of_a_loop_per_clip(example):
     folder = example / "examples" / "video" / "made"
     lines = [json.loads(one) for one in (folder / "out" / "all.jsonl").read_text().splitlines()]

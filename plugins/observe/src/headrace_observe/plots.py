@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import html
 import io
+import os
+import sys
+import tempfile
 import textwrap
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +17,6 @@ from headrace_observe.extras import library
 from headrace_observe.files import write_whole
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterable, Sequence
 
 __all__ = ["Panel", "as_svg", "check_plot", "frontier_panel", "load_panels", "plot"]
@@ -51,13 +53,23 @@ def check_plot(path: str | os.PathLike[str] | None) -> None:
         return
     if Path(path).suffix.lower() not in SUFFIXES:
         raise InputError(f"--plot {path}: expected a name that ends in {', '.join(SUFFIXES)}")
-    library("matplotlib.figure", "plot", "a plot")
+    _matplotlib()
+
+
+def _matplotlib() -> Any:
+    """Import matplotlib's figures; their list of fonts goes into a folder that is gone again, not into the user's home."""
+    if "matplotlib" in sys.modules or "MPLCONFIGDIR" in os.environ:
+        return library("matplotlib.figure", "plot", "a plot")
+    with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
+        os.environ["MPLCONFIGDIR"] = folder
+        try:
+            return library("matplotlib.figure", "plot", "a plot")
+        finally:
+            del os.environ["MPLCONFIGDIR"]
 
 
 def _drawn(panels: Sequence[Panel], title: str, clocks: Iterable[str] = ()) -> Any:
-    figure = library("matplotlib.figure", "plot", "a plot").Figure(
-        figsize=(5.5 * len(panels), 4), layout="constrained"
-    )
+    figure = _matplotlib().Figure(figsize=(5.5 * len(panels), 4), layout="constrained")
     figure.suptitle(title)
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         for label, points in panel.lines.items():

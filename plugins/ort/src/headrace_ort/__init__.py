@@ -5,6 +5,7 @@ Nothing is imported until it is used: ``import headrace_ort`` loads neither onnx
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -23,6 +24,10 @@ __all__ = [
     "make_session",
     "read_signature",
 ]
+
+# ONNX Runtime reads this once, when it is imported: with telemetry it writes a device id into the user's home and
+# looks up its maker. Every module of this package comes after this line.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 _HOME = {
     "OnnxTensor": "backend",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import webbrowser
 from typing import Annotated
 
 import typer
@@ -19,6 +21,9 @@ def ui(
         ),
     ],
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0: a free one.")] = 8000,
+    open_browser: Annotated[
+        bool, typer.Option("--open", help="Open the page in a browser once it is there.")
+    ] = False,
     no_import: Annotated[
         bool, typer.Option("--no-import", help="Refuse to import code for the configuration.")
     ] = False,
@@ -31,6 +36,7 @@ def ui(
     \b
     Examples:
       headrace ui line.toml
+      headrace ui line.toml --open
       headrace ui page=examples/ocr/page.toml --port 0
     """  # noqa: D301 - typer keeps the lines after a backspace character
     from headrace_serve.operating.logs import printing_logs
@@ -41,4 +47,17 @@ def ui(
         models=(config,), port=port, allow_import=not no_import, debug_errors=True, ui=True
     )
     with printing_logs("text", access=False):
-        return run(settings)
+        return run(settings, _open_in_browser if open_browser else None)
+
+
+def _open_in_browser(addresses: dict[str, str | None]) -> None:
+    """Open the page in a thread of its own: a browser in the terminal lasts until its user leaves it."""
+    from headrace_serve.operating.logs import say
+
+    page = f"{addresses['url']}/ui"
+
+    def work() -> None:
+        if not webbrowser.open(page):
+            say(f"no browser opened: open {page} yourself")
+
+    threading.Thread(target=work, name="headrace-serve-browser", daemon=True).start()

@@ -15,9 +15,10 @@ import onnx
 import onnx.version_converter
 from onnx import numpy_helper
 
-from headrace.errors import MissingDependencyError, SetupError
+from headrace.errors import SetupError
 from headrace_trt.logs import warn
 from headrace_trt.onnx_model import MOST_BYTES, model_summary, names_read, port_of
+from headrace_trt.onnx_runtime import import_runtime
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -148,7 +149,7 @@ def quantize(
             hint="Give a folder or .npz of samples in `calibration`, or a model that was quantized"
             " explicitly (ModelOpt or ONNX Runtime write such models).",
         )
-    tool = _tool(precision)
+    tool = import_runtime(f"calibration for {precision}", "onnxruntime.quantization")
     weights = {tensor.name for tensor in model.graph.initializer}
     ports = [port_of(value) for value in model.graph.input if value.name not in weights]
     ranks = {port["name"]: len(port["shape"] or ()) for port in ports}
@@ -173,19 +174,6 @@ def quantize(
     return _as_fp8(quantized) if precision == "fp8" else quantized
 
 
-def _tool(precision: str) -> Any:
-    """Import ONNX Runtime's module for quantization."""
-    try:
-        from onnxruntime import quantization
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"calibration for {precision} needs ONNX Runtime ({error})",
-            distribution="headrace-trt",
-            hint='`pip install "headrace-trt[calibration]"` brings it.',
-        ) from error
-    return quantization
-
-
 def _calibrated(
     tool: Any,
     model: onnx.ModelProto,
@@ -196,7 +184,7 @@ def _calibrated(
     """Run the tool: give the model with Q/DQ nodes whose scales cover what the samples reach.
 
     Args:
-        tool: What `_tool` gives.
+        tool: ONNX Runtime's module for quantization.
         model: The model.
         samples: Arrays by the name of their input, each with its batch axis.
         floats: Whether weights stay floats, with nodes that quantize them, of which fp8 can be made; they are quantized

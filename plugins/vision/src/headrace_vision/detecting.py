@@ -155,6 +155,8 @@ def configuration_of(
 
 def _signature(path: Path) -> tuple[list[Any], list[list[Any]], list[str]]:
     """Return the shape of the input, those of the outputs, and the labels in the file."""
+    # It is read when ONNX Runtime is imported, which else looks up its maker; headrace-ort sets the same.
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
         import onnxruntime
     except ImportError as error:

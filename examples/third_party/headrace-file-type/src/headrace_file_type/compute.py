@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import os
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import InputError, SetupError
+
+# Magika runs on ONNX Runtime, which sends nothing and writes nothing if this is set when it is imported.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
 from magika import ContentTypeLabel, Magika
 
 if TYPE_CHECKING:

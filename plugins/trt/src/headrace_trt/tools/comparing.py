@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import onnx
 
-from headrace.errors import HeadraceError, MissingDependencyError, SetupError
+from headrace.errors import HeadraceError, SetupError
 from headrace_trt.image_input import fold_image_input
 from headrace_trt.onnx_model import infer_types, load_model, port_of, save_model
+from headrace_trt.onnx_runtime import import_runtime
 from headrace_trt.profiles import NetworkInput, choose_profiles, parse_shapes
 
 if TYPE_CHECKING:
@@ -95,14 +96,7 @@ def reference(
         MissingDependencyError: ONNX Runtime is not installed.
         SetupError: ONNX Runtime cannot run the model on these inputs.
     """
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"comparing needs ONNX Runtime ({error})",
-            distribution="headrace-trt",
-            hint='`pip install "headrace-trt[calibration]"` brings it.',
-        ) from error
+    onnxruntime = import_runtime("comparing")
     marked = onnx.ModelProto()
     marked.CopyFrom(model)
     outputs = {value.name for value in marked.graph.output}

@@ -1,0 +1,126 @@
+"""The tiers of tests: marks decide them, `./dev test all` goes on after a part that failed, and CONTRIBUTING says what they take."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parents[1]
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+MARKS = [line.partition(":")[0] for line in SETTINGS["tool"]["pytest"]["ini_options"]["markers"]]
+DEV = (ROOT / "dev").read_text(encoding="utf-8")
+PARTS = re.search(r"^PARTS=\((.*)\)$", DEV, re.MULTILINE)[1].split()
+
+
+@pytest.fixture
+def chosen(tmp_path):
+    """Return a function that gives the tests of modules which ``-m`` chooses, with the ``conftest.py`` of the root."""
+    settings = "[pytest]\nmarkers =\n" + "".join(f"    {mark}: one\n" for mark in MARKS)
+    (tmp_path / "pytest.ini").write_text(settings)
+    shutil.copy(ROOT / "conftest.py", tmp_path)
+
+    def choose(marks: str, **modules: str) -> list[str]:
+        for name, text in modules.items():
+            (tmp_path / f"test_{name}.py").write_text(f"import pytest\n{text}")
+        collect = ["-q", "--collect-only", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", marks]
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", *collect],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode in (0, 5), done.stdout + done.stderr
+        return re.findall(r"^test_\w+\.py::(\w+)$", done.stdout, re.MULTILINE)
+
+    return choose
+
+
+def test_the_quick_tests_are_those_without_a_mark(chosen):
+    modules = {
+        mark: f"@pytest.mark.{mark}\ndef test_{mark}(): pass\ndef test_plain(): pass\n"
+        for mark in MARKS
+    }
+    assert chosen("not slow", **modules) == ["test_plain"] * len(MARKS)
+    assert chosen("gpu or peers", **modules) == ["test_gpu", "test_peers"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "pytestmark = pytest.mark.{}",
+        "pytestmark = [pytest.mark.{}, pytest.mark.usefixtures('x')]",
+        "pytestmark = [\n    pytest.mark.usefixtures('x'),\n    pytest.mark.{},\n]",
+    ],
+)
+def test_a_module_that_is_left_out_is_not_imported(chosen, line):
+    fails = {mark: f"{line.format(mark)}\nraise RuntimeError('imported')\n" for mark in MARKS}
+    assert chosen("not slow", **fails, other="def test_plain(): pass\n") == ["test_plain"]
+
+
+def test_a_mark_that_is_no_tier_leaves_nothing_out(chosen):
+    line = "pytestmark = pytest.mark.skipif(False, reason='not slow')\n"
+    assert chosen("not slow", some=f"{line}def test_plain(): pass\n") == ["test_plain"]
+
+
+def all_parts(tmp_path, failing, *arguments):
+    """Run `./dev test all` where each part only notes what it was called with; return its end, and the notes."""
+    shutil.copy(ROOT / "dev", tmp_path / "all")
+    (tmp_path / "dev").write_text(
+        f'#!/bin/sh\necho "$*" >> notes\ncase "$2" in {failing}) exit 3 ;; esac\n'
+    )
+    (tmp_path / "dev").chmod(0o755)
+    done = subprocess.run(
+        ["bash", tmp_path / "all", "test", "all", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    notes = tmp_path / "notes"
+    return done, [line.split() for line in notes.read_text().splitlines()] if notes.exists() else []
+
+
+def test_every_part_runs_and_those_that_failed_are_named_at_the_end(tmp_path):
+    done, calls = all_parts(tmp_path, "peers | torch")
+    assert [call[:2] for call in calls] == [["test", part] for part in PARTS]
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[-1] == "== failed: peers torch"
+
+
+def test_stress_goes_to_the_parts_that_have_such_tests(tmp_path):
+    done, calls = all_parts(tmp_path, "nothing", "--stress")
+    assert done.returncode == 0
+    assert [call[1] for call in calls if "--stress" in call] == ["slow", "peers"]
+
+
+def test_what_all_does_not_take_is_refused_before_anything_runs(tmp_path):
+    done, calls = all_parts(tmp_path, "nothing", "--strss")
+    assert (done.returncode, calls) == (2, [])
+    assert "--stress or nothing" in done.stderr
+
+
+def test_the_table_of_tiers_says_what_dev_says_and_names_every_part():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `\./dev test ?([\w ]*?)` \|.*\| (.*) \|$", text, re.MULTILINE))
+    assert {*PARTS} <= {*rows}
+    says = dict(re.findall(r"\b(QUICK_MB|QUICK_MINUTES|ALL_GB|ALL_MINUTES)=(\d+)", DEV))
+    assert rows[""] == f"{says['QUICK_MB']} MB, {says['QUICK_MINUTES']} minutes"
+    assert rows["all"] == f"{says['ALL_GB']} GB, {says['ALL_MINUTES']} minutes"
+
+
+def test_ci_runs_both_tiers_and_no_stress():
+    runs = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert re.findall(r"^\./dev test.*$", runs, re.MULTILINE) == [
+        "./dev test || failed=1",
+        "./dev test all || failed=1",
+    ]
