@@ -420,17 +420,6 @@ def test_an_unknown_node_is_an_error_with_the_nearest_name(keeper):
         assert future.result(WAIT_S)["result"] == "still there"
 
 
-def test_a_node_with_each_takes_no_request_that_is_resumed(keeper):
-    nodes = {"main": {"backend": "KeptKeeper"}, "other": {"backend": "Identity", "each": "items"}}
-    with headrace.pipe(nodes) as pipe:
-        future = pipe.submit({"data": 1, "node_name": "main"})
-        kept = keeper.kept()
-        with pytest.raises(ContractError, match="each"):
-            keeper.context.resume(kept, "other")
-        assert keeper.context.finish(kept, 1)
-        future.result(WAIT_S)
-
-
 def test_what_is_kept_counts_against_the_bound_of_the_queue(keeper):
     config = {"backend": "KeptKeeper", "queue_size": 2, "queue_full": "reject"}
     with headrace.pipe(config) as pipe:

@@ -137,6 +137,8 @@ class Backend(Checked):
             shows it.
         outermost: True when it may only stand outermost in a node, since each request that it resumes runs through the
             whole expression of the node again. A thread around it (``BackgroundThread``) is allowed.
+        name_option: The option that is written as the one name in ``[ ]``, as ``node`` in ``Repost[node]``; None where
+            backends stand there.
         uses_pipeline: True when it hands something over by ``context.pipeline``. It is refused in a container that
             `builds_elsewhere`, and what ``context.at_batch_end`` has registered is called before its `forward`.
     """
@@ -158,6 +160,7 @@ class Backend(Checked):
     waits_while: ClassVar[str | None] = None
     uses_pipeline: ClassVar[bool] = False
     outermost: ClassVar[bool] = False
+    name_option: ClassVar[str | None] = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -189,6 +192,18 @@ class Backend(Checked):
             options: An instance of this class's `Options`, validated and frozen.
         """
         return None
+
+    @classmethod
+    def goes_on_at(cls, options: Any) -> Iterable[str]:
+        """Return the nodes at which this class lets requests go on by ``context.resume(request, node)``; none by default.
+
+        Each is checked before anything is built. Such a class stands where its node ends: outermost, last in an ``S``
+        there, or in a branch of ``HasKey`` there; in no node with ``each``, and in none of several branches.
+
+        Args:
+            options: An instance of this class's `Options`, validated and frozen.
+        """
+        return ()
 
     def init(self, options: Any, context: InitContext) -> None:
         """Do the heavy imports and work. The default does nothing.
@@ -392,9 +407,11 @@ class InitContext:
             item that a container has made itself.
         resume: ``resume(request, node=None)`` queues a request again for which `forward` has returned
             `headrace.PENDING`. It goes to the front of the queue of its own node, where any instance may take it, or
-            to the node of that name, whose outcome is then its outcome here. This and the next three may be called
-            from any thread, also while `forward` still runs. It gives False where the request is not kept as PENDING
-            (it has ended, or waits or runs already), and raises ContractError where there is no such node.
+            goes on at the node of that name, which `Backend.goes_on_at` names: it leaves the graph's way here, the nodes
+            linked after that one run and not those after its own, and its own ends without an error. Where no graph
+            leads the request (``Forward`` called the node, or it is the only one) that node answers it. This and the next
+            three may be called from any thread, also while `forward` still runs. It gives False where the request is not
+            kept as PENDING (it has ended, or waits or runs already), and raises ContractError for any other node.
         finish: ``finish(request, outcome)`` ends such a request, with ``result``, or with an error where ``outcome``
             is an exception. It gives False, and changes nothing, where the request is not kept as PENDING. A deadline,
             a cancellation, a close, a reload of the node and a fork end it too; then its dict is the caller's again.

@@ -14,10 +14,10 @@ from headrace._running.blueprint import Blueprint
 from headrace._running.engine import Engine
 from headrace._running.entrance import raise_failed, seconds
 from headrace._running.futures import RequestFuture, give_up_all
-from headrace._running.graph import walk
 from headrace._running.probes import GuardedProbe, Probes
 from headrace._running.reload import Reloader
 from headrace._running.streams import AsyncStream, Stream
+from headrace._running.walk import walk
 from headrace.errors import ConfigError, InputError, PluginError, SetupError
 from headrace.keys import Request
 

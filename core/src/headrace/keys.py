@@ -15,7 +15,6 @@ __all__ = [
     "CONTEXT",
     "DATA",
     "NODE_NAME",
-    "REPOST",
     "REQUEST_ID",
     "REQUEST_SIZE",
     "RESERVED",
@@ -78,10 +77,6 @@ RESTART: Final = "restart"
 """The node at which ``Restart`` enters again. Written by a backend, read and removed by
 ``Restart``."""
 
-REPOST: Final = "repost"
-"""The node at which the request goes on once this node has ended. Written by ``Repost``, read and
-removed between the nodes."""
-
 COLOR: Final = "color"
 """Order of the channels of the image in ``data``: ``"rgb"``, ``"bgr"`` or ``"gray"``. Written by
 decoders and colour conversion, read by colour conversion and encoders."""
@@ -97,7 +92,6 @@ RESERVED: Final[Mapping[str, str]] = {
     CONTEXT: "a mapping that travels with the request",
     NODE_NAME: "the node at which the request enters",
     RESTART: "the node at which Restart enters again",
-    REPOST: "the node at which Repost lets the request go on",
     COLOR: "order of the channels of the image in data",
     BOX: "x1, y1, x2, y2 in pixels",
 }

@@ -67,7 +67,7 @@ class Element(_Data):
         waits: For what it waits while it holds its instance.
         definition: The definition of which it is the outermost name.
         instance: The name of the instance for which it stands: of an ``IoC``, or registered, as ``node.x``.
-        target: The node at which a `Repost` lets the request go on.
+        target: The node at which it lets requests go on, as `headrace_flow.repost.Repost` does.
         own_thread: Whether a thread of its own is put around it.
         prefixes: The prefix before each child, as written; empty where there is none.
         not_chosen: The branches that cannot be built here, or were not chosen, each with the reason.
@@ -107,7 +107,7 @@ class Links(_Data):
         otherwise: The key ``or``, as which it stands in JSON: the node runs only where the node before gave no result.
         each: ``"source:target"``: the node runs once per element of the list under the key ``source``.
         each_errors: ``"none"`` where an element that fails gives None.
-        reposts: The nodes at which a `Repost` in its expression lets a request go on.
+        reposts: The nodes at which a backend of its lets requests go on (`headrace.Backend.goes_on_at`).
     """
 
     next: tuple[str, ...] = ()
@@ -139,10 +139,10 @@ class Node(_Data):
         expression: The expression of an instance.
         node_expression: The expression of the whole node.
         is_default: Whether the node is just its instances behind one queue: nothing is written under ``init`` and
-            ``node_entrypoint``, and it is no second door.
+            ``node_entrypoint``.
         range: The range of its batches, as classes and keys state it; ``init`` may narrow it.
         instance_num: How many instances it has.
-        alias_of: The node whose instances a second door shares, else None.
+        alias_of: The node that answers for an alias, whose whole backend is ``Forward[node.x]``; else None.
         owns_thread: Whether what runs its batches owns a thread.
         run_by: Who runs its batches: a ``"caller"`` may, only a ``"worker"`` does, since the node has a time limit,
             or the instance's ``"own thread"``.

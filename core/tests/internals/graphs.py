@@ -6,7 +6,7 @@ import threading
 
 from headrace._running.batch import batches_run, entry_here
 from headrace._running.entry import Entry
-from headrace._running.graph import GraphRequest
+from headrace._running.graph_request import GraphRequest
 
 
 def graph_request(pipe, request):

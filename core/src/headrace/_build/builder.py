@@ -7,8 +7,8 @@ import threading
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from headrace._build.callees import NodeCall, SharedUse
-from headrace._build.elements import Build, ElementBuilder, device_of, edges
+from headrace._build.callees import Alias, NodeCall, SharedUse
+from headrace._build.elements import Build, ElementBuilder, device_of
 from headrace._build.elsewhere import ChildPlan
 from headrace._build.measuring import element_statistics
 from headrace._build.parts import BuildSite, CloseStack, PipelineState
@@ -17,7 +17,7 @@ from headrace._config.problems import with_room
 from headrace._plan.declared import narrowed, no_batch
 from headrace._plan.element import Element, NodePlan, PipelinePlan, registered_in
 from headrace._plan.publish import described_trees
-from headrace._plan.word import required_keys
+from headrace._plan.word import edges, required_keys
 from headrace._running.blueprint import BuiltNode
 from headrace._running.instance import Instance
 from headrace.errors import SetupError
@@ -49,7 +49,7 @@ class ComposedNode(BuiltNode):
 
     Attributes:
         plan: The plan of the node, None for the front.
-        elements: The builder of its elements; for a second door that of the node behind it.
+        elements: The builder of its elements.
         registers: The names under which the node registered instances for the whole pipeline.
         holds: The names of instances of other nodes that the node holds.
     """
@@ -122,8 +122,7 @@ class Builder(Build):
     def node(self, name: str, schedule: Schedule) -> ComposedNode:
         """Build one node and register it."""
         node = self.plan.nodes[name]
-        build = self._second_door if node.alias_of else self._node
-        self.nodes[name] = built = self._alone(lambda: build(node, schedule))
+        self.nodes[name] = built = self._alone(lambda: self._node(node, schedule))
         return built
 
     def build_front(self, front: Element, schedule: Schedule) -> ComposedNode:
@@ -147,7 +146,9 @@ class Builder(Build):
             made = [_instance(i, one, node.keys) for i, one in enumerate(backends)]
             scheduler = schedule(made)
             _say_who_limits(made, node, builder.by_element)
-            scheduler.need(required_keys(node.runs, builder.by_element))
+            alias = next((one for one in backends if isinstance(one, Alias)), None)
+            needs = required_keys(node.runs, builder.by_element) if alias is None else alias.needs
+            scheduler.need(needs)
             return scheduler
 
         parts, name = self._all.nested(), f"node.{node.name}"
@@ -161,20 +162,11 @@ class Builder(Build):
             whole = at.end.around(builder.element(node.entrypoint, at), node.entrypoint)
             callee = self.registered.setdefault(name, whole)
             scheduler = callee.scheduler if isinstance(callee, NodeCall) else put_queue([callee])
-        self.registered[name] = NodeCall(scheduler, self.plan.links[node.name].levels)
+        self.registered[name] = NodeCall(scheduler, self.plan.links[node.name].each)
         built = ComposedNode(scheduler, parts, builder.instance_parts, plan=node, elements=builder)
         built.registers = {name, *builder.registers}
         built.holds = builder.looked_up - builder.registers
         return built
-
-    def _second_door(self, node: NodePlan, _: Schedule) -> ComposedNode:
-        """Make a node that is a second door to another one: the same queue, batches and instances."""
-        target = self.nodes[node.alias_of or ""]
-        links = self.plan.links[node.name]
-        call = NodeCall(target.scheduler, links.levels, links.timeout_ms)
-        self.registered[f"node.{node.name}"] = call
-        parts = self._all.nested()
-        return ComposedNode(target.scheduler, parts, plan=node, elements=target.elements)
 
     def _front(self, root: Element, schedule: Schedule) -> ComposedNode:
         parts = self._all.nested()
@@ -182,7 +174,7 @@ class Builder(Build):
         builder.edges = {*edges(root)}
         front = builder.element(root, BuildSite.begin(parts))
         callee = front.child if isinstance(front, SharedUse) else None
-        if isinstance(callee, NodeCall) and callee.timeout_ms is None and not callee.levels:
+        if isinstance(callee, NodeCall) and callee.each is None:
             scheduler = callee.scheduler  # a front that only calls this node needs no queue
         else:
             # The front calls nodes and does not batch, so many threads may be inside it at a time: it gets

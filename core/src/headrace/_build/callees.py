@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._backend import Backend
 from headrace._build.wrappers import Around, WithBatchEnd, Wrapper
-from headrace._checked import Answers, Filler, Outcomes, filler, weight_of
+from headrace._checked import PENDING, Answers, Filler, Outcomes, filler, weight_of
 from headrace._plan.word import Word
 from headrace._portable import caused, none_if_all_ok
 from headrace._running.batch import entry_here, repeated
 from headrace._running.box import ask, post
-from headrace._running.elements import Elements
-from headrace._running.entry import NEW, Entry
-from headrace._running.refusals import withdrawn
+from headrace._running.elements import Elements, Sent
+from headrace._running.entry import NEW
+from headrace._running.pending import Keeping
 from headrace._running.room import Ticket
 from headrace._running.runners import wait_for
 from headrace.errors import BatchRangeError, ClosedError, ContractError, NoResultError
@@ -23,8 +23,8 @@ from headrace.keys import Request
 
 if TYPE_CHECKING:
     from headrace._build.wrappers import Forward
+    from headrace._checked import Liveness
     from headrace._running.node import Node
-    from headrace._running.pending import Keeping
     from headrace._running.route import Each
 
     Then = Callable[[Request, BaseException | None], object]
@@ -37,19 +37,8 @@ class NodeCall(Backend):
     gathered.
     """
 
-    def __init__(
-        self, scheduler: Node, levels: Sequence[Each] = (), timeout_ms: float | None = None
-    ) -> None:
-        """Make a call.
-
-        Args:
-            scheduler: The node.
-            levels: The ``each`` of the node; for a second door also those of the nodes behind it.
-            timeout_ms: The ``timeout_ms`` of a second door, which the node behind it does not know; or None.
-        """
-        self.scheduler = scheduler
-        self.levels = levels
-        self.timeout_ms = timeout_ms
+    def __init__(self, scheduler: Node, each: Each | None = None) -> None:
+        self.scheduler, self.each = scheduler, each
         self._name = f"node.{scheduler.name}"
         self._state = "ready"
 
@@ -65,11 +54,15 @@ class NodeCall(Backend):
             enters: Whether the items enter the pipeline at this node, so that its ``queue_size`` holds.
         """
         found = entry_here()
-        items = [self._item(one, found(one), enters=enters) for one in batch]
+        items = []
+        for request in batch:
+            ticket = Ticket(self.scheduler, entered=False) if enters else Ticket(None)
+            request.pop("result", None)
+            items.append(Elements(self, request, found(request), ticket))
         entries = [entry for item in items for entry in item.entries]
         if entries:
             wait_for(self.scheduler, [one for one in entries if one.state == NEW], internal=True)
-        outcomes = [self._outcome(*one) for one in zip(batch, items, strict=True)]
+        outcomes = [item.answer() for item in items]
         if none_if_all_ok(outcomes) is None:
             return None
         try:
@@ -77,53 +70,29 @@ class NodeCall(Backend):
         finally:
             del outcomes  # see `Entry.take_error`
 
-    def _item(self, request: Request, outer: Entry, *, enters: bool) -> Elements:
-        ticket = Ticket(self.scheduler, entered=False) if enters else Ticket(None)
-        request.pop("result", None)
-        terms: Any = {"deadline": outer.deadline, "priority": outer.priority}
-        made = Elements(self, request, ticket=ticket, **terms)
-        made.enter_with(outer.entered)
-        return made
 
-    def _outcome(self, request: Request, item: Elements) -> BaseException | None:
-        error = item.gather()
-        try:
-            if error is not None or "result" in request:
-                return error
-        finally:
-            del error  # see `Entry.take_error`
-        # The scheduler lets an entry end without a result where a node with `or` follows. Called from
-        # inside an expression nothing follows, so the missing result is an error here.
-        name = self.scheduler.name
-        missing = NoResultError(f"node {name!r} gave no 'result'", node=name)
-        self.scheduler.count_late(missing)
-        return missing
+class Alias(Backend):
+    """What stands for a node whose whole backend is ``Forward[node.x]``: x answers each item, and no thread waits."""
 
+    _keeps = True
 
-class _Begun:
-    """The owner of the entries of one request that a backend lets a node run without waiting for it."""
+    def __init__(self, node: NodeCall, liveness: Liveness) -> None:
+        self._called, self._liveness = node, liveness
+        self._name, self.describe = node._name, node.describe  # type: ignore[method-assign]
+        self._state = "ready"
+        self._keeping = Keeping(self)
 
-    def __init__(self, node: NodeCall, made: Request, outer: Entry, then: Then) -> None:
-        made.pop("result", None)
-        self._node, self._made, self._then = node, made, then
-        terms: Any = {"deadline": outer.deadline, "priority": outer.priority}
-        self._item = Elements(node, made, self._ended, ticket=Ticket(None), **terms)
-        self._item.enter_with(outer.entered)
-        self.entries = [entry for entry in self._item.entries if entry.state == NEW]
-        self._left = len(self.entries)
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The keys without which no request may enter; ``each`` makes its target itself."""
+        each = self._called.each
+        return tuple(k for k in self._called.scheduler.needs if each is None or k != each.target)
 
-    def _ended(self, entry: Entry) -> None:
-        """Count an outcome in a step; the last one is that of the request."""
-        self._left -= 1
-        if not self._left:
-            entry.node.box.later(self.end)
-
-    def end(self) -> None:
-        """Tell the outcome of the request; in no step."""
-        for entry in self.entries:
-            entry.give_back()
-        error = self._node._outcome(self._made, self._item)
-        self._then(self._made, None if error is None else passed_on(error))
+    def forward(self, batch: list[Request]) -> Outcomes:
+        """Send the items on."""
+        for request in batch:
+            self._keeping.send(request, self._called)
+        return [PENDING] * len(batch)
 
 
 def begin_calls(
@@ -131,28 +100,23 @@ def begin_calls(
 ) -> Callable[[], object]:
     """Let a node run new requests on behalf of one that runs here: ``context.call``; see `headrace.InitContext`."""
     called: NodeCall = keeping.called(node, "context.call")
-    outer = entry_here()(request)
-    begun = [_Begun(called, made, outer, then) for made in batch]
-    entries = [entry for one in begun for entry in one.entries]
-    if entries:
-        called.scheduler.begin(entries)
-        post(called.scheduler.box, called.scheduler.enter, entries, True)
-    for one in begun:
-        if not one.entries:
-            one.end()
+    outer, box = entry_here()(request), called.scheduler.box
 
-    def withdraw() -> None:
-        if entries:
-            ask(called.scheduler.box, give_up_calls, entries)
+    def ended(made: Request, error: BaseException | None) -> None:
+        box.later(then, made, None if error is None else passed_on(error))
 
-    return withdraw
+    sent = [Sent(called, made, outer, partial(ended, made)) for made in batch]
 
+    def begin() -> None:
+        for one in sent:
+            one.begin()
 
-def give_up_calls(entries: Sequence[Entry]) -> None:
-    """Withdraw requests that wait and abandon those that run, of which nobody hears any more; a step."""
-    for entry in entries:
-        entry.then = None
-        entry.node.fail(entry, withdrawn)
+    def give_up() -> None:
+        for one in sent:
+            one.give_up()
+
+    post(box, begin)
+    return partial(ask, box, give_up)
 
 
 def passed_on(error: BaseException) -> Exception:

@@ -183,10 +183,6 @@ def _change(config: PipelineConfig, builder: Builder, name: str, keys: Mapping[s
         SetupError: The node cannot be exchanged.
     """
     changed = config._changed(name, keys)
-    old, new = config._plan.nodes[name], changed._plan.nodes[name]
-    if new.alias_of != old.alias_of:
-        what = "a node cannot become a second door to another one, nor the other way round"
-        raise SetupError(what, node=name, hint="Build the pipeline again.")
     aside = _Aside(changed._plan, name, builder)
     blueprint = _blueprint(changed, builder, aside)
     return Change(blueprint, aside.adopt, aside.cancelled.set, aside.close)
@@ -235,13 +231,6 @@ class _Aside(Builder):
         """
         service, name = self._service, self._name
         registered = service.commons.registered
-        # Nothing was built for a second door: only its `timeout_ms` may change.
-        if self._unused is None:
-            for one, links in self.plan.links.items():
-                call = registered[f"node.{one}"]
-                if links.alias_of is not None and isinstance(call, NodeCall):
-                    call.timeout_ms = links.timeout_ms
-            return
         old, new = service.nodes[name], self.nodes[name]
         for call in self.registered.values():
             if isinstance(call, NodeCall) and call.scheduler is self._unused:
@@ -252,9 +241,6 @@ class _Aside(Builder):
         service.nodes[name] = new
         # The dict of this builder would keep instances alive that a later reload retires.
         self.registered = registered
-        for key, node in self.plan.nodes.items():
-            if node.alias_of == name:
-                service.nodes[key].elements = new.elements
 
     def _check_unheld(self) -> None:
         """Refuse the reload when another node holds an instance of this one and calls it past the queue."""

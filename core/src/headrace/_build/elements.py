@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from headrace._backend import Backend, InitContext, ProgressFactory, no_progress
-from headrace._build.callees import Bound, NodeCall, NotCallable, SharedUse, begin_calls
+from headrace._build.callees import Alias, Bound, NodeCall, NotCallable, SharedUse, begin_calls
 from headrace._build.measuring import Measuring
 from headrace._build.parts import BuildSite, CloseStack, PipelineState
 from headrace._build.wrappers import BatchEnd, Guarded, InThread
@@ -21,10 +21,9 @@ from headrace._plan.element import (
     NodePlan,
     PipelinePlan,
     Range,
-    elements_run,
     takes_dependency,
 )
-from headrace._plan.word import Word, give_threads, way_through, word_of
+from headrace._plan.word import Word, edges, give_threads, word_of
 from headrace._portable import error_text
 from headrace._running.batch import deadline_here, entered_here
 from headrace._running.blueprint import LOOK_S
@@ -34,7 +33,7 @@ from headrace._shared import Shared
 from headrace.errors import SetupError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from headrace._running.node import Node
 
@@ -171,9 +170,6 @@ class ElementBuilder:
         backend._keeps = element in self.edges
         if isinstance(backend, Word):
             backend._prepare(self, element, at)
-        if element.children or element.target is not None:
-            run = elements_run(self.build.plan.nodes, [element])
-            backend._reposts = any(one.target is not None for one in run)
         context = self._context(backend, element, children, late)
         backend._start(element.options, context)
         self._take_range(backend, element, children, at)
@@ -213,7 +209,7 @@ class ElementBuilder:
         self, backend: Backend, element: Element, children: tuple[Any, ...], at: BuildSite
     ) -> InitContext:
         keys, index = self.keys, at.index or 0
-        keeping = Keeping(backend, lambda: self.build.registered)
+        keeping = Keeping(backend, lambda: self.build.registered, element.goes_on_at)
         backend._emitted = keeping.emitted  # type: ignore[method-assign]
         return InitContext(
             node_name=self.name,
@@ -291,6 +287,8 @@ class ElementBuilder:
             parts = at.parts.nested()
             inner = BuildSite.begin(parts, index=index, thread=at.thread, local=at.local)
             built = inner.end.around(self.element(root, inner), root)
+            if isinstance(built, NodeCall):
+                built = Alias(built, inner.liveness)
             self.register(f"{self.name}.{index}", built)
             self.instance_parts.append(parts)
         return [self.build.registered[f"{self.name}.{i}"] for i in range(self.keys.instance_num)]
@@ -368,11 +366,6 @@ class ElementBuilder:
         if inner is not element:
             self.by_element.setdefault(element, outer)
         return outer
-
-
-def edges(root: Element) -> Iterator[Element]:
-    """Return the elements of a node whose outcome is that of the node: the outermost, and the last of an S there."""
-    return (one for one in way_through(root, -1) if one.named is None)
 
 
 def device_of(keys: NodeKeys, index: int) -> str | None:

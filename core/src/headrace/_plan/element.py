@@ -112,7 +112,6 @@ class Element:
         own_thread: Whether a `BackgroundThread` is put around it.
         definition: The definition whose outermost name this is, or None.
         frames: The instances of enclosing ``IoC``s that it can name.
-        target: The node at which a `Repost` lets the request go on, or None.
         parameter: The parameter in which a `Reflect` has found its expression, or None.
         unavailable: Children that cannot be built here, or were not chosen, each with the reason.
     """
@@ -131,13 +130,18 @@ class Element:
     unavailable: dict[str, str] = field(default_factory=dict)
     definition: str | None = None
     frames: tuple[dict[str, Named], ...] = ()
-    target: str | None = None
     parameter: str | None = None
 
     @property
     def is_bare(self) -> bool:
         """Whether it is built without its dependency, which is given to it at each call."""
         return takes_dependency(self.cls) and not self.children
+
+    @property
+    def goes_on_at(self) -> tuple[str, ...]:
+        """The nodes at which its backend lets requests go on; see `headrace.Backend.goes_on_at`."""
+        known = self.options is not None and self.named is None
+        return tuple(dict.fromkeys(self.cls.goes_on_at(self.options))) if known else ()
 
     @property
     def children(self) -> list[Element]:
@@ -224,7 +228,6 @@ class NodePlan:
         origins: Where each key comes from: ``node``, ``global``, ``default``, or ``inline`` (``batch_policy``).
         init: The expression that is built before the node, or None.
         entrypoint: The expression of the whole node; ``instance`` itself where nobody has written one.
-        alias_of: The node behind it, when it is a second door; else None.
         instance: The element from which each instance is built, None when the node registers none.
         runs: What runs a batch: each instance, else what the node is called through.
         bypassed: Whether the node is called through what it registers, and not through ``entrypoint``.
@@ -238,7 +241,6 @@ class NodePlan:
     batch_policy: NamedPlan
     dispatch_policy: NamedPlan
     init: Element | None = None
-    alias_of: str | None = None
     instance: Element | None = None
     runs: Element = field(init=False)
     bypassed: bool = False
@@ -263,6 +265,13 @@ class NodePlan:
         return self.init is None and self.node_expression == DEFAULT_NODE.format(
             node_name=self.name
         )
+
+    @property
+    def alias_of(self) -> str | None:
+        """The node that answers for it, where its whole backend is ``Forward[node.x]``; else None."""
+        backend = self.backend if self.instance is not None else None
+        named = None if backend is None else backend.named
+        return named.node if named is not None and named.name == f"node.{named.node}" else None
 
     @property
     def instance_num(self) -> int:
@@ -349,8 +358,8 @@ class PipelinePlan:
 # Functions over the elements of all nodes.
 
 
-def doors(nodes: Mapping[str, NodePlan], name: str) -> list[str]:
-    """Return a node and, as long as the last one found is a second door, the node behind it."""
+def with_aliased(nodes: Mapping[str, NodePlan], name: str) -> list[str]:
+    """Return a node and, as long as the last one found is an alias, the node that answers for it."""
     found = [name]
     while (behind := nodes[found[-1]].alias_of) is not None and behind in nodes:
         found.append(behind)

@@ -1,7 +1,7 @@
 """How nodes are linked: what their keys and their expressions say of it, and whether the two agree.
 
-The keys are ``next``, ``map``, ``or``, ``each`` and ``each_errors``. A `Repost` ends the way of a request
-here and lets it go on at another node, which is not possible everywhere. A ``map`` makes a dict with
+The keys are ``next``, ``map``, ``or``, ``each`` and ``each_errors``. A backend may let a request go on at another node
+than these say, which is not possible everywhere. A ``map`` makes a dict with
 exactly the keys that it names, ``context`` and ``request_id``: all that the first backend after it reads
 must be among them.
 """
@@ -17,10 +17,18 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._config.sections import LINK_KEYS, LinkKeys, Sections
 from headrace._plan.declared import OPTIONAL, RequiredKeys
-from headrace._plan.element import Element, NodePlan, doors, elements_run, nodes_named, place_of
+from headrace._plan.element import (
+    Element,
+    NodePlan,
+    elements_of,
+    elements_run,
+    nodes_named,
+    place_of,
+    with_aliased,
+)
 from headrace._plan.parameters import check_keys, written_key
 from headrace._plan.word import has_queue, keys_required_by, word_of
-from headrace._running.route import KEPT, Each, Links, Pairs, closure, reached
+from headrace._running.route import KEPT, Each, Links, Pairs, closure, parallel
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,7 +73,7 @@ class _Graph:
     Attributes:
         links: How each node is linked.
         places: By node and key, the place where the key was written.
-        reposts: By node, the targets of the reposts in it, each with its `Repost`.
+        reposts: By node, those at which its backends let requests go on, each with the element that does.
         complete: Whether all keys could be read.
         before: By node, those that name it in their ``next``, in file order; set by `check`.
     """
@@ -73,7 +81,7 @@ class _Graph:
     def __init__(self, shape: Sections, nodes: Mapping[str, NodePlan], problems: Problems) -> None:
         self.shape, self.nodes, self.problems = shape, nodes, problems
         self.places: dict[str, dict[str, dict[str, Any]]] = {}
-        self.reposts: dict[str, dict[str, Call]] = {}
+        self.reposts: dict[str, dict[str, Element]] = {}
         self.complete = True
         self.before: dict[str, list[str]] = {name: [] for name in shape.nodes}
         self.links = {name: self._read(name, shape) for name in shape.nodes}
@@ -213,54 +221,32 @@ class _Graph:
     # Checking the keys of nodes together with their expressions.
 
     def add_calls(self) -> None:
-        """Add to the links what the expressions say: the targets of reposts, second doors, called nodes."""
-        own = {name: one.each for name, one in self.links.items()}
+        """Add to the links what the expressions say: the nodes at which requests go on, and those that are called."""
         for name, node in self.nodes.items():
-            way = doors(self.nodes, name)
-            limits = [ms for one in way[:-1] if (ms := self.nodes[one].keys.timeout_ms) is not None]
-            run = elements_run(self.nodes, node.roots)
-            self.reposts[name] = {e.target: e.call for e in run if e.target is not None}
-            most: dict[str, int] = {}  # of several to one node the greatest holds
-            for one in run:
-                if one.target is not None:
-                    most[one.target] = max(
-                        most.get(one.target, 1), getattr(one.options, "limit", 1)
-                    )
+            run = [*elements_of(node.roots)]
+            self.reposts[name] = {to: one for one in run for to in one.goes_on_at}
+            calls = tuple(n for n in nodes_named(node.roots) if n != name)
             self.links[name] = replace(
-                self.links[name],
-                reposts=tuple(self.reposts[name]),
-                limits=most,
-                calls=tuple(n for n in nodes_named(node.roots) if n != name),
-                alias_of=node.alias_of,
-                levels=tuple(each for each in map(own.get, way) if each is not None),
-                timeout_ms=min(limits, default=None),
+                self.links[name], reposts=tuple(self.reposts[name]), calls=calls
             )
 
     def check_reposts(self) -> None:
-        """Check that every request that a `Repost` sends on can go on. The nodes must form no cycle."""
-        links = self.links
-        for one in (links[name] for name, calls in self.reposts.items() if calls):
-            behind, before = reached(links, one.name), closure([one.name], self.before.__getitem__)
-            together = reached(links, *before) - behind - before
-            others, later = sorted(together | before - {one.name}), behind - {one.name}
-            joins = [(n, name) for name in others for n in links[name].next if n in later]
-            apart = {n for n in reached(links, *together, reposts=True) if not links[n].next}
-            for target, call in self.reposts[one.name].items():
-                if one.each is not None:
-                    what = f"node {one.name!r} runs once per element, which goes to no other node"
+        """Check that no other part of a request is open where it goes on at another node."""
+        if not any(self.reposts.values()):
+            return
+        apart = parallel(self.links, self.links)
+        for name, found in self.reposts.items():
+            for target, one in found.items():
+                does = f"{one.name} lets a request go on at {target!r}"
+                if self.links[name].each is not None:
+                    what = f"{does}, and node {name!r} runs once per element, which goes to no other node"
                     hint = "Put it into a node after this one."
-                elif joins:
-                    waits = f"{joins[0][0]!r} waits for {one.name!r} and for {joins[0][1]!r}"
-                    what = f"Repost[{target}] stands in a branch that joins again: {waits}"
+                elif name in apart:
+                    what = f"{does}, and node {name!r} stands in one of several branches"
                     hint = "Put it before the branches part, or after they have joined."
-                elif shared := apart & reached(links, target, reposts=True):
-                    where = f"at {min(shared)!r}, and so may another branch"
-                    why = "results are told apart by the node they end at"
-                    what = f"after Repost[{target}] a request may end {where}: {why}"
-                    hint = "Let the branches end at nodes of their own."
                 else:
                     continue
-                self.problems.add("graph", what, hint=hint, **place_of(call))
+                self.problems.add("graph", what, hint=hint, **place_of(one.call))
 
     def check_waits(self, front: Element | None) -> None:
         """Report nodes and instances that may wait for each other for ever, since each lets in one caller at a time."""
@@ -277,10 +263,6 @@ class _Graph:
     def check_front(self, front: Element) -> None:
         """Check the ``entrypoint``: without a DagDispatcher in it, no request goes from node to node."""
         run = elements_run(self.nodes, [front])
-        for one in run:
-            if one.target is not None:
-                what = f"Repost[{one.target}] is called by the entrypoint, where no request goes from node to node"
-                self.problems.add("graph", what, **place_of(one.call))
         if any(word_of(one.cls)._walks for one in run):
             return
         called = nodes_named(run)
@@ -303,18 +285,19 @@ class _Graph:
         Other missing keys are found only when a request runs: those that a later backend reads, and those
         that a ``map`` takes from a node that has not written them.
         """
-        # Requests that a `Repost` sends to a node come to it without its map.
+        # Requests that go on at a node come to it without its map.
         entered = {name for one in self.links.values() for name in one.reposts}
         for name, one in self.links.items():
             if one.map is None or name in entered:
                 continue
             there = {*KEPT, *(target for pairs in one.map.values() for _, target in pairs)}
             needs: RequiredKeys = {}
-            for each in one.levels:
+            way = with_aliased(self.nodes, name)
+            for each in filter(None, (self.links[node].each for node in way)):
                 if each.source not in there:
                     needs.setdefault(each.source, "each")
                 there.add(each.target)
-            needs = {**keys_required_by(self.nodes[doors(self.nodes, name)[-1]].runs, {}), **needs}
+            needs = {**keys_required_by(self.nodes[way[-1]].runs, {}), **needs}
             for key in (key for key in needs if key not in there and key not in OPTIONAL):
                 what = f"{needs[key]} of node {name!r} reads {key!r}, and the map before it does not bring it"
                 source = next(iter(one.map))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headrace._config.problems import MAX_DEPTH, SUGGESTED, Problems, key_place
-from headrace._config.sections import NODE_KEYS, GlobalKeys, NodeKeys, Sections
+from headrace._config.sections import GlobalKeys, NodeKeys, Sections
 from headrace._expression.parser import read_expression
 from headrace._plan.declared import narrowed, no_batch, states_range, static_range
 from headrace._plan.element import (
@@ -47,6 +47,7 @@ from headrace._plan.word import (
     check_prefixes,
     check_used,
     core_word,
+    edges,
     give_threads_to_instances,
     joins,
     way_through,
@@ -56,7 +57,7 @@ from headrace._plan.word import (
 )
 from headrace._registry.discovery import KNOWN_ELSEWHERE
 from headrace._registry.registry import Offer, registry
-from headrace.errors import ConfigError, PluginError, SetupError
+from headrace.errors import ConfigError, PluginError
 
 if TYPE_CHECKING:
     from headrace._backend import Backend
@@ -69,9 +70,6 @@ _INSTANCE, _FRONT = "Reflect[backend]", "Forward[node.{node_name}]"
 
 _AROUND = 3
 """How many levels of what a plugin gives may stand around ``backend`` without counting as nesting."""
-
-_OF_A_DOOR = ("backend", "timeout_ms")
-"""The keys that a second door to another node may have."""
 
 
 class Planner(Planning):
@@ -187,18 +185,17 @@ class Planner(Planning):
         if policies is not None and found is not None:
             keys = with_args_of(policies[0], keys, origins, found.place(), self.problems)
             self.parameters.keys = keys
-        alias_of = self._second_door()
         init = self._key("init")
         if init is None and self.parameters.key("init") is not None:
             self.register_wrong(self.node, keys.instance_num)
-        whole = self._entrypoint() if alias_of is None else self._key("backend")
+        whole = self._entrypoint()
         backend, *others = map(self.parameters.key, ("backend", "init", "node_entrypoint"))
         if whole is None and backend is not None and any(others):
             # What is wrong there has hidden what is wrong in `backend`, and perhaps instances that it names.
             self.planned(backend.value, backend.source, Scope(lenient=True))
         if whole is None or policies is None:
             return None
-        plan = NodePlan(self.node, keys, origins, whole, *policies, init, alias_of)
+        plan = NodePlan(self.node, keys, origins, whole, *policies, init)
         self._finish(plan, earlier)
         return plan
 
@@ -270,12 +267,12 @@ class Planner(Planning):
         check_used(self, [one for one in own.values() if one.index is None])
         way = [named.element] if named.queued else way_to_called(named.element)
         *before, callee = way
-        for one in (element.named for element in way if plan.alias_of is None):
+        for one in (element.named for element in way):
             # Its queue and instances would be those of the other node, and its own keys mean nothing.
             if one is not None and one.name == f"node.{one.node}" and one.node != plan.name:
-                what = f"node {plan.name!r} is called through node {one.node!r}, and has more than a second door has"
+                what = f"node {plan.name!r} is called through node {one.node!r}, past its own queue"
                 hint = f'Write backend = "Forward[{one.name}]" and no init or node_entrypoint.'
-                self.add("door", what, named.element.call, hint=hint)
+                self.add("alias", what, named.element.call, hint=hint)
         for element in elements_of(plan.roots):
             if word_of(element.cls)._gathers and element.children and element is not callee:
                 what = f"a node has one {element.cls.__name__}, the one that it is called through"
@@ -293,7 +290,12 @@ class Planner(Planning):
         """Check that what may only stand outermost in a node, does; nothing in ``runs`` runs before it or after it."""
         ways = [] if runs is None else [*zip(way_through(runs, 0), way_through(runs, -1))]  # noqa: B905
         alone = [first for first, last in ways if first is last and first.named is None][-1:]
+        last = [] if runs is None else edges(runs)
         for one in elements_of(roots):
+            if one.goes_on_at and one not in last:
+                what = f"{one.name} stands where its node ends or nowhere: a request that goes on elsewhere leaves its node"
+                hint = "That is outermost in the node, last in an S there, or in a branch of HasKey there."
+                self.add("word", what, one.call, hint=hint)
             if one.cls.outermost and one not in alone:
                 what = f"{one.name} stands outermost in its node or nowhere: what it resumes runs through the node again"
                 hint = "Put what comes before or after it into a node of its own, linked by next."
@@ -302,33 +304,13 @@ class Planner(Planning):
     def _check_range(self, plan: NodePlan, root: Element) -> None:
         """Check that some weight fits both the keys of the node and the range that the classes of ``root`` state."""
         low, high = narrowed(root.range, plan.keys)
-        if plan.alias_of is not None or low <= high:
+        if low <= high:
             return
         shown = (root if root.parameter is None else root.children[0]).name
         *_, last = filter(
             None, map(self.parameters.key, ("batch_policy", "min", "max", "batch_sizes"))
         )
         self.problems.add("range", no_batch(shown, root.range, plan.keys), **last.place())
-
-    def _second_door(self) -> str | None:
-        """Give the node to which this one is a second door (its backend is ``Forward[node.x]``), or None."""
-        found = self.parameters.key("backend")
-        others = ("init", "node_entrypoint")
-        if found is None or any(self.parameters.key(key) is not None for key in others):
-            return None
-        for call in _parsed_quietly(found.value, self.node):
-            target = core_word(call.name)._alias_of(call)
-            if target in self.shape.nodes:
-                self._check_keys_of_door(str(target))
-                return target
-        return None
-
-    def _check_keys_of_door(self, target: str) -> None:
-        table = self.shape.nodes[self.node]
-        for key in (key for key in NODE_KEYS if key in table and key not in _OF_A_DOOR):
-            what = f"{self.node!r} is a second door to {target!r} and has no {key!r} of its own"
-            place = key_of(self.node, key, table[key], "node").place(at_key=True)
-            self.problems.add("door", what, hint=f"Write it in {target!r}.", **place)
 
     # Expressions that backends build in their ``init``.
 
@@ -337,7 +319,6 @@ class Planner(Planning):
 
         Raises:
             ConfigError: The expression is wrong.
-            SetupError: The expression has a Repost.
         """
         other = Planner(self.shape, self.files, Problems(), refused=self.refused)
         other.registered, other.nodes = dict(self.registered), dict(self.nodes)
@@ -347,11 +328,9 @@ class Planner(Planning):
         with other.within(Parameters(name, self.shape, keys)):
             if (element := other.planned(text, source, Scope(frames=frames))) is not None:
                 other.check_called(element)
+                other._check_outermost([element], None)
         other.problems.raise_if_any()
         assert element is not None  # noqa: S101 - without a problem there is an element
-        if any(one.target is not None for one in element.walk()):
-            what = f"{text!r} is built in init and has a Repost, of which the graph cannot know"
-            raise SetupError(what, hint="Write it in the configuration.")
         return element
 
     # Names in expressions.
@@ -383,7 +362,8 @@ class Planner(Planning):
             # The bracket of a misspelt word that takes names, as of `Forwrad[node.x]`, holds names: these
             # are no backends that could be planned.
             near = self._nearest(call, scope) if call.phases else None
-            self.plan_all(call.children[core_word(near or "")._names :], scope)
+            inside = call.children[core_word(near or "")._names :]
+            self.plan_all((one for one in inside if one.name not in self.shape.nodes), scope)
             return None
         return self._backend(call, backends[0], cls, scope)
 
@@ -524,6 +504,11 @@ class Planner(Planning):
         self, call: Call, offer: Offer, cls: type[Backend], scope: Scope
     ) -> Element | None:
         word = word_of(cls)
+        if cls.name_option is not None and call.phases:
+            named = self._with_name(call, cls.name_option)
+            if named is None:
+                return None
+            call = named
         args_only = word._registers_names  # a node's key `name` is meant for its backends
         reader = OptionsReader(call, cls.Options, self, offer.plugin, scope.lenient, args_only)
         options, origins = reader.read()
@@ -552,6 +537,17 @@ class Planner(Planning):
         before = len(self.problems)
         word._check(use)
         return element if len(self.problems) == before else None
+
+    def _with_name(self, call: Call, option: str) -> Call | None:
+        """Give a call its option that is written as the one name in ``[ ]``; None where something else stands there."""
+        child, *others = call.children
+        if others or child.phases or len(child.args) or child.prefix is not None:
+            self.add("word", f"{call.name} takes one name in [ ], without ( ) and [ ]", call)
+            return None
+        args, span = call.args, child.name_span
+        spans = (*args.spans, span) if span and len(args.spans) == len(args) else ()
+        args = replace(args, named=(*args.named, (option, child.name)), spans=spans)
+        return call.replace(args=args, phases=())
 
     def _unknown(self, call: Call, scope: Scope) -> None:
         """Report an unknown name, whose options may be any."""

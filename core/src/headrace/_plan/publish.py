@@ -18,7 +18,7 @@ from headrace._checked import largest_size
 from headrace._config.problems import with_lines
 from headrace._options import keys_of
 from headrace._plan.declared import narrowed
-from headrace._plan.element import doors, elements_of
+from headrace._plan.element import elements_of
 from headrace._plan.word import called, owns_thread, word_of
 from headrace._portable import error_text
 
@@ -63,25 +63,23 @@ def _written(plan: PipelinePlan) -> list[Element]:
 
 
 def _node(plan: PipelinePlan, node: NodePlan) -> public.Node:
-    chain = [plan.nodes[name] for name in doors(plan.nodes, node.name)]
-    door, keys, owned = chain[-1], node.keys, owns_thread(chain[-1])
-    limited = any(one.keys.timeout_ms is not None for one in chain)
-    low, high = narrowed(door.runs.range, door.keys)
+    keys, owned = node.keys, owns_thread(node)
+    low, high = narrowed(node.runs.range, keys)
     return public.Node(
         expression=node.expression,
         node_expression=node.node_expression,
         is_default=node.is_default,
-        range=(low, largest_size(door.keys.batch_sizes or (), high)),
-        instance_num=max(1, door.instance_num),
+        range=(low, largest_size(keys.batch_sizes or (), high)),
+        instance_num=max(1, node.instance_num),
         alias_of=node.alias_of,
         owns_thread=owned,
-        run_by="own thread" if owned else "worker" if limited else "caller",
+        run_by="own thread" if owned else "caller" if keys.timeout_ms is None else "worker",
         threads=plan.threads_of_one,
         next=plan.links[node.name].next,
         links=_links(plan.links[node.name]),
         keys={key: _value(getattr(keys, key), origin) for key, origin in node.origins.items()},
         processes=_processes(node),
-        picked_by=door.batch_policy.cls.__name__ if door.batch_policy.cls.picks else None,
+        picked_by=node.batch_policy.cls.__name__ if node.batch_policy.cls.picks else None,
         backend_unused=all(one.parameter != "backend" for one in elements_of(node.roots)),
         bypassed=called(node.entrypoint).name if node.bypassed else None,
         **{key: public_element(one) for key, one in trees_of(node).items()},
@@ -151,7 +149,7 @@ def _alone(element: Element, children: tuple[public.Element, ...] = ()) -> publi
         waits=word_of(element.cls)._waits(element),
         definition=element.definition,
         instance=None if element.named is None else element.named.name,
-        target=element.target,
+        target=next(iter(element.goes_on_at), None),
         own_thread=element.own_thread,
         prefixes=prefixes if any(prefixes) else (),
         not_chosen=dict(element.unavailable),

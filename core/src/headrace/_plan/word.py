@@ -37,6 +37,7 @@ class Word(Backend):
         _joins: Whether it may be replaced by its children where it stands, without prefix, in another one.
         _threaded: Whether its children run in a thread of their own already.
         _gathers: Whether its calls wait in the queue of a node.
+        _divides: Whether it gives each item to one of its children, whose outcome is that of the item.
         _walks: Whether its calls walk through the graph of nodes.
         _reaches_out: Whether it uses something of the pipeline that another process does not have.
         _registers_names: Whether it registers names for the pipeline, which its args say, and has none in an ``IoC``.
@@ -51,19 +52,13 @@ class Word(Backend):
     _joins: ClassVar[bool] = False
     _threaded: ClassVar[bool] = False
     _gathers: ClassVar[bool] = False
+    _divides: ClassVar[bool] = False
     _walks: ClassVar[bool] = False
     _reaches_out: ClassVar[bool] = False
     _registers_names: ClassVar[bool] = False
     _keys_of_child: ClassVar[int | None] = None
     _wrong_unused: ClassVar[str | None] = None
     _not_callable_hint: ClassVar[str | None] = "It belongs in the init of a node."
-
-    # Questions about its text, before any name has a meaning.
-
-    @classmethod
-    def _alias_of(cls, call: Call) -> str | None:
-        """Return the node behind a second door: a node whose whole backend is this call. None for others."""
-        return None
 
     # Questions of the planner.
 
@@ -268,14 +263,16 @@ def check_used(planning: Planning, names: Iterable[Named]) -> None:
 
 
 def _check_calls(use: Use) -> None:
-    """Report the nodes that a backend would call by ``context.call`` and that do not exist."""
+    """Report the nodes that a backend would call, or at which it would let a request go on, and that do not exist."""
     element, nodes = use.element, use.planning.shape.nodes
     if element.options is None or use.scope.lenient or element.named is not None:
         return
-    for name in dict.fromkeys(element.cls.nodes_called(element.options) or ()):
+    calls = element.cls.nodes_called(element.options) or ()
+    for name in dict.fromkeys([*calls, *element.goes_on_at]):
         if name not in nodes:
             near = use.planning.problems.nearest(name, nodes)
-            what = f"{element.name} calls the node {name!r}, and there is none of that name"
+            does = "calls" if name in calls else "lets requests go on at"
+            what = f"{element.name} {does} the node {name!r}, and there is none of that name"
             hint = None if near else f"There is {', '.join(nodes)}."
             use.add("unknown_instance", what, suggestion=near, hint=hint)
 
@@ -348,6 +345,14 @@ def way_through(root: Element, place: int, *, threads: bool = True) -> Iterator[
         word = word_of(element.cls)
         inside = threads and word._threaded
         element = element.children[0] if inside else word._through(element, place)
+
+
+def edges(root: Element) -> list[Element]:
+    """Return the elements of an expression that give items their outcome there: the outermost, the last of an S, ..."""
+    *_, last = found = [*way_through(root, -1)]
+    if word_of(last.cls)._divides and last.named is None:
+        found += [one for child in last.children for one in edges(child)]
+    return [one for one in found if one.named is None]
 
 
 def why_not_callable(element: Element) -> str | None:

@@ -26,14 +26,21 @@ class Ticket:
         entered: Whether it was let in: from then on no bound stops its entries.
         waiting: Its entries that wait.
         listed: Whether it stands in the list of its home by age.
+        walks: Whether a graph leads the request from node to node, so that it may go on at another one.
     """
 
-    __slots__ = ("arrival", "entered", "home", "listed", "priority", "waiting")
+    __slots__ = ("arrival", "entered", "home", "listed", "priority", "waiting", "walks")
 
     def __init__(
-        self, home: Any, priority: int = 0, arrival: float = 0.0, *, entered: bool = True
+        self,
+        home: Any,
+        priority: int = 0,
+        arrival: float = 0.0,
+        *,
+        entered: bool = True,
+        walks: bool = False,
     ) -> None:
-        self.home, self.entered = home, entered
+        self.home, self.entered, self.walks = home, entered, walks
         self.priority, self.arrival = priority, arrival
         self.listed = False
         self.waiting: dict[Entry, None] = {}

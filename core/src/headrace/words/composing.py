@@ -11,7 +11,7 @@ from headrace._plan.element import Element, Named
 from headrace._plan.word import Use, Word, check_used, keys_required_by, way_to_called, word_of
 from headrace._portable import none_if_all_ok
 from headrace._shared import Shared
-from headrace.keys import DATA, REPOST, RESULT, Request
+from headrace.keys import DATA, RESULT, Request
 from headrace.words import combine_ranges, run_child, select
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class Sequential(Word):
         ]
         self._silent: dict[int, Backend] = {}
         self._plain = [*enumerate(child_call(one.child, pad=self._pad) for one in self._steps)]
-        if self._reposts or any(step.otherwise or step.key is not None for step in self._steps):
+        if any(step.otherwise or step.key is not None for step in self._steps):
             self._plain = []
 
     def forward(self, batch: list[Request]) -> Outcomes:
@@ -161,7 +161,7 @@ class Sequential(Word):
             if outcomes[i] is not None:
                 continue
             try:
-                if not step.wants(request, ready[i]) or (self._reposts and REPOST in request):
+                if not step.wants(request, ready[i]):
                     continue
                 if not ready[i] and not step.otherwise:
                     after = step.child._label()

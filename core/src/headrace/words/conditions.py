@@ -13,8 +13,8 @@ from headrace._build.callees import no_result, too_few
 from headrace._checked import Answers, Filler, Outcomes, batch_alone, is_one, weight_of
 from headrace._options import Options as _Options
 from headrace._plan.declared import Ranged, RequiredKeys, inside
-from headrace._plan.element import Element, Range, elements_run
-from headrace._plan.word import Use, Word, keys_required_by
+from headrace._plan.element import Element, Range
+from headrace._plan.word import Word, keys_required_by
 from headrace._portable import none_if_all_ok
 from headrace.errors import InstanceLostError
 from headrace.keys import DATA, Request
@@ -32,6 +32,7 @@ class Branches(Word, ABC):
     """Base of the containers that decide per item: a branch for yes, and perhaps one for no."""
 
     _reentrant = True
+    _divides = True
 
     takes = (1, 2)
     combine_ranges = staticmethod(partial(combine_ranges, divides=True))
@@ -218,15 +219,6 @@ class CatSplit(Word):
     takes = 3
     combine_ranges = staticmethod(_of_gathered)
     _keys_of_child = 0
-
-    @classmethod
-    def _check(cls, use: Use) -> None:
-        """Refuse a Repost inside infer: the gathered item stands for many requests."""
-        for one in elements_run(use.planning.nodes, use.element.children[1:2]):
-            if one.target is not None and not use.scope.lenient:
-                why = "what runs there is no request, but many gathered into one"
-                what = f"Repost[{one.target}] cannot stand in the middle of CatSplit: {why}"
-                use.add("graph", what, one.call)
 
     def init(self, options: Any, context: InitContext) -> None:
         """Take over the three parts."""

@@ -1,4 +1,4 @@
-"""The words that send a request to other nodes or run it again: DagDispatcher, Repost, Loop, Restart."""
+"""The words that send a request to other nodes or run it again: DagDispatcher, Loop, Restart."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace._options import Options as _Options
 from headrace._plan.word import Use, Word
 from headrace._portable import none_if_all_ok
 from headrace.errors import ContractError, InputError, LimitError
-from headrace.keys import NODE_NAME, REPOST, RESTART, Request
+from headrace.keys import NODE_NAME, RESTART, Request
 from headrace.words import run_child, select
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headrace._plan.declared import RequiredKeys
     from headrace._plan.element import Element
 
-__all__ = ["DagDispatcher", "Loop", "Repost", "Restart"]
+__all__ = ["DagDispatcher", "Loop", "Restart"]
 
 
 class DagDispatcher(Word):
@@ -91,86 +91,6 @@ class DagDispatcher(Word):
         return none_if_all_ok(outcomes)
 
 
-class Repost(Word):
-    """End the way of a request here and go on at another node: ``S[Check,(or)Repost[repair]]``.
-
-    The item leaves the expression: later elements of an ``S`` or ``Loop`` around the Repost do not take it,
-    and once its batch has ended, the request enters the node that Repost names, as if it had been sent
-    there: the same dict, with ``result`` moved to ``data``. The nodes after the one that it left do not run,
-    nor does a ``map`` of the node that it enters. Deadline, priority, cancellation, ``node_name`` and the
-    bound of the node at which the request entered the pipeline stay as they are. Where several branches
-    end apart, ``result`` names the nodes at which they really ended.
-
-    Repost cannot stand in a branch that joins again, in a node with ``each``, in the middle of a
-    ``CatSplit``, or in ``entrypoint``.
-
-    Reads:
-        data: Anything.
-    Writes:
-        result: The same object as ``data``.
-        repost: The node to go on at; taken out when the node has ended.
-    Batch:
-        1 or more.
-
-    Raises:
-        LimitError: The request was reposted ``limit`` times before, by this Repost or another.
-    Source:
-        own
-    Example:
-        ``{"data": "abcd"}`` gives ``"dcba"``::
-
-            [check]
-            backend = "S[Short,(or)Repost[shorten]]"
-            next = "upper"
-
-            [upper]
-            backend = "Upper"
-
-            [shorten]
-            backend = "Reverse"
-    """
-
-    class Options(_Options):
-        """Options of Repost."""
-
-        limit: int = Field(
-            100,
-            ge=1,
-            description="How many times one request may be reposted until it goes on there.",
-        )
-
-    writes = ("result", "repost")
-    takes = 1
-    rerun = True
-    _names = 1
-    _reaches_out = True
-    _reentrant = True
-    target: str = ""
-
-    @classmethod
-    def _plan(cls, use: Use) -> Element | None:
-        """Plan the Repost: its target is the node that its child names."""
-        (child,) = use.children
-        name = child.name
-        nodes = list(use.planning.shape.nodes)
-        if name not in nodes and not use.scope.lenient:
-            meant = name.removeprefix("node.")
-            use.planning.add_unknown("graph", "node", child, meant, nodes)
-            return None
-        use.element.target = name
-        return use.element
-
-    def _prepare(self, building: ElementBuilder, element: Element, at: BuildSite) -> None:
-        """Take over the target from the plan."""
-        self.target = element.target or ""
-
-    def forward(self, batch: list[Request]) -> None:
-        """Mark the requests."""
-        for request in batch:
-            request["result"] = request["data"]
-            request[REPOST] = self.target
-
-
 class Again(Word, ABC):
     """Base of the containers that run their child again for the items that are not done."""
 
@@ -203,7 +123,7 @@ class Again(Word, ABC):
         return none_if_all_ok(outcomes)
 
     def _runs_again(self, request: Request) -> bool:
-        if (self._reposts and REPOST in request) or self.is_done(request):
+        if self.is_done(request):
             return False
         if "result" not in request:
             raise no_result(self._last_label(request), " to go on with")

@@ -86,15 +86,6 @@ class Forward(Proxy):
             node_entrypoint = "IoC[InstancesRegister[Reflect[backend]],Register[DI[Batching,InstanceDispatcher]];Forward[node.{node_name}]]"
     """
 
-    @classmethod
-    def _alias_of(cls, call: Call) -> str | None:
-        """Return the node that ``Forward[node.x]`` calls."""
-        children = call.children
-        if len(children) != 1 or len(call.args) or children[0].phases:
-            return None
-        name = children[0].name
-        return name.removeprefix("node.") if name.startswith("node.") else None
-
 
 class InstanceFromParam(_StandsFor):
     """Use the instance whose name stands in a parameter: ``InstanceFromParam[key]``.
