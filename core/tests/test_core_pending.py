@@ -16,6 +16,7 @@ from headrace import PENDING
 from headrace.errors import (
     BackendError,
     ClosedError,
+    ConfigError,
     ContractError,
     DeadlineExceededError,
     InputError,
@@ -97,6 +98,12 @@ def keeper(monkeypatch):
     class OwnKeeper(KeptKeeper):
         owns_thread = True
 
+    class KeptLeaver(KeptKeeper):
+        @classmethod
+        def goes_on_at(cls, options):
+            return ["other"]
+
+    headrace.register("KeptLeaver", KeptLeaver, replace=True)
     headrace.register("KeptKeeper", KeptKeeper, replace=True)
     headrace.register("OwnKeeper", OwnKeeper, replace=True)
     return control
@@ -362,14 +369,19 @@ def test_a_lost_instance_loses_what_it_keeps(keeper):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_request_goes_on_at_another_node_and_has_its_outcome(keeper, way):
+@pytest.mark.parametrize("front", ["S[Identity,DagDispatcher]", None])
+def test_a_request_goes_on_at_another_node_and_at_those_linked_after_that(keeper, way, front):
     nodes = {
-        "main": {"backend": "KeptKeeper", "next": "after"},
+        "first": {"backend": "Identity", "next": "main"},
+        "main": {"backend": "KeptLeaver", "next": "after"},
         "after": {"backend": "Identity"},
-        "other": {"backend": "Call(builtins:str)"},
+        "other": {"backend": "Call(builtins:str)", "next": "last"},
+        "last": {"backend": "Identity"},
     }
+    if front is not None:
+        nodes["global"] = {"entrypoint": front}
     with headrace.pipe(nodes) as pipe:
-        request = {"data": 1, "node_name": "main"}
+        request = {"data": 1}
         outcome = in_thread(WAYS[way], pipe, request)
         kept = keeper.kept()
         kept["data"] = 41
@@ -380,7 +392,41 @@ def test_a_request_goes_on_at_another_node_and_has_its_outcome(keeper, way):
         assert request["data"] == 1
         keeper.one_was_told(kept)
         stats = pipe.stats()["nodes"]
-        assert [stats[name]["ok"] for name in nodes] == [1, 1, 1]
+        assert [one["ok"] for one in stats.values()] == [1, 1, 0, 1, 1]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_request_that_no_graph_leads_has_the_answer_of_the_other_node(keeper, way):
+    nodes = {
+        "main": {"backend": "KeptLeaver"},
+        "other": {"backend": "Call(builtins:str)"},
+        "page": {"backend": "S[Forward[node.main],Call(builtins:len)]"},
+    }
+    with headrace.pipe(nodes) as pipe:
+        request = {"data": 1, "node_name": "page"}
+        outcome = in_thread(WAYS[way], pipe, request)
+        kept = keeper.kept()
+        kept["data"] = 41
+        while not keeper.context.resume(kept, "other"):
+            pass
+        outcome()
+        assert (request["result"], request["data"]) == (2, 1)
+        keeper.one_was_told(kept)
+        assert [one["ok"] for one in pipe.stats()["nodes"].values()] == [1, 1, 1]
+
+
+def test_a_request_goes_on_only_where_the_class_says_that_it_may(keeper):
+    nodes = {"main": {"backend": "KeptKeeper"}, "other": {"backend": "Identity"}}
+    with headrace.pipe(nodes) as pipe:
+        future = pipe.submit({"data": 1, "node_name": "main"})
+        kept = keeper.kept()
+        with pytest.raises(ContractError, match="goes_on_at"):
+            keeper.context.resume(kept, "other")
+        assert keeper.context.finish(kept, 1)
+        future.result(WAIT_S)
+    with pytest.raises(ConfigError) as caught:
+        headrace.PipelineConfig.load({"main": {"backend": "KeptLeaver"}, "othr": {}})
+    assert "'other'" in str(caught.value)
 
 
 def test_an_error_at_another_node_is_the_error_of_the_request(keeper):
@@ -390,7 +436,7 @@ def test_an_error_at_another_node_is_the_error_of_the_request(keeper):
 
     headrace.register("KeptRefuses", KeptRefuses, replace=True)
     with headrace.pipe(
-        {"main": {"backend": "KeptKeeper"}, "other": {"backend": "KeptRefuses"}}
+        {"main": {"backend": "KeptLeaver"}, "other": {"backend": "KeptRefuses"}}
     ) as pipe:
         future = pipe.submit({"data": 1, "node_name": "main"})
         kept = keeper.kept()
@@ -477,13 +523,26 @@ def test_who_is_resumed_goes_before_those_that_have_not_begun(keeper):
 
 
 @pytest.mark.parametrize(
-    "backend", ["S[KeptKeeper,Identity]", "HasKey(steps)[Identity,KeptKeeper]"]
+    "backend", ["S[KeptKeeper,Identity]", "Loop(until=done)[KeptKeeper]"]
 )
 def test_pending_inside_what_waits_for_a_result_is_refused(keeper, backend):
     with headrace.pipe({"backend": backend}) as pipe:
         with pytest.raises(ContractError, match="returned PENDING") as caught:
             pipe({"data": 1})
         assert caught.value.backend == "KeptKeeper"
+
+
+def test_a_branch_of_a_request_that_divides_may_keep_it(keeper):
+    with headrace.pipe({"backend": "S[Identity,HasKey(steps)[Identity,KeptKeeper]]"}) as pipe:
+        future = pipe.submit({"data": 1})
+        kept = keeper.kept()
+        while not keeper.context.resume(kept):
+            pass
+        assert future.result(WAIT_S)["result"] == 0  # now it has steps
+        future = pipe.submit({"data": 1})
+        while not keeper.context.finish(keeper.kept(), "ended"):
+            pass
+        assert future.result(WAIT_S)["result"] == "ended"
 
 
 def test_pending_stands_in_the_list_of_outcomes_and_is_no_result():

@@ -1,6 +1,6 @@
 """Headrace words that keep requests or hand them over, and policies that pick which requests share a batch.
 
-The words are `Queue`, `Send`, `Recv`, `Observer`, `StateFul`, `Iterate`; beside them stands `KVStorage`. The policies are
+The words are `Queue`, `Send`, `Recv`, `Observer`, `Repost`, `StateFul`, `Iterate`; beside them stands `KVStorage`. The policies are
 `Alike` and `Budget`.
 Around any expression stand `Cache`, `Once`, `Concurrency` and `Shadow`.
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from headrace_flow.iterate import Iterate
     from headrace_flow.once import Once
     from headrace_flow.queues import Observer, Queue, Recv, Send
+    from headrace_flow.repost import Repost
     from headrace_flow.script import Script, call
     from headrace_flow.shadow import Shadow
     from headrace_flow.stateful import StateFul
@@ -37,6 +38,7 @@ __all__ = [
     "Once",
     "Queue",
     "Recv",
+    "Repost",
     "Script",
     "Send",
     "Shadow",
@@ -52,6 +54,7 @@ _HOME = {
     "Concurrency": "concurrency",
     "Iterate": "iterate",
     "KVStorage": "storage",
+    "Repost": "repost",
     "Script": "script",
     "call": "script",
     "Once": "once",

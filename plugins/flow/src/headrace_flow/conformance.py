@@ -18,6 +18,7 @@ __all__ = [
     "OnceConformance",
     "QueueConformance",
     "RecvConformance",
+    "RepostConformance",
     "ScriptConformance",
     "SendConformance",
     "ShadowConformance",
@@ -72,6 +73,12 @@ class QueueConformance(ObserverConformance):
 
     expression = "Queue(q,max=8)"
     inside = _Declared
+
+
+class RepostConformance(ObserverConformance):
+    """`Repost`, after a word that answers every request, so that it sends none on."""
+
+    expression = "S[Identity,(or)Repost[main]]"
 
 
 class CacheConformance(BackendConformance):

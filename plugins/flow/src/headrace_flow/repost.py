@@ -1,0 +1,108 @@
+"""Repost: a request leaves the way of the graph and goes on at another node."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+import headrace
+from headrace import PENDING
+from headrace.errors import ContractError, LimitError
+from headrace.words import select
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headrace.keys import Request
+
+__all__ = ["Repost"]
+
+
+class Repost(headrace.Backend):
+    """End the way of a request here and go on at another node: ``S[Check,(or)Repost[repair]]``.
+
+    Once its batch has ended, the request enters the node that Repost names, as if it had been sent there: the same
+    dict, whose ``data`` stays as it is. The nodes linked after the one that it left do not run, nor does a ``map`` of the
+    node that it enters; those linked after that one do. Deadline, priority, cancellation, ``node_name`` and the bound of
+    the node at which the request entered the pipeline stay as they are. To its own node a request comes back as the next
+    one in the queue. A node that is called by ``Forward`` has no way to leave: there the other node answers the call.
+
+    Repost stands where its node ends: outermost, last in an ``S`` there, or in a branch of ``HasKey`` there. It cannot
+    stand in one of several branches of the graph, in a node with ``each``, or in ``entrypoint``.
+
+    Reads:
+        data: Anything.
+    Writes:
+        Nothing: the node at which the request goes on does.
+    Batch:
+        1 or more.
+
+    Raises:
+        LimitError: The request was reposted ``limit`` times before, by this Repost or another.
+        ContractError: The item is none that was sent to the node, but one that a container has made.
+    Source:
+        own
+    Example:
+        ``{"data": "abcd"}`` gives ``"dcba"``::
+
+            [check]
+            backend = "S[Short,(or)Repost[shorten]]"
+            next = "upper"
+
+            [upper]
+            backend = "Upper"
+
+            [shorten]
+            backend = "Reverse"
+    """
+
+    class Options(headrace.Options):
+        """Options of Repost."""
+
+        node: str = Field(description="The node at which requests go on.")
+        limit: int = Field(
+            100,
+            ge=1,
+            description="How many times one request that was sent may be reposted until it goes on there, the "
+            "requests that Forward makes of it counted in.",
+        )
+
+    name_option = "node"
+    uses_pipeline = True
+
+    @staticmethod
+    def enter(request: Request) -> Iterator[int]:
+        """Return what counts the reposts of a request, whatever dicts it goes on as."""
+        return count(1)
+
+    @classmethod
+    def goes_on_at(cls, options: Any) -> tuple[str]:
+        """Return the node at which requests go on."""
+        return (options.node,)
+
+    def init(self, options: Any, context: headrace.InitContext) -> None:
+        """Take over the options."""
+        self._context, self._target, self._limit = context, options.node, options.limit
+
+    def forward(self, batch: list[Request]) -> list[Exception | None]:
+        """Send the requests on; copies that fill the batch up go nowhere."""
+        outcomes: list[Exception | None] = [None] * len(batch)
+        own = select(batch, range(len(batch)), lambda _: True, outcomes, fillers=False)
+        for place in own:
+            outcomes[place] = self._send_on(batch[place])
+        return outcomes
+
+    def _send_on(self, request: Request) -> Exception:
+        """Send a request on; give its outcome here."""
+        reposts = self._context.entered(request)
+        if reposts is None:
+            return ContractError("only a request that was sent to the node goes on at another one")
+        if next(reposts) > self._limit:
+            where = f"from node {self._context.node_name!r} to {self._target!r}"
+            what = f"the request was reposted more than {self._limit} times, last {where}"
+            hint = "See why it never comes to an end, or raise the option limit of Repost."
+            return LimitError(what, limit=self._limit, hint=hint)
+        self._context.resume(request, self._target)
+        return PENDING
