@@ -21,6 +21,27 @@ def backend(name, function, **attributes):
     headrace.register(name, type(name, (headrace.Backend,), body), replace=True)
 
 
+class Leaves(headrace.Backend):
+    """Lets each request go on at another node: ``Leaves[node]``."""
+
+    class Options(headrace.Options):
+        node: str
+
+    name_option = "node"
+
+    @classmethod
+    def goes_on_at(cls, options):
+        return [options.node]
+
+    def init(self, options, context):
+        self.context, self.target = context, options.node
+
+    def forward(self, batch):
+        for request in batch:
+            self.context.resume(request, self.target)
+        return [headrace.PENDING for _ in batch]
+
+
 def send_in_list(pipe, request):
     """Send a request as the only one of a list; raise its own error."""
     try:

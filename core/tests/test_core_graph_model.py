@@ -315,7 +315,7 @@ def test_a_request_ends_as_the_plainest_reading_gives(graph, data, drawn):
             if error is None:
                 assert request == wanted
             else:
-                # A door has no result where the node behind it has none: either name will do.
+                # An alias has no result where the node that answers has none: either name will do.
                 codes = {code for code, _ in failures}
                 assert (error.code, error.node) in failures or error.code == "no_result" in codes
                 assert "result" not in request

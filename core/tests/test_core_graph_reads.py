@@ -157,7 +157,7 @@ def test_each_reads_its_list_and_brings_its_element():
     assert not problems(graph("RMask", "a[result:data,list:boxes]", each="boxes:mask"))
 
 
-def test_another_door_reads_what_the_node_behind_it_reads():
+def test_an_alias_reads_what_the_node_that_answers_reads():
     config = {
         "a": {"backend": "RUnsaid", "next": "d"},
         "d": {"backend": "Forward[node.x]", "map": "a[result:data]"},

@@ -10,6 +10,7 @@ import pydantic
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sending import Leaves
 
 import headrace
 from headrace._build.callees import NodeCall
@@ -399,9 +400,10 @@ def test_before_what_uses_the_pipeline_gives_something_away(device):
     assert given == [True]
 
 
-def test_before_a_next_node_and_a_repost(device, shortcut):
+def test_before_a_next_node_and_where_a_request_goes_on_elsewhere(device, shortcut):
+    headrace.register("Leaves", Leaves, replace=True)
     config = {
-        "a": {"backend": "S[Device(a),Repost[b]]"},
+        "a": {"backend": "S[Device(a),Leaves[b]]"},
         "b": {"backend": "S[Read,Device(b)]", "next": "c"},
         "c": {"backend": "Read"},
     }
@@ -639,9 +641,9 @@ def test_where_nobody_registers_nothing_is_put_around():
         gives, background, forward = (step.child for step in main.backend._steps[1:])
         assert "forward" not in vars(gives)
         assert "forward" not in vars(background)
-        door = forward.forward.__self__
-        assert type(door) is NodeCall
-        assert door.scheduler is pipe._engine.built["x"].scheduler
+        call = forward.forward.__self__
+        assert type(call) is NodeCall
+        assert call.scheduler is pipe._engine.built["x"].scheduler
 
 
 # An instance that is lost.

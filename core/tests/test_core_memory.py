@@ -116,7 +116,7 @@ CONFIGS = {
     "refuses": {"backend": "S[Works,Refuses]", "max": 4},
     "writes": {"backend": "Writes", "max": 4},
     "owner breaks": {"backend": "S[Works,OwnerBreaks]", "max": 4},
-    "behind a door": {
+    "behind a front": {
         "main": {"backend": "S[Works,Forward[node.inner]]", "max": 4},
         "inner": {"backend": "Breaks", "max": 4},
         "global": {"entrypoint": "Forward[node.main]"},

@@ -17,16 +17,13 @@ from hypothesis import strategies as st
 from internals.outcomes import LoopWaker, batch_alone
 from internals.pipelines import scheduler_of
 from internals.scheduling import Entry, NodeQuota, RequestQueue, RequestQuota, repeated
-from sending import WAYS
 
 import headrace
 from headrace.errors import (
     BackendError,
     ClosedError,
-    ContractError,
     DeadlineExceededError,
     InputError,
-    NoResultError,
     RequestsFailed,
 )
 
@@ -392,40 +389,6 @@ def test_one_bad_item_fails_alone(gate, config, name):
 
 
 # Between two nodes.
-
-
-class Odd:
-    """Equal to nothing, and says so by raising."""
-
-    def __eq__(self, other):
-        raise ValueError("truth value")
-
-    __hash__ = None
-
-
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("value", ["b", "nowhere", [], Odd()], ids=["b", "nowhere", "list", "odd"])
-def test_what_is_raised_between_two_nodes_ends_the_request(way, value):
-    class Writes(headrace.Backend):
-        def forward(self, batch):
-            for request in batch:
-                request["repost"] = request["value"]
-
-    class Copies(headrace.Backend):
-        def forward(self, batch):
-            for request in batch:
-                request["result"] = request["data"]
-
-    headrace.register("Writes", Writes)
-    headrace.register("Copies", Copies)
-    config = {
-        "a": {"backend": "S[Writes,(or)HasKey(never)[Repost[b],Writes]]", "next": "c"},
-        "b": {"backend": "Copies"},
-        "c": {"backend": "Copies", "or": True},
-    }
-    refused = pytest.raises((NoResultError, ContractError))
-    with headrace.pipe(config) as pipe, refused:
-        WAYS[way](pipe, {"data": 1, "value": value})
 
 
 def test_a_coroutine_cancelled_between_two_nodes_has_its_dict_back(gate, monkeypatch):

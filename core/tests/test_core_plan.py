@@ -8,6 +8,7 @@ from functools import partial
 
 import loading
 import pytest
+from sending import Leaves
 
 import headrace
 from headrace.errors import SetupError
@@ -252,14 +253,13 @@ WRONG = {
     "dependency": "IoC[Dep;Dep]",
     "args": "IoC[X;A[X(a=1)]] A(1) S(1)[X]",
     "twice": "IoC[X,X;X]",
-    "unknown_instance": "Forward[node.nope] Proxy[X]",
-    "word": "Forward[node.main(x=1)] Proxy[X[Y]] Repost[main(1)]",
+    "unknown_instance": "Forward[node.nope] Proxy[X] Leaves[x]",
+    "word": "Forward[node.main(x=1)] Proxy[X[Y]] Leaves[main(1)] Leaves[x,y] S[Leaves[main],X]",
     "missing_option": "Reflect[k] InstanceFromParam[k]",
     "prefix": "A[(or)X] S[(or)X,Y] S[X,(ro)Y] S[X,(kye=a)Y] S[X,(key=3)Y] (or)X",
     "place": "Register[X] S[X,Register(y)[Y]] InstancesRegister[X]",
     "not_callable": "List[X,Y] S[List[X],Y]",
     "scheduling": "Batching[X] InstanceDispatcher IoC[InstanceDispatcher;X] IoC[Batching;X]",
-    "graph": "Repost[x]",
     "unknown_backend": "no:X",
 }
 
@@ -269,6 +269,7 @@ WRONG = {
     [(code, expression) for code, many in WRONG.items() for expression in many.split()],
 )
 def test_wrong_expressions_are_one_problem_each_with_a_place(code, expression):
+    headrace.register("Leaves", Leaves, replace=True)
     found = problem(expression)
     assert (found.code, found.path) == (code, "main.backend")
     assert found.span is not None
@@ -524,7 +525,7 @@ def test_what_stands_below_an_unknown_name_is_looked_at():
     assert [one.suggestion for one in problems("Zzzz[Idntity]")] == [None, "Identity"]
 
 
-def test_a_node_that_names_no_node_behind_it_is_no_door():
+def test_an_alias_of_no_node_is_an_unknown_instance():
     assert problem("Forward[node.nope]", max=4).code == "unknown_instance"
 
 
@@ -634,19 +635,7 @@ def test_what_is_wrong_with_a_registered_instance_is_told_once(init):
     assert [one.path for one in problems(source)] == ["n.init"]
 
 
-def test_a_second_door_shares_the_queue_and_the_instances_of_the_other_node():
-    source = {"x": {"backend": "X", "max": 4}, "door": {"backend": "Forward[node.x]"}}
-    with headrace.pipe(source) as pipe:
-        assert pipe({"data": 0, "node_name": "door"})["result"] == "X"
-        assert pipe({"data": 0, "node_name": "x"})["result"] == "X"
-        assert pipe._engine.built["door"].scheduler is pipe._engine.built["x"].scheduler
-    assert made.count("X") == 1
-    node = headrace.explain(source)["nodes"]["door"]
-    assert (node["expression"], node["range"]) == ("Forward[node.x]", [1, 4])
-    assert problem({**source, "y": {"backend": "Proxy[door.0]"}}).code == "unknown_instance"
-
-
-def test_a_door_to_a_door_is_a_door_to_the_same_node():
+def test_an_alias_builds_nothing_of_the_node_that_answers():
     assert run(nodes(x="X", d="Forward[node.x]", e="Forward[node.d]"), "e") == "X"
     assert made.count("X") == 1
 
@@ -680,12 +669,6 @@ def test_until_a_name_is_registered_its_node_means_the_backend_by_it():
     source = {"x": {"backend": "A[X,Forward[node.y]]"}}
     source["y"] = {"init": "List[Register(X)[Y],Register[Forward[node.x]]]"}
     assert problem(source).code == "cycle"
-
-
-def test_a_second_door_has_no_keys_of_a_scheduler():
-    source = {"x": {"backend": "X"}, "door": {"backend": "Forward[node.x]", "max": 4}}
-    found = problem(source)
-    assert (found.code, found.path) == ("door", "door.max")
 
 
 def test_the_front_of_a_pipeline_may_be_an_expression():
@@ -736,7 +719,7 @@ def test_nesting_through_definitions_and_parameters_counts():
     assert {p.code for p in problems("Reflect[p0]", **keys, p500="X")} == {"nesting"}
 
 
-def doors(count):
+def calls(count):
     nodes = {f"n{i}": {"backend": f"A[Forward[node.n{i + 1}]]"} for i in range(count)}
     return {**nodes, f"n{count}": {"backend": "X"}, "entrypoint": "Forward[node.n0]"}
 
@@ -746,7 +729,7 @@ def kept(count):
     return {"main": {"init": f"List[Register(h0)[X],{inner}]", "node_entrypoint": f"h{count}"}}
 
 
-@pytest.mark.parametrize("nested", [doors, kept])
+@pytest.mark.parametrize("nested", [calls, kept])
 def test_calls_that_nest_through_names_of_instances_count(nested):
     takes_turns = getattr(sys, "_is_gil_enabled", lambda: True)()
     if takes_turns or nested is kept:  # without that lock a call of a node takes more frames
@@ -913,11 +896,11 @@ def test_an_empty_range_is_an_error_of_the_configuration(keys, key, message):
         {"init": "Register(node.m)[Forward[node.c]]"},
     ],
 )
-def test_a_node_that_is_called_through_another_one_is_a_second_door_or_refused(keys):
+def test_a_node_that_is_called_through_another_one_past_its_own_queue_is_refused(keys):
     found = problem({"c": {"backend": "X"}, "m": keys})
-    assert (found.code, found.hint[:33]) == ("door", 'Write backend = "Forward[node.c]"')
-    door = {"c": {"backend": "X"}, "m": {"backend": "Forward[node.c]"}}
-    assert explained(door, "m")["alias_of"] == "c"
+    assert (found.code, found.hint[:33]) == ("alias", 'Write backend = "Forward[node.c]"')
+    alias = {"c": {"backend": "X"}, "m": {"backend": "Forward[node.c]"}}
+    assert explained(alias, "m")["alias_of"] == "c"
 
 
 # Policies.
@@ -1127,7 +1110,7 @@ def steps_of(load):
     return count
 
 
-@pytest.mark.parametrize("keys", ["", "map", "repost"])
+@pytest.mark.parametrize("keys", ["", "map", "leaves"])
 def test_planning_takes_as_many_steps_for_each_of_many_nodes_as_of_few(keys):
     steps = []
     for count in (40, 80):
@@ -1135,7 +1118,8 @@ def test_planning_takes_as_many_steps_for_each_of_many_nodes_as_of_few(keys):
         many[f"n{count}"] = {"backend": "Identity"}
         for k in range(count if keys == "map" else 0):
             many[f"n{k + 1}"]["map"] = f"n{k}[result:data]"
-        if keys == "repost":
-            many["n1"]["backend"] = "HasKey(again)[Repost[n0]]"
+        if keys == "leaves":
+            headrace.register("Leaves", Leaves, replace=True)
+            many["n1"]["backend"] = "HasKey(again)[Leaves[n0]]"
         steps.append(steps_of(partial(loading.load, many)) / count)
     assert steps[1] < steps[0] * 1.1

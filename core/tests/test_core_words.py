@@ -49,13 +49,6 @@ TWO_BATCHINGS = (
             },
             "CatSplit does not understand the prefix (or)",
         ),
-        (
-            {
-                "a": {"backend": "CatSplit[Identity,S[Repost[b]],Identity]"},
-                "b": {"backend": "Identity"},
-            },
-            "Repost[b] cannot stand in the middle of CatSplit",
-        ),
         ("Batching[Identity]", "Batching belongs in init or node_entrypoint, not in"),
         ("Register[Identity]", "Register belongs in init or node_entrypoint, not in"),
         (
@@ -83,7 +76,6 @@ TWO_BATCHINGS = (
             {"a": {"init": "Register[Batching]", "node_entrypoint": "DI[node.a,Identity]"}},
             "Batching needs what it depends on and cannot be called",
         ),
-        ("S[Repost[nowhere]]", "no node is called 'nowhere'"),
         ("Proxy[nobody]", "no instance is called 'nobody'"),
         ("InstanceFromParam[which]", "InstanceFromParam needs the parameter 'which'"),
         ({"backend": "InstanceFromParam[w]", "w": "A[B]"}, "'w' is to be the name of an instance"),

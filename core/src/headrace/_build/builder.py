@@ -210,8 +210,9 @@ def _instance(index: int, backend: Backend, keys: NodeKeys) -> Instance:
     Raises:
         SetupError: The range that ``init`` has set leaves no batch.
     """
-    low, high = narrowed((backend.min, backend.max), keys)
-    if low > high:
+    alias = isinstance(backend, Alias)
+    low, high = narrowed((backend.min, backend.max), keys, alias=alias)
+    if high is not None and low > high:
         what = no_batch(backend._label(), (backend.min, backend.max), keys)
         raise backend._located(SetupError(what, hint="Change the node's min, max or batch_sizes."))
     thread = None

@@ -92,7 +92,7 @@ class Alias(Backend):
         """Send the items on."""
         for request in batch:
             self._keeping.send(request, self._called)
-        return [PENDING] * len(batch)
+        return [PENDING for _ in batch]
 
 
 def begin_calls(

@@ -47,8 +47,11 @@ def states_range(cls: type[Backend]) -> bool:
     return cls.min != 1 or cls.max is not None
 
 
-def narrowed(found: Range, keys: NodeKeys) -> tuple[int, int]:
-    """Return the range of a node: its keys narrow the range of its backend. Without any max the max is 1."""
+def narrowed(found: Range, keys: NodeKeys, *, alias: bool = False) -> Range:
+    """Return the range of a node: its keys narrow the range of its backend.
+
+    Without any max the max is 1; an alias has none then, since another node runs what comes to it.
+    """
     low, high = found
     least, most, sizes = keys.min, keys.max, keys.batch_sizes
     if sizes:
@@ -59,7 +62,9 @@ def narrowed(found: Range, keys: NodeKeys) -> tuple[int, int]:
         high = most if high is None else min(high, most)
     if sizes and not any(low <= size <= (high or size) for size in sizes):
         high = 0
-    return low, max(1, low) if high is None else high
+    if high is None and not alias:
+        high = max(1, low)
+    return low, high
 
 
 def no_batch(name: str, found: Range, keys: NodeKeys) -> str:

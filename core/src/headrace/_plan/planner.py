@@ -303,8 +303,8 @@ class Planner(Planning):
 
     def _check_range(self, plan: NodePlan, root: Element) -> None:
         """Check that some weight fits both the keys of the node and the range that the classes of ``root`` state."""
-        low, high = narrowed(root.range, plan.keys)
-        if low <= high:
+        low, high = narrowed(root.range, plan.keys, alias=plan.alias_of is not None)
+        if high is None or low <= high:
             return
         shown = (root if root.parameter is None else root.children[0]).name
         *_, last = filter(

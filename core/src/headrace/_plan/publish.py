@@ -64,7 +64,7 @@ def _written(plan: PipelinePlan) -> list[Element]:
 
 def _node(plan: PipelinePlan, node: NodePlan) -> public.Node:
     keys, owned = node.keys, owns_thread(node)
-    low, high = narrowed(node.runs.range, keys)
+    low, high = narrowed(node.runs.range, keys, alias=node.alias_of is not None)
     return public.Node(
         expression=node.expression,
         node_expression=node.node_expression,
