@@ -85,7 +85,7 @@ def _pipeline(path: str, found: dict[str, Any]) -> Tree:
     for name, node in found["nodes"].items():
         instances = counted(node["instance_num"], "instance")
         if node["alias_of"] is not None:
-            instances = f"a second door to {node['alias_of']!r}, {instances}"
+            instances = f"an alias of {node['alias_of']!r}, {instances}"
         each = "" if node["instance_num"] == 1 else " each"
         branch = tree.add(
             _text(

@@ -203,7 +203,7 @@ def _keys_at_end(plan: Plan, elements: dict[str, _Elements], name: str) -> set[s
     for one in way:
         if links[one].otherwise or one in entered:
             return None  # such a node may also run on dicts that have come another way
-        if any(links[door].each for door in _doors(plan, one)):
+        if any(links[each].each for each in _with_aliased(plan, one)):
             continue  # with `each` the node runs on copies: keys written there are lost
         run = _run_in(elements, one)
         if run is None:
@@ -215,10 +215,10 @@ def _keys_at_end(plan: Plan, elements: dict[str, _Elements], name: str) -> set[s
     return keys
 
 
-def _doors(plan: Plan, name: str) -> list[str]:
-    """Return a node, and the nodes behind it where it is a second door."""
+def _with_aliased(plan: Plan, name: str) -> list[str]:
+    """Return a node, and the nodes that answer for it where it is an alias."""
     behind = plan.nodes[name].alias_of
-    return [name] if behind is None else [name, *_doors(plan, behind)]
+    return [name] if behind is None else [name, *_with_aliased(plan, behind)]
 
 
 def _run_in(elements: dict[str, _Elements], name: str) -> Pairs | None:

@@ -21,7 +21,7 @@ else:
     import tomli as tomllib
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
-GIVES = re.compile(r"``(\S[^`]*)`` gives ``(.+)``::\n\n((?: +.*\n?)+)")
+GIVES = re.compile(r"``(\S[^`]*)`` gives ``(.+)``::\n\n((?:(?: +.*)?\n)+)")
 WORDS = (
     "Cache",
     "Concurrency",
@@ -30,6 +30,7 @@ WORDS = (
     "Once",
     "Queue",
     "Recv",
+    "Repost",
     "Send",
     "Shadow",
     "StateFul",
@@ -48,6 +49,15 @@ def test_the_programs_run_and_print_what_they_say(program, tmp_path):
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == re.findall(r"print\(.*\)  # (.*)$", program, re.MULTILINE)
+
+
+class Short(headrace.Backend):
+    """Passes texts of up to three letters, and gives no result for others."""
+
+    def forward(self, batch):
+        for request in batch:
+            if len(request["data"]) <= 3:
+                request["result"] = request["data"]
 
 
 class DoubleBelow200(headrace.Backend):
@@ -74,6 +84,8 @@ class RunningTotal(headrace.Backend):
 @pytest.mark.parametrize("name", WORDS)
 def test_the_example_of_a_word_gives_what_it_says(name):
     headrace.register("Upper", str.upper, replace=True)
+    headrace.register("Reverse", lambda text: text[::-1], replace=True)
+    headrace.register("Short", Short, replace=True)
     headrace.register("DoubleBelow200", DoubleBelow200, replace=True)
     headrace.register("RunningTotal", RunningTotal, replace=True)
     word = getattr(headrace_flow, name)

@@ -359,7 +359,7 @@ KNOWN_ELSEWHERE, KNOWN_PROBES, KNOWN_POLICIES = map(
 """The distribution to install for each backend, probe and policy of the plugins of Headrace's repository, by name."""
 
 MOVED = {
-    **dict.fromkeys(("Observer", "Queue", "Recv", "Send"), "headrace-flow"),
+    **dict.fromkeys(("Observer", "Queue", "Recv", "Repost", "Send"), "headrace-flow"),
     "Process": "headrace-process",
 }
 """The distribution to which a word of core has moved, by name; these names stay reserved for a minor release."""
