@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 
 import pytest
@@ -49,7 +50,9 @@ def test_an_alias_of_an_alias_is_answered_by_the_same_node(send):
     config = {**X, "outer": {"backend": "Forward[node.alias]", "each": "data"}}
     assert send(config, [1, 2, 3])["result"] == [2, 3, 4]
     assert {name: counts[:2] for name, counts in send.counts.items()} == {
-        "x": (3, 3), "alias": (3, 3), "outer": (3, 3)
+        "x": (3, 3),
+        "alias": (3, 3),
+        "outer": (3, 3),
     }
 
 
@@ -148,6 +151,41 @@ def test_the_plan_says_which_node_answers():
     assert (alias.alias_of, alias.range, alias.instance_num) == ("x", (1, None), 1)
     assert nodes["x"].alias_of is None
     assert headrace.explain(X)["nodes"]["alias"]["expression"] == "Forward[node.x]"
+
+
+def test_a_circle_of_calls_that_leads_through_aliases_is_found(client):
+    both = threading.Barrier(2)
+
+    def call(other):
+        def function(request):
+            if "deep" not in request:
+                return request["data"]
+            both.wait(60)
+            return pipe({"data": 1, "node_name": other})["result"]
+
+        return function
+
+    backend("CallsX", call("alias_x"))
+    backend("CallsY", call("alias_y"))
+    config = {
+        "global": {"deadlock_after_s": 0.1},
+        "x": {"backend": "CallsY"},
+        "y": {"backend": "CallsX"},
+        "alias_x": {"backend": "Forward[node.x]"},
+        "alias_y": {"backend": "Forward[node.y]", "next": "end"},
+        "end": {"backend": "Identity"},
+    }
+    with headrace.pipe(config) as pipe:
+        calls = [client(pipe, {"data": 1, "deep": 1, "node_name": name}) for name in "xy"]
+        found = []
+        for one in calls:
+            try:
+                found.append(one.outcome()["result"])
+            except errors.ContractError as error:
+                found.append(str(error))
+    (circle,) = (one for one in found if one != 1)
+    assert "waits for node 'x'" in circle
+    assert "waits for node 'y'" in circle
 
 
 # Which nodes are roots.

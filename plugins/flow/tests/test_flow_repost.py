@@ -284,7 +284,11 @@ def test_who_waits_where_it_goes_on_counts_where_it_entered(held):
 
 
 def test_a_close_that_drains_waits_for_who_goes_on_elsewhere(held):
-    config = {"a": {"backend": "Repost[b]"}, "b": {"backend": "Repost[c]"}, "c": {"backend": "Held"}}
+    config = {
+        "a": {"backend": "Repost[b]"},
+        "b": {"backend": "Repost[c]"},
+        "c": {"backend": "Held"},
+    }
     pipe = headrace.pipe(config)
     futures = [pipe.submit({"data": number}) for number in range(3)]
     assert held.entered.acquire(timeout=WAIT_S)
@@ -308,7 +312,10 @@ def test_a_request_may_be_reposted_100_times_and_no_more(send):
 
 
 def test_between_nodes_of_a_graph_it_is_as_many(send):
-    config = {"a": {"backend": "S[Down,AtZero,(or)Repost[b]]"}, "b": {"backend": "S[Down,Repost[a]]"}}
+    config = {
+        "a": {"backend": "S[Down,AtZero,(or)Repost[b]]"},
+        "b": {"backend": "S[Down,Repost[a]]"},
+    }
     assert send(config, 101)["result"] == 0
     with pytest.raises(errors.LimitError) as caught:
         send(config, 103)

@@ -63,6 +63,7 @@ class _Look:
                     for entry in [*(instance.entries or ())]:
                         self.running[entry] = instance
                         waiting.append(entry)
+                waiting += [one for one in [*node.pending.open] if one.held.away is not None]
                 for entry in waiting:
                     self._note(entry, [entry])
             if engine.graph is not None:
@@ -74,6 +75,7 @@ class _Look:
             self.stuck -= going
 
     def _note(self, entry: Entry, waits_for: list[Entry]) -> None:
+        waits_for = [one for some in waits_for for one in _at_work(some)]
         waiter = entry.waiter
         if waiter is not None and waiter.asleep:  # else its thread runs something meanwhile
             self.entries[waiter.ident] += waits_for
@@ -117,6 +119,12 @@ class _Look:
             return []
         steps = list(way.values())
         return steps[list(way).index(thread) :]
+
+
+def _at_work(entry: Entry) -> list[Entry]:
+    """Return the entries that run or wait for one that was sent to another node; else itself."""
+    sent = None if entry.held is None else entry.held.away
+    return [entry] if sent is None else [one for some in sent.entries for one in _at_work(some)]
 
 
 class Search:

@@ -13,7 +13,6 @@ from headrace._build.callees import no_result, too_few
 from headrace._checked import Answers, Filler, Outcomes, batch_alone, is_one, weight_of
 from headrace._options import Options as _Options
 from headrace._plan.declared import Ranged, RequiredKeys, inside
-from headrace._plan.element import Element, Range
 from headrace._plan.word import Word, keys_required_by
 from headrace._portable import none_if_all_ok
 from headrace.errors import InstanceLostError
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from headrace._backend import Backend, InitContext
+    from headrace._plan.element import Element, Range
 
 __all__ = ["CatSplit", "HasKey", "NotHasKey", "Random"]
 
