@@ -34,7 +34,8 @@ import asyncio, sys, threading
 from collections import namedtuple
 from headrace import errors
 from headrace._running.blueprint import Blueprint, BuiltNode, Change, NodeBlueprint
-from headrace._running.route import Each, Links
+from headrace._running.elements import Each
+from headrace._running.route import Links
 from headrace._pipeline import Pipeline
 from headrace._running.instance import Instance
 from headrace._running.instance import Limits

@@ -24,8 +24,8 @@ from headrace.keys import Request
 if TYPE_CHECKING:
     from headrace._build.wrappers import Forward
     from headrace._checked import Liveness
+    from headrace._running.elements import Each
     from headrace._running.node import Node
-    from headrace._running.route import Each
 
     Then = Callable[[Request, BaseException | None], object]
 

@@ -28,7 +28,8 @@ from headrace._plan.element import (
 )
 from headrace._plan.parameters import check_keys, written_key
 from headrace._plan.word import has_queue, keys_required_by, word_of
-from headrace._running.route import KEPT, Each, Links, Pairs, closure, parallel
+from headrace._running.elements import Each
+from headrace._running.route import KEPT, Links, Pairs, closure, parallel
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

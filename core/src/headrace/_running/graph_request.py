@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from headrace._portable import is_abandoned
-from headrace._running.elements import FREES_CALLER, Elements, count, waiting_for
+from headrace._running.elements import FREES_CALLER, Elements, waiting_for
 from headrace._running.entry import DONE, OUTSIDE, RUNNING, Entry, put_back, refuses_change
 from headrace._running.refusals import withdrawn
 from headrace._running.room import Ticket
@@ -130,8 +130,7 @@ class GraphRequest:
             if error is None:
                 following = self._traversal.advance(visit)
                 if isinstance(following, Failure):
-                    count(following, self._traversal.request)
-                    error = following.error
+                    error = self._counted(following)
                 elif self._traversal.sinks_left:
                     return following
                 else:
@@ -148,9 +147,15 @@ class GraphRequest:
             failure = self._traversal.finish()
         except Exception as raised:  # noqa: BLE001
             return refuses_change(raised)
-        if failure is None:
-            return None
-        count(failure, self._traversal.request)
+        return None if failure is None else self._counted(failure)
+
+    def _counted(self, failure: Failure) -> BaseException:
+        """Count a failure between two nodes at the node that answers for it; give its error."""
+        node = failure.step.scheduler
+        if failure.has_run:
+            node.count_late(failure.error)
+        else:
+            node.count_refused(self._traversal.request, failure.error)
         return failure.error
 
     # The outcome.
