@@ -288,7 +288,8 @@ class Pipeline:
             node: The name of the node; ``"main"`` for a configuration without tables.
             changes: New values of keys of the node and options of its backends; None removes a key.
                 All but ``next``, ``map``, ``or``, ``each``, ``queue_size`` and ``queue_full`` can be
-                changed. Relative paths start from the working directory.
+                changed, and no node can begin to let requests go on at another one. Relative paths start from the
+                working directory.
             timeout: Seconds for building, and then for the batches of the old instances; None for any time. When
                 it is over before the new instances are warm, ``context.cancelled()`` is true for these.
 

@@ -356,7 +356,7 @@ def test_a_reload_brings_the_limit_of_a_repost():
         assert pipe({"data": 5})["result"] == 0
 
 
-def test_a_reload_may_take_a_repost_away_and_add_one():
+def test_a_reload_may_take_a_repost_away_and_add_none():
     config = {
         "a": {"backend": "S[Below5,(or)Repost[b]]"},
         "b": {"backend": "Half"},
@@ -365,8 +365,10 @@ def test_a_reload_may_take_a_repost_away_and_add_one():
     with headrace.pipe(config) as pipe:
         request = {"data": 8, "node_name": "a"}
         assert pipe(request)["result"] == 4
-        pipe.reload("a", {"backend": "S[Below5,(or)Repost[c]]"})
-        assert pipe(request)["result"] == -8
+        pipe.reload("a", {"backend": "S[Below5,(or)S[Half,Repost[b]]]"})
+        assert pipe(request)["result"] == 2
+        with pytest.raises(errors.SetupError, match="go on at another node"):
+            pipe.reload("a", {"backend": "S[Below5,(or)Repost[c]]"})
         with pytest.raises(errors.ConfigError):
             pipe.reload("a", {"backend": "S[Below5,(or)Repost[d]]"})
         pipe.reload("a", {"backend": "Half"})
