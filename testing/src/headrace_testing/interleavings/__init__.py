@@ -24,7 +24,16 @@ from headrace_testing.interleavings.steering import check, ctrl_c, run_async, se
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["InterleavingError", "check", "ctrl_c", "explore", "run_async", "settle", "sleep", "unsupported"]
+__all__ = [
+    "InterleavingError",
+    "check",
+    "ctrl_c",
+    "explore",
+    "run_async",
+    "settle",
+    "sleep",
+    "unsupported",
+]
 
 
 class InterleavingError(AssertionError):
@@ -84,7 +93,12 @@ def explore(
     address = address_of(program)
     with tempfile.TemporaryDirectory() as folder:
         report, given = Path(folder, "report.json"), Path(folder, "given.json")
-        options = {"report": report, "schedules": schedules, "seconds": seconds or 1e9, "seed": seed}
+        options = {
+            "report": report,
+            "schedules": schedules,
+            "seconds": seconds or 1e9,
+            "seed": seed,
+        }
         options |= {"strategy": strategy}
         if lines is not None:
             options["lines"] = ",".join(lines)
@@ -96,7 +110,9 @@ def explore(
         command += [f"--{name}={value}" for name, value in options.items()]
         paths = os.pathsep.join(filter(None, sys.path))
         environment = {**os.environ, "PYTHONPATH": paths, "PYTHONHASHSEED": "0"}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(  # noqa: S603 - this module, on a file of the caller's
+            command, env=environment, capture_output=True, text=True, check=False
+        )
         if not report.exists():
             raise RuntimeError(f"{address} cannot be explored: {done.stderr or done.stdout}")
         (found,) = json.loads(report.read_text(encoding="utf-8"))

@@ -27,16 +27,32 @@ def _arguments() -> argparse.Namespace:
     add("program", nargs="+", metavar="FILE.py:FUNCTION")
     add("--schedules", type=int, default=10**9, help="how many schedules to run")
     add("--seconds", type=float, default=30.0, help="how long to search (default 30)")
-    add("--seed", type=int, default=0, help="the seed of the first schedule; each further one has the next")
+    add(
+        "--seed",
+        type=int,
+        default=0,
+        help="the seed of the first schedule; each further one has the next",
+    )
     strategies = "mix (the default), pct:DEPTH, walk:PROBABILITY or bounded:PREEMPTIONS"
     add("--strategy", default="mix", help=strategies)
     lines = "modules and packages, with commas: in most schedules the lines of one of their files are points"
-    add("--lines", type=lambda text: text.split(","), default=[], metavar="MODULE[:FUNCTION],...", help=lines)
+    add(
+        "--lines",
+        type=lambda text: text.split(","),
+        default=[],
+        metavar="MODULE[:FUNCTION],...",
+        help=lines,
+    )
     add("--opcodes", action="store_true", help="each instruction of these lines is a point")
     add("--jumps", type=int, default=1, help="how often time may jump although threads can run")
     add("--jobs", type=int, default=1, help="how many schedules run at a time")
     add("--all", action="store_true", help="go on after the first fault")
-    add("--minimise", type=float, default=20.0, help="seconds to look for fewer choices (default 20)")
+    add(
+        "--minimise",
+        type=float,
+        default=20.0,
+        help="seconds to look for fewer choices (default 20)",
+    )
     add("--report", type=Path, help="a file into which all that was found is written, as JSON")
     add("--replay", type=Path, help="such a file, whose faults are run again")
     return parser.parse_args()
@@ -71,7 +87,9 @@ def _print(found: list[search.Explored]) -> None:
     for one in found:
         rate = one.schedules / max(one.seconds, 0.001)
         faults = f"{len(one.faults)} fault" + ("" if len(one.faults) == 1 else "s")
-        print(f"{one.program}: {one.schedules} schedules, {rate:.0f} a second, {faults}", flush=True)
+        print(
+            f"{one.program}: {one.schedules} schedules, {rate:.0f} a second, {faults}", flush=True
+        )
         for fault in one.faults:
             print(f"\n{one.program} fails in {fault.times} schedules: {fault.text}\n", flush=True)
 
@@ -81,7 +99,7 @@ if __name__ == "__main__":
         sys.exit(f"unsupported: {why}")
     if os.environ.get("PYTHONHASHSEED") != "0":  # the order of sets is part of a schedule
         command = [sys.executable, "-m", "headrace_testing.interleavings", *sys.argv[1:]]
-        os.execve(sys.executable, command, {**os.environ, "PYTHONHASHSEED": "0"})
+        os.execve(sys.executable, command, {**os.environ, "PYTHONHASHSEED": "0"})  # noqa: S606
     faulthandler.enable()
     standins.install()
     gc.disable()  # when it comes is no choice

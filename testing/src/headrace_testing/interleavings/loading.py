@@ -26,7 +26,9 @@ def unsupported() -> str:
     if not hasattr(os, "fork"):
         return "interleavings are explored where a process can fork, and this system has no fork"
     if not getattr(sys, "_is_gil_enabled", lambda: True)():
-        return "interleavings are explored where threads take turns, and this interpreter has no lock"
+        return (
+            "interleavings are explored where threads take turns, and this interpreter has no lock"
+        )
     return ""
 
 
@@ -65,7 +67,7 @@ def load(address: str) -> Callable[[], object]:
         module = sys.modules[file.stem] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
     program = getattr(module, name, None)
-    if not callable(program):
+    if not inspect.isfunction(program):
         there = [one for one, found in vars(module).items() if inspect.isfunction(found)]
         raise ValueError(f"{path} has no function {name!r}. It has {', '.join(there)}.")
     loaded: Callable[[], object] = program

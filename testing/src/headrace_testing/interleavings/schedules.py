@@ -8,6 +8,7 @@ import select
 import signal
 import sys
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -60,13 +61,15 @@ class Schedule:
     Attributes:
         strategy: Makes its strategy.
         files: The files whose lines are points.
-        mark: Whatever tells it from others.
+        seed: Its seed; None where no seed decides.
+        given: Its choices, where they are given.
         logs: Whether its points are wanted.
     """
 
     strategy: Callable[[], Any]
     files: Files = field(default_factory=dict)
-    mark: Any = None
+    seed: int | None = None
+    given: Choices = ()
     logs: bool = False
 
 
@@ -91,7 +94,9 @@ class Schedules:
         self._program, self._jobs, self._opcodes = program, jobs, opcodes
         self._running: dict[int, _Running] = {}  # by the descriptor that its report comes from
 
-    def each(self, schedules: Iterable[Schedule], until_s: float) -> Iterator[tuple[Schedule, Report]]:
+    def each(
+        self, schedules: Iterable[Schedule], until_s: float
+    ) -> Iterator[tuple[Schedule, Report]]:
         """Run schedules until there are no more, or ``until_s`` of `time.perf_counter`; those that run then are ended."""
         left = iter(schedules)
         try:
@@ -112,7 +117,7 @@ class Schedules:
 
     def one(self, choices: Choices, files: Files, *, logs: bool = False) -> Report:
         """Run the schedule of these choices."""
-        schedule = Schedule(lambda: Replay(choices), files, logs=logs)
+        schedule = Schedule(partial(Replay, choices), files, logs=logs)
         ((_, report),) = self.each([schedule], float("inf"))
         return report
 

@@ -86,9 +86,16 @@ class Fault:
     def text(self) -> str:
         """All of it, for reading."""
         seed = "" if self.seed is None else f", seed {self.seed}"
-        lines = "".join(f", lines of {short(path)}" for path in self.files)
+        lines = f", lines of {len(self.files)} files" if self.files else ""
+        if len(self.files) == 1:
+            lines = f", lines of {short(next(iter(self.files)))}"
         choices = f"{len(self.choices)} choice{'s' if len(self.choices) != 1 else ''}"
-        parts = [f"{self.verdict}{seed}{lines}, {choices}", self.reason.rstrip(), "Threads:", self.stacks]
+        parts = [
+            f"{self.verdict}{seed}{lines}, {choices}",
+            self.reason.rstrip(),
+            "Threads:",
+            self.stacks,
+        ]
         return "\n".join([*parts, "Interleaving:", self.interleaving])
 
 
@@ -141,7 +148,7 @@ def _note(found: dict[str, Fault], schedule: Schedule, report: Report) -> bool:
     """Note a schedule that has failed; tell whether it has."""
     if report.verdict == "ok":
         return False
-    fault = Fault(report.verdict, report.reason, schedule.mark, report.choices, report.stacks)
+    fault = Fault(report.verdict, report.reason, schedule.seed, report.choices, report.stacks)
     fault.files = {path: sorted(names or ()) for path, names in schedule.files.items()}
     found.setdefault(signature(report), fault).times += 1
     return True
@@ -150,8 +157,8 @@ def _note(found: dict[str, Fault], schedule: Schedule, report: Report) -> bool:
 def _measuring(files: Files) -> Iterator[Schedule]:
     """Give a few schedules that show how long those of the program are."""
     for seed in range(2):
-        yield Schedule(lambda seed=seed: Pct(0, seed, Sizes(), 0), files)
-        yield Schedule(lambda seed=seed: Walk(0.2, seed, Sizes(), 0), files)
+        yield Schedule(partial(Pct, 0, seed, Sizes(), 0), files)
+        yield Schedule(partial(Walk, 0.2, seed, Sizes(), 0), files)
 
 
 class _Drawn:
@@ -183,7 +190,7 @@ class _Drawn:
         settings = self._settings
         (nothing, *focuses) = self._focuses
         for seed in range(settings.seed, settings.seed + settings.schedules):
-            die = Random(f"focus {seed}")
+            die = Random(f"focus {seed}")  # noqa: S311
             focused = focuses and die.random() < _FOCUSED
             file, sizes = die.choice(focuses) if focused else nothing
             make = drawn(settings.strategy, sizes, settings.jumps)
@@ -203,12 +210,12 @@ class _Bounded:
 
     def learn(self, schedule: Schedule, report: Report) -> None:
         """Note which schedules follow."""
-        self._bounded.learn(schedule.strategy.args[0], report.choices, report.decisions)
+        self._bounded.learn(schedule.given, report.choices, report.decisions)
 
     def __iter__(self) -> Iterator[Schedule]:
         """Give the schedules; `learn` comes between."""
         for choices in islice(self._bounded, self._most):
-            yield Schedule(partial(Replay, choices), self._files)
+            yield Schedule(partial(Replay, choices), self._files, given=choices)
 
 
 def _explain(fault: Fault, sign: str, schedules: Schedules, seconds: float) -> None:

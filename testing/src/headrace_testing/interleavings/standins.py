@@ -6,6 +6,7 @@ Condition, Event, Queue, Future and the like are Python on top of these, so they
 from __future__ import annotations
 
 import _thread
+import functools
 import importlib._bootstrap
 import logging
 import queue
@@ -14,6 +15,7 @@ import threading
 import time
 import traceback
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace_testing.interleavings.world import Controlled, real_ident, real_lock, world
@@ -282,6 +284,7 @@ def install() -> None:
     real = {"allocate_lock": real_lock, "RLock": _real_rlock, "get_ident": real_ident}
     _put(bootstrap, _thread=type("real", (), {k: staticmethod(v) for k, v in real.items()}))
     _put(logging, _lock=_real_rlock())  # nothing of ours runs under it
+    _put(functools, RLock=RLock)  # of properties that are computed once
     _put(_thread, **locks, allocate=Lock, start_new_thread=start_new_thread)
     _put(threading, RLock=RLock, Lock=Lock, _allocate_lock=Lock, get_ident=get_ident)
     _put(threading, _start_new_thread=start_new_thread, excepthook=_uncaught)
@@ -299,8 +302,11 @@ def install() -> None:
     def wall() -> float:
         return clock() + _EPOCH_S
 
+    def in_ns(seconds: Callable[[], float]) -> int:
+        return int(seconds() * 1e9)
+
     for name, of in (("monotonic", clock), ("perf_counter", clock), ("time", wall)):
-        _put(time, **{name: of, f"{name}_ns": lambda of=of: int(of() * 1e9)})
+        _put(time, **{name: of, f"{name}_ns": partial(in_ns, of)})
     _put(time, sleep=sleep)
 
 

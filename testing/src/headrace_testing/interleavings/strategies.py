@@ -89,7 +89,7 @@ class _Drawn:
     """What the strategies with a seed share: the points at which time jumps, and those at which Ctrl-C comes."""
 
     def __init__(self, seed: int, sizes: Sizes, jumps: int) -> None:
-        self._die = die = Random(seed)
+        self._die = die = Random(seed)  # noqa: S311
         self._points = self._breaks = self.operations = 0
         self._jumps = {die.randrange(sizes.points) for _ in range(die.randint(0, jumps))}
         self._stops = {die.randrange(sizes.breaks) for _ in range(sizes.interrupts)}
@@ -173,9 +173,7 @@ class Bounded:
             self._level = next(level for level, some in enumerate(self._waiting) if some)
             yield self._waiting[self._level].pop()
 
-    def learn(
-        self, given: Choices, made: Choices, decisions: Sequence[Decision]
-    ) -> None:
+    def learn(self, given: Choices, made: Choices, decisions: Sequence[Decision]) -> None:
         """Note which schedules follow from one that has run."""
         for one in decisions:
             if one.before < len(given):

@@ -175,13 +175,15 @@ class World:
             frame: FrameType | None = sys._getframe(2)
             while frame is not None and frame.f_code.co_filename.startswith(HIDDEN):
                 frame = frame.f_back
-            at = (frame.f_code.co_filename, frame.f_lineno) if frame else ("", 0)
+            at = (frame.f_code.co_filename, frame.f_lineno or 0) if frame else ("", 0)
             self.log.append(Note(me.number, me.steps, what, *at))
         if self.points > MOST_POINTS:
             self.end("no end", f"more than {MOST_POINTS} points: a loop that never sleeps")
 
     def _target(self, me: Controlled, able: Sequence[Controlled], file: str) -> int:
-        if self.starting is not None:  # `Thread.start` waits until the new thread has begun: no choice there
+        if (
+            self.starting is not None
+        ):  # `Thread.start` waits until the new thread has begun: no choice there
             starter, begun = self.starting
             return (begun or starter).number if starter.blocked else starter.number
         if len(self.all) > 1 or self.interrupts:
@@ -319,14 +321,15 @@ class World:
             shown = [line for line in stack if not line.filename.startswith((*HIDDEN, "<frozen"))]
             state = "runs" if mine else f"waits: {one.waits}" if one.blocked else "could run"
             text.append(f"  T{one.number} {one.name} ({state})")
-            for at in shown[-14:]:
-                text.append(f"      {short(at.filename)}:{at.lineno} {at.name}: {at.line}")
+            text += [
+                f"      {short(at.filename)}:{at.lineno} {at.name}: {at.line}" for at in shown[-14:]
+            ]
         return "\n".join(text)
 
 
 def short(path: str) -> str:
     """Shorten a path for reading."""
-    return "/".join(path.split(os.sep)[-2:])
+    return "/".join(Path(path).parts[-2:])
 
 
 world = World()
