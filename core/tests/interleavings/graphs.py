@@ -136,13 +136,13 @@ def otherwise():
         settled(pipe)
 
 
-def each_of(**keys):
+def _each_of(**keys):
     node = {"each": "items:data", "instance_num": 2, "next": "b", **keys}
     return loaded({"a": node, "b": {"backend": "Identity", "map": {"a": {"result": "data"}}}})
 
 
-EACH = each_of(backend="Work(tag=a)", max=1)
-EACH_NONE = each_of(backend="Work(tag=a,most=2)", max=2, each_errors="none")
+EACH = _each_of(backend="Work(tag=a)", max=1)
+EACH_NONE = _each_of(backend="Work(tag=a,most=2)", max=2, each_errors="none")
 
 
 def each_fails():

@@ -141,13 +141,13 @@ class Asks(headrace.Backend):
 headrace.register("Asks", Asks)
 
 
-def asking(slow):
+def _asking(slow):
     node = {"backend": f"Asks(slow={slow})" if slow else "Asks", "max": 2}
     other = {"backend": "Work(tag=b,most=2)", "max": 2}
     return loaded({"a": node, "b": other, "global": {"entrypoint": "DagDispatcher"}})
 
 
-ASKS, ASKS_SLOW = asking(""), asking("b")
+ASKS, ASKS_SLOW = _asking(""), asking("b")
 
 
 def call():

@@ -13,12 +13,12 @@ from headrace.errors import DeadlineExceededError, OverloadedError
 from headrace_testing.interleavings import check, settle, sleep
 
 
-def bounded(rule, **keys):
+def _bounded(rule, **keys):
     node = {"backend": "Work(tag=a)", "next": "b", "queue_size": 1, "queue_full": rule, **keys}
     return loaded({"a": node, "b": {"backend": "Work(tag=b)"}})
 
 
-REJECT, SHED, WAIT = bounded("reject"), bounded("shed_oldest"), bounded("wait")
+REJECT, SHED, WAIT = _bounded("reject"), bounded("shed_oldest"), bounded("wait")
 
 
 def _crowd(config, errors=()):

@@ -22,7 +22,7 @@ from headrace_testing.interleavings.standins import sleep
 from headrace_testing.interleavings.steering import check, ctrl_c, run_async, settle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 __all__ = [
     "InterleavingError",
@@ -43,18 +43,18 @@ class InterleavingError(AssertionError):
         verdict: ``broken promise``, ``deadlock``, ``hang``, ``thread died``, ``program raised``, ``no end`` or ``stuck``.
         reason: What was wrong, as a traceback where something was raised.
         seed: The seed of the schedule; None where it was not drawn.
-        choices: The choices that lead there: `explore` runs the schedule again with them.
         stacks: The stacks of all threads at that moment.
         interleaving: What each thread did, in order.
+        replay: What `explore` needs to run the same interleaving again, as JSON holds it.
     """
 
     def __init__(self, address: str, found: dict[str, Any]) -> None:
         self.verdict: str = found["verdict"]
         self.reason: str = found["reason"]
         self.seed: int | None = found["seed"]
-        self.choices = [tuple(one) for one in found["choices"]]
         self.stacks: str = found["stacks"]
         self.interleaving: str = found["interleaving"]
+        self.replay = {key: found[key] for key in ("verdict", "reason", "seed", "choices", "files")}
         super().__init__(f"{address}: {found['text']}")
 
 
@@ -65,8 +65,8 @@ def explore(
     seconds: float | None = None,
     seed: int = 0,
     strategy: str = "mix",
-    lines: Sequence[str] | None = None,
-    choices: Sequence[tuple[int, ...]] | None = None,
+    lines: Sequence[str] = (),
+    replay: Mapping[str, Any] | None = None,
 ) -> int:
     """Run a program in many interleavings of its threads.
 
@@ -76,10 +76,10 @@ def explore(
         schedules: How many schedules to run.
         seconds: How long to search at most, in real seconds; None for as long as the schedules take.
         seed: The seed of the first schedule; each further one has the next.
-        strategy: ``pct:DEPTH``, ``walk:PROBABILITY``, ``mix`` of these, or ``bounded:PREEMPTIONS``: all with few preemptions.
-        lines: Modules whose source lines let another thread go on, as ``MODULE`` or ``MODULE:FUNCTION``; without them
-            operations alone do. None for ``LINES`` of the program's module, where it has that.
-        choices: Those of an error: the program runs once, with them.
+        strategy: ``pct:DEPTH``, ``walk:PROBABILITY``, or ``mix`` of these.
+        lines: Modules and packages, as ``MODULE`` or ``MODULE:FUNCTION``. In most schedules another thread may go on at each
+            source line of one of their files; else it may at operations alone, on locks, queues, threads and clocks.
+        replay: The ``replay`` of an error: the program runs once, in the interleaving of that error.
 
     Returns:
         How many schedules have run.
@@ -88,34 +88,30 @@ def explore(
         InterleavingError: The program failed. It has the smallest interleaving that was found.
         RuntimeError: Interleavings cannot be explored here, see `unsupported`, or the program cannot be loaded.
     """
+    __tracebackhide__ = True  # pytest shows the text of the error alone
     if why := unsupported():
         raise RuntimeError(f"unsupported: {why}")
     address = address_of(program)
+    name = Path(address).name
+    given = ["--lines", ",".join(lines)] if lines else []
     with tempfile.TemporaryDirectory() as folder:
-        report, given = Path(folder, "report.json"), Path(folder, "given.json")
-        options = {
-            "report": report,
-            "schedules": schedules,
-            "seconds": seconds or 1e9,
-            "seed": seed,
-        }
-        options |= {"strategy": strategy}
-        if lines is not None:
-            options["lines"] = ",".join(lines)
-        if choices is not None:
-            noted = {"program": Path(address).name, "faults": [{"choices": choices}]}
-            given.write_text(json.dumps([noted]), encoding="utf-8")
-            options["replay"] = given
-        command = [sys.executable, "-m", __name__, address]
-        command += [f"--{name}={value}" for name, value in options.items()]
+        report, again = Path(folder, "report.json"), Path(folder, "again.json")
+        if replay is not None:
+            again.write_text(json.dumps({name: {"faults": [replay]}}), encoding="utf-8")
+            given += ["--replay", str(again)]
+        given += ["--seed", str(seed), "--schedules", str(schedules), "--strategy", strategy]
+        given += ["--seconds", str(seconds or 1e9), "--report", str(report)]
         paths = os.pathsep.join(filter(None, sys.path))
-        environment = {**os.environ, "PYTHONPATH": paths, "PYTHONHASHSEED": "0"}
         done = subprocess.run(  # noqa: S603 - this module, on a file of the caller's
-            command, env=environment, capture_output=True, text=True, check=False
+            [sys.executable, "-m", __name__, address, *given],
+            env={**os.environ, "PYTHONPATH": paths, "PYTHONHASHSEED": "0"},
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if not report.exists():
             raise RuntimeError(f"{address} cannot be explored: {done.stderr or done.stdout}")
-        (found,) = json.loads(report.read_text(encoding="utf-8"))
+        found = json.loads(report.read_text(encoding="utf-8"))[name]
     for fault in found["faults"]:
         raise InterleavingError(address, fault)
     number: int = found["schedules"]

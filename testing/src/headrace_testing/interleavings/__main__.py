@@ -11,10 +11,11 @@ import gc
 import json
 import os
 import sys
-from dataclasses import fields
 from pathlib import Path
+from time import perf_counter
+from typing import Any
 
-from headrace_testing.interleavings import loading, search, standins
+from headrace_testing.interleavings import loading, search, standins, strategies
 
 
 def _arguments() -> argparse.Namespace:
@@ -27,33 +28,16 @@ def _arguments() -> argparse.Namespace:
     add("program", nargs="+", metavar="FILE.py:FUNCTION")
     add("--schedules", type=int, default=10**9, help="how many schedules to run")
     add("--seconds", type=float, default=30.0, help="how long to search (default 30)")
-    add(
-        "--seed",
-        type=int,
-        default=0,
-        help="the seed of the first schedule; each further one has the next",
-    )
-    strategies = "mix (the default), pct:DEPTH, walk:PROBABILITY or bounded:PREEMPTIONS"
-    add("--strategy", default="mix", help=strategies)
-    lines = "modules and packages, with commas: in most schedules the lines of one of their files are points"
-    add(
-        "--lines",
-        type=lambda text: text.split(","),
-        default=[],
-        metavar="MODULE[:FUNCTION],...",
-        help=lines,
-    )
+    add("--seed", type=int, default=0, help="of the first schedule; each further one has the next")
+    add("--strategy", default="mix", help="pct:DEPTH, walk:PROBABILITY, or mix of both (default)")
+    what = "modules and packages: in most schedules the lines of one of their files are points"
+    listed = "MODULE[:FUNCTION],..."
+    add("--lines", type=lambda text: text.split(","), default=[], metavar=listed, help=what)
     add("--opcodes", action="store_true", help="each instruction of these lines is a point")
-    add("--jumps", type=int, default=1, help="how often time may jump although threads can run")
     add("--jobs", type=int, default=1, help="how many schedules run at a time")
     add("--all", action="store_true", help="go on after the first fault")
-    add(
-        "--minimise",
-        type=float,
-        default=20.0,
-        help="seconds to look for fewer choices (default 20)",
-    )
-    add("--report", type=Path, help="a file into which all that was found is written, as JSON")
+    add("--minimise", type=float, default=20.0, help="seconds to look for fewer choices")
+    add("--report", type=Path, help="a file for all that is found, as JSON")
     add("--replay", type=Path, help="such a file, whose faults are run again")
     return parser.parse_args()
 
@@ -61,37 +45,30 @@ def _arguments() -> argparse.Namespace:
 def main() -> int:
     """Explore the programs that the command names; return the exit status."""
     given = _arguments()
-    names = [one.name for one in fields(search.Settings)]
-    found = []
+    strategies.drawn(given.strategy, 0, strategies.Sizes())
+    noted = json.loads(given.replay.read_text(encoding="utf-8")) if given.replay else {}
+    reports: dict[str, Any] = {}
     for address in given.program:
-        program = loading.load(address)
-        settings = search.Settings(**{name: getattr(given, name) for name in names})
+        program, began_s = loading.load(address), perf_counter()
         gc.collect()
         gc.freeze()
-        name = search.name_of(*address.rsplit(":", 1))
+        name = Path(address).name
         if given.replay is None:
-            found.append(search.explore_here(program, name, settings))
+            count, faults = search.search(program, given)
         else:
-            for noted in json.loads(given.replay.read_text(encoding="utf-8")):
-                for fault in noted["faults"] if noted["program"] == name else ():
-                    again = search.Fault.of(fault)
-                    found.append(search.replay(program, name, settings, again))
-        _print(found[-1:])
-    if given.report is not None:
-        text = json.dumps([one.as_dict() for one in found])
-        given.report.write_text(text, encoding="utf-8")
-    return int(any(one.faults for one in found))
-
-
-def _print(found: list[search.Explored]) -> None:
-    for one in found:
-        rate = one.schedules / max(one.seconds, 0.001)
-        faults = f"{len(one.faults)} fault" + ("" if len(one.faults) == 1 else "s")
+            again = [search.Fault.of(one) for one in noted.get(name, {}).get("faults", ())]
+            faults = [one for one in again if search.replay(program, given, one)]
+            count = len(again)
+        a_second = count / (perf_counter() - began_s)
         print(
-            f"{one.program}: {one.schedules} schedules, {rate:.0f} a second, {faults}", flush=True
+            f"{name}: {count} schedules, {a_second:.0f} a second, {len(faults)} faults", flush=True
         )
-        for fault in one.faults:
-            print(f"\n{one.program} fails in {fault.times} schedules: {fault.text}\n", flush=True)
+        for fault in faults:
+            print(f"\n{name} fails ({fault.times} times): {fault.text}\n", flush=True)
+        reports[name] = {"schedules": count, "faults": [one.as_dict() for one in faults]}
+    if given.report is not None:
+        given.report.write_text(json.dumps(reports), encoding="utf-8")
+    return int(any(one["faults"] for one in reports.values()))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from types import FrameType
 
-    Files = Mapping[str, set[str] | None]
+    Files = Mapping[str, Sequence[str] | None]
     """Files whose lines are points, each with the names of the functions that count; None for all."""
 
 _INTERRUPTED_AFTER = ("CALL", "RESUME", "JUMP_BACKWARD", "POP_JUMP_BACKWARD", "JUMP_ABSOLUTE")
@@ -41,7 +41,7 @@ class Lines:
         interrupts = world.interrupts > 0 and world.current is world.all[0]
         if interrupts:
             self._before.pop(frame.f_back, None)
-        names = self._files.get(frame.f_code.co_filename, set())
+        names = self._files.get(frame.f_code.co_filename, ())
         if names is not None and frame.f_code.co_name not in names:
             return None
         frame.f_trace_opcodes = self._opcodes or interrupts
@@ -72,7 +72,7 @@ class Lines:
         sys.settrace(self)
 
 
-def files_of(chosen: Sequence[str]) -> dict[str, set[str] | None]:
+def files_of(chosen: Sequence[str]) -> dict[str, list[str] | None]:
     """Return the files of modules and packages, each with the functions that count.
 
     Args:
@@ -81,10 +81,10 @@ def files_of(chosen: Sequence[str]) -> dict[str, set[str] | None]:
     Raises:
         ValueError: There is no such module.
     """
-    found: dict[str, set[str] | None] = {}
+    found: dict[str, list[str] | None] = {}
     for one in chosen:
         name, *functions = one.split(":")
-        found.update((path, set(functions) or None) for path in _paths(name))
+        found.update((path, functions or None) for path in _paths(name))
     return found
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import pickle
-import select
 import signal
-import sys
+from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from headrace_testing.interleavings.lines import Lines
 from headrace_testing.interleavings.standins import begin
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from headrace_testing.interleavings.lines import Files
-    from headrace_testing.interleavings.strategies import Choices, Decision
-    from headrace_testing.interleavings.world import Note
+    from headrace_testing.interleavings.strategies import Choices
+    from headrace_testing.interleavings.world import Note, Strategy
 
 STUCK_S = 30.0
 """A schedule that takes longer, in real seconds, waits for something outside of control."""
@@ -46,39 +46,27 @@ class Report:
     verdict: str
     reason: str
     stacks: str = ""
-    choices: list[tuple[int, int, int]] = field(default_factory=list)
+    choices: Choices = ()
     counts: dict[str, list[int]] = field(default_factory=dict)
     interrupts: int = 0
     log: list[Note] | None = None
     names: list[str] = field(default_factory=list)
-    decisions: list[Decision] = field(default_factory=list)
 
 
-@dataclass
-class Schedule:
+class Schedule(NamedTuple):
     """A schedule that is to run.
 
     Attributes:
         strategy: Makes its strategy.
         files: The files whose lines are points.
         seed: Its seed; None where no seed decides.
-        given: Its choices, where they are given.
         logs: Whether its points are wanted.
     """
 
-    strategy: Callable[[], Any]
-    files: Files = field(default_factory=dict)
+    strategy: Callable[[], Strategy]
+    files: Files
     seed: int | None = None
-    given: Choices = ()
     logs: bool = False
-
-
-@dataclass
-class _Running:
-    schedule: Schedule
-    pid: int
-    began_s: float
-    chunks: list[bytes] = field(default_factory=list)
 
 
 class Schedules:
@@ -92,79 +80,67 @@ class Schedules:
 
     def __init__(self, program: Callable[[], object], *, jobs: int, opcodes: bool) -> None:
         self._program, self._jobs, self._opcodes = program, jobs, opcodes
-        self._running: dict[int, _Running] = {}  # by the descriptor that its report comes from
 
     def each(
         self, schedules: Iterable[Schedule], until_s: float
     ) -> Iterator[tuple[Schedule, Report]]:
-        """Run schedules until there are no more, or ``until_s`` of `time.perf_counter`; those that run then are ended."""
+        """Run schedules, and give their reports in order, until ``until_s`` of `time.perf_counter`."""
+        running: deque[tuple[Schedule, int, int]] = deque()
         left = iter(schedules)
         try:
             while True:
-                while len(self._running) < self._jobs:
-                    following = next(left, None) if perf_counter() < until_s else None
+                while len(running) < self._jobs and perf_counter() < until_s:
+                    following = next(left, None)
                     if following is None:
                         break
-                    self._start(following)
-                if not self._running:
+                    running.append((following, *self._start(following)))
+                if not running:
                     return
-                yield self._next()
+                yield running[0][0], _ended(*running.popleft()[1:])
         finally:
-            for one in self._running.values():
-                os.kill(one.pid, signal.SIGKILL)
-            while self._running:
-                self._next()
+            for _, pid, out in running:
+                os.kill(pid, signal.SIGKILL)
+                _ended(pid, out)
 
     def one(self, choices: Choices, files: Files, *, logs: bool = False) -> Report:
         """Run the schedule of these choices."""
         schedule = Schedule(partial(Replay, choices), files, logs=logs)
-        ((_, report),) = self.each([schedule], float("inf"))
-        return report
+        return _ended(*self._start(schedule))
 
-    def _start(self, schedule: Schedule) -> None:
+    def _start(self, schedule: Schedule) -> tuple[int, int]:
+        """Start a schedule; give its process, and the descriptor that its report comes from."""
         out, into = os.pipe()
         pid = os.fork()
-        if pid:
-            os.close(into)
-            self._running[out] = _Running(schedule, pid, perf_counter())
-            return
-        os.close(out)
-        strategy = schedule.strategy()
+        if not pid:
+            self._run(schedule, into)
+        os.close(into)
+        return pid, out
+
+    def _run(self, schedule: Schedule, into: int) -> NoReturn:
+        """Run a schedule, and end this process."""
+        faulthandler.dump_traceback_later(STUCK_S, exit=True)
 
         def report(verdict: str, reason: str, stacks: str) -> None:
-            found = Report(verdict, reason, stacks, world.changes, log=world.log)
+            found = Report(verdict, reason, stacks, world.changes, world.counts)
+            found.interrupts, found.log = world.most_interrupts, world.log
             found.names = [one.name for one in world.all]
-            found.decisions = strategy.decisions
-            found.counts, found.interrupts = world.counts, world.most_interrupts
-            data = pickle.dumps(found)
-            while data:
-                data = data[os.write(into, data) :]
+            with os.fdopen(into, "wb") as pipe:
+                pickle.dump(found, pipe)
 
         begin()
         world.log = [] if schedule.logs else None
         if schedule.files:
             world.tracer = Lines(schedule.files, opcodes=self._opcodes)
-        world.run(self._program, strategy, report)
+        world.run(self._program, schedule.strategy(), report)
 
-    def _next(self) -> tuple[Schedule, Report]:
-        """Wait for the end of a schedule."""
-        while True:
-            for out in select.select([*self._running], [], [], 1.0)[0]:
-                data = os.read(out, 1 << 20)
-                if not data:
-                    return self._ended(out)
-                self._running[out].chunks.append(data)
-            for one in self._running.values():
-                if perf_counter() - one.began_s > STUCK_S:
-                    os.kill(one.pid, signal.SIGABRT)  # faulthandler prints where it is
 
-    def _ended(self, out: int) -> tuple[Schedule, Report]:
-        one = self._running.pop(out)
-        os.close(out)
-        _, status = os.waitpid(one.pid, 0)
-        if one.chunks:
-            report: Report = pickle.loads(b"".join(one.chunks))  # noqa: S301 - a process of our own
-            return one.schedule, report
-        what = f"the process ended with status {status}, and told nothing: something waits outside of control"
-        sys.stderr.flush()
-        return one.schedule, Report("stuck", what)
+def _ended(pid: int, out: int) -> Report:
+    """Wait for the end of a schedule."""
+    with os.fdopen(out, "rb") as pipe:
+        data = pipe.read()
+    _, status = os.waitpid(pid, 0)
+    if data:
+        report: Report = pickle.loads(data)  # noqa: S301 - of a process of our own
+        return report
+    what = "the process ended without a report: something waits outside of control"
+    return Report("stuck", f"{what} (status {status})")
