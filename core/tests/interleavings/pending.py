@@ -147,7 +147,7 @@ def _asking(slow):
     return loaded({"a": node, "b": other, "global": {"entrypoint": "DagDispatcher"}})
 
 
-ASKS, ASKS_SLOW = _asking(""), asking("b")
+ASKS, ASKS_SLOW = _asking(""), _asking("b")
 
 
 def call():

@@ -18,7 +18,7 @@ def _bounded(rule, **keys):
     return loaded({"a": node, "b": {"backend": "Work(tag=b)"}})
 
 
-REJECT, SHED, WAIT = _bounded("reject"), bounded("shed_oldest"), bounded("wait")
+REJECT, SHED, WAIT = _bounded("reject"), _bounded("shed_oldest"), _bounded("wait")
 
 
 def _crowd(config, errors=()):
