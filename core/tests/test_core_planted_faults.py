@@ -36,9 +36,15 @@ FAULTS = {
         [("graph", "        entry.error, entry.state = error, DONE\n", LATE_ERROR)],
     ),
     "who waits for room is never let in": (
-        "queues.py:wait",
+        "queues.py:room",
         "deadlock",
-        [("entry", "            if self.home.outside:\n                self.home.touch()\n", "")],
+        [
+            (
+                "room",
+                "            if self.home.room.outside:\n                self.home.touch()\n",
+                "",
+            )
+        ],
     ),
     "cancel and an answer wait for each other": (
         "futures.py:cancel_one",
@@ -64,12 +70,12 @@ FAULTS = {
         ],
     ),
     "an instance is given back twice after Ctrl-C": (
-        "interrupts.py:calls",
-        "deadlock|two threads|counts of|sums of",
+        "interrupts.py:kept",
+        "already entered|two threads in one instance",
         [
             (
                 "shortcut",
-                "if instance.holder is request:  # else its caller was interrupted, and has put it back",
+                "if instance.holder is request:  # else it was put back before the interrupt came",
                 "if True:",
             )
         ],

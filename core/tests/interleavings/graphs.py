@@ -253,7 +253,7 @@ class CallsOther(headrace.Backend):
 
 pipes = []
 headrace.register("CallsOther", CallsOther)
-CROSSED = [loaded({"backend": f"CallsOther(me={me})"}) for me in (0, 1)]
+CROSSED = [loaded({"backend": f"CallsOther(me={me})"}, deadlock_after_s=5) for me in (0, 1)]
 
 
 def cycle():

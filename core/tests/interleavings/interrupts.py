@@ -9,6 +9,7 @@ from headrace.errors import ClosedError
 from headrace_testing.interleavings import check, ctrl_c, settle
 
 ONE = loaded({"backend": "Work(most=2)", "max": 2})
+ONE_BY_ONE = loaded({"backend": "Work(most=1)", "max": 1})
 
 
 def calls():
@@ -26,6 +27,19 @@ def calls():
             pipe([{"data": item} for item in items[3:5]])
         book.join()
         pipe({"data": items[0]})
+        settled(pipe)
+
+
+def kept():
+    """In a call that is kept as PENDING: afterwards the instance is there once, for two callers."""
+    book = Book()
+    items = [Item(n, keep="a" if n == 0 else "") for n in range(3)]
+    with headrace.pipe(ONE_BY_ONE) as pipe:
+        with ctrl_c():
+            pipe({"data": items[0]})
+        for item in items[1:]:
+            book.thread(book.ask, pipe, item, ("a", item))
+        book.join()
         settled(pipe)
 
 

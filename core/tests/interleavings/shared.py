@@ -195,8 +195,15 @@ def settled(pipe, each=None):
         check(each in (None, node["submitted"]), f"{each} should have come to {text}")
 
 
-def loaded(config):
-    """Read a configuration before the first schedule, and import what is imported once; `headrace.pipe` takes it."""
+def loaded(config, *, deadlock_after_s=0):
+    """Read a configuration before the first schedule, and import what is imported once; `headrace.pipe` takes it.
+
+    Nobody looks for circles of calls, so that who is forgotten waits for ever, and is seen.
+    """
+    config = {
+        **config,
+        "global": {"deadlock_after_s": deadlock_after_s, **config.get("global", {})},
+    }
     with contextlib.suppress(SetupError):  # a backend may need a thread
         headrace.pipe(config)  # never used
     return headrace.PipelineConfig.load(config)

@@ -44,7 +44,9 @@ class Lines:
         names = self._files.get(frame.f_code.co_filename, ())
         if names is not None and frame.f_code.co_name not in names:
             return None
-        frame.f_trace_opcodes = self._opcodes or interrupts
+        if self._opcodes or interrupts:
+            frame.f_trace = self._line  # Python 3.13 wants it first
+            frame.f_trace_opcodes = True
         return self._line
 
     def _line(self, frame: FrameType, event: str, arg: Any) -> Any:
@@ -66,6 +68,8 @@ class Lines:
 
     def begin(self, frame: FrameType | None) -> None:
         """Trace the current thread from here on, with a frame and all that have called it."""
+        if self._opcodes or world.interrupts:
+            sys._getframe().f_trace_opcodes = True  # Python 3.12 wants it before `sys.settrace`
         while frame is not None:
             frame.f_trace = self(frame, "call", None)
             frame = frame.f_back

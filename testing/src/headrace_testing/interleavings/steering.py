@@ -6,7 +6,6 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from headrace_testing.interleavings.lines import Lines
 from headrace_testing.interleavings.standins import Lock, sleep
 from headrace_testing.interleavings.world import world
 
@@ -47,9 +46,8 @@ def ctrl_c(times: int = 1) -> Iterator[None]:
     """Let Ctrl-C come anywhere in a block of the main thread, at most so often; the block ends by it without an error."""
     world.interrupts = times
     world.most_interrupts = max(world.most_interrupts, times)
-    if isinstance(world.tracer, Lines):
-        sys._getframe(2).f_trace = world.tracer(sys._getframe(2), "call", None)
-        sys.settrace(world.tracer)
+    if world.tracer is not None:
+        world.tracer.begin(sys._getframe(2))
     try:
         yield
     except KeyboardInterrupt:
