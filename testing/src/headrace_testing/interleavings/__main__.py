@@ -60,9 +60,8 @@ def main() -> int:
             faults = [one for one in again if search.replay(program, given, one)]
             count = len(again)
         a_second = count / (perf_counter() - began_s)
-        print(
-            f"{name}: {count} schedules, {a_second:.0f} a second, {len(faults)} faults", flush=True
-        )
+        told = search.counted(count, "schedule"), search.counted(len(faults), "fault")
+        print(f"{name}: {told[0]}, {a_second:.0f} a second, {told[1]}", flush=True)
         for fault in faults:
             print(f"\n{name} fails ({fault.times} times): {fault.text}\n", flush=True)
         reports[name] = {"schedules": count, "faults": [one.as_dict() for one in faults]}

@@ -70,7 +70,7 @@ class Fault:
         many = len(self.files) > 1
         lines = f"{len(self.files)} files" if many else "".join(map(short, self.files))
         parts = [
-            f"{self.verdict}, seed {self.seed}, {len(self.choices)} choices",
+            f"{self.verdict}, seed {self.seed}, {counted(len(self.choices), 'choice')}",
             f"The lines of {lines} are points." if lines else "Operations alone are points.",
             f"{self.reason.rstrip()}\nThreads:\n{self.stacks}\nInterleaving:\n{self.interleaving}",
         ]
@@ -80,6 +80,11 @@ class Fault:
         """Take what a schedule shows."""
         self.verdict, self.reason, self.stacks = report.verdict, report.reason, report.stacks
         self.choices, self.interleaving = report.choices, "\n".join(_shown(report))
+
+
+def counted(number: int, what: str) -> str:
+    """Return a number of things in words."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def signature(report: Report) -> str:
