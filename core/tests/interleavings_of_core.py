@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import headrace
+
 FOLDER = Path(__file__).with_name("interleavings")
 
 NEAR = {
@@ -20,12 +22,13 @@ NEAR = {
     "reloads": ("reload", "node"),
     "streams": ("streams", "parts"),
 }
-"""The modules of the running wing whose source lines are points, by the file of a program."""
+"""The files of the running wing whose source lines are points, by the file of a program."""
 
 
-def lines_near(program):
-    """Return the modules in which the promise of a program is kept."""
-    return [f"headrace._running.{module}" for module in NEAR[program.partition(".")[0]]]
+def lines_near(program, core=Path(headrace.__file__).parent):
+    """Return the files of core, or of a copy of it, in which the promise of a program is kept."""
+    near = NEAR[program.partition(".")[0]]
+    return [str(core / "_running" / f"{module}.py") for module in near]
 
 
 def programs():

@@ -129,4 +129,6 @@ def test_planted_fault_is_found(fault, copy_of_core):
         assert source.count(text) == 1, f"{module} has changed: where is {text!r} now?"
         path.write_text(source.replace(text, other), encoding="utf-8")
     with pytest.raises(InterleavingError, match=seen):
-        explore(f"{FOLDER / program}", schedules=MOST_SCHEDULES, lines=lines_near(program))
+        explore(
+            f"{FOLDER / program}", schedules=MOST_SCHEDULES, lines=lines_near(program, copy_of_core)
+        )
