@@ -13,7 +13,10 @@ from headrace_testing.interleavings import unsupported
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "interleavings.md"
 
-pytestmark = pytest.mark.skipif(bool(unsupported()), reason=unsupported())
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(unsupported()), reason=unsupported()),
+]
 
 
 def blocks(language):
