@@ -113,6 +113,8 @@ def explore(
             raise RuntimeError(f"{address} cannot be explored: {done.stderr or done.stdout}")
         found = json.loads(report.read_text(encoding="utf-8"))[name]
     for fault in found["faults"]:
+        if fault["verdict"] == "stuck":  # the stacks that faulthandler has printed
+            fault["text"] += done.stderr
         raise InterleavingError(address, fault)
     number: int = found["schedules"]
     return number
