@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 
 from shared import Book, Item, loaded, settled
 
 import headrace
+from headrace.errors import ClosedError
 from headrace_testing.interleavings import check
 
 
@@ -117,3 +119,49 @@ def from_a_helper():
             book.thread(_read, pipe, item, ("a", item))
         book.join()
         settled(pipe, 3)
+
+
+@headrace.register("Three")
+def three(item):
+    """Give three parts, and then the result."""
+    for k in range(3):
+        yield (item.n, k)
+    return ("a", item)
+
+
+GENERATOR = loaded({"backend": "Three", "instance_num": 2})
+
+
+def from_a_generator():
+    """A generator gives the parts: in order, then the dict; one reader leaves, and a plain call has the result alone."""
+    book = Book()
+    items = [Item(n) for n in range(4)]
+    with headrace.pipe(GENERATOR) as pipe:
+        book.thread(_read, pipe, items[0], ("a", items[0]))
+        book.thread(_read, pipe, items[1], ("a", items[1]), leave=True)
+        book.thread(_read, pipe, items[2], ("a", items[2]))
+        book.thread(book.ask, pipe, items[3], ("a", items[3]))
+        book.join()
+        settled(pipe)
+
+
+def closed_meanwhile():
+    """The pipeline closes while streams are read: each ends, with the dict or with ClosedError, and parts are in order."""
+    book = Book()
+    items = [Item(n) for n in range(3)]
+    pipe = headrace.pipe(STREAM)
+
+    def read(item):
+        parts, request = [], {"data": item}
+        with suppress(ClosedError):
+            parts.extend(pipe.stream(request))
+        wanted = [(item.n, 0), (item.n, 1), (item.n, 2), request]
+        check(parts == wanted[: len(parts)], f"parts of {item}: {parts}")
+
+    book.thread(read, items[0])
+    book.thread(read, items[1])
+    book.thread(pipe.close, drain=False, timeout=5)
+    book.thread(read, items[2])
+    book.join()
+    for name, node in pipe.stats()["nodes"].items():
+        check(node["waiting"] == 0, f"{node['waiting']} wait at {name}")
