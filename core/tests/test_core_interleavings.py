@@ -14,8 +14,8 @@ pytestmark = pytest.mark.skipif(bool(unsupported()), reason=unsupported())
 STRESS_S = 3600
 """How long all programs run with ``--stress``, together."""
 
-SCHEDULES = 40
-MORE = {"graphs.py:diamond_fails": 80, "pending.py:finish": 80, "closing.py:outcomes_first": 80}
+SCHEDULES = 32
+MORE = {"graphs.py:diamond_fails": 64, "pending.py:finish": 64, "closing.py:outcomes_first": 64}
 """How many schedules a program runs; those find most that are short."""
 
 
