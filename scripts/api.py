@@ -42,6 +42,7 @@ MODULES = (
     "headrace.plan",
     "headrace.plugins",
     "headrace_testing",
+    "headrace_testing.interleavings",
     "headrace_cli.for_plugins",
 )
 

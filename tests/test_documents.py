@@ -64,6 +64,7 @@ DOCUMENTS = [
 # test_followed_pages, streams.md by test_streams_page, start.md by test_start_page,
 # kubernetes.md by test_kubernetes and test_kubernetes_balancer, machines.md and hosts.md by
 # test_elsewhere_pages, ray.md by plugins/ray: test_ray_pages,
+# interleavings.md by test_interleavings_page,
 # models.md by libs/models: test_models_pages; from_python_servers.md by
 # test_from_python_servers, from_triton.md by test_from_triton; words.md, catalogue.md and api.md, with the pages they lead to, are
 # made from the code, gallery.md from the examples (test_gallery), performance.md from benchmarks/results (test_performance).

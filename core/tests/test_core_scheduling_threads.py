@@ -7,10 +7,10 @@ import time
 from threading import get_ident
 
 import pytest
-
 from headrace._scheduling.own_thread import OwnThread
-from headrace._running.threads import Call, HandOver, Helpers
 from headrace._scheduling.timer import Timer
+
+from headrace._running.threads import Call, HandOver, Helpers
 from headrace.errors import BackendError
 
 LATE_S = 60.0

@@ -1,0 +1,162 @@
+"""Futures: cancelled while their request waits, awaited by several threads."""
+
+from __future__ import annotations
+
+import concurrent.futures
+from concurrent.futures import CancelledError
+from contextlib import suppress
+
+from shared import CHAIN, DIAMOND, Book, Item, loaded, settled, through_chain, through_diamond
+
+import headrace
+from headrace.errors import BackendError, DeadlineExceededError
+from headrace_testing.interleavings import check, sleep
+
+ONE = loaded({"backend": "Work(most=2)", "max": 2})
+CANCELLED = loaded(
+    {
+        name: {
+            **node,
+            **({"max": 4, "instance_num": 2, "batching_timeout": 2} if name in "bc" else {}),
+        }
+        for name, node in DIAMOND.items()
+    }
+)
+
+
+def cancel_one():
+    """At one node, from several threads: True only while queued, and the others go on."""
+    book = Book()
+    items = [Item(n) for n in range(3)]
+    with headrace.pipe(ONE) as pipe:
+        futures = [(pipe.submit(r), r) for r in ({"data": item} for item in items)]
+
+        def cancel(n):
+            future, request = futures[n]
+            told = future.cancel()
+            try:
+                future.result()
+                done = not told and request["result"] == ("a", items[n])
+                check(done, f"cancel gave {told}, and there is {request}")
+            except CancelledError:
+                check(told or future.cancelled(), "cancelled by nobody")
+                check("result" not in request, f"cancelled, and there is {request}")
+
+        for n in (0, 1, 1, 2):
+            book.thread(cancel, n)
+        book.join()
+        settled(pipe, 3)
+
+
+def cancel_in_diamond():
+    """Beside a deadline and a failing branch: True only where no outcome comes any more, and no hang."""
+    book = Book()
+    items = [Item(0, slow="b"), Item(1), Item(2, bad="c")]
+
+    def cancelled(pipe, item):
+        request = {"data": item}
+        future = pipe.submit(request)
+        if future.cancel():
+            check(future.cancelled() and "result" not in request, f"{request} was cancelled")
+            book.note(item.n, "cancelled")
+            try:
+                future.result()
+            except CancelledError:
+                return
+        book.judge(request, item, through_diamond(item), (), future.result)
+
+    late = (DeadlineExceededError,)
+    with headrace.pipe(CANCELLED) as pipe:
+        book.thread(book.ask, pipe, items[0], through_diamond(items[0]), how="submit")
+        book.thread(cancelled, pipe, items[1])
+        book.thread(book.ask, pipe, items[2], None, late, how="submit", timeout=0.002)
+        book.join()
+        settled(pipe)
+
+
+WAITS = {"max": 8, "instance_num": 2, "batching_timeout": 150, "next": "d"}
+THREE = loaded(
+    {
+        "a": {"backend": "Work(tag=a)", "next": "b,c,e"},
+        "b": {"backend": "Work(tag=b,ms=400)", **WAITS},
+        "c": {"backend": "Work(tag=c,ms=400)", **WAITS},
+        "e": {"backend": "Work(tag=e,ms=100)", "instance_num": 3, "next": "d"},
+        "d": {
+            "backend": "Work(tag=d)",
+            "map": {"b": {"result": "data"}, "c": {"result": "x"}, "e": {"result": "y"}},
+        },
+    }
+)
+
+
+def cancel_at_two_nodes():
+    """Of a request that waits at two nodes, while another one that waits there is late and fails at a third."""
+    book = Book()
+    items = [Item(0), Item(1), Item(2, bad="e")]
+    with headrace.pipe(THREE) as pipe:
+        first, second = pipe.submit({"data": items[0]}), None
+        sleep(0.01)
+        second = pipe.submit({"data": items[1]})
+        third = pipe.submit({"data": items[2]}, timeout=0.1)
+        book.thread(lambda: (sleep(0.1), second.cancel()))
+        wants = ((), (CancelledError,), (DeadlineExceededError, BackendError))
+        for future, want in zip((first, second, third), wants, strict=True):
+            with suppress(*want):
+                future.result()
+        book.join()
+        settled(pipe)
+
+
+BATCHED = loaded(
+    {
+        "a": {"backend": "Work(tag=a)", "max": 2, "next": "b"},
+        "b": {"backend": "Work(tag=b,most=2)", "max": 2},
+    }
+)
+
+
+def waited_for():
+    """By ``wait``, ``as_completed`` and callbacks of several threads: each callback once, each answer its own."""
+    book, told = Book(), []
+    items = [Item(n) for n in range(4)]
+    with headrace.pipe(BATCHED) as pipe:
+        futures = pipe.submit([{"data": item} for item in items[:3]])
+        for future in futures:
+            future.add_done_callback(told.append)
+
+        def by_wait():
+            done, _ = concurrent.futures.wait(futures)
+            check(len(done) == 3, f"done {done}")
+
+        def by_turns():
+            check(len(list(concurrent.futures.as_completed(futures))) == 3, "as_completed")
+
+        book.thread(by_wait)
+        book.thread(by_turns)
+        book.thread(book.ask, pipe, items[3], through_chain(items[3]))
+        for future, item in zip(futures, items, strict=False):
+            check(future.result()["result"] == through_chain(item), f"{future.result()}")
+        book.join()
+        settled(pipe, 4)
+        check(sorted(map(id, told)) == sorted(map(id, futures)), f"callbacks: {len(told)} of 3")
+
+
+def cancel_while_waited_for():
+    """While other threads wait for it, and more are submitted: they are told, and nobody hangs."""
+    book = Book()
+    items = [Item(n, slow="a") for n in range(3)]
+    with headrace.pipe(CHAIN) as pipe:
+        futures = [pipe.submit({"data": item}) for item in items]
+
+        def waits(future, item):
+            try:
+                check(future.result()["result"] == through_chain(item), "another's answer")
+            except CancelledError:
+                check(future.cancelled(), "cancelled by nobody")
+
+        for future, item in zip(futures, items, strict=True):
+            book.thread(waits, future, item)
+        for future in futures[1:]:
+            book.thread(future.cancel)
+        book.join()
+        settled(pipe, 3) if not any(one.cancelled() for one in futures) else settled(pipe)

@@ -1,0 +1,175 @@
+"""Requests that a backend keeps as PENDING: finished, resumed, late, withdrawn, sent to other nodes."""
+
+from __future__ import annotations
+
+import threading
+
+from shared import CHAIN, Book, Item, loaded, settled, through_chain
+
+import headrace
+from headrace.errors import DeadlineExceededError
+from headrace_testing.interleavings import check, settle
+
+LATE = (DeadlineExceededError,)
+
+
+class Keeps(headrace.Backend):
+    def init(self, options, context):
+        self.c = context
+
+    def forward(self, batch):
+        (r,) = batch
+        threading.Thread(target=self.finish, args=(r, "other"), name="finisher").start()
+        self.finish(r, "first")
+        return [headrace.PENDING]
+
+    def finish(self, r, outcome):
+        if self.c.finish(r, outcome):
+            true.append(outcome)
+
+
+true = []
+headrace.register("Keeps", Keeps)
+KEEPS = loaded({"backend": "Keeps"})
+
+
+def finish():
+    """Early, in ``forward``, and from another thread: only the first outcome counts, and only it is told True."""
+    with headrace.pipe(KEEPS) as pipe:
+        request = {"data": 1}
+        caller = threading.Thread(target=pipe, args=(request,), name="caller")
+        caller.start()
+        caller.join()
+        settle()
+        check(len(true) == 1, f"finish gave True for {true}")
+        same = request["result"] == true[0]
+        check(same, f"finish gave True for {true}, and the caller has {request['result']}")
+
+
+def resume():
+    """At the first node of a chain, finished or resumed by other threads, beside a deadline: one outcome each."""
+    book = Book()
+    items = [Item(0, keep="a"), Item(1, keep="a", how="resume"), Item(2, keep="b"), Item(3)]
+
+    def want(item):
+        return [through_chain(item), ("b", ("late", item))]
+
+    with headrace.pipe(CHAIN) as pipe:
+        for n, item in enumerate(items):
+            terms = {"timeout": 0.5} if n == 2 else {}
+            how = "submit" if n % 2 else "call"
+            book.thread(book.ask, pipe, item, want(item), LATE, how=how, **terms)
+        book.join()
+        settled(pipe)
+
+
+class Holds(headrace.Backend):
+    max = 2
+
+    def init(self, options, context):
+        self.c = context
+
+    def forward(self, batch):
+        for r in batch:
+            n = r["data"].n
+            asked.append(n)
+            self.c.on_end(r, lambda r, n=n: ended.append(n))
+            if n != 1:
+                finish = threading.Thread(target=self.c.finish, args=(r, ("a", r["data"])))
+                finish.start()
+        return [headrace.PENDING] * len(batch)
+
+
+asked, ended = [], []
+headrace.register("Holds", Holds)
+HOLDS = loaded({"backend": "Holds", "max": 2})
+
+
+def on_end():
+    """Its function is called once per request, after its outcome, whichever that is: finished, late, cancelled, closed."""
+    book = Book()
+    items = [Item(n) for n in range(4)]
+    with headrace.pipe(HOLDS) as pipe:
+        book.thread(book.ask, pipe, items[0], ("a", items[0]))
+        book.thread(book.ask, pipe, items[1], ("a", items[1]), LATE, timeout=0.01)
+        wants = ("a", items[2]), LATE
+        book.thread(book.ask, pipe, items[2], *wants, how="submit", timeout=0.01)
+        future = pipe.submit({"data": items[3]})
+        future.cancel()
+        book.join()
+    settle()
+    check(sorted(asked) == sorted(ended), f"asked for {asked}, ended {ended}")
+    check(future.done(), "a future is left open")
+
+
+class Asks(headrace.Backend):
+    """Lets another node run two requests for each of its own, and ends it with them."""
+
+    max = 2
+
+    class Options(headrace.Options):
+        slow: str = ""
+
+    @classmethod
+    def nodes_called(cls, options):
+        return ["b"]
+
+    def init(self, options, context):
+        self.c, self.slow = context, options.slow
+
+    def forward(self, batch):
+        for r in batch:
+            self.ask(r)
+        return [headrace.PENDING] * len(batch)
+
+    def ask(self, r):
+        got, item = [], r["data"]
+
+        def then(made, error):
+            check(all(made is not one for one in got), "`then` was called twice")
+            got.append(made)
+            check(len(got) <= 2, "`then` was called too often")
+            if len(got) == 2:
+                self.c.finish(r, ("a", item) if error is None else error)
+
+        made = [{"data": Item(item.n)}, {"data": Item(item.n, slow=self.slow)}]
+        withdraw = self.c.call(r, "b", made, then)
+        if self.slow:
+            self.c.on_end(r, lambda _: withdraw())
+
+
+headrace.register("Asks", Asks)
+
+
+def _asking(slow):
+    node = {"backend": f"Asks(slow={slow})" if slow else "Asks", "max": 2}
+    other = {"backend": "Work(tag=b,most=2)", "max": 2}
+    return loaded({"a": node, "b": other, "global": {"entrypoint": "DagDispatcher"}})
+
+
+ASKS, ASKS_SLOW = _asking(""), _asking("b")
+
+
+def call():
+    """``context.call``: a backend lets another node run two new requests, and finishes its own when both have come."""
+    book = Book()
+    items = [Item(n) for n in range(3)]
+    with headrace.pipe(ASKS) as pipe:
+        for n, item in enumerate(items):
+            how = "submit" if n else "call"
+            book.thread(book.ask, pipe, item, ("a", item), how=how, node="a")
+        book.join()
+        settled(pipe)
+
+
+def call_late():
+    """``context.call`` of a request that is late: what it has asked for is withdrawn, ``then`` is called at most once for each."""
+    book = Book()
+    items = [Item(n) for n in range(3)]
+    with headrace.pipe(ASKS_SLOW) as pipe:
+        for n, item in enumerate(items):
+            terms = {"timeout": 0.003} if n else {}
+            how = "submit" if n == 1 else "call"
+            book.thread(book.ask, pipe, item, ("a", item), LATE, how=how, node="a", **terms)
+        book.join()
+        settled(pipe)

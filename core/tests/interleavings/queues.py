@@ -1,0 +1,168 @@
+"""A full queue: who may come in is answered, who may not is told so, nobody is forgotten."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import CancelledError
+from contextlib import suppress
+
+from shared import Book, Item, loaded, settled, through_chain
+
+import headrace
+from headrace.errors import DeadlineExceededError, OverloadedError
+from headrace_testing.interleavings import check, settle, sleep
+
+
+def _bounded(rule, **keys):
+    node = {"backend": "Work(tag=a)", "next": "b", "queue_size": 1, "queue_full": rule, **keys}
+    return loaded({"a": node, "b": {"backend": "Work(tag=b)"}})
+
+
+REJECT, SHED, WAIT = _bounded("reject"), _bounded("shed_oldest"), _bounded("wait")
+
+
+def _crowd(config, errors=()):
+    book = Book()
+    items = [Item(n) for n in range(6)]
+    with headrace.pipe(config) as pipe:
+        for item in items[:2]:
+            book.thread(book.ask, pipe, item, through_chain(item), errors)
+        for item in items[2:4]:
+            book.thread(book.ask, pipe, item, through_chain(item), errors, how="submit")
+        book.thread(book.ask_list, pipe, items[4:], through_chain, errors)
+        book.join()
+        settled(pipe)
+
+
+def reject():
+    """``reject``: a crowd before a chain."""
+    _crowd(REJECT, (OverloadedError,))
+
+
+def shed_oldest():
+    """``shed_oldest``: a crowd before a chain."""
+    _crowd(SHED, (OverloadedError,))
+
+
+def wait():
+    """``wait``: a crowd before a chain, of which nobody is refused."""
+    _crowd(WAIT)
+
+
+ROOM = loaded(
+    {
+        "x": {"backend": "Work(tag=x)", "next": "a"},
+        "a": {"backend": "Work(tag=a)", "next": "b", "queue_size": 1},
+        "b": {"backend": "Work(tag=b,ms=10)"},
+        "global": {"entrypoint": "DagDispatcher"},
+    }
+)
+
+
+def room():
+    """``wait``: a newcomer is let in once there is room, also when a request from another node has the instance."""
+    book = Book()
+    items = [Item(0), Item(1), Item(2, slow="a"), Item(3)]
+
+    def ask(pipe, item, node, after_ms):
+        sleep(after_ms / 1000)
+        inner = ("a", ("x", item)) if node == "x" else ("a", item)
+        book.ask(pipe, item, ("b", inner), node=node)
+
+    with headrace.pipe(ROOM) as pipe:
+        for item, node, after_ms in zip(items, "aaxa", (0, 3, 9, 10), strict=True):
+            book.thread(ask, pipe, item, node, after_ms)
+        book.join()
+        settled(pipe)
+
+
+def waiting_leave():
+    """``wait``: of those who wait for room one is cancelled, one is late, and the last one is let in all the same."""
+    book = Book()
+    items = [Item(n, slow="a" if n == 0 else "") for n in range(5)]
+
+    def submit(pipe):
+        with suppress(DeadlineExceededError):
+            pipe.submit({"data": items[3]}, timeout=0.5).result()
+
+    def cancel(pipe):
+        future = pipe.submit({"data": items[2]})
+        told = future.cancel()
+        try:
+            future.result()
+            check(not told, "cancelled, and there is a result")
+        except CancelledError:
+            check(future.cancelled(), "cancelled by nobody")
+
+    with headrace.pipe(WAIT) as pipe:
+        late = (DeadlineExceededError,)
+        book.thread(book.ask, pipe, items[0], through_chain(items[0]))
+        book.thread(book.ask, pipe, items[1], through_chain(items[1]), late, timeout=0.0005)
+        book.thread(cancel, pipe)
+        book.thread(submit, pipe)
+        book.thread(book.ask, pipe, items[4], through_chain(items[4]))
+        book.join()
+        settled(pipe)
+
+
+class Slowly(headrace.Backend):
+    def forward(self, batch):
+        for r in batch:
+            if r["data"] == 0:
+                gate.wait()
+            r["result"] = r["data"]
+
+
+gate = threading.Event()
+headrace.register("Slowly", Slowly)
+BY_AGE = loaded(
+    {
+        "a": {"backend": "Slowly", "queue_size": 2, "queue_full": "shed_oldest", "next": "b"},
+        "b": {"backend": "Slowly"},
+    }
+)
+
+
+def shed_by_age():
+    """``shed_oldest`` sheds whoever came first: with room for two, the two who came last are answered."""
+    shed = []
+    with headrace.pipe(BY_AGE) as pipe:
+        first = pipe.submit({"data": 0})
+        settle(0.1)
+        futures = []
+        for n in range(1, 5):
+            futures.append(pipe.submit({"data": n}))
+            settle(0.1)
+        gate.set()
+        first.result()
+        for n, future in enumerate(futures, 1):
+            try:
+                future.result()
+            except OverloadedError:
+                shed.append(n)
+    check(shed == [1, 2], f"shed: {shed}, and 1 and 2 came first")
+
+
+SHED_BEHIND = loaded(
+    {
+        "a": {"backend": "Identity", "queue_size": 2, "queue_full": "shed_oldest", "next": "b"},
+        "b": {"backend": "Slowly"},
+    }
+)
+
+
+def shed_by_age_behind():
+    """``shed_oldest`` counts from the arrival at the pipeline: who waits at a later node is older than who just came."""
+    shed = []
+    with headrace.pipe(SHED_BEHIND) as pipe:
+        futures = []
+        for n in range(5):  # 0 runs at b, the others wait there
+            futures.append(pipe.submit({"data": n}))
+            settle(0.1)
+        gate.set()
+        for n, future in enumerate(futures):
+            try:
+                future.result()
+            except OverloadedError:
+                shed.append(n)
+    check(shed == [1, 2], f"shed: {shed}, and 1 and 2 came first")

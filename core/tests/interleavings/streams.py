@@ -1,0 +1,167 @@
+"""Answers in parts, from generators, from emit, and from threads of a backend."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+
+from shared import Book, Item, loaded, settled
+
+import headrace
+from headrace.errors import ClosedError
+from headrace_testing.interleavings import check
+
+
+class Emits(headrace.Backend):
+    max = 2
+
+    def init(self, options, context):
+        self.c = context
+
+    def forward(self, batch):
+        for r in batch:
+            for k in range(3):
+                self.c.emit(r, (r["data"].n, k))
+            r["result"] = ("a", r["data"])
+
+
+headrace.register("Emits", Emits)
+STREAM = loaded({"a": {"backend": "Emits", "max": 2, "next": "b"}, "b": {"backend": "Work(tag=b)"}})
+
+
+def _read(pipe, item, want, *, leave=False):
+    request, parts = {"data": item}, []
+    for part in pipe.stream(request):
+        parts.append(part)
+        if leave:
+            return
+    right = parts == [(item.n, 0), (item.n, 1), (item.n, 2), request]
+    check(right, f"parts of {item}: {parts}")
+    check(request["result"] == want, f"{request}")
+
+
+def readers():
+    """The parts come in order, then the dict; beside a reader that leaves, and a plain call."""
+    book = Book()
+    items = [Item(n) for n in range(4)]
+
+    def want(item):
+        return ("b", ("a", item))
+
+    with headrace.pipe(STREAM) as pipe:
+        book.thread(_read, pipe, items[0], want(items[0]))
+        book.thread(_read, pipe, items[1], want(items[1]), leave=True)
+        book.thread(_read, pipe, items[2], want(items[2]))
+        book.thread(book.ask, pipe, items[3], want(items[3]))
+        book.join()
+        settled(pipe)
+
+
+class EmitsBeside(headrace.Backend):
+    """Keeps its requests; a thread of its own emits their parts and ends them."""
+
+    max = 2
+
+    def init(self, options, context):
+        self.c = context
+
+    def forward(self, batch):
+        for r in batch:
+            threading.Thread(target=self.emit, args=(r,), name="emitter", daemon=True).start()
+        return [headrace.PENDING] * len(batch)
+
+    def emit(self, r):
+        item = r["data"]
+        for k in range(3):
+            self.c.emit(r, (item.n, k))
+        self.c.finish(r, ("a", item))
+
+
+headrace.register("EmitsBeside", EmitsBeside)
+BESIDE = loaded({"backend": "EmitsBeside", "max": 2})
+
+
+def from_a_thread():
+    """A thread of the backend emits while ``forward`` ends: no part is lost, and none comes after the end."""
+    book = Book()
+    items = [Item(n) for n in range(3)]
+    with headrace.pipe(BESIDE) as pipe:
+        book.thread(_read, pipe, items[0], ("a", items[0]))
+        book.thread(_read, pipe, items[1], ("a", items[1]), leave=True)
+        book.thread(_read, pipe, items[2], ("a", items[2]))
+        book.join()
+        settled(pipe, 3)
+
+
+class EmitsHelped(Emits):
+    """A helper thread emits the parts, and ``forward`` waits for it."""
+
+    max = 1
+
+    def forward(self, batch):
+        (r,) = batch
+        helper = threading.Thread(target=super().forward, args=(batch,), name="helper")
+        helper.start()
+        helper.join()
+        check(r["result"] == ("a", r["data"]), "the helper has ended")
+
+
+headrace.register("EmitsHelped", EmitsHelped)
+HELPED = loaded({"backend": "EmitsHelped", "instance_num": 2})
+
+
+def from_a_helper():
+    """A helper thread emits while ``forward`` runs: its parts come in order, before the dict."""
+    book = Book()
+    items = [Item(n) for n in range(3)]
+    with headrace.pipe(HELPED) as pipe:
+        for item in items:
+            book.thread(_read, pipe, item, ("a", item))
+        book.join()
+        settled(pipe, 3)
+
+
+@headrace.register("Three")
+def three(item):
+    """Give three parts, and then the result."""
+    for k in range(3):
+        yield (item.n, k)
+    return ("a", item)
+
+
+GENERATOR = loaded({"backend": "Three", "instance_num": 2})
+
+
+def from_a_generator():
+    """A generator gives the parts: in order, then the dict; one reader leaves, and a plain call has the result alone."""
+    book = Book()
+    items = [Item(n) for n in range(4)]
+    with headrace.pipe(GENERATOR) as pipe:
+        book.thread(_read, pipe, items[0], ("a", items[0]))
+        book.thread(_read, pipe, items[1], ("a", items[1]), leave=True)
+        book.thread(_read, pipe, items[2], ("a", items[2]))
+        book.thread(book.ask, pipe, items[3], ("a", items[3]))
+        book.join()
+        settled(pipe)
+
+
+def closed_meanwhile():
+    """The pipeline closes while streams are read: each ends, with the dict or with ClosedError, and parts are in order."""
+    book = Book()
+    items = [Item(n) for n in range(3)]
+    pipe = headrace.pipe(STREAM)
+
+    def read(item):
+        parts, request = [], {"data": item}
+        with suppress(ClosedError):
+            parts.extend(pipe.stream(request))
+        wanted = [(item.n, 0), (item.n, 1), (item.n, 2), request]
+        check(parts == wanted[: len(parts)], f"parts of {item}: {parts}")
+
+    book.thread(read, items[0])
+    book.thread(read, items[1])
+    book.thread(pipe.close, drain=False, timeout=5)
+    book.thread(read, items[2])
+    book.join()
+    for name, node in pipe.stats()["nodes"].items():
+        check(node["waiting"] == 0, f"{node['waiting']} wait at {name}")

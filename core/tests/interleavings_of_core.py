@@ -1,0 +1,42 @@
+"""Programs whose interleavings are explored, and where in core their promises are kept."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import headrace
+
+FOLDER = Path(__file__).with_name("interleavings")
+
+NEAR = {
+    "closing": ("engine", "teardown"),
+    "coroutines": ("futures", "streams"),
+    "futures": ("box", "futures", "graph"),
+    "graphs": ("graph", "traversal", "elements", "runners"),
+    "instances": ("node", "instance", "probes"),
+    "interrupts": ("shortcut", "box", "runners", "engine"),
+    "one_node": ("shortcut", "node", "runners", "dispatch"),
+    "pending": ("pending", "node"),
+    "queues": ("node", "queue", "graph"),
+    "reloads": ("reload", "node"),
+    "streams": ("streams", "parts"),
+}
+"""The files of the running wing whose source lines are points, by the file of a program."""
+
+
+def lines_near(program, core=Path(headrace.__file__).parent):
+    """Return the files of core, or of a copy of it, in which the promise of a program is kept."""
+    near = NEAR[program.partition(".")[0]]
+    return [str(core / "_running" / f"{module}.py") for module in near]
+
+
+def programs():
+    """Return all programs, as ``FILE.py:FUNCTION``: the public functions that take no arguments."""
+    return [
+        f"{path.name}:{node.name}"
+        for path in sorted(FOLDER.glob("*.py"))
+        if path.stem in NEAR
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef) and not node.args.args and node.name[0] != "_"
+    ]

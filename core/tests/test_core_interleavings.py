@@ -1,0 +1,43 @@
+"""Every promise of the running wing holds in many interleavings of threads; see the programs in ``interleavings``."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from interleavings_of_core import FOLDER, NEAR, lines_near, programs
+
+from headrace_testing.interleavings import explore, unsupported
+
+pytestmark = pytest.mark.skipif(bool(unsupported()), reason=unsupported())
+
+STRESS_S = 3600
+"""How long all programs run with ``--stress``, together."""
+
+SCHEDULES = 32
+MORE = {"graphs.py:diamond_fails": 64, "pending.py:finish": 64, "closing.py:outcomes_first": 64}
+"""How many schedules a program runs; those find most that are short."""
+
+
+def test_every_file_of_programs_has_its_place():
+    assert {path.stem for path in FOLDER.glob("*.py")} == {*NEAR, "shared"}
+
+
+@pytest.mark.parametrize("program", programs())
+def test_promise_holds(program):
+    explore(
+        f"{FOLDER / program}",
+        schedules=MORE.get(program, SCHEDULES),
+        lines=lines_near(program),
+    )
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("program", programs())
+def test_promise_holds_for_long(program, request):
+    if not request.config.getoption("--stress"):
+        pytest.skip("an hour, with --stress")
+    seconds = STRESS_S / len(programs()) / 2
+    for lines in (lines_near(program), ["headrace"]):
+        seed = random.randrange(10**9)
+        explore(f"{FOLDER / program}", schedules=10**9, seconds=seconds, seed=seed, lines=lines)

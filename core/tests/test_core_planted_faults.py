@@ -1,0 +1,134 @@
+"""The programs find faults that are planted into a copy of core: one of each kind that core once had."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from interleavings_of_core import FOLDER, lines_near
+
+import headrace
+from headrace_testing.interleavings import InterleavingError, explore, unsupported
+
+pytestmark = pytest.mark.skipif(bool(unsupported()), reason=unsupported())
+
+MOST_SCHEDULES = 2000
+
+LATE_ERROR = """        entry.state = DONE
+        import threading
+
+        threading.Thread(target=setattr, args=(entry, "error", error), daemon=True).start()
+"""
+LOCKED_CANCEL = """with self._condition:
+            told = ask(entry_box(self.entry), self.entry.node.cancel, self.entry)
+        if told is True:"""
+
+FAULTS = {
+    "finish gives True twice": (
+        "pending.py:finish",
+        "finish gave True",
+        [("pending", " or entry.held.asked is not None:", ":")],
+    ),
+    "a failed request is answered as a success": (
+        "graphs.py:diamond_fails",
+        "should fail",
+        [("graph", "        entry.error, entry.state = error, DONE\n", LATE_ERROR)],
+    ),
+    "who waits for room is never let in": (
+        "queues.py:room",
+        "deadlock",
+        [
+            (
+                "room",
+                "            if self.home.room.outside:\n                self.home.touch()\n",
+                "",
+            )
+        ],
+    ),
+    "cancel and an answer wait for each other": (
+        "futures.py:cancel_one",
+        "deadlock",
+        [
+            (
+                "futures",
+                "if ask(entry_box(self.entry), self.entry.node.cancel, self.entry) is True:",
+                LOCKED_CANCEL,
+            ),
+            ("futures", "self._condition.acquire(blocking=False)", "self._condition.acquire()"),
+        ],
+    ),
+    "the error of an element is lost": (
+        "graphs.py:each_fails",
+        "NoResultError",
+        [
+            (
+                "graph",
+                "            elements.forget()\n",
+                "            elements.forget()\n            error = elements.gather()\n",
+            )
+        ],
+    ),
+    "an instance is given back twice after Ctrl-C": (
+        "interrupts.py:kept",
+        "already entered|two threads in one instance",
+        [
+            (
+                "shortcut",
+                "if instance.holder is request:  # else it was put back before the interrupt came",
+                "if True:",
+            )
+        ],
+    ),
+    "a coroutine was told that nothing runs, and its dict is answered": (
+        "coroutines.py:cancelled_while_kept",
+        "the dict was the caller's",
+        [
+            (
+                "futures",
+                "        left |= node.fail(entry, withdrawn)\n",
+                '        left |= entry.state != "pending" and node.fail(entry, withdrawn)\n',
+            )
+        ],
+    ),
+    "close hears of no end": (
+        "closing.py:own_threads",
+        "close took",
+        [
+            ("teardown", "        self.append(signal)\n", ""),
+            (
+                "teardown",
+                "        finally:\n            self.remove(signal)\n",
+                "        finally:\n            pass\n",
+            ),
+            (
+                "teardown",
+                "                signal.sleep(left)\n",
+                "                self.append(signal)\n                signal.sleep(left)\n                self.remove(signal)\n",
+            ),
+        ],
+    ),
+}
+
+
+@pytest.fixture
+def copy_of_core(tmp_path, monkeypatch):
+    """Return the folder of a copy of core, which is imported from now on by programs that are explored."""
+    shutil.copytree(Path(headrace.__file__).parent, tmp_path / "headrace")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path / "headrace"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
+def test_planted_fault_is_found(fault, copy_of_core):
+    program, seen, changes = FAULTS[fault]
+    for module, text, other in changes:
+        path = copy_of_core / "_running" / f"{module}.py"
+        source = path.read_text(encoding="utf-8")
+        assert source.count(text) == 1, f"{module} has changed: where is {text!r} now?"
+        path.write_text(source.replace(text, other), encoding="utf-8")
+    with pytest.raises(InterleavingError, match=seen):
+        explore(
+            f"{FOLDER / program}", schedules=MOST_SCHEDULES, lines=lines_near(program, copy_of_core)
+        )
