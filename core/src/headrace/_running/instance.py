@@ -1,4 +1,4 @@
-"""One instance of a node: its range, its holder and its counts; and the instances of a node that are free."""
+"""One instance of a node: its range, its holder and its counts."""
 
 from __future__ import annotations
 
