@@ -177,14 +177,12 @@ def headrace_probes() -> dict[str, str]:
     The thread that ended the batch or request calls the probe, before the owner has the answer. Several
     threads may call it at a time, and never under a lock of Headrace: it may call ``stats()``, ``submit()``
     or ``close()``, but must not wait for a request of this pipeline. It must be quick, since the answer,
-    and often the instance, waits for it, and must guard the data that it changes. The main thread calls no
-    probe, since a signal handler may interrupt the probe and come to it again: a helper thread runs the
-    main thread's requests, which costs some 30 microseconds each. A class that says ``reentrant = True``
-    takes no lock, and a signal handler may call it in the midst of its methods; where all that hear of
-    requests say so, the main thread runs its requests itself. An error of a probe harms no request: it is
-    counted under ``"probes"`` in ``stats()``, ``{"Name": {"errors": n, "last": "TypeError: ..."}}``, and the
-    logger ``headrace.probes`` logs the first. A batch that still runs when ``close()`` gives up on it is not
-    reported to a probe.
+    and often the instance, waits for it, and must guard the data that it changes. That thread may be the
+    main thread, where a signal handler can come in the midst of a probe and lead to it again: take a
+    ``threading.RLock`` and no ``Lock``. Ctrl-C in a probe in the main thread is raised. Any other error of a
+    probe harms no request: it is counted under ``"probes"`` in ``stats()``, ``{"Name": {"errors": n, "last":
+    "TypeError: ..."}}``, and the logger ``headrace.probes`` logs the first. A batch that still runs when
+    ``close()`` gives up on it is not reported to a probe.
 
     Returns:
         Name to the import path of the class. Since 0.1.
