@@ -415,7 +415,7 @@ class InitContext:
         finish: ``finish(request, outcome)`` ends such a request, with ``result``, or with an error where ``outcome``
             is an exception. It gives False, and changes nothing, where the request is not kept as PENDING. A deadline,
             a cancellation, a close, a reload of the node and a fork end it too; then its dict is the caller's again.
-        on_end: ``on_end(request, function)`` has ``function(request)`` called once, in a helper thread, after a
+        on_end: ``on_end(request, function)`` has ``function(request)`` called once, in a thread of its own, after a
             request has its outcome, whichever that is. The request is kept as PENDING, or in the batch that runs;
             where it has ended, the function is called at once.
         kept: ``kept(request)`` gives the dict that belongs to a request which is kept as PENDING, or for which something

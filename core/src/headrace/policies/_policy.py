@@ -162,7 +162,8 @@ class BatchPolicy(_Policy):
         Options: Its options; their names are keys of the node.
         sends_when_idle: True when a request may skip the queue if it finds a free instance, an empty queue
             and nothing to wait for. It speaks of the `cut` of this class: a subclass with a `cut` of its
-            own has to state it again. With a dispatch policy other than the default no request skips.
+            own has to state it again. With a dispatch policy other than the default no request skips. The policy is
+            not asked for a request that skips, whether it was called, submitted or awaited.
         picks: True when the policy decides which requests share a batch, not only how many. `cut` then sees
             the first 256 requests, each with its ``trait``; none skips the queue.
     """
