@@ -1,6 +1,6 @@
-"""The time that the main thread loses by taking no lock: calls in it beside calls in another thread.
+"""The time that the main thread loses by running no steps: calls in it beside calls in another thread.
 
-The main thread runs its request itself where an instance is idle; else a helper thread runs the request
+The main thread runs its request itself where an instance is idle. Else a thread of the pool runs the request
 while the main thread waits. Printed per case are the microseconds per call in the main thread and in
 another thread, their ratio, and the time that the main thread loses per call:
 
