@@ -504,7 +504,7 @@ READ = {"name": "read", "most": 8, "batching_timeout_ms": 0}
 TEXT = {"name": "text", "most": 8, "batching_timeout_ms": 0}
 
 
-def told(*, processors=2, used=0.5, read=READ, **figures):
+def told(*, processors=2, used=0.5, crowded=False, read=READ, **figures):
     """What is said of two nodes that were looked at each second for four; figures are those of `read`.
 
     It has two instances, which were ``busy`` for this share of the time, ``waiting`` requests at each moment, and made
@@ -527,7 +527,7 @@ def told(*, processors=2, used=0.5, read=READ, **figures):
         little = node(at, 0.05, 0, 1, given["came"], 10)
         return Sample(100.0 + at, {"read": node(at, **given), "text": little}, 7.0 + used * at)
 
-    return limit_of([sample(at) for at in range(5)], [read, TEXT], processors)
+    return limit_of([sample(at) for at in range(5)], [read, TEXT], processors, crowded=crowded)
 
 
 def test_a_node_whose_instances_are_busy_while_requests_wait_is_the_limit():
@@ -551,6 +551,9 @@ def test_more_instances_are_not_advised_where_all_processors_are_used():
     assert "Raise" not in text
     assert "More processors or a smaller model would lift it" in text
     assert "this process uses 2.0 of 2 processors" in text
+    others = told(busy=0.97, waiting=14, crowded=True).text
+    assert others.endswith("uses 0.5 of 2 processors, which other programs use too.")
+    assert "other programs" not in told(busy=0.97, waiting=14, used=2.0, crowded=True).text
     assert told(busy=0.5, used=1.95).node is None
     assert told(busy=0.5, used=1.95).text.startswith("The processors are the limit")
 

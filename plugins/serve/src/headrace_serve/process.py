@@ -1,4 +1,4 @@
-"""This process: whether it was forked from the one in which pipelines were built, and how many cores it may use."""
+"""This process: whether it was forked from the one in which pipelines were built, and how many cores it may use, with whom."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 from headrace.errors import SetupError
 
-__all__ = ["CPU_COUNT", "Process", "usable_cores"]
+__all__ = ["CPU_COUNT", "Process", "is_crowded", "usable_cores"]
 
 logger = logging.getLogger("headrace.serve")
 
@@ -55,6 +55,13 @@ def usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def is_crowded() -> bool:
+    """Return whether the whole machine had more to run than cores in the last minute; False where it does not say."""
+    if not hasattr(os, "getloadavg"):
+        return False
+    return os.getloadavg()[0] > 1.25 * (os.cpu_count() or 1)
 
 
 def _log(text: str) -> None:

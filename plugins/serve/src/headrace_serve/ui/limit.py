@@ -45,7 +45,11 @@ class _Load(NamedTuple):
 
 
 def limit_of(
-    samples: Sequence[Sample], nodes: Sequence[Mapping[str, Any]], processors: int
+    samples: Sequence[Sample],
+    nodes: Sequence[Mapping[str, Any]],
+    processors: int,
+    *,
+    crowded: bool = False,
 ) -> Limit:
     """Say which node limits a pipeline, from what it said in the last seconds.
 
@@ -55,6 +59,7 @@ def limit_of(
         samples: At least one; the first is the oldest.
         nodes: The nodes, as `headrace_serve.ui.graph.nodes_of` describes them.
         processors: How many processors this process may use.
+        crowded: Whether the machine has more to run than it has processors for.
     """
     about = {node["name"]: node for node in nodes}
     seconds = samples[-1].at_s - samples[0].at_s
@@ -70,6 +75,8 @@ def limit_of(
     used = (samples[-1].processor_s - samples[0].processor_s) / seconds
     full = used >= _FULL * processors
     uses = f"this process uses {used:.1f} of {processors} processors"
+    if crowded and not full:  # then it is others that use them
+        uses += ", which other programs use too"
     most = max(loads, key=lambda one: (one.waiting >= 1 and one.busy >= _FULL, one.waiting))
     if most.waiting >= 1 and most.busy >= _FULL:
         advice = _advice(most, about[most.name])

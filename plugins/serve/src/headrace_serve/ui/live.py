@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import headrace
 from headrace.errors import ClosedError
 from headrace.hookspecs import attached
-from headrace_serve.process import usable_cores
+from headrace_serve.process import is_crowded, usable_cores
 from headrace_serve.ui.graph import nodes_of
 from headrace_serve.ui.limit import Sample, limit_of
 from headrace_serve.ui.load import LoadTest
@@ -104,7 +104,8 @@ class _Watched:
             samples.append(Sample(now_s, stats["nodes"], time.process_time()))
         while now_s - samples[0].at_s > _LIMIT_S and len(samples) > 1:
             samples.popleft()
-        return limit_of(samples, self._nodes, usable_cores())._asdict()
+        crowded = is_crowded()
+        return limit_of(samples, self._nodes, usable_cores(), crowded=crowded)._asdict()
 
     def stop(self) -> None:
         """Hear of no more."""
