@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import browser
 import cv2
+import httpx
 import numpy as np
 import pytest
 
 import headrace
 from headrace_serve import Server
+
+ROOT = Path(__file__).resolve().parents[1]
 
 pytestmark = pytest.mark.browser
 
@@ -30,7 +35,11 @@ class PageSquares(headrace.Backend):
         for request in batch:
             image = cv2.imdecode(np.frombuffer(request["data"], np.uint8), cv2.IMREAD_GRAYSCALE)
             if image is None:
-                outcomes.append(headrace.errors.InputError("this is no picture"))
+                why = (
+                    "this is no picture: "
+                    + "it begins with bytes of no format that is known here, " * 5
+                )
+                outcomes.append(headrace.errors.InputError(why))
                 continue
             found, _ = cv2.findContours(image, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE)
             boxes = sorted(cv2.boundingRect(one) for one in found)
@@ -50,6 +59,21 @@ class PageSum(headrace.Backend):
         for request in batch:
             request["result"] = np.array([request["data"].sum()], np.float32)
 
+
+class Held:
+    """Keeps its requests until the test says otherwise."""
+
+    begin = threading.Event()
+    end = threading.Event()
+
+    def forward(self, batch):
+        self.begin.set()
+        assert self.end.wait(300)
+        for request in batch:
+            request["result"] = request["data"]
+
+
+headrace.register("PageHeld", Held)
 
 MODELS = {
     "squares": {"backend": "PageSquares", "instance_num": 2},
@@ -167,6 +191,43 @@ def test_an_error_is_listed_with_the_id_of_its_request(page, tmp_path):
     assert "this is no picture" in row
     assert identifier in row
     assert page.wait(f"{SQUARES}.querySelector('.errors').textContent") == "1 failed"
+    # Every word of a cell stands on one line.
+    broken = page.run(
+        "const range = document.createRange(), lines = (node, from, to) => {"
+        "  range.setStart(node, from); range.setEnd(node, to);"
+        "  return new Set([...range.getClientRects()].map((one) => Math.round(one.top))).size };"
+        "return [...document.querySelectorAll('#failures th, #failures td')].flatMap((cell) => cell.firstChild"
+        "  ? [...cell.textContent.matchAll(/[\\w:.]+/g)].filter((word) =>"
+        "      lines(cell.firstChild, word.index, word.index + word[0].length) > 1).map((word) => word[0]) : [])"
+    )
+    assert broken == []
+
+
+def test_a_request_that_its_client_gave_up_is_no_failure(tmp_path):
+    with (
+        Server({"held": {"backend": "PageHeld"}}, port=0, ui=True) as server,
+        browser.opened(tmp_path / "profile") as tab,
+    ):
+        tab.open(f"{server.url}/ui")
+        tab.wait("document.body.dataset.updates >= 2")
+        # A load test that ends gives up what is on its way.
+        load = "return (await fetch(`ui/load/held?to=/run/held&clients={}`, {{ method: 'POST', body: 'x' }})).status"
+        try:
+            assert tab.run(load.format(5)) == 200
+            assert Held.begin.wait(300)
+            limit = tab.wait(
+                "document.querySelector('rect.limiting') && document.querySelector('.limit').textContent"
+            )
+            assert limit.startswith("main is the limit: its instance is busy for 100 % of the time")
+            assert tab.run(load.format(0)) == 200
+        finally:
+            Held.end.set()
+        tab.wait("document.querySelector('.ended').textContent.endsWith('5 cancelled')")
+        updates = tab.run("return document.body.dataset.updates")
+        tab.wait(f"document.body.dataset.updates > {updates}")
+        assert tab.run("return document.querySelector('.errors').textContent") == ""
+        assert not tab.run("return document.querySelector('rect.failing')")
+        assert tab.run("return document.getElementById('failures').hidden")
 
 
 @pytest.mark.parametrize("dark", [False, True])
@@ -248,6 +309,137 @@ def test_a_hidden_tab_asks_nothing(page):
     page.run("window.away = false; document.dispatchEvent(new Event('visibilitychange'))")
     before = page.run("return document.body.dataset.updates")
     page.wait(f"document.body.dataset.updates > {before}")
+
+
+def test_without_prometheus_client_there_is_no_link_to_metrics(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    with (
+        Server({"m": {"backend": "Identity"}}, port=0, ui=True) as server,
+        browser.opened(tmp_path / "profile") as tab,
+    ):
+        tab.open(f"{server.url}/ui")
+        tab.wait("document.body.dataset.updates >= 1")
+        shown = "return [...document.querySelectorAll('nav a')].filter((e) => e.checkVisibility()).map((e) => e.href)"
+        links = tab.run(shown)
+        assert len(links) == 2
+        assert [httpx.get(one).status_code for one in links] == [200, 200]
+        assert httpx.get(f"{server.url}/metrics").status_code >= 400
+
+
+def test_an_example_is_clicked_and_its_boxes_lie_beside_the_values(picture, tmp_path):
+    folder = tmp_path / "examples"
+    folder.mkdir()
+    picture.rename(folder / "three squares.png")
+    (folder / "note.txt").write_text("no picture")
+    with (
+        Server(MODELS, port=0, ui=True, examples=folder) as server,
+        browser.opened(tmp_path / "profile") as tab,
+    ):
+        tab.look(1280)
+        tab.open(f"{server.url}/ui")
+        tab.wait(SQUARES)
+        assert tab.wait(f"{SQUARES}.querySelector('.examples img')?.alt") == "three squares.png"
+        # A tensor of numbers is no picture: this model is offered nothing.
+        assert not tab.run(f"return {SUM}.querySelector('.examples')")
+        tab.run(f"{SQUARES}.querySelector('.examples img').closest('button').click()")
+        assert tab.wait(f"{SQUARES}.querySelector('canvas.boxes')?.dataset.boxes") == "3"
+        place = f"return {SQUARES}.querySelector('{{}}').getBoundingClientRect().{{}}"
+        assert tab.run(place.format("canvas.boxes", "right")) < tab.run(
+            place.format(".values", "left")
+        )
+        assert tab.run(place.format("canvas.boxes", "bottom")) > tab.run(
+            place.format(".values", "top")
+        )
+        tab.look(390, 844)
+        assert tab.run(place.format("canvas.boxes", "bottom")) <= tab.run(
+            place.format(".values", "top")
+        )
+        assert tab.run("return document.documentElement.scrollWidth") == 390
+        assert tab.errors == []
+        tab.run(f"{SQUARES}.querySelector('.examples button:not(:has(img))').click()")
+        assert "this is no picture" in tab.wait(
+            f"{SQUARES}.querySelector('.answer .error')?.textContent"
+        )
+
+
+def contrast(tab, selector):
+    """The contrast of each text of the page to what is behind it, as WCAG counts it."""
+    return tab.run(
+        "const parts = (text) => text.match(/[\\d.]+/g).map(Number);"
+        "const light = (colour) => parts(colour).slice(0, 3).map((one) => one / 255)"
+        "  .map((one) => one <= 0.04045 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4)"
+        "  .reduce((sum, one, at) => sum + one * [0.2126, 0.7152, 0.0722][at], 0);"
+        "const behind = (e) => { while ((parts(getComputedStyle(e).backgroundColor)[3] ?? 1) === 0) e = e.parentElement;"
+        "  return getComputedStyle(e).backgroundColor };"
+        f"return [...document.querySelectorAll({selector!r})].map((e) => {{"
+        "  const two = [getComputedStyle(e).color, behind(e)].map(light).sort((a, b) => b - a);"
+        "  return [e.className || e.tagName, (two[0] + 0.05) / (two[1] + 0.05)] })"
+    )
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_texts_can_be_read_and_fields_have_names(page, dark):
+    page.look(1280, dark=dark)
+    found = contrast(
+        page, "h1, h2, h3, small, .badge, .limit, .summary, .drop, button, nav a, .count"
+    )
+    assert len(found) > 15
+    assert [one for one in found if one[1] < 4.5] == []
+    named = "(e.ariaLabel || e.labels?.[0]?.textContent || e.textContent).trim()"
+    assert (
+        page.run(
+            f"return [...document.querySelectorAll('input, textarea, button, canvas')].filter((e) => !{named}).length"
+        )
+        == 0
+    )
+
+
+PAGES = ROOT / "examples" / "ocr"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_an_example_of_the_pages_that_are_read_is_clicked_and_has_boxes(tmp_path):
+    pytest.importorskip("rapidocr")
+    made = tmp_path / "made"
+    subprocess.run(
+        [sys.executable, PAGES / "prepare.py", "--into", made], check=True, capture_output=True
+    )
+    configuration = (PAGES / "page.toml").read_text(encoding="utf-8")
+    for name in ("ctc.py", "detector.py", "page.py"):
+        shutil.copyfile(PAGES / name, tmp_path / name)
+    (tmp_path / "page.toml").write_text(configuration, encoding="utf-8")
+    command = ["ui", "page.toml", "--examples", "made/pages", "--port", "0"]
+    with (
+        subprocess.Popen(
+            [sys.executable, "-m", "headrace", *command],
+            cwd=tmp_path,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process,
+        browser.opened(tmp_path / "profile") as tab,
+    ):
+        lines = iter(process.stderr.readline, "")
+        url = next(found[1] for one in lines if (found := re.search(r"live page at (\S+)/ui", one)))
+        tab.send("Page.navigate", url=url)
+        example = "document.querySelector('.examples img[alt=\"form.png\"]')"
+        tab.wait(f"{example} && location.pathname === '/ui'")
+        tab.run(f"{example}.closest('button').click()")
+        # The form has nine rows of two or three columns.
+        assert 18 <= int(tab.wait("document.querySelector('canvas.boxes')?.dataset.boxes")) <= 30
+        assert "Invoice No." in tab.run("return document.querySelector('.values').innerText")
+        # A page that is dropped, too.
+        path = made / "pages" / "label.png"
+        tab.run(
+            "const data = new DataTransfer();"
+            f"const bytes = Uint8Array.from({list(path.read_bytes())});"
+            "data.items.add(new File([bytes], 'label.png', { type: 'image/png' }));"
+            "document.querySelector('.drop').dispatchEvent(new DragEvent('drop', { dataTransfer: data, bubbles: true, cancelable: true }));"
+        )
+        tab.wait("document.querySelector('.values')?.innerText.includes('FRAGILE')")
+        assert tab.run("return document.querySelector('canvas.boxes').dataset.boxes") == "1"
+        assert tab.errors == []
+        process.terminate()
+        assert process.wait(300) == 0
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")

@@ -99,3 +99,27 @@ def test_securing_it(tmp_path, certificates, start):
         assert client.get("/v2/health/ready").status_code == 200
     process.terminate()
     assert process.wait(300) == 0
+
+
+def test_the_live_page(tmp_path):
+    configuration = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)[0]
+    (tmp_path / "size.toml").write_text(configuration)
+    (tmp_path / "pictures").mkdir()
+    (tmp_path / "pictures" / "photo.jpg").write_bytes(bytes(100))
+    commands = [shlex.split(one) for one in COMMANDS if one.startswith("headrace ui")]
+    offered = []
+    for command in commands:
+        with subprocess.Popen(
+            [sys.executable, "-m", *command, "--port", "0"],
+            cwd=tmp_path,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            process.stderr.readline()
+            (url,) = re.findall(r"live page at (\S+)", process.stderr.readline())
+            assert httpx.get(url).status_code == 200
+            examples = httpx.get(f"{url}/models.json").json()["examples"]
+            offered.append([one["name"] for one in examples])
+            process.terminate()
+            assert process.wait(300) == 0
+    assert offered == [[], ["photo.jpg"]]

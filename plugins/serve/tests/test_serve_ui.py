@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import json
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
@@ -13,6 +15,7 @@ import pytest
 import headrace
 from headrace.errors import ConfigError
 from headrace_serve import Server
+from headrace_serve.ui.limit import Sample, limit_of
 from headrace_serve.ui.live import LivePage
 from headrace_serve.ui.load import LoadTest, Replay
 
@@ -190,6 +193,8 @@ def test_a_load_test_of_anything_else_is_refused(to, clients, serving):
 
 
 ROUTES = [
+    ("GET", "/"),
+    ("GET", "/ui/"),
     ("GET", "/ui"),
     ("GET", "/ui/main.js"),
     ("GET", "/ui/style.css"),
@@ -228,7 +233,7 @@ def test_a_page_whose_name_was_made_to_lead_here_is_refused(method, path, servin
         assert "http://127.0.0.1" in said["error"]
     for host in (f"127.0.0.1:{port}", f"localhost:{port}", f"[::1]:{port}", "LocalHost"):
         status, head, _ = raw(server, method, path, host)
-        assert status == 200, host
+        assert status == (307 if path in {"/", "/ui/"} else 200), host
         assert "content-security-policy: default-src 'none'" in head
         assert "cache-control: no-store" in head
 
@@ -241,7 +246,7 @@ def test_a_page_of_another_origin_is_refused(method, path, serving):
         status, _, body = raw(server, method, path, host, f"Origin: {origin}")
         assert status == 403
         assert origin in json.loads(body)["error"]
-    assert raw(server, method, path, host, f"Origin: http://{host}")[0] == 200
+    assert raw(server, method, path, host, f"Origin: http://{host}")[0] < 400
 
 
 def test_with_keys_any_name_may_be_asked_for(serving, tmp_path):
@@ -370,3 +375,225 @@ def test_more_batches_than_the_page_can_show_are_not_heard_of_until_it_asks_agai
             await page.end()
 
     asyncio.run(work())
+
+
+def test_what_leads_to_the_page_leads_there_below_any_path(serving):
+    server = serving({"m": PICKY}, ui=True)
+    for path in ("/", "/ui/"):
+        answer = httpx.get(f"{server.url}{path}", follow_redirects=True)
+        assert (answer.url, answer.status_code) == (f"{server.url}/ui", 200)
+        # Behind a proxy that serves this server below /live/, the browser stays below it.
+        place = httpx.get(f"{server.url}{path}").headers["location"]
+        assert str(httpx.URL(f"http://proxy/live{path}").join(place)) == "http://proxy/live/ui"
+    for path in ("/", "/ui/"):
+        assert httpx.get(f"{serving({'m': PICKY}).url}{path}").status_code == 404
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_metrics_are_offered_where_they_can_be_had(installed, serving, monkeypatch):
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *more: (
+            (object() if installed else None)
+            if name == "prometheus_client"
+            else find_spec(name, *more)
+        ),
+    )
+    server = serving({"m": PICKY}, ui=True)
+    assert httpx.get(f"{server.url}/ui/models.json").json()["metrics"] is installed
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with examples, and what must not be offered."""
+    (tmp_path / "secret.png").write_bytes(b"pixels of another folder")
+    made = tmp_path / "examples"
+    (made / "inner").mkdir(parents=True)
+    (made / "inner" / "deep.png").write_bytes(b"pixels below")
+    (made / "a page.png").write_bytes(b"pixels")
+    (made / "line.TXT").write_text("Zürich", encoding="utf-8")
+    for name in ("code.py", ".hidden.png", "page.svg", "page.html"):
+        (made / name).write_text("x")
+    (made / "empty.png").touch()
+    (made / "large.png").write_bytes(bytes((4 << 20) + 1))
+    (made / "folder.png").mkdir()
+    (made / "link.png").symlink_to(tmp_path / "secret.png")
+    return made
+
+
+def test_the_page_offers_the_pictures_and_texts_of_a_folder_and_nothing_else(serving, folder):
+    server = serving({"m": PICKY}, ui=True, examples=folder)
+    assert httpx.get(f"{server.url}/ui/models.json").json()["examples"] == [
+        {"name": "a page.png", "type": "image/png", "size_bytes": 6},
+        {"name": "line.TXT", "type": "text/plain; charset=utf-8", "size_bytes": 7},
+    ]
+    picture = httpx.get(f"{server.url}/ui/examples/a%20page.png")
+    assert (picture.content, picture.headers["content-type"]) == (b"pixels", "image/png")
+    assert "default-src 'none'" in picture.headers["content-security-policy"]
+    assert picture.headers["x-content-type-options"] == "nosniff"
+    assert httpx.get(f"{server.url}/ui/examples/line.TXT").text == "Zürich"
+    refused = {one.name for one in folder.iterdir()} - {"a page.png", "line.TXT"}
+    outside = [
+        "..%2fsecret.png",
+        "..%2Fexamples%2Fa%20page.png",
+        "inner%2fdeep.png",
+        "%2e%2e",
+        "%00",
+    ]
+    outside += [str(folder / "a page.png").replace("/", "%2f").replace(" ", "%20")]
+    assert len(refused) == 9
+    for name in [*refused, *outside]:
+        status, _, body = raw(server, "GET", f"/ui/examples/{name}", "localhost")
+        assert (status, "pixels" in body) == (404, False), name
+    assert raw(server, "GET", "/ui/examples/line.TXT", "evil.example")[0] == 403
+
+
+def test_the_page_offers_at_most_24_examples_and_those_that_are_there_now(serving, tmp_path):
+    for number in range(30):
+        (tmp_path / f"{number:02}.png").write_bytes(b"x")
+    server = serving({"m": PICKY}, ui=True, examples=tmp_path)
+
+    def names():
+        return [one["name"] for one in httpx.get(f"{server.url}/ui/models.json").json()["examples"]]
+
+    assert names() == [f"{number:02}.png" for number in range(24)]
+    assert httpx.get(f"{server.url}/ui/examples/29.png").status_code == 404
+    for number in range(29):
+        (tmp_path / f"{number:02}.png").unlink()
+    assert names() == ["29.png"]
+
+
+def test_with_keys_examples_need_one(serving, tmp_path, folder):
+    (tmp_path / "keys.toml").write_text(KEYS)
+    server = serving({"m": PICKY}, ui=True, keys=tmp_path / "keys.toml", examples=folder)
+    assert httpx.get(f"{server.url}/ui/examples/line.TXT").status_code == 401
+    key = {"authorization": "Bearer key"}
+    assert httpx.get(f"{server.url}/ui/examples/line.TXT", headers=key).status_code == 200
+
+
+def test_a_folder_that_offers_nothing_is_an_error_before_a_model_is_built(tmp_path):
+    broken = {"m": {"backend": "NoSuchBackend"}}
+    with pytest.raises(ConfigError, match="folder of examples 'gone' is not there"):
+        Server(broken, port=0, ui=True, examples="gone")
+    (tmp_path / "code.py").touch()
+    with pytest.raises(ConfigError, match=r"has no example\n.*\.png.*4 MiB"):
+        Server(broken, port=0, ui=True, examples=tmp_path)
+    (tmp_path / "page.png").write_bytes(b"x")
+    with pytest.raises(ConfigError, match="examples need the live page"):
+        Server(broken, port=0, examples=tmp_path)
+
+
+def test_the_state_says_which_node_is_the_limit(serving, gate):
+    server = serving({"m": {"backend": "ServeGate"}}, ui=True)
+    url = f"{server.url}/run/m"
+    with ThreadPoolExecutor(4) as threads:
+        try:
+            answers = [threads.submit(httpx.post, url, content=b"x") for _ in range(4)]
+            found = until(lambda: (now := state(server)["models"][0]["limit"])["node"] and now)
+        finally:
+            gate.open.set()
+        assert all(one.result().status_code == 200 for one in answers)
+    assert found["node"] == "main"
+    assert "main is the limit: its instance is busy for 100 % of the time, and" in found["text"]
+    until(lambda: state(server)["models"][0]["limit"]["text"] == "Nothing waits: no requests come.")
+
+
+READ = {"name": "read", "most": 8, "batching_timeout_ms": 0}
+TEXT = {"name": "text", "most": 8, "batching_timeout_ms": 0}
+
+
+def told(*, processors=2, used=0.5, crowded=False, read=READ, **figures):
+    """What is said of two nodes that were looked at each second for four; figures are those of `read`.
+
+    It has two instances, which were ``busy`` for this share of the time, ``waiting`` requests at each moment, and made
+    batches of ``batch``; `text` has done little.
+    """
+    given = {"busy": 0.0, "waiting": 0, "batch": 1, "came": 40, "ends": 10} | figures
+
+    def node(at, busy, waiting, batch, came, ends):
+        instance = {"busy": busy > 0.5, "busy_s": busy * at, "batches": ends * at}
+        return {
+            "waiting": waiting,
+            "submitted": came * at,
+            "instances": [instance, instance],
+            "batch_size": {"histogram": {str(batch): ends * at}}
+            if ends * at
+            else {"histogram": {}},
+        }
+
+    def sample(at):
+        little = node(at, 0.05, 0, 1, given["came"], 10)
+        return Sample(100.0 + at, {"read": node(at, **given), "text": little}, 7.0 + used * at)
+
+    return limit_of([sample(at) for at in range(5)], [read, TEXT], processors, crowded=crowded)
+
+
+def test_a_node_whose_instances_are_busy_while_requests_wait_is_the_limit():
+    assert told(busy=0.97, waiting=14, batch=8) == (
+        "read",
+        (
+            "read is the limit: its 2 instances are busy for 97 % of the time, and 14 requests wait. Its batches are full, 8 of 8."
+            " Raise max or instance_num: this process uses 0.5 of 2 processors."
+        ),
+    )
+    assert "wait. Raise instance_num: this" in told(busy=0.97, waiting=14, batch=3).text
+    alone = told(busy=0.97, waiting=14, read=READ | {"most": 1})
+    assert "Raise instance_num, or max if its backend gains by larger batches:" in alone.text
+    unbounded = told(busy=0.97, waiting=14, batch=64, read=READ | {"most": None})
+    assert "wait. Raise instance_num: this" in unbounded.text
+
+
+def test_more_instances_are_not_advised_where_all_processors_are_used():
+    node, text = told(busy=0.97, waiting=14, used=2.0)
+    assert node == "read"
+    assert "Raise" not in text
+    assert "More processors or a smaller model would lift it" in text
+    assert "this process uses 2.0 of 2 processors" in text
+    others = told(busy=0.97, waiting=14, crowded=True).text
+    assert others.endswith("uses 0.5 of 2 processors, which other programs use too.")
+    assert "other programs" not in told(busy=0.97, waiting=14, used=2.0, crowded=True).text
+    assert told(busy=0.5, used=1.95).node is None
+    assert told(busy=0.5, used=1.95).text.startswith("The processors are the limit")
+
+
+def test_a_node_that_is_not_both_busy_and_waited_for_is_not_the_limit():
+    assert told(busy=0.4) == (
+        None,
+        (
+            "The clients are the limit: nothing waits, and the busiest node, read, is busy for 40 % of the time."
+            " More clients would get more answers."
+        ),
+    )
+    assert told(busy=0.95).node is None
+    assert "read is about to be the limit" in told(busy=0.95).text
+    bursts = told(busy=0.4, waiting=9)
+    assert bursts.node is None
+    assert "9 requests wait at read, though its 2 instances are busy for only 40 %" in bursts.text
+    patient = READ | {"batching_timeout_ms": 20}
+    assert "lower batching_timeout" in told(busy=0.4, waiting=9, batch=3, read=patient).text
+    assert "lower batching_timeout" not in told(busy=0.4, waiting=9, batch=8, read=patient).text
+
+
+def test_a_batch_that_has_run_all_the_time_makes_its_instance_busy():
+    # Seconds are counted when a batch ends. Here none has ended, in nodes that have had four seconds.
+    moments = []
+    for at in range(5):
+        instance = {"busy": True, "busy_s": 0.0, "batches": 1}
+        node = {
+            "waiting": 3,
+            "submitted": 4,
+            "instances": [instance],
+            "batch_size": {"histogram": {}},
+        }
+        moments.append(Sample(float(at), {"read": node}, 0.0))
+    assert "its instance is busy for 100 % of the time" in limit_of(moments, [READ], 2).text
+
+
+def test_nothing_is_the_limit_where_nothing_runs_and_of_one_moment_nothing_is_said():
+    assert told(came=0, ends=0) == (None, "Nothing waits: no requests come.")
+    nodes = {
+        "read": {"waiting": 9, "submitted": 9, "instances": [], "batch_size": {"histogram": {}}}
+    }
+    assert limit_of([Sample(1.0, nodes, 0.0)], [READ], 2) == (None, "")

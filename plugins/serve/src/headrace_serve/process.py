@@ -1,4 +1,4 @@
-"""Notices that pipelines were built before the process was forked: a fork copies no threads, so they run in the parent alone."""
+"""This process: whether it was forked from the one in which pipelines were built, and how many cores it may use, with whom."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from typing import Final
 
 from headrace.errors import SetupError
 
-__all__ = ["Process"]
+__all__ = ["CPU_COUNT", "Process", "is_crowded", "usable_cores"]
 
 logger = logging.getLogger("headrace.serve")
+
+CPU_COUNT: Final = "PYTHON_CPU_COUNT"
+"""The environment variable with the number of cores that Python, and pipelines, may use in a process."""
 
 _FORKED: Final = (
     "the models were loaded before this process was forked, and their threads exist only in its parent, so it can answer no"
@@ -42,6 +45,23 @@ class Process:
         """
         if self.is_other():
             raise SetupError(_FORKED)
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use."""
+    said = os.environ.get(CPU_COUNT, "")
+    if said.isdecimal() and int(said) > 0:
+        return int(said)
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def is_crowded() -> bool:
+    """Return whether the whole machine had more to run than cores in the last minute; False where it does not say."""
+    if not hasattr(os, "getloadavg"):
+        return False
+    return os.getloadavg()[0] > 1.25 * (os.cpu_count() or 1)
 
 
 def _log(text: str) -> None:

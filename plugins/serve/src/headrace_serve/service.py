@@ -31,10 +31,12 @@ from headrace_serve.models.following import Following, is_deleted
 from headrace_serve.models.repository import Repository
 from headrace_serve.process import Process
 from headrace_serve.shared_memory import Access, Regions
+from headrace_serve.ui.examples import Examples
 from headrace_serve.ui.live import LivePage
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from headrace_serve.access_log import AccessLine
     from headrace_serve.everywhere import Everywhere
@@ -84,6 +86,7 @@ class Service:
         unsent_bytes: The bytes of answers of gRPC that clients have not taken yet.
         everywhere: Makes changes in all of those processes; None: the server is this process alone.
         live: The state behind the live page; None: there is no such page.
+        examples: The example inputs that the live page offers; None: there are none.
         page_names: Names by which the page may be asked for without keys, besides those of every machine for itself; `Server`
             sets the one on which it listens.
     """
@@ -102,6 +105,7 @@ class Service:
         cors_origins: Sequence[str] = (),
         server_name: str = "headrace-serve",
         ui: bool = False,
+        examples: str | Path | Examples | None = None,
     ) -> None:
         if isinstance(priority_default, bool) or not isinstance(priority_default, int):
             raise TypeError(f"priority_default is an int, got {priority_default!r}")
@@ -134,6 +138,7 @@ class Service:
                 self.regions = Regions(self.limits.max_regions)
         self.failures = FailureLog()
         self.live = LivePage() if ui else None
+        self.examples = Examples.of(examples, served=ui)
         self.page_names: tuple[str, ...] = ()
         self.decompressing = asyncio.Semaphore(_DECOMPRESSED)
         self._inflight_bytes = self.unsent_bytes = 0

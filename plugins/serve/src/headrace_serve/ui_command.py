@@ -24,6 +24,13 @@ def ui(
     open_browser: Annotated[
         bool, typer.Option("--open", help="Open the page in a browser once it is there.")
     ] = False,
+    examples: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Offer the pictures and texts of this folder as inputs to click.",
+        ),
+    ] = None,
     no_import: Annotated[
         bool, typer.Option("--no-import", help="Refuse to import code for the configuration.")
     ] = False,
@@ -38,13 +45,19 @@ def ui(
       headrace ui line.toml
       headrace ui line.toml --open
       headrace ui page=examples/ocr/page.toml --port 0
+      headrace ui examples/ocr/page.toml --examples examples/ocr/made/pages
     """  # noqa: D301 - typer keeps the lines after a backspace character
     from headrace_serve.operating.logs import printing_logs
     from headrace_serve.operating.running import run
     from headrace_serve.operating.settings import Settings
 
     settings = Settings(
-        models=(config,), port=port, allow_import=not no_import, debug_errors=True, ui=True
+        models=(config,),
+        port=port,
+        allow_import=not no_import,
+        debug_errors=True,
+        ui=True,
+        examples=examples,
     )
     with printing_logs("text", access=False):
         return run(settings, _open_in_browser if open_browser else None)

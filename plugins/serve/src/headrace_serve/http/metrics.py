@@ -7,6 +7,7 @@ each request, which costs some microseconds, so they count from the first time t
 
 from __future__ import annotations
 
+import importlib.util
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from headrace_serve.models.model import Model
     from headrace_serve.service import Service
 
-__all__ = ["Snapshot", "encoded"]
+__all__ = ["Snapshot", "can_encode", "encoded"]
 
 _PROBE = "Prometheus"
 _ATTACHING = threading.Lock()
@@ -84,6 +85,11 @@ class Snapshot:
         yield family(GaugeMetricFamily, "connections", text, {(): self.connections})
         text = "Whether requests are accepted and every loaded model is ready."
         yield family(GaugeMetricFamily, "ready", text, {(): float(self.ready)})
+
+
+def can_encode() -> bool:
+    """Return whether `encoded` finds what it needs, prometheus-client."""
+    return importlib.util.find_spec("prometheus_client") is not None
 
 
 def encoded(snapshot: Snapshot, accept: str) -> tuple[str, bytes]:

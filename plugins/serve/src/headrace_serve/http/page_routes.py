@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs
 
@@ -10,6 +11,7 @@ from headrace.errors import InputError
 from headrace_page import HEADERS, Page, why_refused
 from headrace_serve.errors import NotAllowedError, ServeError
 from headrace_serve.http.exchange import Reply
+from headrace_serve.http.metrics import can_encode
 from headrace_serve.http.page_forms import form_of
 from headrace_serve.ui.graph import edges_of, nodes_of
 from headrace_serve.ui.load import MOST_CLIENTS, Replay
@@ -27,13 +29,30 @@ _PAGE: Final = Page("headrace_serve.ui")
 _REPLAYED: Final = (b"content-type", b"authorization", b"x-api-key", b"accept")
 
 
+async def _to_page(exchange: Exchange) -> Reply:
+    # Relative, so that it is right behind a proxy that serves this below a path of its own.
+    place = "../ui" if exchange.scope["path"].endswith("/ui/") else "ui"
+    return Reply(307, [], "text/plain", {"location": place})
+
+
+async def _example(exchange: Exchange) -> Reply:
+    name, examples = exchange.path["file"], exchange.service.examples
+    found = None if examples is None else await asyncio.to_thread(examples.read, name)
+    if found is None:
+        return _missing(exchange, f"there is no example {name[:80]!r}")
+    return Reply(200, [found.content], found.content_type)
+
+
+def _missing(exchange: Exchange, what: str) -> Reply:
+    exchange.line.code = "route"
+    return Reply.json({"error": what, "code": "route", "node": None, "id": ""}, 404)
+
+
 async def _page(exchange: Exchange) -> Reply:
     name = exchange.path.get("file", "index.html")
     found = _PAGE.file(name)
     if found is None or "index.html" in exchange.path.values():  # its links start from /ui
-        exchange.line.code = "route"
-        what = f"the page has no file {name[:80]!r}"
-        return Reply.json({"error": what, "code": "route", "node": None, "id": ""}, 404)
+        return _missing(exchange, f"the page has no file {name[:80]!r}")
     return Reply(200, [found.content], found.content_type)
 
 
@@ -85,8 +104,15 @@ async def _models(exchange: Exchange) -> Reply:
                 "most_clients": MOST_CLIENTS,
             }
         )
-    about = {"server": service.server_name, "version": headrace.__version__}
-    return Reply.json({**about, "catalogue": live.revision(service.models), "models": described})
+    examples = service.examples
+    about = {
+        "server": service.server_name,
+        "version": headrace.__version__,
+        "catalogue": live.revision(service.models),
+        "metrics": can_encode(),
+        "examples": [] if examples is None else examples.listed(),
+    }
+    return Reply.json({**about, "models": described})
 
 
 async def _state(exchange: Exchange) -> Reply:
@@ -132,10 +158,13 @@ def _query(exchange: Exchange) -> dict[str, str]:
 
 
 PAGE_ROUTES: tuple[tuple[str, str, Callable[[Exchange], Awaitable[Reply]], Right | None], ...] = (
+    ("GET", "/", _own(_to_page), None),
+    ("GET", "/ui/", _own(_to_page), None),
     ("GET", "/ui", _own(_page), None),
     ("GET", "/ui/models.json", _own(_models), "describe"),
     ("GET", "/ui/state.json", _own(_state), "describe"),
     ("GET", "/ui/{file}", _own(_page), None),
+    ("GET", "/ui/examples/{file}", _own(_example), "describe"),
     ("POST", "/ui/load/{model}", _own(_load), "infer"),
 )
 """Method, path, handler and right of each route; page and scripts hold nothing that a key would guard."""

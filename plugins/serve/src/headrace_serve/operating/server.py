@@ -32,6 +32,7 @@ from headrace_serve.operating.listening import (
 from headrace_serve.operating.page_access import check_ui
 from headrace_serve.service import Service
 from headrace_serve.tls import Tls
+from headrace_serve.ui.examples import Examples
 
 if TYPE_CHECKING:
     import concurrent.futures
@@ -85,6 +86,7 @@ class Server:
         cors_origins: Sequence[str] = (),
         server_name: str = "headrace-serve",
         ui: bool = False,
+        examples: str | Path | None = None,
         worker: int | None = None,
         listener: socket.socket | None = None,
         everywhere: Everywhere | None = None,
@@ -111,6 +113,7 @@ class Server:
             cors_origins: Origins (``https://host[:port]``, or ``*``) whose pages may read answers in a browser.
             server_name: The name in the metadata of the server; some clients ask for ``triton``.
             ui: Whether the live page is at ``/ui``. Without ``keys`` it needs an address of this machine alone.
+            examples: A folder of pictures and texts that the live page offers as inputs to try; it needs ``ui``.
             worker: The number of this process among several that listen on the same ports; None: the server is
                 this process alone.
             listener: A socket that listens for REST already and that those processes share; None: this process
@@ -123,14 +126,14 @@ class Server:
 
         Raises:
             ConfigError, SetupError, PluginError: As `headrace.pipe` raises them, where the models are built; ConfigError also for a wrong
-                model, file of keys, certificate, origin or name in ``allow``, a key for an unknown model, or a live page for
-                everybody.
+                model, file of keys, certificate, origin or name in ``allow``, a key for an unknown model, a live page for
+                everybody, or a folder without examples.
             TypeError, ValueError: A port is no number from 0 to 65535, or both are one; ``priority_default`` is no
                 int, or less than 1; ``keys``, ``limits`` or ``tls`` is of another type.
         """
         check_ports(port=port, grpc_port=grpc_port, admin_port=admin_port)
         check_ui(host, served=ui, keyed=keys is not None)
-        tls, limits = Tls.of(tls), Limits.of(limits)
+        offered, tls, limits = Examples.of(examples, served=ui), Tls.of(tls), Limits.of(limits)
         self.host, self.port = host, port
         self.grpc_port, self.admin_port = grpc_port, admin_port
         self._shared = worker is not None and listener is None
@@ -166,6 +169,7 @@ class Server:
                 cors_origins=cors_origins,
                 server_name=server_name,
                 ui=ui,
+                examples=offered,
             )
         except BaseException:
             catalogue.close(2.0)

@@ -28,7 +28,7 @@ __all__ = ["Settings"]
 
 _OF_SERVER = (
     "host", "port", "grpc_port", "admin_port", "limits", "debug_errors", "priority_default", "allow",
-    "allow_import", "cors_origins", "server_name", "ui",
+    "allow_import", "cors_origins", "server_name", "ui", "examples",
 )  # fmt: skip
 """The settings that `Server` takes as they are."""
 _AGE_S = 300.0
@@ -62,6 +62,7 @@ class Settings:
     cors_origins: tuple[str, ...] = ()
     server_name: str = "headrace-serve"
     ui: bool = False
+    examples: str | None = None
     watch: bool = False
     limits: Limits = field(default_factory=Limits)
 

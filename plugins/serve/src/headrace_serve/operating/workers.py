@@ -27,15 +27,13 @@ from headrace_serve.operating.listening import (
 from headrace_serve.operating.logs import say
 from headrace_serve.operating.running import announce, signals
 from headrace_serve.operating.supervisor import Supervisor
+from headrace_serve.process import CPU_COUNT, usable_cores
 
 if TYPE_CHECKING:
     from headrace_serve.operating.running import Listening
     from headrace_serve.operating.settings import Settings
 
 __all__ = ["run_workers"]
-
-_CPU_COUNT = "PYTHON_CPU_COUNT"
-"""The environment variable with the number of cores that Python, and pipelines, may use in a process."""
 
 _CROWDED = (
     "warning: model {model!r} may run {most} threads at a time in each worker, which has {share};"
@@ -77,7 +75,7 @@ def run_workers(settings: Settings, count: int, listening: Listening | None = No
     inherited = None if REUSES_PORTS else held[0].fileno()
     ports: list[Any] = [None if one is None else one.getsockname()[1] for one in sockets]
     shared = settings.shared(ports[0], ports[1], ports[2])
-    cores = _usable_cores()
+    cores = usable_cores()
     each = max(1, cores // count)
     threads: dict[str, int] = {}
     events: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -156,15 +154,6 @@ def _held(host: str, port: int, option: str) -> Any:
         raise not_listening(host, port, error, option) from error
 
 
-def _usable_cores() -> int:
-    said = os.environ.get(_CPU_COUNT, "")
-    if said.isdecimal() and int(said) > 0:
-        return int(said)
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def _spawn(
     number: int,
     settings: Settings,
@@ -194,7 +183,7 @@ def _spawn(
     process = subprocess.Popen(
         [sys.executable, "-m", "headrace_serve.operating.worker"],
         stdin=subprocess.PIPE,
-        env={**os.environ, _CPU_COUNT: str(cores)},
+        env={**os.environ, CPU_COUNT: str(cores)},
         pass_fds=[writing] if listener is None else [writing, listener],
         start_new_session=True,
         text=True,

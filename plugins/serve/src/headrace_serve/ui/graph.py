@@ -25,7 +25,7 @@ class ServedModel(Protocol):
 
 
 def nodes_of(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the nodes of a pipeline: name, expression, number of instances, largest batch, queue, and how it joins.
+    """Return the nodes of a pipeline: name, expression, number of instances, largest batch, how long it waits, queue, and how it joins.
 
     Args:
         plan: The answer of `headrace.explain`.
@@ -37,6 +37,7 @@ def nodes_of(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
             "instances": node["instance_num"],
             "most": node["range"][1],
             "queue_size": node["keys"]["queue_size"]["value"],
+            "batching_timeout_ms": node["keys"]["batching_timeout"]["value"],
             "device": node["keys"]["device"]["value"],
             "each": node["links"].get("each"),
             "or": bool(node["links"].get("or")),

@@ -9,8 +9,12 @@ from collections import deque
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Final
 
+import headrace
 from headrace.errors import ClosedError
 from headrace.hookspecs import attached
+from headrace_serve.process import is_crowded, usable_cores
+from headrace_serve.ui.graph import nodes_of
+from headrace_serve.ui.limit import Sample, limit_of
 from headrace_serve.ui.load import LoadTest
 
 if TYPE_CHECKING:
@@ -27,6 +31,10 @@ _MOST_BATCHES: Final = 400
 one percent of a second; more of them a second could not be told apart on the page.
 """
 _MOST_FAILURES: Final = 50
+_LIMIT_S: Final = 5.0
+"""What limits a pipeline is told from so many last seconds."""
+_APART_S: Final = 0.5
+"""Several browsers ask more often than figures change: samples are so far apart."""
 
 
 class RecentBatches:
@@ -72,6 +80,8 @@ class _Watched:
     """
 
     def __init__(self, model: ServedModel) -> None:
+        self._nodes = nodes_of(headrace.explain(model.pipe.config))
+        self._samples: deque[Sample] = deque()
         self._pipe, self._attached = model.pipe, ExitStack()
         loop = asyncio.get_running_loop()
         self.batches = RecentBatches(lambda: loop.call_soon_threadsafe(self.stop))
@@ -86,6 +96,16 @@ class _Watched:
             with suppress(ClosedError):
                 self._attached.enter_context(attached(self._pipe, self.batches))
                 self._hears = True
+
+    def limit(self, stats: dict[str, Any], now_s: float) -> dict[str, Any]:
+        """Return which node is the limit, and why, once there are figures of several moments."""
+        samples = self._samples
+        if not samples or now_s - samples[-1].at_s >= _APART_S:
+            samples.append(Sample(now_s, stats["nodes"], time.process_time()))
+        while now_s - samples[0].at_s > _LIMIT_S and len(samples) > 1:
+            samples.popleft()
+        crowded = is_crowded()
+        return limit_of(samples, self._nodes, usable_cores(), crowded=crowded)._asdict()
 
     def stop(self) -> None:
         """Hear of no more."""
@@ -132,16 +152,18 @@ class LivePage:
             since: The numbers of the last ``batches``, ``failures`` and ``load`` that the page has; only later ones
                 are returned.
         """
-        served = list(models)
+        served, now_s = list(models), self._clock()
         self._watch(served)
         shown = []
         for model in served:
             watched, key = self._watched[model], f"{model.name}:{model.version}"
+            stats = model.pipe.stats()
             shown.append(
                 {
                     "id": key,
                     "ready": model.ready,
-                    "stats": model.pipe.stats(),
+                    "stats": stats,
+                    "limit": watched.limit(stats, now_s),
                     "batches": watched.batches.since(since.get(f"batches.{key}", 0)),
                     "missed": watched.missed,
                 }

@@ -5,29 +5,28 @@ import { made } from "./elements.js";
 
 const MOST_ROWS = 40;
 
-// Show the answer of a request in an element; `picture` is the File that was sent, if it was one.
-export async function showAnswer(parent, answer, picture, ms) {
-  parent.replaceChildren();
+// Make the elements that show the answer of a request; `picture` is the File that was sent, if it was one, and stands beside it.
+export async function answerOf(answer, picture, ms) {
   const kind = (answer.headers.get("content-type") ?? "").split(";")[0], id = answer.headers.get("x-request-id");
   const about = [`${answer.status}`, `${ms.toFixed(1)} ms`, kind, id ? `request id ${id}` : ""].filter(Boolean);
-  parent.append(made("div", { className: "summary" }, about.join(" · ")));
+  const summary = made("div", { className: "summary" }, about.join(" · "));
   if (!answer.ok) {
     const said = await answer.json().catch(() => ({}));
-    parent.append(made("div", { className: "error" }, said.error ?? answer.statusText));
-    return;
+    return [summary, made("div", { className: "error" }, said.error ?? answer.statusText)];
   }
+  const values = made("div", { className: "values" });
+  let boxes = [];
   if (kind.startsWith("image/")) {
-    parent.append(made("img", { alt: "the answer", src: URL.createObjectURL(await answer.blob()) }));
-    return;
+    values.append(made("img", { alt: "the answer", src: URL.createObjectURL(await answer.blob()) }));
+  } else if (kind === "application/json") {
+    const outputs = outputsOf(await answer.json());
+    boxes = Object.values(outputs).flatMap(boxesIn);
+    for (const [name, value] of Object.entries(outputs)) showValue(values, name, value);
+  } else {
+    values.append(made("pre", {}, await answer.text()));
   }
-  if (kind !== "application/json") {
-    parent.append(made("pre", {}, await answer.text()));
-    return;
-  }
-  const outputs = outputsOf(await answer.json());
-  const boxes = Object.values(outputs).flatMap(boxesIn);
-  if (picture && boxes.length) parent.append(await drawn(picture, boxes));
-  for (const [name, value] of Object.entries(outputs)) showValue(parent, name, value);
+  const shown = picture && await drawn(picture, boxes).catch(() => null); // a file can be named as a picture and be none
+  return [summary, made("div", { className: "beside" }, ...(shown ? [shown] : []), values)];
 }
 
 // The outputs by name, from either form of answer: {"result": ...}, or the list of tensors of the protocol.
@@ -152,7 +151,8 @@ function cornersOf(list, name) {
 }
 
 async function drawn(picture, boxes) {
-  const image = await createImageBitmap(picture), canvas = made("canvas", { className: "boxes" });
+  const image = await createImageBitmap(picture), canvas = made("canvas", { className: boxes.length ? "boxes" : "sent", role: "img" });
+  canvas.ariaLabel = `${picture.name ?? "the picture"} as it was sent${boxes.length ? `, with ${boxes.length} boxes of the answer` : ""}`;
   canvas.width = image.width;
   canvas.height = image.height;
   canvas.dataset.boxes = boxes.length;

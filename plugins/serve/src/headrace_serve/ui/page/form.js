@@ -1,44 +1,81 @@
 // A form for the inputs of a model, made from what the server says of them; it gives the request to send.
 
-import { showAnswer } from "./answer.js";
+import { answerOf } from "./answer.js";
 import { made } from "./elements.js";
 import { ask } from "./server.js";
 
 // Build the form of a model. `sent` is called with each request that had a good answer, which a load test may repeat.
-export function buildForm(parent, answers, model, sent) {
-  const form = made("form", { className: "form" }), make = MAKERS[model.form.kind](form, model.form);
+export function buildForm(parent, answers, model, examples, sent) {
+  const form = made("form", { className: "form" }), inputs = MAKERS[model.form.kind](form, model.form);
   const send = made("button", { textContent: "Send" });
+  let last = 0; // of several requests only the last one's answer is shown
   form.append(send);
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
+    const mine = ++last;
     send.disabled = true;
     try {
-      const request = await make(), began = performance.now();
+      const request = await inputs.make(), began = performance.now();
       const headers = { ...request.headers, "x-request-id": `page-${Math.random().toString(36).slice(2, 10)}` };
       const answer = await ask(request.path, { method: "POST", body: request.body, headers });
-      await showAnswer(answers, answer, request.picture, performance.now() - began);
-      if (answer.ok) sent(request);
+      const shown = await answerOf(answer, request.picture, performance.now() - began);
+      if (mine === last) answers.replaceChildren(...shown);
+      if (mine === last && answer.ok) sent(request);
     } catch (error) {
-      answers.replaceChildren(made("div", { className: "error", textContent: error.message }));
+      if (mine === last) answers.replaceChildren(made("div", { className: "error", textContent: error.message }));
     }
-    send.disabled = false;
+    if (mine === last) send.disabled = false;
   });
   parent.replaceChildren(form);
+  const offered = examples.filter((one) => inputs.accepts(one.type));
+  if (offered.length) offer(form, send, offered, (file) => Promise.resolve(inputs.take(file)).then(() => form.requestSubmit()));
 }
 
+// Buttons with the examples of the server, each with its picture; one that is clicked is sent.
+async function offer(form, send, examples, chosen) {
+  const strip = made("div", { className: "examples" });
+  form.insertBefore(made("div", {}, made("small", {}, "Or click an example:"), strip), send);
+  const loaded = examples.map(({ name, type, size_bytes: size }) => {
+    let file = null;
+    const load = async () => {
+      const answer = await ask(`ui/examples/${encodeURIComponent(name)}`);
+      if (!answer.ok) throw new Error(`the example ${name} is gone`);
+      return new File([await answer.blob()], name, { type });
+    };
+    const button = made("button", { type: "button", title: `${name}, ${size.toLocaleString("en")} bytes` });
+    const read = () => (file ??= load().catch((error) => { file = null; button.title = error.message; button.disabled = true; throw error; }));
+    button.addEventListener("click", () => read().then(chosen, () => {}));
+    strip.append(button);
+    if (!type.startsWith("image/")) button.textContent = name;
+    return { name, type, button, read };
+  });
+  // One after the other, so that pictures of many megabytes do not stand before the figures.
+  for (const { name, type, button, read } of loaded) {
+    if (!type.startsWith("image/")) continue;
+    const found = await read().catch(() => null);
+    if (found) button.append(made("img", { alt: name, src: URL.createObjectURL(found) }));
+  }
+}
+
+// Each makes the fields of a form, and gives what the form can do: `make` its request, say whether it `accepts` a type of example,
+// and `take` one.
 const MAKERS = {
   // One file is the body; other inputs of the model are parameters of the query.
   file(form, about) {
-    const file = dropField(form, `Drop a file here for ${about.input}, or choose one`, () => form.requestSubmit());
+    const drop = dropField(form, `Drop a file here for ${about.input}, or choose one`, () => form.requestSubmit());
     const others = about.query.map((one) => textField(form, `${one.name} (${one.datatype})`, ""));
     const text = about.text ? areaField(form, "or write its text", "") : null;
-    return async () => {
-      const body = file() ?? (text?.value ? new Blob([text.value]) : null);
-      if (!body) throw new Error("Choose a file first.");
-      const query = new URLSearchParams(about.query.map((one, index) => [one.name, others[index].value]));
-      const path = about.query.length ? `${about.path}?${query}` : about.path;
-      const kind = { "content-type": "application/octet-stream" };
-      return { path, body, headers: kind, picture: body.type?.startsWith("image/") ? body : null };
+    return {
+      accepts: (type) => !about.text || !type.startsWith("image/"),
+      take: drop.show,
+      async make() {
+        const body = drop.file() ?? (text?.value ? new Blob([text.value]) : null);
+        if (!body) throw new Error("Choose a file first.");
+        const query = new URLSearchParams(about.query.map((one, index) => [one.name, others[index].value]));
+        const path = about.query.length ? `${about.path}?${query}` : about.path;
+        const kind = { "content-type": "application/octet-stream" };
+        return { path, body, headers: kind, picture: body.type?.startsWith("image/") ? body : null };
+      },
     };
   },
 
@@ -48,25 +85,33 @@ const MAKERS = {
     for (const field of about.fields) {
       form.insertBefore(made("small", { textContent: `${field.name}: ${field.type}${field.required ? "" : ", may be left out"}. ${field.description}` }), area.parentElement);
     }
-    return async () => {
-      JSON.parse(area.value);
-      return { path: about.path, body: area.value, headers: { "content-type": "application/json" } };
+    return {
+      accepts: (type) => type === "application/json",
+      async take(file) { area.value = await file.text(); },
+      async make() {
+        JSON.parse(area.value);
+        return { path: about.path, body: area.value, headers: { "content-type": "application/json" } };
+      },
     };
   },
 
   // Tensors of the protocol: each input as nested lists, or a picture for one that has three channels.
   tensors(form, about) {
-    const fields = about.inputs.map((one) => tensorField(form, one));
-    return async () => {
-      const inputs = [];
-      let picture = null;
-      for (const field of fields) {
-        const found = await field();
-        if (found === null) continue;
-        inputs.push(found.input);
-        picture ??= found.picture;
-      }
-      return { path: about.path, body: JSON.stringify({ inputs }), headers: { "content-type": "application/json" }, picture };
+    const fields = about.inputs.map((one) => tensorField(form, one)), first = fields.find((one) => one.drop);
+    return {
+      accepts: (type) => first !== undefined && type.startsWith("image/"),
+      take: first?.drop.show,
+      async make() {
+        const inputs = [];
+        let picture = null;
+        for (const field of fields) {
+          const found = await field.make();
+          if (found === null) continue;
+          inputs.push(found.input);
+          picture ??= found.picture;
+        }
+        return { path: about.path, body: JSON.stringify({ inputs }), headers: { "content-type": "application/json" }, picture };
+      },
     };
   },
 };
@@ -83,14 +128,17 @@ function areaField(form, label, value) {
   return area;
 }
 
-// A place to drop a file; returns a function that gives the file, or null.
+// A place to drop a file: `file` gives it, or null, `show` takes one as if it were dropped, but for calling `changed`.
 function dropField(form, text, changed) {
   const input = made("input", { type: "file" }), said = made("span", { textContent: text });
   const drop = made("label", { className: "drop" }, said, input);
   let file = null;
-  const take = (one) => {
+  const show = (one) => {
     file = one ?? null;
     said.textContent = file ? `${file.name}, ${file.size.toLocaleString("en")} bytes` : text;
+  };
+  const take = (one) => {
+    show(one);
     if (file) changed?.();
   };
   input.addEventListener("change", () => take(input.files[0]));
@@ -98,21 +146,22 @@ function dropField(form, text, changed) {
   drop.addEventListener("dragleave", () => drop.classList.remove("over"));
   drop.addEventListener("drop", (event) => { event.preventDefault(); drop.classList.remove("over"); take(event.dataTransfer.files[0]); });
   form.append(drop);
-  return () => file;
+  return { file: () => file, show };
 }
 
-// The field of one tensor; returns a function that gives it with its shape, or null where it may be left out.
+// The field of one tensor: `make` gives it with its shape, or null where it may be left out; `drop` is the place for its picture, if
+// it can be one.
 function tensorField(form, about) {
   const shape = about.shape.map((axis) => (axis < 0 ? "any" : axis)).join(", ");
   const title = `${about.name}: ${about.datatype} [${shape}]${about.optional ? ", may be left out" : ""}`;
   const channels = channelsOf(about), numbers = about.shape.map((axis) => (axis < 0 ? 1 : axis));
   const small = numbers.reduce((product, axis) => product * axis, 1) <= 4096;
-  const file = channels === null ? () => null : dropField(form, `Drop a picture for ${about.name}`);
+  const drop = channels === null ? null : dropField(form, `Drop a picture for ${about.name}`);
   const area = areaField(form, title, about.optional || !small ? "" : JSON.stringify(filled(numbers, about.datatype)));
   if (!small && !about.optional) area.placeholder = "empty: random numbers of this shape";
-  return async () => {
+  const make = async () => {
     const input = { name: about.name, datatype: about.datatype };
-    const picture = file();
+    const picture = drop?.file();
     if (picture) return { input: { ...input, ...(await pixelsOf(picture, about, channels)) }, picture };
     if (!area.value.trim()) {
       if (about.optional) return null;
@@ -123,6 +172,7 @@ function tensorField(form, about) {
     for (let one = data; Array.isArray(one); one = one[0]) sizes.push(one.length);
     return { input: { ...input, shape: sizes, data: data.flat(Infinity) }, picture: null };
   };
+  return { make, drop };
 }
 
 function sample(datatype) {

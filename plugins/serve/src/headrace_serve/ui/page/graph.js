@@ -2,7 +2,7 @@
 
 import { number } from "./elements.js";
 
-const WIDTH = 240, HEIGHT = 104, GAP = 22, PAD = 8, LANE = 18;
+const WIDTH = 240, HEIGHT = 120, GAP = 22, PAD = 8, LANE = 18;
 const NARROW = window.matchMedia("(max-width: 40rem)");
 
 function element(name, attributes, text) {
@@ -60,14 +60,14 @@ function laidOut({ nodes, edges }, down) {
   return { at, paths, width: down ? breadth : length, height: down ? length : breadth };
 }
 
-// Draw the graph into an element; returns a function that writes new figures into it.
+// Draw the graph into an element; returns a function that writes new figures into it, and marks the node that is the limit.
 export function drawGraph(parent, model) {
   let latest = null, update = drawn(parent, model, NARROW.matches);
   NARROW.addEventListener("change", () => {
     update = drawn(parent, model, NARROW.matches);
-    if (latest) update(latest);
+    if (latest) update(...latest);
   });
-  return (figures) => update((latest = figures));
+  return (...figures) => update(...(latest = figures));
 }
 
 function drawn(parent, model, down) {
@@ -102,30 +102,32 @@ function drawn(parent, model, down) {
       if (said !== shown) made.append(element("title", {}, said));
       return made;
     };
-    const figures = text(54, "figures-of-node"), times = text(71, "times faint");
-    const errors = element("text", { x: x + WIDTH - 10, y: y + 71, class: "errors bad", "text-anchor": "end" });
-    group.append(box, text(19, "title", title, shortened(title, 32)), text(35, "mono", node.expression, shortened(node.expression, 33)), figures, times, errors);
+    const figures = text(54, "figures-of-node"), times = text(71, "times faint"), ended = text(88, "ended faint");
+    const errors = element("text", { x: x + WIDTH - 10, y: y + 88, class: "errors bad", "text-anchor": "end" });
+    group.append(box, text(19, "title", title, shortened(title, 32)), text(35, "mono", node.expression, shortened(node.expression, 33)), figures, times, ended, errors);
     const bars = Array.from({ length: Math.min(node.instances, 16) }, (_, index) => {
       const wide = (WIDTH - 20) / Math.min(node.instances, 16) - 3, at = x + 10 + index * (wide + 3);
-      const shape = { x: at, y: y + 82, height: 10, rx: 2 };
+      const shape = { x: at, y: y + 98, height: 10, rx: 2 };
       const used = element("rect", { ...shape, width: 0, class: "busy" });
       used.append(element("title", {}));
       group.append(element("rect", { ...shape, width: wide, class: "full" }), used);
       return { used, wide };
     });
     svg.append(group);
-    return [node.name, { box, figures, times, errors, bars, node }];
+    return [node.name, { box, figures, times, ended, errors, bars, node }];
   }));
   parent.replaceChildren(svg);
 
-  return function update(figures) {
+  return function update(figures, limit) {
     for (const [name, shown] of Object.entries(boxes)) {
       const one = figures.nodes[name];
       if (!one) continue;
       shown.figures.textContent = `${number(one.rate)}/s · ${one.waiting} waiting · batch ${number(one.batch)} of ${shown.node.most ?? "∞"}`;
-      shown.times.textContent = `${number(one.forward.p50)} ms, p99 ${number(one.forward.p99)}${one.failed ? "" : ` · queued ${number(one.queue.p50)}`}`;
+      shown.times.textContent = `${number(one.forward.p50)} ms, p99 ${number(one.forward.p99)} · queued ${number(one.queue.p50)}`;
+      shown.ended.textContent = [`${number(one.ok, 0)} ok`, one.cancelled ? `${number(one.cancelled, 0)} cancelled` : ""].filter(Boolean).join(" · ");
       shown.errors.textContent = one.failed ? `${number(one.failed, 0)} failed` : "";
       shown.box.classList.toggle("failing", one.failing);
+      shown.box.classList.toggle("limiting", name === limit);
       shown.bars.forEach(({ used, wide }, index) => {
         const busy = one.busy[index] ?? 0;
         used.setAttribute("width", wide * Math.min(1, busy));
@@ -148,13 +150,17 @@ function edgeRate(model, edge, nodes) {
   return model.edges.filter((one) => one.from === edge.from).length === 1 ? nodes[edge.from].okRate : null;
 }
 
+// How many requests failed: one that its client has given up is no failure of the node in which it was.
+function failuresOf(node) {
+  return Object.entries(node.failed).reduce((sum, [code, count]) => (code === "cancelled" ? sum : sum + count), 0);
+}
+
 // What has happened between two answers of stats(), per node.
 export function figuresOf(stats, before, seconds) {
   const nodes = {};
   for (const [name, node] of Object.entries(stats.nodes)) {
     const old = before?.nodes[name];
-    const failed = Object.values(node.failed).reduce((sum, count) => sum + count, 0);
-    const oldFailed = old ? Object.values(old.failed).reduce((sum, count) => sum + count, 0) : failed;
+    const failed = failuresOf(node);
     let requests = 0, batches = 0;
     for (const [size, count] of Object.entries(node.batch_size.histogram)) {
       const more = count - (old?.batch_size.histogram[size] ?? 0);
@@ -169,8 +175,10 @@ export function figuresOf(stats, before, seconds) {
       batch: batches > 0 ? requests / batches : node.batch_size.mean,
       forward: node.forward_ms,
       queue: node.queue_ms,
+      ok: node.ok,
+      cancelled: node.cancelled,
       failed,
-      failing: failed > oldFailed,
+      failing: old !== undefined && failed > failuresOf(old),
       busy: node.instances.map((one, index) => (old ? Math.max(0, one.busy_s - (old.instances[index]?.busy_s ?? 0)) / seconds : 0)),
     };
   }

@@ -28,13 +28,14 @@ function cursor() {
 async function readModels() {
   const described = await read("ui/models.json");
   document.getElementById("server").textContent = `${described.server} ${described.version}`;
+  document.getElementById("metrics").hidden = !described.metrics;
   catalogue = described.catalogue;
   for (const one of shown.values()) one.article.remove();
   shown.clear();
-  for (const model of described.models) shown.set(model.id, showModel(model));
+  for (const model of described.models) shown.set(model.id, showModel(model, described.examples));
 }
 
-function showModel(model) {
+function showModel(model, examples) {
   const article = document.getElementById("model").content.cloneNode(true).querySelector("article");
   const part = (name) => article.querySelector(`.${name}`);
   article.dataset.model = model.id;
@@ -43,10 +44,10 @@ function showModel(model) {
   const slider = part("clients"), count = part("count");
   slider.max = model.most_clients;
   const one = {
-    model, article, slider, count, ready: part("ready"), latency: part("latency"), load: part("load"), timeline: part("timeline"), about: part("about"),
+    model, article, slider, count, ready: part("ready"), latency: part("latency"), load: part("load"), timeline: part("timeline"), about: part("about"), limit: part("limit"),
     lastBatch: 0, batches: [], seen: [], request: null, update: drawGraph(part("graph"), model),
   };
-  buildForm(part("form"), part("answer"), model, (request) => {
+  buildForm(part("form"), part("answer"), model, examples, (request) => {
     one.request = request;
     slider.disabled = false;
     if (Number(slider.value) === 0) count.textContent = "0 clients";
@@ -78,7 +79,8 @@ function showState(state) {
     one.ready.classList.toggle("good", model.ready);
     one.ready.classList.toggle("bad", !model.ready);
     while (one.seen.length > 1 && state.now - one.seen[0].at > RATE_S) one.seen.shift();
-    one.update(figuresOf(model.stats, one.seen[0]?.stats, state.now - one.seen[0]?.at));
+    one.update(figuresOf(model.stats, one.seen[0]?.stats, state.now - one.seen[0]?.at), model.limit.node);
+    one.limit.textContent = model.limit.text;
     one.seen.push({ at: state.now, stats: model.stats });
     for (const batch of model.batches) one.lastBatch = Math.max(one.lastBatch, batch[0]);
     one.batches = [...one.batches, ...model.batches].filter((batch) => state.now - batch[5] < KEPT_S.batches);
@@ -98,7 +100,7 @@ function showFailures(failures, now) {
   for (const one of failures) {
     lastFailure = Math.max(lastFailure, one.number);
     const time = new Date(Date.now() - (now - one.at) * 1000).toLocaleTimeString("en-GB");
-    const cells = [[time], [one.model], [one.node ?? ""], [one.code, "code"], [one.text], [one.request_id || one.trace_id || "", "id"]];
+    const cells = [[time], [one.model], [one.node ?? ""], [one.code, "code"], [one.text, "said"], [one.request_id || one.trace_id || "", "id"]];
     body.prepend(made("tr", {}, ...cells.map(([text, className = ""]) => made("td", { className }, text))));
   }
   while (body.rows.length > MOST_FAILURES) body.lastChild.remove();
