@@ -44,6 +44,13 @@ __all__ = [
     "run_in_pool",
 ]
 
+
+def __getattr__(name: str) -> Any:
+    if name == "run_on_helper":
+        raise ImportError("headrace.isolation.run_on_helper is called run_in_pool")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 _FIRST_PAUSE_S = 0.1
 _MINUTE_S = 60.0
 

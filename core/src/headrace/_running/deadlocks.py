@@ -214,4 +214,5 @@ def _steps(circle: list[Wait]) -> Iterator[str]:
         holder, entry = before.holds, one.entry
         node = before.entry.node.name  # type: ignore[union-attr]
         about = f"{holder.backend._label()} (node {node!r}, instance {holder.index})"  # type: ignore[union-attr]
-        yield f"{about} waits for node {entry.node.name!r}"  # type: ignore[union-attr]
+        wanted = one.holds.backend._label()  # type: ignore[union-attr]
+        yield f"{about} waits for {wanted} (node {entry.node.name!r})"  # type: ignore[union-attr]

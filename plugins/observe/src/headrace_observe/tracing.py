@@ -29,7 +29,6 @@ class Trace:
     device work, which `trace` then records.
     """
 
-    reentrant = True
     """The methods that the pipeline calls take no lock: they change dicts and deques, each in one atomic step."""
 
     class Options(headrace.Options):
