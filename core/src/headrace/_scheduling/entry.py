@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace._checked import as_int, wrong_weight
-from headrace._portable import caused, is_abandoned
+from headrace._portable import caused, is_abandoned, nearest
 from headrace._scheduling.threads import took_token
 from headrace.errors import ClosedError, InputError, RequestError
 
@@ -251,11 +251,18 @@ def checked_weight(request: Any, node: str, needs: Sequence[str]) -> int:
     if not isinstance(request, dict):
         wanted, got = "a dict", type(request).__name__
         wanted += f" with the key {needs[0]!r}" if needs else ""
-        raise InputError("a request is a dict, several a list", expected=wanted, got=got, node=node)
+        what = "a request is a dict, several a list"
+        write = f'Write pipe({{"{needs[0]}": x}}).' if needs else "Write pipe({})."
+        raise InputError(what, expected=wanted, got=got, node=node, hint=write)
     for key in needs:
         if key not in request:
-            there = ", ".join(repr(known) for known in islice(request, 8) if type(known) is str)
-            hint = f"It has {there}." if there else None
+            there = [known for known in islice(request, 100) if type(known) is str]
+            near = nearest(key, there)
+            if near is not None:
+                there = [near, *(known for known in there if known != near)]
+            hint = f"It has {', '.join(map(repr, there[:8]))}." if there else None
+            if near is not None:
+                hint = f"{hint} Did you mean {key!r}?"
             raise InputError(f"the request has no {key!r}", key=key, node=node, hint=hint)
     written: Any = request.get("request_size", 1)
     weight = written if type(written) is int else as_int(written)
