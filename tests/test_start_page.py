@@ -32,7 +32,10 @@ def test_the_blocks_of_the_start_page_lead_from_a_clone_to_an_answer_over_http(
     page.write_text(re.sub(r"\b8000\b", str(port), text), encoding="utf-8")
     printed = follow(page, checkout, Path(sys.executable).parent)
     *_, ran, called, _, ready, answer, _ = printed
-    assert ran.startswith("orange.png\t")
+    name, _, numbers = ran.partition("\t")
+    assert name == "orange.png"
+    assert json.loads(numbers) == pytest.approx([1.0, 128 / 255, 0.0], abs=1e-6)
+    assert f"`{numbers.strip()}`" in text
     assert called == "400 [1.0, 0.5, 0.0]\n"
     assert called.strip() in text
     assert "error" not in ready

@@ -475,6 +475,26 @@ def test_explain_draws_what_stands_around_the_nodes(config):
     assert shown.index("── entrypoint\n") < shown.index("p = 0.5  (inline)")
 
 
+def test_explain_hides_defaults_unless_all_are_asked_for(config):
+    path = config('backend = "S[Identity,Loop(until=done)[Identity]]"\nmax = 4\n')
+    node = headrace.explain(str(path))["nodes"]["main"]
+    loop = node["tree"]["children"][1]
+    values = {**node["keys"], **loop["options"]}
+    defaults = {key for key, one in values.items() if one["origin"] == "default"}
+    assert {"limit", "queue_size"} <= defaults
+    said = {"max", "until"}
+    short, whole = (headrace_says("explain", path, *more).stdout for more in ((), ("--all",)))
+    for text, there in ((short, said), (whole, said | defaults)):
+        assert {key for key in values if f"── {key} = " in text} == there
+    assert short.endswith(f"\n{len(defaults)} defaults are hidden: --all shows them.\n")
+    assert "hidden" not in whole
+    one = headrace_says("explain", "Loop(until=done)[Identity]").stdout
+    assert one.endswith("\n1 default is hidden: --all shows them.\n")
+    assert "hidden" not in headrace_says("explain", "Identity").stdout
+    everything = headrace_says("explain", path, "--all", "--json").stdout
+    assert everything == headrace_says("explain", path, "--json").stdout
+
+
 def test_explain_json_is_exactly_what_python_gives(config):
     path = config('backend = "Random(0.5)[Identity]"\np = 0.25\n')
     found = json.loads(headrace_says("explain", path, "--json").stdout)

@@ -216,6 +216,43 @@ def test_help_names_what_arguments_and_options_stand_for_and_no_types_of_python(
         assert f"{option} " in shown
 
 
+GROUPED = """
+from typing import Annotated
+import typer
+
+def pack(
+    folder: str,
+    level: Annotated[int, typer.Option(rich_help_panel="How small")] = 1,
+    quiet: bool = False,
+    name: Annotated[str, typer.Option(rich_help_panel="What it makes")] = "a",
+    slow: Annotated[bool, typer.Option("--slow", rich_help_panel="How small")] = False,
+):
+    \"""Pack files.\"""
+"""
+
+
+def test_help_lists_options_in_the_groups_that_they_name(site):
+    commands(site, pack="hrt_pack:pack")
+    (site.folder / "hrt_pack.py").write_text(GROUPED)
+    groups = options_by_group(says("pack", "--help").output)
+    assert groups == {
+        "Arguments": [],
+        "How small": ["--level", "--slow"],
+        "What it makes": ["--name"],
+        "Other options": ["--quiet", "-h"],
+    }
+
+
+def options_by_group(shown):
+    groups = {}
+    for line in shown.splitlines():
+        if title := re.fullmatch(r"(\w.*):", line):
+            options = groups.setdefault(title[1], [])
+        elif option := re.match(r"  (-[\w-]+)", line):
+            options.append(option[1])
+    return groups
+
+
 def test_a_command_of_click_itself_is_run(site):
     pytest.importorskip("click")
     code = "import click\n@click.command()\n@click.option('--n', default=1)\ndef go(n):\n"

@@ -60,9 +60,9 @@ class Found:
         (b"abc", "bytes [3]"),
         (memoryview(b"ab"), "bytes [2]"),
         (Array([], (3, 224, 224)), "float32 [3, 224, 224]"),
-        (Array([], (2,), "torch.int64"), "int64 [2]"),
+        (Array([], (9,), "torch.int64"), "int64 [9]"),
         (Array(7, ()), "7"),
-        ([1, "ä", Array([], (2,)), {"k": Array(7, ())}], '[1, "ä", "float32 [2]", {"k": 7}]'),
+        ([1, "ä", Array([], (9,)), {"k": Array(7, ())}], '[1, "ä", "float32 [9]", {"k": 7}]'),
         (Key(), '"key"'),
         (Label.CAT, "cat"),
         (

@@ -309,9 +309,10 @@ def test_a_message_of_overload_says_what_became_of_which_request(most, how, said
 
 
 @pytest.mark.parametrize(
-    ("reads", "expected"), [((), "a dict"), (("mask",), "a dict with the key 'mask'")]
+    ("reads", "expected", "written"),
+    [((), "a dict", "{}"), (("mask",), "a dict with the key 'mask'", '{"mask": x}')],
 )
-def test_what_is_no_dict_is_told_what_was_expected(reads, expected):
+def test_what_is_no_dict_is_told_what_was_expected(reads, expected, written):
     class Raises(headrace.Backend):
         def forward(self, batch):
             raise KeyError
@@ -321,7 +322,8 @@ def test_what_is_no_dict_is_told_what_was_expected(reads, expected):
     with headrace.pipe({"backend": "Raises"}) as pipe:
         with pytest.raises(errors.InputError) as caught:
             pipe("x")
-        assert str(caught.value).endswith(f": expected {expected}, got str [node 'main']")
+        told = f": expected {expected}, got str [node 'main']\n  Write pipe({written})."
+        assert str(caught.value).endswith(told)
         with pytest.raises(errors.BackendError, match=r"^Raises raised KeyError \["):
             pipe({"mask": 1})
 

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import sys
 
 import pytest
 
 import headrace
-from headrace.errors import BatchRangeError, ConfigError, SetupError
+from headrace.errors import (
+    BackendError,
+    BatchRangeError,
+    ConfigError,
+    InputError,
+    RequestsFailed,
+    SetupError,
+)
 
 
 class Counts(headrace.Backend):
@@ -203,3 +211,219 @@ def test_a_list_to_a_closed_pipeline_is_refused_as_a_whole():
             with pytest.raises(headrace.errors.ClosedError):
                 send(requests)
     assert pipe.stats()["nodes"]["main"]["failed"] == {"closed": 4}
+
+
+# A call that takes the request apart.
+
+
+@pytest.mark.parametrize("wrong", [b"picture", 3, None, ("a", "b")])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda pipe, wrong: pipe(wrong),
+        lambda pipe, wrong: pipe(data=wrong),
+        lambda pipe, wrong: pipe.submit(wrong).result(60),
+        lambda pipe, wrong: pipe(wrong, timeout=60),
+    ],
+)
+def test_a_value_that_is_no_request_is_told_how_a_call_is_written(call, wrong):
+    with headrace.pipe({"backend": "Counts"}) as pipe, pytest.raises(InputError) as caught:
+        call(pipe, wrong)
+    assert caught.value.hint == 'Write pipe({"data": x}).'
+    assert f"got {type(wrong).__name__}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("request_", "said"),
+    [
+        ({"dta": 1}, "It has 'dta'. Did you mean 'data'?"),
+        ({"path": "a", "dta": 1}, "It has 'dta', 'path'. Did you mean 'data'?"),
+        ({**{f"k{i}": i for i in range(20)}, "DATA": 1}, "It has 'DATA', 'k0', "),
+        ({"path": "a"}, "It has 'path'."),
+    ],
+)
+def test_a_misspelt_data_is_told_the_right_name(request_, said):
+    with headrace.pipe({"backend": "Counts"}) as pipe, pytest.raises(InputError) as caught:
+        pipe(dict(request_))
+    assert caught.value.hint.startswith(said)
+    assert caught.value.key == "data"
+    near = "path" not in request_ or "dta" in request_
+    assert ("Did you mean 'data'?" in str(caught.value)) == near
+
+
+# A forward that takes its list for one request.
+
+
+def index(self, data):
+    value = data["data"]
+    data["result"] = value
+
+
+def write(self, batch):
+    batch["result"] = 1
+
+
+def get(self, requests):
+    value = requests.get("data")
+    requests["result"] = value
+
+
+def rebind(self, data):
+    data = data["data"]
+    self.seen = data
+
+
+def use_an_attribute(self, picture):
+    return picture.shape
+
+
+def index_late(self, data):
+    first, last = self, data
+    return [first, data["data"], last]
+
+
+def index_in_a_closure(self, data):
+    def inner():
+        return data
+
+    return inner, data["data"]
+
+
+def decorated(forward):
+    @functools.wraps(forward)
+    def outer(*args):
+        return forward(*args)
+
+    return outer
+
+
+def failed(forward, *, base=()):
+    """Run a class with a ``forward``; give the error of the request."""
+    cls = type("Mine", base, {"forward": forward})
+    headrace.register("Mine", cls, replace=True)
+    raises = pytest.raises(BackendError)
+    with headrace.pipe({"backend": "Mine", "max": 4}) as pipe, raises as caught:
+        pipe({"data": [{"x": 1}]})
+    return caught.value
+
+
+@pytest.mark.parametrize("base", [(), (headrace.Backend,)])
+@pytest.mark.parametrize(
+    ("forward", "name"),
+    [
+        (index, "data"),
+        (write, "batch"),
+        (get, "requests"),
+        (rebind, "data"),
+        (use_an_attribute, "picture"),
+        (index_late, "data"),
+        (index_in_a_closure, "data"),
+        (decorated(index), "data"),
+    ],
+)
+def test_a_forward_that_takes_its_list_for_a_request_is_shown_the_loop(forward, name, base):
+    error = failed(forward, base=base)
+    assert error.hint.startswith(f"forward gets a list of requests, and {name!r} is that list.")
+    assert f"for request in {name}:\n" in error.hint
+    assert isinstance(error.__cause__, (TypeError, AttributeError))
+
+
+def test_the_loop_that_is_shown_is_right():
+    """It runs, with the value in place of the dots."""
+    shown = failed(index).hint.partition("\n")[2].replace("...", 'request["data"] + 1')
+    scope = {}
+    exec(f"def forward(self, data):\n{shown}", scope)
+    cls = type("Repaired", (), {"forward": scope["forward"]})
+    headrace.register("Repaired", cls, replace=True)
+    with headrace.pipe({"backend": "Repaired", "max": 4}) as pipe:
+        assert [one["result"] for one in pipe([{"data": 1}, {"data": 2}])] == [2, 3]
+
+
+def test_each_request_of_a_list_is_shown_the_loop():
+    headrace.register(
+        "Mine", type("Mine", (headrace.Backend,), {"forward": get, "rerun": True}), replace=True
+    )
+    raises = pytest.raises(RequestsFailed)
+    with headrace.pipe({"backend": "Mine", "max": 4}) as pipe, raises as caught:
+        pipe([{"data": 1}, {"data": 2}])
+    assert all("is that list" in error.hint for error in caught.value.errors)
+
+
+# The same errors of other lists.
+
+
+def of_a_request(self, batch):
+    for request in batch:
+        request["result"] = request["data"]["x"]
+
+
+def of_a_request_with_the_name_of_the_list(self, data):
+    for data in data:  # noqa: B020
+        boxes = data["data"]
+        data["result"] = boxes["x"]
+
+
+def of_a_list_that_took_the_name(self, data):
+    data = [request["data"] for request in data]
+    return data["x"]
+
+
+def of_the_method_of_a_request(self, batch):
+    for request in batch:
+        request["result"] = request["data"].get("x")
+
+
+def of_an_attribute_with_the_name_of_the_list(self, data):
+    self.data = data[0]["data"]
+    return self.data["x"]
+
+
+def of_an_index_that_is_called(self, batch):
+    boxes = batch[0]["data"]
+    return boxes[str(batch)]
+
+
+def of_another_function(self, batch):
+    return look_up(batch[0]["data"])
+
+
+def look_up(batch):
+    return batch["x"]
+
+
+def of_another_error(self, batch):
+    return batch["data":1]
+
+
+def that_is_raised(self, batch):
+    raise TypeError("list indices must be integers or slices, not str")
+
+
+class UnreadableError(AttributeError):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+def that_has_no_text(self, batch):
+    raise UnreadableError
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        of_a_request,
+        of_a_request_with_the_name_of_the_list,
+        of_a_list_that_took_the_name,
+        of_the_method_of_a_request,
+        of_an_attribute_with_the_name_of_the_list,
+        of_an_index_that_is_called,
+        of_another_function,
+        of_another_error,
+        that_is_raised,
+        that_has_no_text,
+    ],
+)
+def test_the_loop_is_shown_for_no_other_list(forward):
+    error = failed(forward)
+    assert error.hint is None
+    assert "raised" in str(error)

@@ -248,7 +248,13 @@ def test_a_reload_may_change_what_is_needed():
 
 @pytest.mark.parametrize(
     ("request_", "hint"),
-    [({"letf": 1, "right": 2}, "It has 'letf', 'right'."), ({}, None), ({1: 2}, None)],
+    [
+        ({"right": 2, "letf": 1}, "It has 'letf', 'right'. Did you mean 'left'?"),
+        ({"Left": 1}, "It has 'Left'. Did you mean 'left'?"),
+        ({"up": 1, "right": 2}, "It has 'up', 'right'."),
+        ({}, None),
+        ({1: 2}, None),
+    ],
 )
 def test_a_request_that_lacks_a_key_is_told_which_it_has(request_, hint):
     with (

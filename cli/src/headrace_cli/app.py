@@ -19,7 +19,7 @@ from headrace_cli.plugin_commands import (
     for_completion,
     made_command,
 )
-from headrace_cli.reporting import Command, Commands
+from headrace_cli.reporting import Commands
 from headrace_cli.summaries import summary
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class AllCommands(Commands):
         """Return a command by name; plugins are asked only for names that this package does not have."""
         if cmd_name in COMMANDS:
             found = getattr(importlib.import_module(f"headrace_cli.{cmd_name}"), cmd_name)
-            return made_command(found, cls=Command, epilog=EXITS)
+            return made_command(found, epilog=EXITS)
         return None if cmd_name.startswith("-") else command_named(cmd_name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:

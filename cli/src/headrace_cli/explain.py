@@ -29,6 +29,10 @@ def explain(
         ),
     ],
     json: Json = False,
+    every: Annotated[
+        bool,
+        typer.Option("--all", help="Show defaults too; --json always has them."),
+    ] = False,
     settings: Settings = None,
     no_import: NoImport = False,
     graph: Annotated[
@@ -45,8 +49,8 @@ def explain(
     """Show what a configuration or expression asks for.
 
     A tree of the backends with their options and where each value comes from, batch ranges,
-    threads, who runs each node, and the distributions needed. Nothing is built and no heavy
-    library is loaded. With --json what `headrace.explain` gives; with --graph too: {"format": ...,
+    threads, who runs each node, and the distributions needed. What is left at its default is
+    hidden without --all. Nothing is built and no heavy library is loaded. With --json what `headrace.explain` gives; with --graph too: {"format": ...,
     "graph": ...}.
 
     \b
@@ -72,53 +76,108 @@ def explain(
             print_data(picture)
     elif json:
         print_json(found)
-    elif "nodes" in found:
-        print_drawing(_pipeline(what, found), width=100_000, emoji=False, markup=False)
     else:
-        print_drawing(_bare(found), width=100_000, emoji=False, markup=False)
+        drawing = _Drawing(every=every)
+        tree = drawing.pipeline(what, found) if "nodes" in found else drawing.bare(found)
+        print_drawing(tree, width=100_000, emoji=False, markup=False)
+        if drawing.hidden:
+            verb = "is" if drawing.hidden == 1 else "are"
+            print_data(f"{counted(drawing.hidden, 'default')} {verb} hidden: --all shows them.")
     return OK
 
 
-def _pipeline(path: str, found: dict[str, Any]) -> Tree:
-    threads = counted(found["threads"], "thread")
-    tree = _tree(f"{path}  (headrace {found['headrace']}, {threads})", "bold")
-    for name, node in found["nodes"].items():
-        instances = counted(node["instance_num"], "instance")
-        if node["alias_of"] is not None:
-            instances = f"an alias of {node['alias_of']!r}, {instances}"
-        each = "" if node["instance_num"] == 1 else " each"
-        branch = tree.add(
+class _Drawing:
+    """The tree that is printed.
+
+    Args:
+        every: Whether it has the defaults too.
+
+    Attributes:
+        hidden: How many defaults were left out.
+    """
+
+    def __init__(self, *, every: bool) -> None:
+        self.hidden = 0
+        self._every = every
+
+    def pipeline(self, path: str, found: dict[str, Any]) -> Tree:
+        """Draw what a configuration asks for."""
+        threads = counted(found["threads"], "thread")
+        tree = _tree(f"{path}  (headrace {found['headrace']}, {threads})", "bold")
+        for name, node in found["nodes"].items():
+            branch = tree.add(_text((name, "bold cyan"), f"  {_about(node)}"))
+            for key, value in node["links"].items():
+                branch.add(_text((f"{key} = {shown(value)}", "magenta")))
+            self._add_values(
+                branch, {key: one for key, one in node["keys"].items() if key != "backend"}
+            )
+            _add_processes(branch, node)
+            self._add(branch, node["tree"])
+            for key in ("init", "node_entrypoint"):
+                self._add_under(key, branch, node)
+        self._add_under("entrypoint", tree, found)
+        for probe in found.get("probes", []):
+            tree.add(_text(("probe ", "bold cyan"), probe))
+        _add_needs(tree, found)
+        for warning in found["warnings"]:
+            first, *rest = Problem(**{**warning, "text": None}).render().splitlines()
+            shown_warning = tree.add(_text(("warning ", "bold yellow"), first))
+            for line in rest:
+                shown_warning.add(_text(line.strip()))
+        return tree
+
+    def bare(self, found: dict[str, Any]) -> Tree:
+        """Draw what an expression asks for."""
+        tree = _tree(found["expression"], "bold")
+        self._add(tree, found["tree"])
+        _add_needs(tree, found)
+        return tree
+
+    def _add_under(self, key: str, branch: Tree, found: dict[str, Any]) -> None:
+        """Add the expression under a key, if there is one."""
+        if key in found:
+            self._add(branch.add(_text((key, "bold cyan"))), found[key])
+
+    def _add(self, branch: Tree, element: dict[str, Any], prefix: list[Any] | None = None) -> None:
+        """Add one backend and all below it to a branch of the tree."""
+        before = f"({','.join(map(shown, prefix))})" if prefix else ""
+        brought = f"{element['distribution']} {element['version']}".strip()
+        named = f", the instance {element['instance']!r}" if "instance" in element else ""
+        named += f", goes on at node {element['target']!r}" if "target" in element else ""
+        here = branch.add(
             _text(
-                (name, "bold cyan"),
-                f"  {instances}, {_range(node['range'])}{_picked(node)}, run by {_runner(node['run_by'])}, "
-                f"{counted(node['threads'], 'thread')}{each}",
+                before,
+                (element["name"], "bold"),
+                f"  {brought}, {_range(element['range'])}{named}",
             )
         )
-        for key, value in node["links"].items():
-            branch.add(_text((f"{key} = {shown(value)}", "magenta")))
-        for key, entry in node["keys"].items():
-            if entry["origin"] != "default" and key != "backend":
+        self._add_values(here, element["options"])
+        if "waits" in element:
+            here.add(_text((element["waits"], "yellow")))
+        for name, reason in element.get("not_chosen", {}).items():
+            here.add(_text((f"not chosen: {name}: {reason}", "yellow")))
+        prefixes = element.get("prefixes", [])
+        for index, child in enumerate(element["children"]):
+            self._add(here, child, prefixes[index] if index < len(prefixes) else None)
+
+    def _add_values(self, branch: Tree, values: dict[str, dict[str, Any]]) -> None:
+        """Add keys or options with their values; count those that are left out."""
+        for key, entry in values.items():
+            if entry["origin"] == "default" and not self._every:
+                self.hidden += 1
+            else:
                 branch.add(_option(key, entry))
-        _add_processes(branch, node)
-        _add(branch, node["tree"])
-        for key in ("init", "node_entrypoint"):
-            _add_under(key, branch, node)
-    _add_under("entrypoint", tree, found)
-    for probe in found.get("probes", []):
-        tree.add(_text(("probe ", "bold cyan"), probe))
-    _add_needs(tree, found)
-    for warning in found["warnings"]:
-        first, *rest = Problem(**{**warning, "text": None}).render().splitlines()
-        shown_warning = tree.add(_text(("warning ", "bold yellow"), first))
-        for line in rest:
-            shown_warning.add(_text(line.strip()))
-    return tree
 
 
-def _add_under(key: str, branch: Tree, found: dict[str, Any]) -> None:
-    """Add the expression under a key, if there is one."""
-    if key in found:
-        _add(branch.add(_text((key, "bold cyan"))), found[key])
+def _about(node: dict[str, Any]) -> str:
+    instances = counted(node["instance_num"], "instance")
+    if node["alias_of"] is not None:
+        instances = f"an alias of {node['alias_of']!r}, {instances}"
+    each = "" if node["instance_num"] == 1 else " each"
+    return (
+        f"{instances}, {_range(node['range'])}{_picked(node)}, run by {_runner(node['run_by'])}, "
+        f"{counted(node['threads'], 'thread')}{each}"
+    )
 
 
 def _add_processes(branch: Tree, node: dict[str, Any]) -> None:
@@ -128,37 +187,6 @@ def _add_processes(branch: Tree, node: dict[str, Any]) -> None:
         branch.add(_text((f"processes = {found['count']}", "magenta")))
         for file, times in found["loads"].items():
             branch.add(_text((f"{file} is loaded once per process, {times} times", "magenta")))
-
-
-def _bare(found: dict[str, Any]) -> Tree:
-    tree = _tree(found["expression"], "bold")
-    _add(tree, found["tree"])
-    _add_needs(tree, found)
-    return tree
-
-
-def _add(branch: Tree, element: dict[str, Any], prefix: list[Any] | None = None) -> None:
-    """Add one backend and all below it to a branch of the tree."""
-    before = f"({','.join(map(shown, prefix))})" if prefix else ""
-    brought = f"{element['distribution']} {element['version']}".strip()
-    named = f", the instance {element['instance']!r}" if "instance" in element else ""
-    named += f", goes on at node {element['target']!r}" if "target" in element else ""
-    here = branch.add(
-        _text(
-            before,
-            (element["name"], "bold"),
-            f"  {brought}, {_range(element['range'])}{named}",
-        )
-    )
-    for key, entry in element["options"].items():
-        here.add(_option(key, entry))
-    if "waits" in element:
-        here.add(_text((element["waits"], "yellow")))
-    for name, reason in element.get("not_chosen", {}).items():
-        here.add(_text((f"not chosen: {name}: {reason}", "yellow")))
-    prefixes = element.get("prefixes", [])
-    for index, child in enumerate(element["children"]):
-        _add(here, child, prefixes[index] if index < len(prefixes) else None)
 
 
 def _option(key: str, entry: dict[str, Any]) -> Any:

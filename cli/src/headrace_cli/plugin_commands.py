@@ -122,7 +122,7 @@ def made_command(found: Any, **settings: Any) -> Any:
         app = typer.Typer(
             add_completion=False, rich_markup_mode=None, context_settings=CONTEXT_SETTINGS
         )
-        app.command(**settings)(found)
+        app.command(cls=Command, **settings)(found)
     return readable(typer.main.get_command(app))
 
 

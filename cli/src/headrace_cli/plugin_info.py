@@ -14,7 +14,7 @@ from headrace_cli.console import print_data
 from headrace_cli.doctor import examined
 from headrace_cli.findings import HOOK_NOUNS
 from headrace_cli.names import all_names, all_plugins, backends_named, plugins_named, unknown
-from headrace_cli.printing import as_json, print_json, shown
+from headrace_cli.printing import as_json, print_json
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -197,4 +197,4 @@ def _print_backend(backend: dict[str, Any]) -> None:
 
 
 def _default(value: Any) -> str:
-    return "none" if value is None else as_json(value) if isinstance(value, str) else shown(value)
+    return "none" if value is None else as_json(value)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import functools
+import importlib
 import json
 import math
+import re
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -22,6 +24,12 @@ if TYPE_CHECKING:
 _DEEPEST = 250
 """How many levels of nesting are written."""
 
+_MOST_NUMBERS = 8
+"""How many numbers of an array are printed; larger ones are described."""
+
+_NUMBERS = re.compile(r"bool|u?int\d+|b?float(16|32|64)")
+"""The names of the types of numbers, of numpy and of all who name theirs alike."""
+
 _ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}
 _ESCAPES |= {9: "\\t", 10: "\\n", 13: "\\r", 0x2028: "\\u2028", 0x2029: "\\u2029"}
 
@@ -35,14 +43,18 @@ def as_line(path: str, result: Any) -> str:
     """Return ``path<TAB>result`` as one line; a dict gives its values, separated by tabs."""
     result = _opened(result)
     values = list(result.values()) if isinstance(result, dict) else [result]
-    return escaped(path) + "\t" + "\t".join(escaped(shown(value)) for value in values)
+    texts = (str(one) if isinstance(one, (bool, float)) else shown(one) for one in values)
+    return escaped(path) + "\t" + "\t".join(map(escaped, texts))
 
 
 def shown(value: Any) -> str:
-    """Return a short text: arrays and bytes by type and size, everything else in full."""
+    """Return a short text: bytes and arrays of more than eight numbers by type and size, all else in full."""
     value = _opened(value)
     if isinstance(value, str):
         return value
+    numbers = _few_numbers(value)
+    if numbers is not None:
+        return str(numbers)
     described = _described(value)
     if described is not None:
         return described if isinstance(described, str) else shown(described[0])
@@ -61,10 +73,40 @@ def _described(value: Any) -> str | tuple[Any] | None:
     return f"{str(dtype).rpartition('.')[2]} {list(shape)}"
 
 
+def _few_numbers(value: Any) -> Any:
+    """Return the content of an array of one to eight numbers, as Python has them; None for every other value.
+
+    Numbers of 16 and 32 bits are the shortest that read back as these: 0.1, not 0.10000000149011612.
+    """
+    with suppress(Exception):  # an array of any library; one that cannot be read is described
+        array = value
+        if not hasattr(array, "dtype") and hasattr(array, "__array_interface__"):
+            array = importlib.import_module("numpy").asarray(array)
+        elif not hasattr(array, "tolist") and hasattr(array, "__dlpack__"):
+            array = importlib.import_module("numpy").from_dlpack(array)
+        kind = getattr(array.dtype, "name", None) or str(array.dtype).rpartition(".")[2]
+        if _NUMBERS.fullmatch(kind) and 0 < math.prod(array.shape) <= _MOST_NUMBERS:
+            numbers = array.tolist()
+            return _shortest(numbers, kind) if kind in ("float16", "float32") else numbers
+    return None
+
+
+def _shortest(numbers: Any, kind: str) -> Any:
+    """Return floats, or lists of them, as what numpy prints for them in a narrower type."""
+    if isinstance(numbers, list):
+        return [_shortest(one, kind) for one in numbers]
+    if not isinstance(numbers, float):
+        return numbers  # what a masked array has in place of a number
+    return float(str(getattr(importlib.import_module("numpy"), kind)(numbers)))
+
+
 def _readable(value: Any, above: tuple[int, ...] = ()) -> Any:
-    """Make a value that JSON can write, with a short text for each array."""
+    """Make a value that JSON can write, with a short text for each large array."""
     if value is None or isinstance(value, (str, bool, int, float)):
         return value
+    numbers = _few_numbers(value)
+    if numbers is not None:
+        return numbers
     described = _described(value)
     if described is not None:
         return described if isinstance(described, str) else _readable(described[0], above)

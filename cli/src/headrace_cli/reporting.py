@@ -76,11 +76,32 @@ def _print_error(error: Exception) -> None:
 
 
 class Command(TyperCommand):
-    """One command."""
+    """One command; its help lists options under the ``rich_help_panel`` that each one has."""
 
     def get_help_option(self, ctx: Any) -> Any:
         """Return the option ``--help``."""
         return _with_default(super().get_help_option(ctx))
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """List the arguments, then the options by group: those of none come last."""
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": []}
+        others: list[tuple[str, str]] = []
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is None:
+                continue
+            panel = getattr(parameter, "rich_help_panel", None)
+            if parameter.param_type_name == "argument":
+                sections["Arguments"].append(record)
+            elif panel is None:
+                others.append(record)
+            else:
+                sections.setdefault(panel, []).append(record)
+        sections["Other options" if len(sections) > 1 else "Options"] = others
+        for title, records in sections.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
 
 
 class Group(TyperGroup):

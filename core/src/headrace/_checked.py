@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from inspect import unwrap
 from operator import index
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
-from headrace._portable import caused, error_text, shown, without_locals
+from headrace._portable import caused, error_text, list_taken_for_a_dict, shown, without_locals
 from headrace.errors import (
     BackendError,
     BatchRangeError,
@@ -266,7 +267,20 @@ class Checked:
         if isinstance(error, ClosedError) and error._passes:
             return error._passing()
         wrapped = BackendError(f"{self._label()} raised {error_text(error)}")
+        wrapped.hint = self._loop_for(error)
         return self._located(caused(wrapped, error))
+
+    def _loop_for(self, error: Exception) -> str | None:
+        """Tell an author whose `forward` takes its list for one request which loop to write."""
+        code = getattr(unwrap(type(self).forward), "__code__", None)
+        name = None if code is None else list_taken_for_a_dict(error, code)
+        if name is None:
+            return None
+        return (
+            f"forward gets a list of requests, and {name!r} is that list. Write a loop:\n"
+            f"      for request in {name}:\n"
+            '          request["result"] = ...  # made of request["data"]'
+        )
 
     def _located(self, error: Located) -> Located:
         here = {"node": self._node, "backend": self._label(), "instance": self._index}

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from itertools import islice
-from types import TracebackType
+from types import CodeType, TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -145,6 +145,43 @@ def error_text(error: BaseException) -> str:
         return f"{type(error).__name__}: {error}".removesuffix(": ")
     except Exception as broken:  # noqa: BLE001 - the __str__ is a user's
         return f"{type(error).__name__} (its __str__ raised {type(broken).__name__})"
+
+
+_INDEXED = "TypeError: list indices must be integers or slices, not str"
+_LACKS = "AttributeError: 'list' object has no attribute "
+
+
+def list_taken_for_a_dict(error: BaseException, code: CodeType) -> str | None:
+    """Return the name of the list of requests that ``forward`` has used as one request; None for any other error.
+
+    Args:
+        error: What ``forward`` has raised.
+        code: The code of ``forward``.
+    """
+    text, names = error_text(error), code.co_varnames[1 : code.co_argcount]
+    indexed = text == _INDEXED
+    if not (indexed or text.startswith(_LACKS)) or not names:
+        return None
+    last: TracebackType | None = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    if last is None or last.tb_frame.f_code is not code:
+        return None
+    import dis  # takes long to import, and is needed here alone
+
+    # As in `data["x"]`: load data, load the key, index. Or in `data.get`: load data, load the attribute.
+    before = [one for one in dis.get_instructions(code) if one.offset <= last.tb_lasti]
+    wanted = ("LOAD_CONST",) if indexed else ("LOAD_ATTR", "LOAD_METHOD")
+    if indexed:
+        before.pop()
+    if len(before) < 2 or before.pop().opname not in wanted:
+        return None
+    if not re.search("LOAD_FAST|LOAD_DEREF", before[-1].opname):
+        return None
+    # An instruction may be two in one: STORE_FAST_LOAD_FAST of "a, b".
+    parts = [(one.opname.count("STORE_FAST"), one.argrepr.split(", ")) for one in before]
+    stored = {name for count, several in parts for name in several[:count]}
+    return names[0] if parts[-1][1][-1] == names[0] and names[0] not in stored else None
 
 
 def none_if_all_ok(outcomes: list[Error | None]) -> list[Error | None] | None:

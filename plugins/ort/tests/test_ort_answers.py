@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto as T
 
 import headrace
-from headrace.errors import BackendError, ConfigError, SetupError
+from headrace.errors import BackendError, ConfigError, InputError, SetupError
 from headrace_ort import OnnxTensor
 
 F32 = np.float32
@@ -387,3 +387,43 @@ def test_the_old_name_of_an_option_is_refused_by_name(one_to_one):
         OnnxTensor.Options(model=path, share_session=True)
     with pytest.raises(ValueError, match="spinning is called spin"):
         OnnxTensor.Options(model=path, spinning=True)
+
+
+U8 = np.uint8
+
+
+@pytest.mark.parametrize(
+    ("axes", "channels"), [(["n", 3, 8, 6], 3), (["n", 1, "h", "w"], 1), (["n", "c", 8, 6], 4)]
+)
+def test_a_picture_where_a_tensor_belongs_is_told_the_word_that_makes_one(
+    one_to_one, axes, channels
+):
+    """And with that word in front it is taken."""
+    pytest.importorskip("headrace_cv")
+    config = {"model": str(one_to_one(axes)), "backend": "OnnxTensor"}
+    picture = np.arange(8 * 6 * channels, dtype=U8).reshape(8, 6, channels)
+    with headrace.pipe(config) as pipe, pytest.raises(InputError) as caught:
+        pipe({"data": picture})
+    assert "Mat2Tensor of headrace-cv: write it before" in caught.value.hint
+    with headrace.pipe({**config, "backend": "S[Mat2Tensor,OnnxTensor]"}) as pipe:
+        found = pipe({"data": picture})["result"]
+    assert np.array_equal(found, picture.transpose(2, 0, 1).astype(F32))
+
+
+@pytest.mark.parametrize(
+    ("axes", "dtype", "value"),
+    [
+        (["n", 3, 8, 6], T.FLOAT, np.zeros((3, 8, 6), U8)),  # has the axes of a tensor
+        (["n", 3, 8, 6], T.FLOAT, np.zeros((8, 6, 3))),  # of another dtype
+        (["n", 3, 8, 6], T.FLOAT, np.zeros((8, 6, 4), U8)),
+        (["n", 3, 8, 6], T.FLOAT16, np.zeros((8, 6, 3), U8)),  # the word would give float32
+        (["n", "h", "w", 3], T.FLOAT, np.zeros((8, 6, 3), U8)),  # channels come last
+        (["n", 8, 6], T.FLOAT, np.zeros((8, 6, 3), U8)),
+        (["n", 3, 8, 6], T.FLOAT, np.zeros((1, 8, 6, 3), U8)),
+    ],
+)
+def test_no_other_array_of_a_wrong_type_is_called_a_picture(one_to_one, axes, dtype, value):
+    config = {"model": str(one_to_one(axes, dtype=dtype)), "backend": "OnnxTensor"}
+    with headrace.pipe(config) as pipe, pytest.raises(InputError, match="wrong dtype") as caught:
+        pipe({"data": value})
+    assert caught.value.hint is None

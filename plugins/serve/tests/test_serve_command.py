@@ -61,6 +61,22 @@ def test_the_command_serves_until_a_signal(tmp_path, start, number, more, interv
     process.stderr.close()
 
 
+def test_help_groups_the_options():
+    """Only what every command has is in no group, and no group is a list too long to look through."""
+    groups = {}
+    for line in CliRunner().invoke(app, ["serve", "--help"]).output.splitlines():
+        if title := re.fullmatch(r"(\w.*):", line):
+            options = groups.setdefault(title[1], [])
+        elif option := re.match(r"  (-[\w-]+)", line):
+            options.append(option[1])
+    assert groups["Where it listens"] == [
+        *("--host", "--port", "--grpc-port", "--admin-port", "--server-name")
+    ]
+    assert groups["Other options"] == ["--json", "-h"]
+    assert max(map(len, groups.values())) <= 6
+    assert sum(map(len, groups.values())) >= 36
+
+
 def page_faults(process):
     """Count the pages that a process has been given by the system."""
     fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()

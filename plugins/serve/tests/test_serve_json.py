@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import TypedDict
 
@@ -168,6 +171,57 @@ def test_another_media_type_than_json_is_bytes_where_keys_are_declared_too(servi
     answer = httpx.post(f"{server.url}/run/m", content=b'{"data": [2]}', headers=headers)
     assert answer.json() == {"result": 2}
     assert httpx.post(f"{server.url}/run/m", content=b"{", headers=headers).status_code == 400
+
+
+FORM = "application/x-www-form-urlencoded"
+
+
+@pytest.mark.parametrize("kind", [FORM, "Application/X-WWW-Form-Urlencoded; charset=utf-8"])
+@pytest.mark.parametrize("body", [b'{"data": [1, 2]}', b" \n[1, 2]", b"{}"])
+def test_json_that_is_sent_as_a_form_to_a_model_with_fields_is_told_its_type(serving, kind, body):
+    server = serving({"m": {"backend": "ServeJsonScaled"}})
+    for more in ({}, {"accept": "text/event-stream"}):
+        headers = {"content-type": kind, **more}
+        answer = httpx.post(f"{server.url}/run/m", content=body, headers=headers)
+        assert (answer.status_code, answer.json()["code"]) == (400, "input")
+        assert "curl -H 'Content-Type: application/json'" in answer.json()["error"]
+
+
+@pytest.mark.parametrize("body", [b"{no", b"[1", b"12", b'"a"', b"", b"\xff\xd8\xff{}"])
+def test_what_is_no_object_and_no_list_stays_the_bytes_of_a_file(serving, body):
+    server = serving({"m": {"backend": "ServeJsonScaled"}})
+    answer = httpx.post(f"{server.url}/run/m", content=body, headers={"content-type": FORM})
+    assert answer.json() == {"result": sum(body)}
+
+
+def test_json_as_a_form_is_bytes_where_the_model_takes_no_fields_or_the_type_says_a_file(serving):
+    back = {"config": {"backend": "ServeJsonScaled"}, "body": "bytes"}
+    server = serving(
+        {"plain": {"backend": "ServeJsonRepr"}, "back": back, "m": {"backend": "ServeJsonScaled"}}
+    )
+
+    def post(name, kind):
+        headers = {"content-type": kind}
+        answer = httpx.post(f"{server.url}/run/{name}", content=b"[1]", headers=headers)
+        return answer.json()["result"]
+
+    assert post("plain", FORM) == "b'[1]'"
+    assert post("back", FORM) == sum(b"[1]")
+    assert post("m", "application/octet-stream") == sum(b"[1]")
+
+
+@pytest.mark.skipif(not shutil.which("curl"), reason="needs curl")
+def test_what_the_error_says_to_write_is_answered(serving):
+    server = serving({"m": {"backend": "ServeJsonScaled"}})
+    curl = ["curl", "-sS", "-d", '{"data": [1, 2]}', f"{server.url}/run/m"]
+
+    def said(*more):
+        done = subprocess.run([*curl, *more], capture_output=True, text=True, check=True)
+        return json.loads(done.stdout)
+
+    error = said()["error"]
+    (header,) = re.findall(r"curl -H '([^']*)' -d", error)
+    assert said("-H", header) == {"result": 3}
 
 
 @pytest.mark.parametrize(

@@ -312,9 +312,9 @@ def _report_unknown(planning: Planning, kind: Kind, call: Call) -> None:
     unusable = [f"{one.distribution} cannot be used: {one.reason}." for one in refused]
     brings = (KNOWN_PROBES if kind is PROBE else KNOWN_POLICIES).get(call.part)
     if brings is not None and brings not in {one.distribution for one in registry.plugins()}:
-        unusable.append(f"It comes with {brings}. {how_to_install(brings)}.")
+        unusable.append(f"{call.part!r} comes with {brings}. {how_to_install(brings)}.")
     known, are = _offered(planning, kind)
-    more = {"suggestion": nearest(call.part, known), "hint": " ".join([are, *unusable])}
+    more = {"suggestion": nearest(call.part, known), "hint": " ".join([*unusable, are])}
     planning.add(f"unknown_{kind.noun}", f"unknown {kind.noun} {call.name!r}", call, **more)
 
 

@@ -55,6 +55,9 @@ def is_plain(value: Any) -> bool:
     return isinstance(value, (bool, int, float, str, list, tuple)) and not hasattr(value, "dtype")
 
 
+_IS_A_PICTURE = "A picture, uint8 [H, W, C], becomes float32 [C, H, W] by Mat2Tensor of headrace-cv: write it before this backend."
+
+
 def host_array(value: Any, port: Port, key: str = "data") -> NDArray[Any]:
     """Read ``value`` as an array of the port's dtype; the dtype of an array is never converted.
 
@@ -129,7 +132,18 @@ def _wrong_dtype(value: Any, array: Any, port: Port, key: str, *, plain: bool) -
     ):
         what = f"a number does not fit {port.dtype}"
         got = f"{np.nanmin(array)} to {np.nanmax(array)} in {got}"
-    return InputError(what, key=key, expected=port.accepts(), got=got)
+    hint = _IS_A_PICTURE if _is_picture_for(port, array) else None
+    return InputError(what, key=key, expected=port.accepts(), got=got, hint=hint)
+
+
+def _is_picture_for(port: Port, array: NDArray[Any]) -> bool:
+    """Return whether an array looks like a picture, and the port like that of a network that takes one as a tensor."""
+    if array.dtype != "uint8" or array.ndim != 3 or port.dtype != "float32" or not port.batched:
+        return False
+    channels = array.shape[2]
+    if channels not in (1, 3, 4) or port.axis or port.shape is None or len(port.shape) != 4:
+        return False
+    return port.shape[1] == channels or (port.shape[1] is None and port.shape[3] != channels)
 
 
 def _kind(dtype: np.dtype[Any]) -> str:

@@ -17,6 +17,16 @@ _LONGEST = 1e9
 
 _PEM = "FILE.PEM"
 
+# The groups of options in the help, in this order.
+_MODELS = "Models"
+_LISTENING = "Where it listens"
+_CALLERS = "Who may call"
+_PAGE = "Live page"
+_PROCESSES = "Processes and shutdown"
+_LIMITS = "Limits of requests"
+_CONNECTIONS = "Connections"
+_LOGS = "Logs and errors"
+
 
 def _limited(value: float | None) -> float | None:
     """Check a time; `typer.Option(max=...)` would show a limit in help that nobody reaches."""
@@ -36,16 +46,54 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
     models_file: Annotated[
         str | None,
         typer.Option(
-            "--models", metavar="FILE", help="A TOML file with a table [models.NAME] for each."
+            "--models",
+            metavar="FILE",
+            help="A TOML file with a table [models.NAME] for each.",
+            rich_help_panel=_MODELS,
         ),
     ] = None,
+    manager: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:OBJECT",
+            help="An object that provides pipelines by name and version, as package.module:object.",
+            rich_help_panel=_MODELS,
+        ),
+    ] = None,
+    watch: Annotated[
+        bool,
+        typer.Option(
+            "--watch",
+            help="Update models whose files change, and load new ones of a folder.",
+            rich_help_panel=_MODELS,
+        ),
+    ] = False,
+    no_import: Annotated[
+        bool,
+        typer.Option(
+            "--no-import", help="Refuse to import code for configurations.", rich_help_panel=_MODELS
+        ),
+    ] = False,
     host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="The address to listen on; 0.0.0.0 for all.")
+        str,
+        typer.Option(
+            metavar="ADDRESS",
+            help="The address to listen on; 0.0.0.0 for all.",
+            rich_help_panel=_LISTENING,
+        ),
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0: a free one.")] = 8000,
+    port: Annotated[
+        int,
+        typer.Option(min=0, max=65535, help="The port; 0: a free one.", rich_help_panel=_LISTENING),
+    ] = 8000,
     grpc_port: Annotated[
         int | None,
-        typer.Option(min=0, max=65535, help="The port of gRPC; without it only REST is served."),
+        typer.Option(
+            min=0,
+            max=65535,
+            help="The port of gRPC; without it only REST is served.",
+            rich_help_panel=_LISTENING,
+        ),
     ] = None,
     admin_port: Annotated[
         int | None,
@@ -53,112 +101,73 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
             min=0,
             max=65535,
             help="A port for health, metrics and the repository, with connections of its own.",
+            rich_help_panel=_LISTENING,
         ),
     ] = None,
+    server_name: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="The name in the metadata of the server; some clients ask for triton.",
+            rich_help_panel=_LISTENING,
+        ),
+    ] = "headrace-serve",
     keys: Annotated[
         str | None,
         typer.Option(
             metavar="FILE",
             help="A TOML file with a table [NAME] per key, with the key's hash: sha256 = ...",
+            rich_help_panel=_CALLERS,
         ),
     ] = None,
     tls_cert: Annotated[
-        str | None, typer.Option(metavar=_PEM, help="The certificate, PEM.")
+        str | None,
+        typer.Option(metavar=_PEM, help="The certificate, PEM.", rich_help_panel=_CALLERS),
     ] = None,
-    tls_key: Annotated[str | None, typer.Option(metavar=_PEM, help="Its key, PEM.")] = None,
+    tls_key: Annotated[
+        str | None, typer.Option(metavar=_PEM, help="Its key, PEM.", rich_help_panel=_CALLERS)
+    ] = None,
     tls_client_ca: Annotated[
         str | None,
         typer.Option(
             metavar=_PEM,
             help="Root certificates for the clients' certificates, which are then required, PEM.",
+            rich_help_panel=_CALLERS,
         ),
     ] = None,
-    drain_delay: Annotated[
-        float,
+    cors_origin: Annotated[
+        list[str] | None,
         typer.Option(
-            metavar="SECONDS",
-            min=0,
-            callback=_limited,
-            help="Seconds to go on accepting requests after SIGTERM, while not ready.",
+            metavar="ORIGIN",
+            help="An origin, as https://host, whose pages may read answers; * for all. May be repeated.",
+            rich_help_panel=_CALLERS,
         ),
-    ] = 0.0,
-    access_log: Annotated[
-        bool, typer.Option("--access-log", help="Write a line per request to stderr.")
+    ] = None,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="WHAT",
+            help="Turn on what is off by default: repository (clients load and unload models) or"
+            " shared-memory. May be repeated.",
+            rich_help_panel=_CALLERS,
+        ),
+    ] = None,
+    ui: Annotated[
+        bool,
+        typer.Option(
+            "--ui",
+            help="Serve a live page at /ui: graphs with figures, forms, a load test. Needs --keys, or an address"
+            " of this machine alone.",
+            rich_help_panel=_PAGE,
+        ),
     ] = False,
-    log_format: Annotated[
-        Literal["text", "json"],
-        typer.Option(
-            "--log-format",
-            help="How messages and logs are written to stderr: json has an object a line.",
-        ),
-    ] = "text",
-    drain_timeout: Annotated[
-        float,
-        typer.Option(
-            metavar="SECONDS",
-            min=0,
-            callback=_limited,
-            help="Seconds for requests to end after SIGTERM.",
-        ),
-    ] = 30.0,
-    max_body_bytes: Annotated[
-        int,
-        typer.Option(metavar="BYTES", min=1, help="The most bytes of a body, also decompressed."),
-    ] = 64 << 20,
-    max_inflight_bytes: Annotated[
-        int, typer.Option(metavar="BYTES", min=1, help="The most bytes of all bodies in flight.")
-    ] = 1 << 30,
-    max_connections: Annotated[
-        int, typer.Option(min=1, help="The most connections at a time, of each protocol.")
-    ] = 4096,
-    receive_timeout: Annotated[
-        float,
-        typer.Option(
-            metavar="SECONDS",
-            min=0.001,
-            callback=_limited,
-            help="Seconds in which a request must have arrived.",
-        ),
-    ] = 60.0,
-    max_connection_age: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SECONDS",
-            min=1,
-            callback=_limited,
-            help="Seconds after which a connection of gRPC is made again; 300 with --workers.",
-        ),
-    ] = None,
-    grpc_keepalive: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SECONDS",
-            min=0.001,
-            callback=_limited,
-            help="Seconds without a byte after which gRPC pings a client; default: never.",
-        ),
-    ] = None,
-    grpc_keepalive_timeout: Annotated[
-        float,
-        typer.Option(
-            metavar="SECONDS", min=0.001, callback=_limited, help="Seconds to answer such a ping."
-        ),
-    ] = 20.0,
-    grpc_min_ping_interval: Annotated[
-        float,
-        typer.Option(
-            metavar="SECONDS",
-            min=0.001,
-            callback=_limited,
-            help="The least seconds between the pings of a client of gRPC.",
-        ),
-    ] = 300.0,
     workers: Annotated[
         int,
         typer.Option(
             min=1,
             help="Processes that share the ports, each with all models and with bounds of its own;"
             " gRPC is shared on Linux only.",
+            rich_help_panel=_PROCESSES,
         ),
     ] = 1,
     switch_interval_ms: Annotated[
@@ -168,68 +177,150 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
             min=0.01,
             max=1000,
             help="Milliseconds after which a thread is asked to release the interpreter; Python's default is 5.",
+            rich_help_panel=_PROCESSES,
         ),
     ] = 1.0,
+    drain_delay: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            min=0,
+            callback=_limited,
+            help="Seconds to go on accepting requests after SIGTERM, while not ready.",
+            rich_help_panel=_PROCESSES,
+        ),
+    ] = 0.0,
+    drain_timeout: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            min=0,
+            callback=_limited,
+            help="Seconds for requests to end after SIGTERM.",
+            rich_help_panel=_PROCESSES,
+        ),
+    ] = 30.0,
+    max_body_bytes: Annotated[
+        int,
+        typer.Option(
+            metavar="BYTES",
+            min=1,
+            help="The most bytes of a body, also decompressed.",
+            rich_help_panel=_LIMITS,
+        ),
+    ] = 64 << 20,
+    max_inflight_bytes: Annotated[
+        int,
+        typer.Option(
+            metavar="BYTES",
+            min=1,
+            help="The most bytes of all bodies in flight.",
+            rich_help_panel=_LIMITS,
+        ),
+    ] = 1 << 30,
     max_timeout_ms: Annotated[
         float | None,
         typer.Option(
-            metavar="MS", min=0.001, callback=_limited, help="Milliseconds any request may take."
+            metavar="MS",
+            min=0.001,
+            callback=_limited,
+            help="Milliseconds any request may take.",
+            rich_help_panel=_LIMITS,
         ),
     ] = None,
     priority_default: Annotated[
-        int, typer.Option(min=1, help="The priority of requests that give none; 1: most urgent.")
+        int,
+        typer.Option(
+            min=1,
+            help="The priority of requests that give none; 1: most urgent.",
+            rich_help_panel=_LIMITS,
+        ),
     ] = 2,
-    cors_origin: Annotated[
-        list[str] | None,
+    receive_timeout: Annotated[
+        float,
         typer.Option(
-            metavar="ORIGIN",
-            help="An origin, as https://host, whose pages may read answers; * for all. May be repeated.",
+            metavar="SECONDS",
+            min=0.001,
+            callback=_limited,
+            help="Seconds in which a request must have arrived.",
+            rich_help_panel=_LIMITS,
         ),
-    ] = None,
-    server_name: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="The name in the metadata of the server; some clients ask for triton.",
-        ),
-    ] = "headrace-serve",
+    ] = 60.0,
     min_rate: Annotated[
-        int, typer.Option(min=1, help="Bytes per second that a client must send, and take.")
+        int,
+        typer.Option(
+            min=1,
+            help="Bytes per second that a client must send, and take.",
+            rich_help_panel=_LIMITS,
+        ),
     ] = 256,
-    allow: Annotated[
-        list[str] | None,
+    max_connections: Annotated[
+        int,
         typer.Option(
-            metavar="WHAT",
-            help="Turn on what is off by default: repository (clients load and unload models) or"
-            " shared-memory. May be repeated.",
+            min=1,
+            help="The most connections at a time, of each protocol.",
+            rich_help_panel=_CONNECTIONS,
+        ),
+    ] = 4096,
+    max_connection_age: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            min=1,
+            callback=_limited,
+            help="Seconds after which a connection of gRPC is made again; 300 with --workers.",
+            rich_help_panel=_CONNECTIONS,
         ),
     ] = None,
-    manager: Annotated[
-        str | None,
+    grpc_keepalive: Annotated[
+        float | None,
         typer.Option(
-            metavar="MODULE:OBJECT",
-            help="An object that provides pipelines by name and version, as package.module:object.",
+            metavar="SECONDS",
+            min=0.001,
+            callback=_limited,
+            help="Seconds without a byte after which gRPC pings a client; default: never.",
+            rich_help_panel=_CONNECTIONS,
         ),
     ] = None,
-    ui: Annotated[
+    grpc_keepalive_timeout: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            min=0.001,
+            callback=_limited,
+            help="Seconds to answer such a ping.",
+            rich_help_panel=_CONNECTIONS,
+        ),
+    ] = 20.0,
+    grpc_min_ping_interval: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            min=0.001,
+            callback=_limited,
+            help="The least seconds between the pings of a client of gRPC.",
+            rich_help_panel=_CONNECTIONS,
+        ),
+    ] = 300.0,
+    access_log: Annotated[
         bool,
         typer.Option(
-            "--ui",
-            help="Serve a live page at /ui: graphs with figures, forms, a load test. Needs --keys, or an address"
-            " of this machine alone.",
+            "--access-log", help="Write a line per request to stderr.", rich_help_panel=_LOGS
         ),
     ] = False,
-    watch: Annotated[
-        bool,
+    log_format: Annotated[
+        Literal["text", "json"],
         typer.Option(
-            "--watch", help="Update models whose files change, and load new ones of a folder."
+            "--log-format",
+            help="How messages and logs are written to stderr: json has an object a line.",
+            rich_help_panel=_LOGS,
         ),
-    ] = False,
-    no_import: Annotated[
-        bool, typer.Option("--no-import", help="Refuse to import code for configurations.")
-    ] = False,
+    ] = "text",
     debug_errors: Annotated[
-        bool, typer.Option("--debug-errors", help="Send clients the text of every error.")
+        bool,
+        typer.Option(
+            "--debug-errors", help="Send clients the text of every error.", rich_help_panel=_LOGS
+        ),
     ] = False,
     as_json: Json = False,
 ) -> int:

@@ -118,6 +118,8 @@ async def _run_one(exchange: Exchange, model: Model, query: Query, body: bytes) 
     content: Any = body
     if query.reads_json:
         content = await apart(len(body) // _ELEMENT_BYTES, _fields_in, model, body)
+    elif model.fields is not None and _is_form(exchange.header(b"content-type")):
+        await apart(len(body) // _ELEMENT_BYTES, _refuse_json, body)
     request, parameters = query.asked(content, exchange.header(b"traceparent"))
     if exchange.request_id:
         request.setdefault(keys.REQUEST_ID, exchange.request_id)
@@ -209,6 +211,28 @@ def _fields_in(model: Model, body: bytes) -> dict[str, Any]:
         return {keys.DATA: orjson.loads(body)}
     except orjson.JSONDecodeError as error:
         raise InputError(f"the body is no JSON: {error}") from None
+
+
+def _is_form(kind: str) -> bool:
+    """Return whether a media type is that of a form, which curl gives every body."""
+    return kind.partition(";")[0].strip().lower() == "application/x-www-form-urlencoded"
+
+
+def _refuse_json(body: bytes) -> None:
+    """Refuse JSON that was sent as a form to a model with fields, which would read it as the bytes of a file.
+
+    Raises:
+        InputError: The body is an object or a list of JSON.
+    """
+    if body.lstrip()[:1] not in (b"{", b"["):
+        return
+    with contextlib.suppress(orjson.JSONDecodeError):
+        orjson.loads(body)
+        raise InputError(
+            "the body is JSON, and its content type is that of a form, which curl -d gives it",
+            hint="Send it as JSON: curl --json '{...}', or curl -H 'Content-Type: application/json' -d '{...}'."
+            " If it is a file, send it with 'Content-Type: application/octet-stream'.",
+        )
 
 
 def _read_query(model: Model, exchange: Exchange) -> Query:

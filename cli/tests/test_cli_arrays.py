@@ -1,0 +1,89 @@
+"""How ``headrace run`` prints arrays: a few numbers as Python prints them, more by type and shape."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace_cli.printing import as_line
+
+np = pytest.importorskip("numpy")
+
+
+class Library:
+    """An array of a library that has neither numpy's methods nor its attributes, but its protocols."""
+
+    def __init__(self, array, protocols):
+        self.kept = array
+        for name in protocols:
+            setattr(self, name, getattr(array, name))
+
+
+class Tensor:
+    """Names its type as tensors of torch do."""
+
+    def __init__(self, values, dtype):
+        self.values, self.shape, self.dtype = values, (len(values),), dtype
+
+    def tolist(self):
+        return self.values
+
+
+class Lost(Tensor):
+    def tolist(self):
+        raise RuntimeError("the device is lost")
+
+
+@pytest.mark.parametrize(
+    ("array", "text"),
+    [
+        (np.array([1.5, 2, 3], np.float32), "[1.5, 2.0, 3.0]"),
+        (np.array([0.1, 1 / 3, 1e-20], np.float32), "[0.1, 0.33333334, 1e-20]"),
+        (np.array([0.1], np.float16), "[0.1]"),
+        (np.array([0.1, 1 / 3]), "[0.1, 0.3333333333333333]"),
+        (np.array([0.1], ">f4"), "[0.1]"),
+        (np.array([[1, 2], [3, 4]]), "[[1, 2], [3, 4]]"),
+        (np.array([True, False]), "[True, False]"),
+        (np.array([np.nan, np.inf, -np.inf], np.float32), "[nan, inf, -inf]"),
+        (np.array(0.1, np.float32), "0.1"),
+        (np.float32(0.1), "0.1"),
+        (np.bool_(True), "True"),
+        (np.int64(7), "7"),
+        (np.float64("nan"), "nan"),
+        (np.ma.array([0.1, 2], np.float32, mask=[0, 1]), "[0.1, None]"),
+        (np.arange(8, dtype=np.uint8), "[0, 1, 2, 3, 4, 5, 6, 7]"),
+        (np.arange(9, dtype=np.uint8), "uint8 [9]"),
+        (np.zeros((3, 224, 224), np.float32), "float32 [3, 224, 224]"),
+        (np.zeros((0, 4)), "float64 [0, 4]"),
+        (np.array(["a", "b"]), "<U1 [2]"),
+        (np.array("a"), "a"),
+        (Tensor([0.10000000149011612, 2.0], "torch.float32"), "[0.1, 2.0]"),
+        (Tensor([0.5], "torch.bfloat16"), "[0.5]"),
+        (Lost([1.0, 2.0], "torch.float32"), "float32 [2]"),
+        (Library(np.array([0.1, 2], np.float32), ["__array_interface__"]), "[0.1, 2.0]"),
+        (Library(np.array([[1, 2]]), ["__dlpack__", "__dlpack_device__"]), "[[1, 2]]"),
+        (True, "True"),
+        (float("inf"), "inf"),
+    ],
+)
+def test_few_numbers_are_printed_as_python_prints_them(array, text):
+    assert as_line("a.png", array) == f"a.png\t{text}"
+    assert as_line("a.png", {"x": array, "y": "z"}) == f"a.png\t{text}\tz"
+
+
+def test_few_numbers_within_a_list_are_lists_of_json():
+    boxes = [{"box": np.array([0.1, 2], np.float32), "sure": np.array([True])}]
+    assert as_line("a.png", boxes) == 'a.png\t[{"box": [0.1, 2.0], "sure": [true]}]'
+
+
+@given(st.floats(width=32, allow_nan=False, allow_infinity=False))
+def test_the_text_of_a_float32_is_the_shortest_that_reads_back_as_it(number):
+    text = as_line("", np.array([number], np.float32)).strip("\t[]")
+    assert text == repr(float(text))
+    assert np.float32(float(text)) == np.float32(number)
+    digits = "".join(map(str, Decimal(text).normalize().as_tuple().digits))
+    for fewer in range(len(digits) - 1):
+        assert np.float32(float(f"{number:.{fewer}e}")) != np.float32(number)
