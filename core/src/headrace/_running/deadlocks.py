@@ -92,7 +92,10 @@ class _Look:
         if entry.state == RUNNING:
             instance = self.running.get(entry)
             return instance is not None and instance.ident in self.stuck
-        if entry.state not in (NEW, QUEUED, OUTSIDE) or entry.node is None or entry.node.free:
+        if entry.state == OUTSIDE:  # whichever of these goes on makes room
+            before = entry.node.room.waiting_entries()
+            return bool(before) and all(self._stops(one) for one in before)
+        if entry.state not in (NEW, QUEUED) or entry.node is None or entry.node.free:
             return False
         living = [one for one in entry.node.instances if one.living]
         return bool(living) and all(one.ident in self.stuck for one in living)
@@ -109,7 +112,8 @@ class _Look:
             entry = next((one for one in self.entries[thread] if self._stops(one)), None)
             if entry is None:
                 return []
-            instances = [one for one in entry.node.instances if one.living]
+            stops = entry.node.room.waiting_entries()[0] if entry.state == OUTSIDE else entry
+            instances = [one for one in stops.node.instances if one.living]
             holds = self.running.get(entry) or next(iter(instances), None)
             if holds is None:
                 return []

@@ -91,6 +91,10 @@ class Tickets:
             self._by_age = [one for one in self._by_age if one[3].waiting]
             heapq.heapify(self._by_age)
 
+    def snapshot(self) -> list[Entry]:
+        """Return the entries that wait; in any thread."""
+        return [entry for one in self._by_age.copy() for entry in one[3].waiting.copy()]
+
     def oldest_of_lowest(self) -> Ticket | None:
         """Return the oldest ticket of the lowest priority that waits; None for none."""
         while self._by_age:
@@ -131,6 +135,11 @@ class Room:
         """Whether a newcomer may have to wait for room, behind those that are in the box; in any thread."""
         steps, size = len(self._node.box.steps), self._node.limits.queue_size
         return bool(self.outside) or self.waiting + steps >= size
+
+    def waiting_entries(self) -> list[Entry]:
+        """Return the entries that wait, here or elsewhere, of requests that entered here; in any thread, as `snapshot` does."""
+        here = [one for one in self._node.queue.snapshot() if one.ticket is None]
+        return here + self.tickets.snapshot()
 
     def has_room(self, entry: Entry) -> bool:
         """Tell whether an entry may go into the queue; else it waits outside, or is refused."""
