@@ -215,8 +215,10 @@ def _steps(circle: list[Wait]) -> Iterator[str]:
     """Say of each instance of a circle for which node the backend in it waits."""
     named = [one for one in circle if one.entry is not None and one.holds is not None]
     for before, one in zip([named[-1], *named], named, strict=False):
-        holder, entry = before.holds, one.entry
-        node = before.entry.node.name  # type: ignore[union-attr]
-        about = f"{holder.backend._label()} (node {node!r}, instance {holder.index})"  # type: ignore[union-attr]
-        wanted = one.holds.backend._label()  # type: ignore[union-attr]
-        yield f"{about} waits for {wanted} (node {entry.node.name!r})"  # type: ignore[union-attr]
+        holder = before.holds
+        about = f"{_named(holder)}, instance {holder.index})"  # type: ignore[union-attr]
+        yield f"{about} waits for {_named(one.holds)})"
+
+
+def _named(instance: Any) -> str:
+    return f"{instance.backend._label()} (node {instance.liveness.node.name!r}"
