@@ -608,7 +608,7 @@ def test_coroutines_of_one_batch_are_woken_by_one_call_into_their_loop(gate, unt
 
 
 @pytest.mark.parametrize("clears", [False, True])
-def test_an_exception_that_is_raised_again_and_again_keeps_no_request(clears):
+def test_an_exception_that_is_raised_again_and_again_keeps_no_request(clears, until):
     constant = ValueError("the same each time")
 
     class Heavy:
@@ -632,5 +632,5 @@ def test_an_exception_that_is_raised_again_and_again_keeps_no_request(clears):
             if clears:  # as unittest's assertRaises does
                 traceback.clear_frames(constant.__traceback__)
             del heavy, caught
-        gc.collect()
-        assert [k for k, ref in enumerate(gone) if ref() is not None] == []
+        # Another thread, which has run the last one, may leave a moment later.
+        until(lambda: gc.collect() >= 0 and not any(ref() for ref in gone))
