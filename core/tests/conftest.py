@@ -6,19 +6,15 @@ import sys
 import textwrap
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import headrace
-from headrace._registry.discovery import KNOWN_ELSEWHERE, KNOWN_POLICIES
-from headrace._registry.registry import registry
-from headrace._running.box import Box
-from headrace._running.engine import Engine
 
 sys.path.append(str(Path(__file__).parent))  # for what several modules of tests share
-from internals import pipelines
+import internals
+from internals import KNOWN_ELSEWHERE, KNOWN_POLICIES, registry
 
 FAILS_LATE_S = 60.0
 """A test that hangs fails after this; nothing else is measured in seconds."""
@@ -34,19 +30,9 @@ def takes_turns():
 @pytest.fixture(params=[True, False], ids=["shortcut", "queue"])
 def shortcut(request, monkeypatch):
     """Run a test twice: callers skip the queue of an idle node, and never do."""
-    monkeypatch.setattr("headrace._pipeline.Engine", Engine if request.param else queued_engine)
+    if not request.param:
+        internals.never_skips_the_queue(monkeypatch)
     return request.param
-
-
-def queued_engine(blueprint):
-    """Return an engine in which a caller never skips the queue of an idle node."""
-
-    def queued(node):
-        return replace(node, limits=replace(node.limits, shortcut=False))
-
-    nodes = {name: queued(node) for name, node in blueprint.nodes.items()}
-    front = blueprint.front and queued(blueprint.front)
-    return Engine(replace(blueprint, nodes=nodes, front=front))
 
 
 class GateControl:
@@ -182,13 +168,7 @@ def until(monkeypatch):
     It looks again whenever steps of some pipeline have run. What changes besides it sees a moment later.
     """
     changed = threading.Event()
-    run = Box.run
-
-    def noticed(box, *runner):
-        run(box, *runner)
-        changed.set()
-
-    monkeypatch.setattr(Box, "run", noticed)
+    internals.after_steps(monkeypatch, changed.set)
 
     def wait(condition):
         fails_at = time.monotonic() + FAILS_LATE_S
@@ -211,10 +191,10 @@ def expire():
 
     def now(pipe, *wanted):
         deadlines = []
-        for entry, scheduler in pipelines.open_entries(pipe):
+        for entry, scheduler in internals.open_entries(pipe):
             if entry.data in wanted:
                 deadlines.append(entry.deadline)
-                pipelines.expire(scheduler, entry)
+                internals.expire(scheduler, entry)
         return deadlines
 
     return now

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 
+import internals
 import pytest
 from sending import WAYS, Sender, backend
 
@@ -234,6 +235,6 @@ def test_a_route_worked_out_while_a_reload_links_the_nodes_anew_is_not_kept(monk
             return make(*args)
 
         graph.link(old)
-        monkeypatch.setattr("headrace._running.graph.Route", slow)
+        monkeypatch.setattr(internals.graph, "Route", slow)
         graph.route_from("b")
         assert graph.route_from("b").start.links is new["b"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import internals
 import pytest
 from sending import WAYS
 
@@ -246,7 +247,7 @@ def test_who_waits_behind_such_a_front_is_taken_out_of_the_queue(gate, front, ho
 def test_who_finds_the_front_taken_meets_the_bound_of_the_entry_there(
     gate, waiting, monkeypatch, full
 ):
-    monkeypatch.setattr("headrace._build.builder.FRONT_WIDTH", 2)
+    monkeypatch.setattr(internals.builder, "FRONT_WIDTH", 2)
     config = {
         "global": {"entrypoint": "S[Identity,DagDispatcher]"},
         "a": {"backend": "Gate", "next": "b", "queue_size": 3, "queue_full": full},
@@ -301,3 +302,20 @@ def test_a_list_of_elements_that_is_missing_is_told_from_one_that_is_none(more, 
     with headrace.pipe(config) as pipe, pytest.raises(errors.InputError) as caught:
         pipe({"data": 1, "node_name": "a", **more})
     assert (caught.value.node, caught.value.key, caught.value.got) == ("a", "boxes", got)
+
+
+def test_who_waits_at_a_third_node_is_older_than_who_has_just_come(gate, waiting):
+    config = {
+        "a": {"backend": "Identity", "next": "b", "queue_size": 2, "queue_full": "shed_oldest"},
+        "b": {"backend": "Identity", "next": "c"},
+        "c": {"backend": "Gate"},
+    }
+    with headrace.pipe(config) as pipe:
+        running = held(pipe, gate)
+        line = []
+        for number in range(3):
+            line.append(pipe.submit({"data": number}))
+            waiting(pipe, min(number + 1, 2), node="c")
+        assert isinstance(line[0].exception(60), errors.OverloadedError)
+        gate.open()
+        assert [one.result(60)["result"] for one in (running, *line[1:])] == ["held", 1, 2]

@@ -14,7 +14,7 @@ import weakref
 from functools import partial
 
 import pytest
-from internals.engines import CloseStack, Closing
+from internals import CloseStack
 
 import headrace
 from headrace.errors import ClosedError
@@ -286,28 +286,17 @@ def test_close_from_a_callback_comes_back(gate):
     assert pipe.stats()["state"] == "closed"
 
 
-def test_no_thread_is_left_after_close(gate, threads_named):
+def test_no_thread_of_an_instance_is_left_after_close(gate, threads_named):
     gate.shut = False
-    for backend in ("Gate", "OwnGate"):
-        pipe = headrace.pipe({"backend": backend, "instance_num": 2})
-        for future in [pipe.submit({"data": k}) for k in range(8)]:
-            future.result(timeout=60)
-        pipe.close()
-        for thread in threads_named("headrace-main"):
-            thread.join(60)
-            assert not thread.is_alive()
-
-
-def test_no_thread_of_an_entrypoint_is_left_after_close(threads_named):
-    config = {"global": {"entrypoint": "S[Forward[node.main]]"}, "main": {"backend": "Identity"}}
-    with headrace.pipe(config) as pipe:
-        assert pipe({"data": 1}, timeout=60)["result"] == 1
-        threads = threads_named("headrace-")
-        assert any("entrypoint" in thread.name for thread in threads), threads
+    pipe = headrace.pipe({"backend": "OwnGate", "instance_num": 2})
+    for future in [pipe.submit({"data": k}) for k in range(8)]:
+        future.result(timeout=60)
+    threads = threads_named("headrace-")
+    assert {one.ident for one in threads} >= set(gate.idents)
+    pipe.close()
     for thread in threads:
-        if thread.name.startswith(("headrace-main", "headrace-entrypoint")):
-            thread.join(60)
-            assert not thread.is_alive()
+        thread.join(60)
+        assert not thread.is_alive()
 
 
 def test_with_closes_with_drain_and_without_it_on_an_exception(gate, client, waiting):
@@ -535,24 +524,6 @@ def test_backends_are_closed_at_exit_where_no_thread_can_be_started():
     assert (run.stdout, run.returncode) == ("closed\nclosed\n", 0), run.stderr
 
 
-def test_after_ctrl_c_what_a_thread_owns_is_closed_there_and_not_waited_for():
-    jobs, closed = [], []
-    thread = types.SimpleNamespace(post=jobs.append)  # it has no `call`
-
-    def interrupted():
-        raise KeyboardInterrupt
-
-    closing = Closing()
-    closing.close(interrupted, None)
-    closing.close(lambda: closed.append("own"), thread)
-    closing.close(lambda: closed.append("any"), None)
-    assert closed == ["any"]
-    for job in jobs:
-        job()
-    assert closed == ["any", "own"]
-    assert isinstance(closing.interrupt, KeyboardInterrupt)
-
-
 def test_two_threads_that_close_the_same_parts_lose_none_of_them(client):
     """The first hangs in the newest part; the second goes on with the rest, and is overtaken there."""
     closed, hangs, goes_on = [], threading.Event(), threading.Event()
@@ -575,3 +546,47 @@ def test_two_threads_that_close_the_same_parts_lose_none_of_them(client):
     assert parts.close() == []
     assert closed == ["oldest"]
     assert first.outcome() == []
+
+
+NODES = {
+    "one": {"main": {"backend": "Identity", "max": 2}},
+    "two": {"a": {"backend": "Identity", "next": "b"}, "b": {"backend": "Identity", "max": 4}},
+    "own thread": {"main": {"backend": "BackgroundThread[Identity]"}},
+}
+
+
+@pytest.mark.parametrize("nodes", NODES.values(), ids=NODES)
+def test_when_a_draining_close_returns_every_accepted_future_has_its_outcome(nodes):
+    config = headrace.PipelineConfig.load(nodes)
+    for _ in range(50):
+        pipe = headrace.pipe(config)
+        futures = pipe.submit([{"data": number} for number in range(5)])
+        pipe.close()
+        assert [one.done() and one.result()["result"] for one in futures] == list(range(5))
+
+
+@pytest.mark.parametrize("nodes", NODES.values(), ids=NODES)
+def test_two_threads_that_close_at_once_both_return_and_each_backend_is_closed_once(nodes, client):
+    closed = []
+
+    class Closes(headrace.Backend):
+        def forward(self, batch):
+            """Never called."""
+
+        def close(self):
+            closed.append(self)
+
+    headrace.register("ClosesOnce", Closes, replace=True)
+    nodes = {
+        name: {**keys, "backend": keys["backend"].replace("Identity", "ClosesOnce")}
+        for name, keys in nodes.items()
+    }
+    config = headrace.PipelineConfig.load(nodes)
+    for _ in range(30):
+        closed.clear()
+        pipe, both = headrace.pipe(config), threading.Barrier(2)
+        closing = [client(lambda: (both.wait(60), pipe.close())) for _ in range(2)]  # noqa: B023
+        for one in closing:
+            one.outcome()
+        assert pipe.stats()["state"] == "closed"
+        assert len(closed) == len({*closed}) == len(nodes)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections import deque
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from internals.scheduling import Entry, Hand, HandTimer, Instance, Limits, Scheduler
+from internals import time_by_hand
 from policies_by_hand import Inst, Line, PlainLine, Request, line
 from pydantic import Field
 
@@ -16,7 +17,6 @@ import headrace
 from headrace.errors import BatchRangeError, ConfigError, ContractError, SetupError
 from headrace.policies import (
     BatchPolicy,
-    BestFit,
     Condition,
     ConditionPolicy,
     Count,
@@ -30,7 +30,6 @@ from headrace.policies import (
     Weight,
     When,
 )
-from headrace_testing import FakeClock
 
 
 @given(
@@ -250,25 +249,25 @@ def test_no_verdict_ends_late_and_none_loops(tree, items, running, free, least, 
 # A node that is only woken when a verdict ends, against one that looks all the time.
 
 
-class Same(headrace.Backend):
-    max = None
+class Timed(headrace.Backend):
+    """Begins when it is cut, on the clock of the test, and ends when the test says so."""
+
+    class Options(headrace.Options):
+        mark: int
+
+    def init(self, options, context):
+        self.run = runs[options.mark]
+        self.index, self.goes_on = context.instance_index, threading.Semaphore(0)
+        self.max = self.run.maxima[self.index]
+        self.run.backends[self.index] = self
 
     def forward(self, batch):
+        run = self.run
+        run.log.append((run.tick(), self.index, [request["data"] for request in batch]))
+        run.begun.release()
+        assert self.goes_on.acquire(timeout=HANGS_S)
         for request in batch:
             request["result"] = request["data"]
-
-
-class Timed(Hand):
-    """The thread of an instance; its batch ends when the test says so."""
-
-    def __init__(self, log, clock):
-        super().__init__()
-        self.log, self.clock, self.put = log, clock, self.begin
-
-    def begin(self, run):
-        batch = [entry.request["data"] for entry in self.instance.entries]
-        self.job, self.begun = run, self.clock() * 8
-        self.log.append((self.begun, self.instance.index, batch))
 
 
 def policy_of(tree):
@@ -276,6 +275,27 @@ def policy_of(tree):
         condition = built(tree)
 
     return Policy
+
+
+runs = {}
+"""By its mark, what a test lets happen in a pipeline."""
+
+HANGS_S = 20.0
+
+
+class Run:
+    """A pipeline whose clock goes on in ticks of an eighth of a second."""
+
+    def __init__(self, maxima, timer):
+        self.maxima, self.timer, self.log = maxima, timer, []
+        self.begun, self.backends = threading.Semaphore(0), {}
+
+    def tick(self):
+        return (self.timer.clock() - 100.0) * 8 - 1
+
+    def until_begun(self, count):
+        while len(self.log) < count:
+            assert self.begun.acquire(timeout=HANGS_S), "a batch that is due did not begin"
 
 
 @settings(max_examples=200, deadline=None)
@@ -286,35 +306,43 @@ def policy_of(tree):
     lasts=st.integers(1, 5),
 )
 def test_batches_are_cut_when_they_are_due_and_at_no_other_time(tree, arrivals, maxima, lasts):
-    arrivals = sorted(arrivals)
-    clock = FakeClock()
-    timer, log, hands = HandTimer(clock), [], []
-    for index, most in enumerate(maxima):
-        backend = Same()
-        backend._start(None, headrace.InitContext())
-        hand = Timed(log, clock)
-        hand.instance = Instance(index, backend, least=1, most=most, thread=hand.thread)
-        hand.job = None
-        hands.append(hand)
-    instances = [hand.instance for hand in hands]
-    policies = policy_of(tree)(), BestFit()
-    scheduler = Scheduler("main", instances, *policies, Limits(), clock=clock, timer=timer)
-    for tick in range(40):
-        timer.run_due()
-        for hand in hands:
-            if hand.job is not None and hand.begun + lasts <= tick:
-                job, hand.job = hand.job, None
-                job()
-        for number, (at, weight) in enumerate(arrivals):
-            if at == tick:
-                scheduler.submit(Entry({"data": number}, weight=weight))
-        clock.advance(0.125)
-    assert log == watched(tree, arrivals, maxima, lasts)
+    script, expected = watched(tree, sorted(arrivals), maxima, lasts)
+    headrace.register("Timed", Timed, replace=True)
+    headrace.register("Drawn", policy_of(tree), replace=True)
+    node = {"backend": "Timed(mark=1)", "batch_policy": "Drawn", "instance_num": len(maxima)}
+    with pytest.MonkeyPatch.context() as patch:
+        timer = time_by_hand(patch)
+        run = runs[1] = Run(maxima, timer)
+        pipe = headrace.pipe({"global": {"deadlock_after_s": 0}, "main": node})
+        over = 0
+        for (what, *args), begun in script:
+            if what == "tick":
+                timer.clock.advance(0.125)
+                timer.run_due()
+            elif what == "end":
+                over += 1
+                run.backends[args[0]].goes_on.release()
+                while pipe.stats()["nodes"]["main"]["batches"] < over:
+                    pass
+            else:
+                number, weight = args
+                pipe.submit({"data": number, "request_size": weight})
+            pipe.stats()
+            run.until_begun(begun)
+        for backend in run.backends.values():
+            backend.goes_on.release(99)
+        found = run.log[:]
+        pipe.close()
+    assert found == expected
 
 
 def watched(tree, arrivals, maxima, lasts):
-    """Do the same, looking at everything in every tick."""
-    log, waiting, batches = [], [], [0] * len(maxima)
+    """Do the same, looking at everything in every tick.
+
+    Returns:
+        What happens, each with how many batches have begun after it, and the batches.
+    """
+    script, log, waiting, batches = [], [], [], [0] * len(maxima)
     busy = {}
 
     def look(tick):
@@ -343,15 +371,18 @@ def watched(tree, arrivals, maxima, lasts):
 
     for tick in range(40):
         look(tick)
+        script.append((("tick",), len(log)))
         for index in range(len(maxima)):
             if busy.get(index, 99) <= tick:
                 del busy[index]
                 look(tick)
+                script.append((("end", index), len(log)))
         for number, (at, weight) in enumerate(arrivals):
             if at == tick:
                 waiting.append((number, at, weight))
                 look(tick)
-    return log
+                script.append((("send", number, weight), len(log)))
+    return script, log
 
 
 # The policy.

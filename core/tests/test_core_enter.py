@@ -299,3 +299,26 @@ class NoFunction(OfItself):
 def test_an_enter_that_cannot_be_called_with_a_request_is_refused_when_the_class_is_registered(cls):
     with pytest.raises(PluginError, match="enter"):
         headrace.register("EntersWrongly", cls)
+
+
+def test_a_function_that_two_classes_share_is_asked_once(log):
+    class Base(headrace.Backend):
+        @staticmethod
+        def enter(request):
+            return log.note("base", request)
+
+        def init(self, options, context):
+            self.context = context
+
+        def forward(self, batch):
+            for request in batch:
+                before = request["data"] if isinstance(request["data"], list) else []
+                request["result"] = [*before, self.context.entered(request)]
+
+    headrace.register("SharesOne", type("SharesOne", (Base,), {}))
+    headrace.register("SharesTwo", type("SharesTwo", (Base,), {}))
+    with headrace.pipe({"backend": "S[SharesOne,SharesTwo]"}) as pipe:
+        for ask in (call, call_with_time, submit, call_async):
+            log.calls.clear()
+            first, second = ask(pipe, {"data": 1})["result"]
+            assert log.calls == [first] == [second]

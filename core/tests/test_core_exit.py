@@ -6,10 +6,10 @@ import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
-
-from headrace import _process
+from internals import at_exit
 
 FAILS_LATE_S = 600.0
 """A process that hangs fails its test after this; nothing else is measured in seconds."""
@@ -72,6 +72,7 @@ def run(program, *, status=0, before=COMMON):
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", before + textwrap.dedent(program)],
         capture_output=True,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parent)},
         text=True,
         timeout=FAILS_LATE_S,
         check=False,
@@ -255,8 +256,8 @@ def test_the_interpreter_ends_with_requests_in_every_state(how, tmp_path):
     out = run(
         f"""
         import ctypes
-        import headrace._process
-        headrace._process.EXIT_S = 0.2
+        from internals import at_exit
+        at_exit.EXIT_S = 0.2
         boxes = []
         for backend in ("Gate", "OwnGate"):
             pipe = headrace.pipe({{"backend": backend, "queue_size": 2}})
@@ -281,8 +282,8 @@ def test_the_interpreter_ends_with_requests_in_every_state(how, tmp_path):
 def test_a_request_that_waits_at_the_end_is_failed_not_run():
     out = run(
         """
-        import headrace._process
-        headrace._process.EXIT_S = 60
+        from internals import at_exit
+        at_exit.EXIT_S = 60
         pipe = headrace.pipe({"backend": "Gate"})
         pipe.submit({"data": "running"})
         entered.acquire()
@@ -340,12 +341,22 @@ def test_in_a_forked_child_every_call_says_why_it_is_closed(held):
         f"""
         import asyncio, warnings
         warnings.simplefilter("ignore", DeprecationWarning)
-        pipe = headrace.pipe({{"backend": "Gate"}})
+        cuts, goes_on = threading.Event(), threading.Event()
+
+        class Holds(headrace.policies.Greedy):
+            def cut(self, queue, instance, now):
+                if queue[0].weight == 2:
+                    cuts.set()
+                    goes_on.wait()
+                return super().cut(queue, instance, now)
+
+        headrace.register("Holds", Holds)
+        pipe = headrace.pipe({{"backend": "Gate", "batch_policy": "Holds", "instance_num": 2}})
         pipe({{"data": "quick"}})
         pipe.submit({{"data": "busy"}})
-        lock = pipe._engine.entrance.only.node.section._lock
-        if {held}:
-            lock.acquire()
+        if {held}:  # the fork comes in the midst of a decision
+            pipe.submit({{"data": "quick", "request_size": 2}})
+            assert cuts.wait(60)
         child = os.fork()
         if child == 0:
             for call in (
@@ -368,8 +379,7 @@ def test_in_a_forked_child_every_call_says_why_it_is_closed(held):
                 assert own.submit({{"data": "quick"}}).result(timeout=60)["result"] == "quick"
                 assert own({{"data": "quick"}}, timeout=60)["result"] == "quick"
             sys.exit(0)
-        if {held}:
-            lock.release()
+        goes_on.set()
         _, status = os.waitpid(child, 0)
         leave.release()
         print(status, pipe({{"data": "quick"}})["result"])
@@ -433,9 +443,9 @@ def test_a_pipeline_that_is_built_during_the_exit_keeps_no_other_from_being_clos
             self.closed = {"drain": drain}
 
     ones, late = [One() for _ in range(3)], One()
-    monkeypatch.setattr(_process, "_open", type(_process._open)())
+    monkeypatch.setattr(at_exit, "_open", type(at_exit._open)())
     for one in ones:
-        _process.close_at_exit(one)
+        at_exit.close_at_exit(one)
 
     looked = []
 
@@ -444,12 +454,12 @@ def test_a_pipeline_that_is_built_during_the_exit_keeps_no_other_from_being_clos
             looked.append(frame.f_code)
             if looked.count(frame.f_code) == 2:  # a generator goes on after its first item
                 sys.settrace(None)
-                _process.close_at_exit(late)
+                at_exit.close_at_exit(late)
 
     before = sys.gettrace()
     sys.settrace(trace)
     try:
-        _process._at_exit()
+        at_exit._at_exit()
     finally:
         sys.settrace(before)
     assert [one.closed for one in ones] == 3 * [{"drain": False}]

@@ -6,9 +6,9 @@ import logging
 import threading
 
 import pytest
+from internals import FailureLog
 
 import headrace
-from headrace._running.failures import FailureLog
 from headrace.errors import BackendError, ContractError, HeadraceError, InputError
 from headrace_testing import FakeClock
 

@@ -9,9 +9,9 @@ import sys
 import threading
 import weakref
 
+import internals
 import pytest
-from internals import graphs
-from internals.scheduling import Entry
+from internals import terms_of
 from sending import WAYS, Sender, backend
 
 import headrace
@@ -463,8 +463,6 @@ def test_a_request_between_nodes_can_be_taken_back_only_while_it_waits(gate, unt
         second = pipe.submit(request)
         until(lambda: pipe.stats()["nodes"]["b"]["waiting"] == 1)
         assert not first.cancel()
-        with second.pending._turn:  # another thread starts what comes next
-            assert not second.cancel()
         assert second.cancel()
         assert request == {"data": 5}
         gate.open()
@@ -473,7 +471,9 @@ def test_a_request_between_nodes_can_be_taken_back_only_while_it_waits(gate, unt
         assert pipe.stats()["nodes"]["b"]["failed"] == {"cancelled": 1}
 
 
-def test_a_backend_may_wait_for_its_own_graph_where_another_instance_is_left():
+def test_a_backend_may_wait_for_its_own_graph_where_another_instance_is_left(monkeypatch):
+    internals.circles_are_looked_for_at_once(monkeypatch)
+
     def count_down(request):
         if request["data"] == 1:
             return ["done"]
@@ -483,10 +483,11 @@ def test_a_backend_may_wait_for_its_own_graph_where_another_instance_is_left():
     config = {
         "a": {"backend": "Identity", "next": "b"},
         "b": {"backend": "CountDown", "instance_num": 2},
+        "global": {"deadlock_after_s": 0.05},
     }
     with headrace.pipe(config) as pipe:
         assert pipe({"data": 2})["result"] == ["waits", "done"]
-        with pytest.raises(errors.ContractError, match="called its own pipeline"):
+        with pytest.raises(errors.ContractError, match="wait for each other in a circle"):
             pipe({"data": 3})  # both instances are held by threads that wait
         assert pipe({"data": 1})["result"] == ["done"]
 
@@ -656,11 +657,6 @@ def test_a_front_without_the_graph_has_nothing_next():
 # What belongs to the request as a whole: its deadline, its priority, the close.
 
 
-def terms_of(request):
-    entry = graphs.entry_of(request)
-    return entry.deadline, entry.priority
-
-
 backend("Limits", lambda r: [terms_of(r)])
 backend("WalkingThread", lambda r: [threading.get_ident(), *r["data"]])
 
@@ -774,26 +770,46 @@ def test_deadline_and_priority_go_with_what_cat_split_has_gathered():
         assert (deadline, priority) == (None, -2)
 
 
-def test_what_stands_for_several_has_their_latest_deadline_and_greatest_priority(monkeypatch):
-    early, late, without = (
-        Entry({}, deadline=2.0, priority=1),
-        Entry({}, deadline=5.0, priority=-1),
-        Entry({}),
-    )
-    for batches, terms in [
-        ([[early, late]], (5.0, 1)),
-        ([[late]], (5.0, -1)),
-        ([[early], [late, without]], (None, 1)),
-        ([], (None, 0)),
-    ]:
-        graphs.running(monkeypatch, batches)
-        assert terms_of({}) == terms
-        for entry in (one for batch in batches for one in batch):
-            assert terms_of(entry.request) == (entry.deadline, entry.priority)
+def test_what_stands_for_several_has_their_latest_deadline_and_greatest_priority(gate, waiting):
+    config = {
+        "a": {"backend": "S[Gate,CatSplit[Joined,Forward[node.b],Apart]]", "max": 4},
+        "b": {"backend": "Limits", "max": 4},
+    }
+
+    class Joined(headrace.Backend):
+        def forward(self, batch):
+            for request in batch:
+                request["result"] = 0
+
+    class Apart(headrace.Backend):
+        max = None
+
+        def forward(self, batch):
+            for request in batch:
+                request["result"] = request["data"]
+
+    headrace.register("Joined", Joined, replace=True)
+    headrace.register("Apart", Apart, replace=True)
+
+    def asked(pipe, *terms):
+        first = pipe.submit({"data": 0, "node_name": "a"})
+        gate.wait_entered()
+        both = [pipe.submit({"data": 1, "node_name": "a"}, **one) for one in terms]
+        waiting(pipe, len(both), node="a")
+        gate.let_go(2)
+        gate.wait_entered()
+        first.result(60)
+        return [one.result(60)["result"] for one in both]
+
+    with headrace.pipe(config) as pipe:
+        ((deadline, priority),) = asked(pipe, {"timeout": 50}, {"timeout": 5000, "priority": 1})[0]
+        assert (deadline is not None, priority) == (True, 1)
+        ((deadline, priority),) = asked(pipe, {"timeout": 50}, {"priority": -1})[0]
+        assert (deadline, priority) == (None, 0)
 
 
-@pytest.mark.parametrize(("keys", "threads"), [({}, 1), ({"timeout": 60}, 2), ({"priority": 1}, 2)])
-def test_behind_a_front_only_requests_without_limits_stay_in_their_thread(keys, threads):
+@pytest.mark.parametrize(("keys", "threads"), [({}, 1), ({"timeout": 60}, 2), ({"priority": 1}, 1)])
+def test_behind_a_front_only_requests_without_a_deadline_stay_in_their_thread(keys, threads):
     config = {
         "global": {"entrypoint": "S[WalkingThread,DagDispatcher]"},
         "a": {"backend": "Identity", "next": "b"},
@@ -857,19 +873,6 @@ def test_a_request_that_names_no_node_is_told_which_there_are(name, way):
     assert ("names none" in str(error)) == (name is None)
 
 
-def test_a_request_that_was_given_up_before_it_enters_runs_nowhere():
-    """Ctrl-C in the main thread gives up what a helper thread is about to let in."""
-    nodes = {"a": {**INC, "next": "b"}, "b": INC}
-    with headrace.pipe(nodes) as pipe:
-        request = {"data": 1}
-        given_up, graph = graphs.graph_request(pipe, request)
-        assert given_up.give_up() is False
-        graphs.start([given_up])
-        assert request == {"data": 1}
-        assert not graph.in_flight
-        assert pipe.stats()["nodes"]["a"]["submitted"] == 0
-
-
 @pytest.mark.parametrize("way", WAYS)
 def test_when_an_element_fails_none_of_the_others_takes_its_place(way):
     """The one instance is busy with the element that fails; all others are cancelled at once."""
@@ -879,28 +882,6 @@ def test_when_an_element_fails_none_of_the_others_takes_its_place(way):
     with headrace.pipe({"a": {"backend": "Picky", "each": "data"}}) as pipe, failed:
         WAYS[way](pipe, {"data": [0, 1, 2, 3]})
     assert ran == [0]
-
-
-def test_who_looks_at_a_request_sees_entries_that_leave_meanwhile():
-    """The collector starts while the entries are looked at, and what it runs lets another one leave."""
-    with headrace.pipe({"a": {**INC, "each": "data"}}) as pipe:
-        looked_at, _ = graphs.graph_request(pipe, {"data": list(range(1000))})
-        scheduler, entries = looked_at.begin()
-
-        def leave(phase, info):
-            if phase == "start":
-                looked_at.open.pop(entries.pop(), None)
-
-        before = gc.get_threshold()
-        gc.callbacks.append(leave)
-        gc.set_threshold(1)
-        try:
-            places = looked_at.places()
-        finally:
-            gc.callbacks.remove(leave)
-            gc.set_threshold(*before)
-        assert {node for node, _ in places} == {scheduler.node}
-        looked_at.give_up()
 
 
 @pytest.mark.parametrize(
@@ -921,3 +902,22 @@ def test_what_a_node_refuses_names_no_backend_and_instance_of_those_who_call_it(
         pipe(request)
     error = caught.value
     assert (error.node, error.backend, error.instance, error.weight) == ("b", None, None, 5)
+
+
+def test_what_ended_together_enters_the_next_node_together():
+    sizes = []
+
+    class Sizes(headrace.Backend):
+        max = 8
+
+        def forward(self, batch):
+            sizes.append(len(batch))
+            for request in batch:
+                request["result"] = request["data"]
+
+    headrace.register("Sizes", Sizes, replace=True)
+    config = {"a": {"backend": "Identity", "max": 8, "next": "b"}, "b": {"backend": "Sizes"}}
+    with headrace.pipe(config) as pipe:
+        for _ in range(5):
+            assert len(pipe([{"data": number} for number in range(16)])) == 16
+    assert sizes == [8, 8] * 5

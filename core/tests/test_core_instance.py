@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pickle
 import threading
-from types import SimpleNamespace
 
+import internals
 import pydantic
 import pytest
 from hypothesis import given
@@ -13,9 +13,6 @@ from hypothesis import strategies as st
 from sending import Leaves
 
 import headrace
-from headrace._build.callees import NodeCall
-from headrace._build.wrappers import BatchEnd
-from headrace._running.instance import Timings
 from headrace.errors import (
     BackendError,
     BatchRangeError,
@@ -594,7 +591,6 @@ def test_what_is_built_in_init_ends_with_the_batch_around_it(device):
 
 def test_it_belongs_to_the_forward_time(device, monkeypatch):
     """By a clock that only ``finish`` moves on."""
-    from headrace._running import batch
 
     class Clock:
         now = 0.0
@@ -603,7 +599,7 @@ def test_it_belongs_to_the_forward_time(device, monkeypatch):
             return self.now
 
     clock = Clock()
-    monkeypatch.setattr(batch, "time", clock)
+    monkeypatch.setattr(internals.batches, "time", clock)
 
     class Slow(headrace.Backend):
         def init(self, options, context):
@@ -620,30 +616,6 @@ def test_it_belongs_to_the_forward_time(device, monkeypatch):
         pipe({"data": 1})
         pipe.submit({"data": 1}).result()
         assert pipe.stats()["nodes"]["main"]["forward_ms"]["mean"] == pytest.approx(250)
-
-
-def test_where_nobody_registers_nothing_is_put_around():
-    class Gives(headrace.Backend):
-        uses_pipeline = True
-
-        def forward(self, batch):
-            for request in batch:
-                request["result"] = request["data"]
-
-    headrace.register("Gives", Gives, replace=True)
-    config = {
-        "main": {"backend": "S[Identity,Gives,BackgroundThread[Identity],Forward[node.x]]"},
-        "x": {"backend": "Identity"},
-    }
-    with headrace.pipe(config) as pipe:
-        (main,) = pipe._engine.built["main"].scheduler.instances
-        assert type(main.backend).__name__ == "Sequential"
-        gives, background, forward = (step.child for step in main.backend._steps[1:])
-        assert "forward" not in vars(gives)
-        assert "forward" not in vars(background)
-        call = forward.forward.__self__
-        assert type(call) is NodeCall
-        assert call.scheduler is pipe._engine.built["x"].scheduler
 
 
 # An instance that is lost.
@@ -872,25 +844,9 @@ def test_an_element_knows_which_class_alone_takes_what_it_writes():
     assert endings("IoC[First;Last]") == {"First": None, "Last": None}
 
 
-def test_what_lets_a_batch_leave_and_is_built_late_ends_the_batch_as_well():
-    class Passes(headrace.Backend):
-        def forward(self, batch):
-            """Pass."""
-
-    end, called = BatchEnd(), []
-    first, early, late = Passes(), Passes(), Passes()
-    end.register(first, lambda: called.append("end"))
-    end.exit(early, SimpleNamespace())
-    end.around(first)
-    end.exit(late, SimpleNamespace())
-    for one in (first, early, late):
-        one.forward([])
-    assert called == ["end"] * 2
-
-
 @given(st.lists(st.floats(0.01, 1e4), min_size=1), st.sampled_from((0.25, 0.5, 0.9, 0.99, 1.0)))
 def test_a_percentile_is_the_least_duration_that_the_share_does_not_exceed(durations, share):
-    timings = Timings()
+    timings = internals.Timings()
     for one in durations:
         timings.add(one)
     ordered = sorted(durations)

@@ -250,6 +250,7 @@ class TrapCounting(headrace.policies.Greedy):
 
 def test_while_requests_wait_for_company_nobody_looks_at_them():
     entered, leave = threading.Event(), threading.Event()
+    TrapCounting.asked = 0
 
     class TrapHolds(headrace.Backend):
         max = 4
@@ -272,10 +273,9 @@ def test_while_requests_wait_for_company_nobody_looks_at_them():
         first = pipe.submit({"data": 1})
         assert entered.wait(60)
         waiting = pipe.submit([{"data": 2}, {"data": 3}])
-        asked = TrapCounting.asked
         for n in range(500):  # what runs meanwhile has all the time it wants
             assert other.submit({"data": n}).result(60)["result"] == n + 1
-        assert TrapCounting.asked == asked
+        assert TrapCounting.asked <= 3  # as they came
         leave.set()
         assert [f.result(60)["result"] for f in (first, *waiting)] == [1, 2, 3]
 

@@ -254,18 +254,6 @@ def test_a_coroutine_that_is_cancelled_at_once_withdraws_its_request(gate, clien
     assert ran == [["first"]] * nodes + [[2]] * nodes
 
 
-def test_what_is_raised_while_a_request_of_a_coroutine_is_let_in_is_raised_there(monkeypatch):
-    def fails(*_, **__):
-        raise MemoryError("none left")
-
-    with headrace.pipe({"backend": "Told"}) as pipe:
-        monkeypatch.setattr("headrace._running.entrance.begin_all", fails)
-        with pytest.raises(MemoryError, match="none left"):
-            asyncio.run(pipe.call_async({"data": 1}))
-        monkeypatch.undo()
-        assert asyncio.run(pipe.call_async({"data": 2}))["result"] == 2
-
-
 def test_a_backend_whose_event_loop_would_wait_for_its_own_instance_is_told_so():
     async def ask():
         return await pipe.call_async({"data": 2})

@@ -9,14 +9,8 @@ import logging
 import threading
 import traceback
 import weakref
-from collections import deque
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from internals.outcomes import LoopWaker, batch_alone
-from internals.pipelines import scheduler_of
-from internals.scheduling import Entry, NodeQuota, RequestQueue, RequestQuota, repeated
 
 import headrace
 from headrace.errors import (
@@ -335,16 +329,6 @@ def test_an_item_that_runs_again_keeps_to_the_range_of_the_class_not_to_the_keys
     assert [request.get("result") for request in requests] == [1, None, 1, 1]
 
 
-@given(st.integers(1, 9), st.integers(1, 9), st.none() | st.integers(0, 9), st.booleans())
-def test_an_item_alone_is_filled_up_as_a_batch_of_one(weight, least, more, pad):
-    taker = headrace.Backend()
-    taker.min, taker.max, taker._pad = least, None if more is None else least + more, pad
-    alone = batch_alone(taker, {"request_size": weight})
-    if weight <= least:  # a heavier one may be above the max: it is refused before
-        copies = repeated([weight], taker) if pad or weight == least else None
-        assert (alone and len(alone)) == (None if copies is None else 1 + len(copies))
-
-
 # What cannot be read.
 
 
@@ -389,43 +373,6 @@ def test_one_bad_item_fails_alone(gate, config, name):
 
 
 # Between two nodes.
-
-
-def test_a_coroutine_cancelled_between_two_nodes_has_its_dict_back(gate, monkeypatch):
-    """The second node is about to be asked; from then on no backend may touch the dict."""
-    gate.open()
-    between, cancelled = threading.Event(), threading.Event()
-    with headrace.pipe(GRAPH) as pipe:
-        second = scheduler_of(pipe, "b")
-        enqueue = second.enqueue
-
-        def late(*args, **kwargs):
-            between.set()
-            assert cancelled.wait(LATE_S)
-            enqueue(*args, **kwargs)
-            done.set()
-
-        done = threading.Event()
-        monkeypatch.setattr(second, "enqueue", late)
-
-        async def main():
-            request = {"data": "mine"}
-            task = asyncio.ensure_future(pipe.call_async(request))
-            await asyncio.to_thread(between.wait, LATE_S)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError) as caught:
-                await task
-            cancelled.set()
-            await asyncio.to_thread(done.wait, LATE_S)
-            return request, caught.value
-
-        request, error = asyncio.run(main())
-        # Before Python 3.11 a task raises another one, with the first as its context.
-        known = error if hasattr(error, "abandoned") else error.__context__
-        assert known.abandoned is False
-        assert request == {"data": "mine"}
-        assert len(gate.batches) == 1
-        assert node(pipe, "b")["failed"] == {"cancelled": 1}
 
 
 def test_cancel_is_true_for_all_branches_or_for_none(gate, until):
@@ -609,146 +556,29 @@ def test_what_is_too_light_for_the_free_instance_waits_for_the_other(gate):
             assert future.exception(LATE_S) is None
 
 
-STEPS = st.tuples(
-    st.sampled_from(["push", "push", "guest", "guest", "remove", "remove", "shed", "outside"]),
-    st.integers(-2, 2),
-    st.integers(0, 40),
-)
+def test_an_event_loop_that_lost_a_wake_up_is_woken_by_a_later_request():
+    """As after Ctrl-C in the loop, just before it does what a thread has scheduled."""
 
+    async def main(pipe):
+        loop = asyncio.get_running_loop()
+        wakes, lost = loop.call_soon_threadsafe, []
 
-@given(steps=st.lists(STEPS, max_size=60))
-def test_a_queue_and_the_quota_of_its_guests_count_what_waits_in_which_order(steps):
-    """Beside plain lists that are searched each time; a guest belongs to one of three requests."""
-    outside, afterwards, arrival = [], deque(), 0.0
-    home = NodeQuota(outside, enqueue := object())
-    line = RequestQueue(evict := object(), afterwards)
-    requests = [RequestQuota(home, entered=False) for _ in range(3)]
-    assert not any(one.entered for one in requests)
-    model, counted = [], []  # what waits; of each request that counts its priority and its entries
-    for what, priority, place in steps:
-        afterwards.clear()
-        guest = requests[place % 3] if what == "guest" else None
-        if what in ("push", "guest"):
-            arrival += 1.0
-            entry = Entry({"data": 1}, priority=priority, weight=place + 1, quota=guest)
-            entry.arrival = arrival
-            line.push(entry)
-            model.append(entry)
-            assert entry in line
-            if guest is not None:
-                assert guest.entered
-                if all(quota is not guest for quota, _, _ in counted):
-                    counted.append((guest, priority, []))
-                next(entries for quota, _, entries in counted if quota is guest).append(entry)
-        elif what == "remove" and model:
-            entry = model.pop(place % len(model))
-            line.remove([entry, entry])
-            assert entry not in line
-            try_enqueue = entry.quota is not None and outside
-            assert list(afterwards) == ([enqueue] if try_enqueue else [])
-            for one in counted:
-                if entry in one[2]:
-                    one[2].remove(entry)
-            counted = [one for one in counted if one[2]]
-        elif what == "shed":
-            lowest = min(counted, key=lambda one: one[1], default=None)
-            found = home.shed(priority)
-            if lowest is None or lowest[1] > priority:
-                assert found is None
-            else:
-                assert found == (lowest[2][0], evict)
-                counted.remove(lowest)
-        elif what == "outside":
-            outside[:] = [None] * (place % 2)
-        ordered = sorted(model, key=lambda entry: (-entry.priority, entry.arrival))
-        own = [entry for entry in model if entry.quota is None]
-        assert list(line) == ordered
-        assert line.head(2) == ordered[:2]
-        assert not model or line.head(1) == ordered[:1]
-        assert line.count == len(model)
-        assert line.counted_elsewhere == len(model) - len(own)
-        assert line.weight == sum(entry.weight for entry in model)
-        assert len(line._levels) <= max(1, len({entry.priority for entry in model}))
-        assert sum(len(level) for level in line._levels.values()) == len(model)
-        lowest = min(own, key=lambda entry: (entry.priority, entry.arrival), default=None)
-        assert line.oldest_of_lowest() is lowest
-        if model:
-            assert line.oldest() == min(entry.arrival for entry in model)
-        assert len(home.waiting) == len(counted)
+        def loses_the_first(*call):
+            if lost:
+                return wakes(*call)
+            lost.append(call)
+            return None
 
+        loop.call_soon_threadsafe = loses_the_first
+        first = asyncio.ensure_future(pipe.call_async({"data": 1}))
+        while not lost:
+            await asyncio.sleep(0)
+        while not first.done():
+            await asyncio.wait_for(pipe.call_async({"data": 2}), LATE_S)
+        return await first
 
-class FakeLoop:
-    """An event loop that runs what it is given when the test says so."""
-
-    def __init__(self):
-        self.scheduled = []
-
-    def call_soon_threadsafe(self, call):
-        self.scheduled.append(call)
-
-
-class FakeFuture:
-    def __init__(self, asked=lambda: None):
-        self.asked, self.results = asked, 0
-
-    def done(self):
-        self.asked()
-        return self.results > 0
-
-    def set_result(self, _):
-        self.results += 1
-
-
-def test_all_that_is_due_in_an_event_loop_takes_one_call_into_it():
-    loop = FakeLoop()
-    waker = LoopWaker(loop)
-    futures = [FakeFuture() for _ in range(8)]
-    for future in futures:
-        waker.wake(future)
-    (call,) = loop.scheduled
-    call()
-    assert [future.results for future in futures] == [1] * 8
-    waker.wake(late := FakeFuture())
-    assert len(loop.scheduled) == 2
-    loop.scheduled.pop()()
-    assert late.results == 1
-
-
-def test_what_becomes_due_while_an_event_loop_delivers_is_delivered():
-    """A thread adds it before the loop looks whether there is more, or after it has looked at the last."""
-    loop = FakeLoop()
-    waker = LoopWaker(loop)
-    due = FakeFuture()
-    waker.wake(FakeFuture(lambda: waker.wake(due) if not due.results else None))
-    loop.scheduled.pop()()
-    assert due.results == 1
-    waker.wake(after := FakeFuture())
-    for call in loop.scheduled:
-        call()
-    assert after.results == 1
-
-
-def test_an_event_loop_that_was_hit_before_it_delivered_is_scheduled_again():
-    """Ctrl-C has come just before what was scheduled ran, and the loop runs on."""
-    loop, now = FakeLoop(), 0.0
-    waker = LoopWaker(loop, lambda: now)
-    futures = [FakeFuture() for _ in range(3)]
-    waker.wake(futures[0])
-    loop.scheduled.clear()
-    now = 0.9
-    waker.wake(futures[1])
-    assert loop.scheduled == []
-    now = 1.1
-    waker.attend()
-    waker.wake(futures[2])
-    (call,) = loop.scheduled
-    call()
-    assert [future.results for future in futures] == [1] * 3
-    waker.attend()
-    assert len(loop.scheduled) == 1  # nothing is due
-    for future in (FakeFuture(), FakeFuture()):
-        waker.wake(future)
-    assert len(loop.scheduled) == 2
+    with headrace.pipe({"backend": "Identity"}) as pipe:
+        assert asyncio.run(main(pipe))["result"] == 1
 
 
 def test_coroutines_of_one_batch_are_woken_by_one_call_into_their_loop(gate, until):
@@ -778,7 +608,7 @@ def test_coroutines_of_one_batch_are_woken_by_one_call_into_their_loop(gate, unt
 
 
 @pytest.mark.parametrize("clears", [False, True])
-def test_an_exception_that_is_raised_again_and_again_keeps_no_request(clears):
+def test_an_exception_that_is_raised_again_and_again_keeps_no_request(clears, until):
     constant = ValueError("the same each time")
 
     class Heavy:
@@ -802,5 +632,5 @@ def test_an_exception_that_is_raised_again_and_again_keeps_no_request(clears):
             if clears:  # as unittest's assertRaises does
                 traceback.clear_frames(constant.__traceback__)
             del heavy, caught
-        gc.collect()
-        assert [k for k, ref in enumerate(gone) if ref() is not None] == []
+        # Another thread, which has run the last one, may leave a moment later.
+        until(lambda: gc.collect() >= 0 and not any(ref() for ref in gone))

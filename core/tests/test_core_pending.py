@@ -8,7 +8,7 @@ import queue
 import threading
 
 import pytest
-from internals.pipelines import expire, open_entries
+from internals import expire, open_entries
 from sending import WAYS
 
 import headrace

@@ -6,26 +6,11 @@ import threading
 from typing import ClassVar
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from internals.scheduling import (
-    DONE,
-    Entry,
-    Hand,
-    HandTimer,
-    Limits,
-    Owner,
-    Scheduler,
-    Still,
-    no_main_thread,
-    started,
-)
 from sending import WAYS
 
 import headrace
 from headrace import errors
-from headrace.policies import BatchPolicy, BestFit, Cut, Greedy
-from headrace_testing import FakeClock
+from headrace.policies import BatchPolicy, Cut, Greedy
 
 
 class PickedKinds(BatchPolicy):
@@ -57,24 +42,6 @@ class PickedKinds(BatchPolicy):
         if self.says is not None:
             return self.says
         return Cut(tuple(place for place, kind in enumerate(kinds) if kind == kinds[0]))
-
-
-class First(BatchPolicy):
-    """Cuts those of the kind of the first one, or waits for as many as a test says."""
-
-    picks = True
-    least = 1
-
-    def trait(self, request):
-        return request["data"] % 3
-
-    def cut(self, queue, instance, now):
-        kind = queue[0].trait
-        places = [k for k in range(len(queue)) if queue[k].trait == kind][: instance.max]
-        due = queue[0].arrival + 2.0
-        if len(places) < self.least and now < due:
-            return Cut((), wake_at=due)
-        return Cut(tuple(places))
 
 
 @pytest.fixture
@@ -343,91 +310,3 @@ def test_explain_says_which_policy_picks(kinds):
     nodes = headrace.explain({"a": {**CONFIG, "backend": "Identity"}, "b": {"backend": "Identity"}})
     assert nodes["nodes"]["a"]["picked_by"] == "PickedKinds"
     assert "picked_by" not in nodes["nodes"]["b"]
-
-
-# Without threads and time of their own.
-
-
-class Notes(headrace.Backend):
-    max = None
-
-    def __init__(self, batches):
-        self.batches = batches
-
-    def forward(self, batch):
-        self.batches.append([request["data"] for request in batch])
-        for request in batch:
-            request["result"] = request["data"]
-
-
-STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.just("send"), st.integers(0, 8), st.sampled_from([None, 1.5, 6.0])),
-        st.tuples(st.just("urgent"), st.integers(0, 8), st.none()),
-        st.tuples(st.just("cancel"), st.integers(0, 20), st.none()),
-        st.tuples(st.just("work"), st.integers(0, 1), st.none()),
-        st.tuples(st.just("pass"), st.integers(1, 2), st.none()),
-    ),
-    max_size=40,
-)
-
-
-@given(STEPS, st.integers(1, 3), st.integers(1, 3))
-def test_whatever_happens_every_request_has_one_outcome_and_every_batch_is_of_one_kind(
-    steps, least, most
-):
-    with no_main_thread():
-        clock = FakeClock()
-        timer = HandTimer(clock)
-        hands = [Hand(), Hand()]
-        batches = []
-
-        made = [
-            Still(index, started(Notes(batches)), least=1, most=most, thread=hand.thread)
-            for index, hand in enumerate(hands)
-        ]
-        policy = First()
-        policy.least = least
-        limits = Limits(queue_size=1000)
-        scheduler = Scheduler("n", made, policy, BestFit(), limits, clock, timer)
-        entries = []
-        cancelled = []
-
-        def work(hand):
-            if hand.jobs:
-                hand.work()
-
-        for what, number, limit in steps:
-            if what in ("send", "urgent"):
-                deadline = None if limit is None else clock() + limit
-                urgent = int(what == "urgent")
-                data = 3 * len(entries) + number % 3  # each its own
-                entries.append(Entry({"data": data}, Owner(), 1, deadline, urgent))
-                scheduler.submit(entries[-1])
-            elif what == "cancel" and number < len(entries):
-                if scheduler.cancel(entries[number]):
-                    cancelled.append(entries[number])
-            elif what == "work":
-                work(hands[number])
-            elif what == "pass":
-                clock.advance(number)
-                timer.run_due()
-        for _ in range(3):  # time goes on, and every thread works
-            clock.advance(10.0)
-            timer.run_due()
-            while hands[0].jobs or hands[1].jobs:
-                for hand in hands:
-                    work(hand)
-        assert all(entry.state == DONE for entry in entries)
-        ran = [number for batch in batches for number in batch]
-        assert len(set(ran)) == len(ran), "nothing runs twice"
-        answered = {one.request["data"] for one in entries if one.error is None}
-        assert answered <= set(ran)
-        for entry in entries:
-            late = isinstance(entry.error, errors.DeadlineExceededError)
-            assert (entry.error is None) + late + (entry in cancelled) == 1
-        for batch in batches:
-            assert len({number % 3 for number in batch}) == 1
-            assert len(batch) <= most
-        stats = scheduler.statistics()
-        assert (stats["ok"], stats["waiting"]) == (len(answered), 0)

@@ -7,6 +7,7 @@ import sys
 import time
 import weakref
 
+import internals
 import pytest
 
 import headrace
@@ -271,7 +272,7 @@ def test_nothing_is_measured_elsewhere_while_nobody_asks(elsewhere):
     probe = Elements()
     with headrace.pipe({"backend": "Copied[Reported]", **elsewhere}) as pipe:
         pipe({"data": "a"})
-        copied = pipe._engine.built["main"].elements.by_element
+        copied = internals.elements_of(pipe)
         (built,) = [one.built for one in copied.values() if type(one).__name__ == "Copied"]
         assert "forward" not in vars(built.child)
         with headrace.hookspecs.attached(pipe, probe):
@@ -291,7 +292,7 @@ def test_that_an_element_begins_is_told_too(probes):
 def test_what_no_probe_asks_for_is_not_measured(probes):
     with piped("Batches") as pipe:
         pipe({"data": "a"})
-        tree = pipe._engine.built["main"].elements.by_element
+        tree = internals.elements_of(pipe)
         assert all("forward" not in vars(one) for one in tree.values())
         upper = next(one for one in tree.values() if isinstance(one, Upper))
         assert upper.span is None

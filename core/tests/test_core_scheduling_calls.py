@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import json
+import subprocess
+import sys
 import threading
 from fractions import Fraction
 
+import internals
 import numpy as np
 import pytest
-from internals import pipelines
 from sending import WAYS
 
 import headrace
@@ -527,8 +529,8 @@ def test_a_coroutine_cancelled_after_its_request_expired_on_a_backend_is_abandon
         task = asyncio.ensure_future(abandoned_when_cancelled(pipe, {"data": 1}))
         while not gate.batches:
             await asyncio.sleep(0)
-        ((entry, scheduler),) = pipelines.open_entries(pipe)
-        pipelines.expire(scheduler, entry)  # and the task has not heard of it
+        ((entry, scheduler),) = internals.open_entries(pipe)
+        internals.expire(scheduler, entry)  # and the task has not heard of it
         task.cancel()
         return await task
 
@@ -684,3 +686,53 @@ def test_statistics_survive_json_and_have_the_promised_shape(gate):
         assert instance["index"] == index
         assert set(instance) >= {"index", "device", "busy", "batches", "errors", "alive"}
         assert (instance["busy"], instance["alive"], instance["errors"]) == (False, True, 0)
+
+
+# A future in a coroutine, and a call that stops its event loop.
+
+
+def test_a_future_can_be_awaited():
+    async def main(pipe):
+        one = pipe.submit({"data": 1})
+        assert (await one)["result"] == (await one)["result"] == 1
+        both = await asyncio.gather(*pipe.submit([{"data": 2}, {"data": 3}]))
+        with pytest.raises(InputError):
+            await pipe.submit({})
+        return [request["result"] for request in both]
+
+    with headrace.pipe({"backend": "Identity"}) as pipe:
+        assert asyncio.run(main(pipe)) == [2, 3]
+
+
+WARNS = """
+import asyncio, warnings
+import headrace
+
+async def main(pipe):
+    await pipe.call_async({{"data": 1}})
+    await pipe.submit({{"data": 1}})
+    for _ in range(3):
+        {way}  # the line that it names
+
+with warnings.catch_warnings(record=True) as found, headrace.pipe({{"backend": "Identity"}}) as pipe:
+    warnings.simplefilter("always")
+    pipe({{"data": 1}})
+    asyncio.run(main(pipe))
+for one in found:
+    print(one.category.__name__, one.lineno, one.message)
+"""
+
+
+@pytest.mark.parametrize(
+    "way",
+    ['pipe({"data": 1})', 'pipe([{"data": 1}])', 'pipe({"data": 1}, timeout=60)'],
+    ids=["call", "list", "timeout"],
+)
+def test_a_blocking_call_in_a_coroutine_warns_once(way):
+    program = WARNS.format(way=way)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    (said,) = done.stdout.splitlines()
+    assert said.startswith("RuntimeWarning 9 ")
+    assert "await pipe.call_async(" in said

@@ -7,6 +7,7 @@ import gc
 import threading
 import weakref
 
+import internals
 import pytest
 
 import headrace
@@ -25,7 +26,7 @@ DIAMOND = {
 @pytest.fixture(autouse=True)
 def slow(monkeypatch):
     """Let every branch count as slow."""
-    monkeypatch.setattr("headrace._running.graph.CHEAP_S", 0.0)
+    monkeypatch.setattr(internals.graph, "CHEAP_S", 0.0)
 
 
 @pytest.fixture

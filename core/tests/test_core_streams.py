@@ -9,7 +9,7 @@ import threading
 import weakref
 
 import pytest
-from internals.pipelines import expire, open_entries
+from internals import expire, open_entries
 
 import headrace
 from headrace.errors import (

@@ -81,16 +81,16 @@ def expire():
     So a test waits for no clock.
     """
 
-    def open_entries(scheduler):
-        node = scheduler.node
-        with node.section:
+    def expire_all(wanted, nodes):
+        for node in nodes:
             running = [entry for one in node.every for entry in one.entries or ()]
-            return [*running, *node.queue, *node.outside]
+            for entry in [*running, *node.queue, *node.room.outside]:
+                if entry.data in wanted:
+                    node.expire(entry)
 
     def now(pipe, *wanted):
-        for scheduler in pipe._engine._schedulers:
-            for entry in run_in_pool(open_entries, scheduler):
-                if entry.data in wanted:
-                    run_in_pool(scheduler.expire, entry)
+        box = pipe._engine.box
+        box.steps.append((expire_all, (wanted, pipe._engine.nodes)))
+        run_in_pool(box.run)
 
     return now

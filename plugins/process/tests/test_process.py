@@ -820,7 +820,7 @@ def test_a_backend_of_the_program_itself_has_to_be_imported(tmp_path):
 
 def is_lent(pipe, node="main"):
     """Tell whether the process has a copy of a request, whose owner may leave with it since."""
-    (instance,) = pipe._engine.built[node].scheduler.node.every
+    (instance,) = pipe._engine.built[node].scheduler.every
     return any(entry.lent for entry in instance.entries or ())
 
 
@@ -886,7 +886,7 @@ def test_ctrl_c_ends_the_process_of_the_batch_and_the_next_request_has_another(u
 
         def interrupt():
             until(lambda: pipe.stats()["nodes"]["main"]["instances"][0]["busy"])
-            until(lambda: pipe._engine._schedulers[0].instances[0].backend._child.link.awaits)
+            until(lambda: pipe._engine.nodes[0].instances[0].backend._child.link.awaits)
             # CPython does not see a signal that comes just before a thread goes to sleep: once more.
             while not hit.is_set():
                 signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
@@ -952,7 +952,7 @@ def test_branches_in_processes_that_hang_leave_their_caller_its_dict(until):
 def test_closing_kills_a_process_that_hangs_while_it_is_closed(file, monkeypatch):
     monkeypatch.setattr(supervisor, "_CLOSE_S", 1000.0)
     pipe = headrace.pipe({"import": [file], "backend": "S[Process[Stays],Process[Stays]]"})
-    monkeypatch.setattr(sys.modules[type(pipe._engine).__module__], "_GRACE_S", 0.0)
+    monkeypatch.setattr(sys.modules[type(pipe._engine.closer).__module__], "_GRACE_S", 0.0)
     processes = _processes_of(pipe)
     assert len(processes) == 2
     pipe.close(timeout=0)

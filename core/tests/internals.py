@@ -1,0 +1,175 @@
+"""What tests know of the private parts of core: here, and nowhere else, tests adapt to a change of these parts."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import threading
+from dataclasses import replace
+
+from headrace import _pipeline
+from headrace import _process as at_exit
+from headrace._build import builder
+from headrace._build.parts import CloseStack
+from headrace._registry.discovery import KNOWN_ELSEWHERE, KNOWN_POLICIES
+from headrace._registry.registry import registry
+from headrace._running import batch as batches
+from headrace._running import deadlocks, graph, threads
+from headrace._running.batch import entry_here
+from headrace._running.box import Box, ask
+from headrace._running.engine import Engine
+from headrace._running.failures import FailureLog
+from headrace._running.instance import Timings
+from headrace_testing import FakeClock
+
+__all__ = [
+    "KNOWN_ELSEWHERE",
+    "KNOWN_POLICIES",
+    "CloseStack",
+    "FailureLog",
+    "Timings",
+    "at_exit",
+    "batches",
+    "builder",
+    "graph",
+    "registry",
+]
+
+
+def never_skips_the_queue(monkeypatch):
+    """Let no caller skip the queue of an idle node, in the pipelines that are made from now on."""
+
+    def queued(node):
+        return replace(node, limits=replace(node.limits, shortcut=False))
+
+    def engine(blueprint):
+        nodes = {name: queued(node) for name, node in blueprint.nodes.items()}
+        front = blueprint.front and queued(blueprint.front)
+        return Engine(replace(blueprint, nodes=nodes, front=front))
+
+    monkeypatch.setattr(_pipeline, "Engine", engine)
+
+
+def may_skip_the_queue(monkeypatch):
+    """Take back `never_skips_the_queue`."""
+    monkeypatch.setattr(_pipeline, "Engine", Engine)
+
+
+def after_steps(monkeypatch, function):
+    """Call a function whenever steps of some pipeline have run."""
+    run = Box.run
+
+    def noticed(box, *runner):
+        run(box, *runner)
+        function()
+
+    monkeypatch.setattr(Box, "run", noticed)
+
+
+def refuse_threads(monkeypatch):
+    """Let no thread be started any more; those of the pool that are there have ended."""
+
+    def refuse(*_):
+        raise RuntimeError("can't start new thread")
+
+    threads.current.pool._parked.clear()
+    monkeypatch.setattr(threads._thread, "start_new_thread", refuse)
+
+
+def threads_of_their_own(monkeypatch):
+    """Give the pipelines that are made from now on a pool of threads which no other one has."""
+    monkeypatch.setattr(threads, "current", threads.Threads())
+
+
+def circles_are_looked_for_at_once(monkeypatch):
+    """Let the second look for circles of calls come soon after the first; ``deadlock_after_s`` says when that is."""
+    monkeypatch.setattr(deadlocks, "APART_S", 0.02)
+
+
+# What is open in a pipeline.
+
+
+def open_entries(pipe):
+    """Return the entries that run, wait or are PENDING, each with its node."""
+
+    def look(node):
+        running = [entry for one in node.every for entry in one.entries or ()]
+        return [*running, *node.queue, *node.room.outside, *node.pending.open]
+
+    def all_open():
+        return [(entry, one) for one in pipe._engine.nodes for entry in look(one)]
+
+    return threads.run_in_pool(ask, pipe._engine.box, all_open)
+
+
+def expire(node, entry):
+    """Let the deadline of an entry pass, as the timer does."""
+    threads.run_in_pool(ask, node.box, node.expire, entry)
+
+
+def terms_of(request):
+    """Return deadline and priority of a request in the batch that runs here."""
+    entry = entry_here()(request)
+    return entry.deadline, entry.priority
+
+
+def elements_of(pipe, name="main"):
+    """Return what was built for each element of a node's expression."""
+    return pipe._engine.built[name].elements.by_element
+
+
+def run_out_of_time(pipe, *keys):
+    """Let the time of the reload of these keys be over."""
+    for job in list(pipe._reloader._jobs.values()):
+        if tuple(job.changes) == keys:
+            job.until = 0
+            job.watchers.wake()
+    for retirement in pipe._engine.retirements:
+        retirement.signal.wake()
+
+
+# Time that a test lets pass.
+
+
+class HandTimer:
+    """The timer of pipelines whose clock a test moves: it calls what is due when the test says so."""
+
+    def __init__(self):
+        self.clock = FakeClock(100.0)
+        self._heap, self._order, self._lock = [], itertools.count(), threading.Lock()
+
+    def call_at(self, at, action):
+        alarm = threads.Alarm(self, action)
+        with self._lock:
+            heapq.heappush(self._heap, (at, next(self._order), alarm))
+        return alarm
+
+    def forget(self):
+        """An alarm that was taken back is not called."""
+
+    def waiting(self):
+        """Return how many alarms are to come."""
+        with self._lock:
+            return sum(alarm.action is not None for _, _, alarm in self._heap)
+
+    def run_due(self):
+        """Call what is due; return how much that was."""
+        called = 0
+        while True:
+            with self._lock:
+                if not self._heap or self._heap[0][0] > self.clock():
+                    return called
+                _, _, alarm = heapq.heappop(self._heap)
+            action, alarm.action = alarm.action, None
+            if action is not None:
+                action()
+                called += 1
+
+
+def time_by_hand(monkeypatch):
+    """Return the timer, which has a clock, of the pipelines that are made from now on."""
+    timer = HandTimer()
+    given = threads.Threads(timer.clock)
+    given.timer = timer
+    monkeypatch.setattr(threads, "current", given)
+    return timer
