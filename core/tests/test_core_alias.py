@@ -185,8 +185,8 @@ def test_a_circle_of_calls_that_leads_through_aliases_is_found(client):
             except errors.ContractError as error:
                 found.append(str(error))
     (circle,) = (one for one in found if one != 1)
-    assert "waits for node 'x'" in circle
-    assert "waits for node 'y'" in circle
+    assert "(node 'x')" in circle
+    assert "(node 'y')" in circle
 
 
 # Which nodes are roots.

@@ -186,7 +186,9 @@ def test_a_circle_over_two_pipelines_ends_after_two_looks(calling, monkeypatch, 
         caller.join(LONG_S)
     (error,) = calling.refused
     assert "calls wait for each other in a circle: " in str(error)
-    assert str(error).count("Calling (node 'main', instance 0) waits for node 'main'") == 2
+    assert (
+        str(error).count("Calling (node 'main', instance 0) waits for Calling (node 'main')") == 2
+    )
     assert [caller.error is None for caller in callers].count(True) == 1
     for pipe in pipes:
         assert pipe({"data": 1})["result"] == 1

@@ -339,9 +339,7 @@ def test_what_is_no_exception_reaches_the_owner_and_the_instance_goes_on(gate, e
         assert counts["submitted"] == counts["ok"] + 3
 
 
-def test_where_system_exit_ends_a_batch_the_neighbours_get_backend_errors(
-    gate, client, waiting
-):
+def test_where_system_exit_ends_a_batch_the_neighbours_get_backend_errors(gate, client, waiting):
     gate.raises["bad"] = SystemExit(3)
     with headrace.pipe({"backend": "Gate", "max": 2}) as pipe:
         first = client(pipe, {"data": "first"})

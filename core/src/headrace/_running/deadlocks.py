@@ -11,6 +11,7 @@ for something else: a lock, `concurrent.futures.wait`, an event loop that runs i
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections import defaultdict
 from collections.abc import Iterator
@@ -25,6 +26,8 @@ from headrace.errors import ContractError
 if TYPE_CHECKING:
     from headrace._running.entry import Entry
     from headrace._running.instance import Instance
+
+_log = logging.getLogger("headrace.scheduling")
 
 APART_S = 1.0
 """How long after the first look the second one is."""
@@ -145,10 +148,21 @@ class Search:
             given.pool.run(self._look, given)
 
     def _look(self, given: Threads) -> None:
+        goes_on = False
         try:
-            circle = _Look().circle()
+            goes_on = self._look_once()
         except RuntimeError:  # what it read was changed meanwhile: something goes on
-            circle = []
+            pass
+        except Exception as error:  # noqa: BLE001 - the next look may succeed
+            _log.warning("looking for calls that wait for each other failed", exc_info=error)
+        if goes_on:
+            given.timer.call_at(given.clock() + APART_S, lambda: given.pool.run(self._look, given))
+        else:
+            self._idle.append(None)
+
+    def _look_once(self) -> bool:
+        """Free the newest request of a circle that was there at the look before; tell whether there is any circle."""
+        circle = _Look().circle()
         waits = [
             one for one in circle if one.entry is not None and one.entry.state in (QUEUED, OUTSIDE)
         ]
@@ -157,10 +171,7 @@ class Search:
         if same:
             newest: Any = max(waits, key=lambda one: one.entry.arrival).entry  # type: ignore[union-attr]
             post(newest.node.box, _free, newest, _error(circle, newest))
-        if circle:
-            given.timer.call_at(given.clock() + APART_S, lambda: given.pool.run(self._look, given))
-        else:
-            self._idle.append(None)
+        return bool(circle)
 
 
 search = Search()
