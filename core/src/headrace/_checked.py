@@ -173,6 +173,9 @@ class Checked:
         """Tell whether a part of the answer was given; the builder sets this."""
         return False
 
+    def _await_room(self, request: Request) -> None:
+        """Wait until a further part of the answer may be given; the builder sets this."""
+
     def _refuse(self, batch: Sequence[Request]) -> Answers:
         why = {"new": "before init", "closed": "after close", "failed": "after a failed init"}
         what = f"{self._label()} was called {why.get(self._state, 'while ' + self._state)}"

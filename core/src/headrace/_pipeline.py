@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -203,28 +203,44 @@ class Pipeline:
             entries[0].raise_error()
         return data
 
-    def stream(self, data: Request, *, timeout: float | None = None, priority: int = 0) -> Stream:
+    def stream(
+        self,
+        data: Request,
+        *,
+        timeout: float | None = None,
+        priority: int = 0,
+        room: Callable[[Any], bool] | None = None,
+    ) -> Stream:
         """Let one request run, and read its answer in parts as they come; it begins at this call.
 
-        Leaving the loop (``break``, or ``close()`` of the iterator) cancels the request.
+        Leaving the loop (``break``, or ``close()`` of the iterator) cancels the request. Where ``parts_waiting`` parts wait,
+        a generator is not asked for the next one, and a thread of the backend's own waits in ``context.emit``: a stream that
+        is left open and not read holds its instance.
 
         Args:
             data: A request.
             timeout: See `__call__`.
             priority: See `__call__`.
+            room: Called with each part, in the thread that gives it and before the part can be read. Where it returns False no
+                further part is to come until all that wait were read. So a reader bounds what waits in bytes.
 
         Returns:
             An iterator of the parts, in order, and last of ``data`` with its ``result``. A part of an element of
             ``each`` comes as ``(index, part)``. The error of the request is raised after the parts that have come.
 
         Raises:
-            LimitError: While it is read: 1024 parts waited, since the caller reads too slowly.
+            LimitError: While it is read: ``parts_waiting`` parts waited, and the thread that gives them cannot wait.
             RequestError, ClosedError: As `__call__` does.
         """
-        return Stream(self._entrance, self._admitted_one(data, timeout, priority))
+        return Stream(self._entrance, self._admitted_one(data, timeout, priority), room)
 
     def stream_async(
-        self, data: Request, *, timeout: float | None = None, priority: int = 0
+        self,
+        data: Request,
+        *,
+        timeout: float | None = None,
+        priority: int = 0,
+        room: Callable[[Any], bool] | None = None,
     ) -> AsyncStream:
         """As `stream`, for ``async for`` in the running event loop; ``aclose()``, or leaving the loop, cancels.
 
@@ -232,6 +248,7 @@ class Pipeline:
             data: A request.
             timeout: See `__call__`.
             priority: See `__call__`.
+            room: See `stream`.
 
         Returns:
             An asynchronous iterator; see `stream`.
@@ -240,7 +257,7 @@ class Pipeline:
             RuntimeError: There is no running event loop.
             RequestError, ClosedError: As `stream`.
         """
-        return AsyncStream(self._entrance, self._admitted_one(data, timeout, priority))
+        return AsyncStream(self._entrance, self._admitted_one(data, timeout, priority), room)
 
     def _admitted_one(self, data: Any, timeout: float | None, priority: int) -> list[Admitted]:
         """Check the request of a stream, unless the pipeline is closed."""

@@ -25,7 +25,7 @@ from headrace._plan.element import Element
 from headrace._plan.word import Word, keys_required_by
 from headrace._portable import error_text, portable
 from headrace._running.entry import Entry
-from headrace._running.parts import parts_of
+from headrace._running.parts import door_of
 from headrace._running.threads import run_in_pool, took_token
 from headrace.errors import InstanceLostError
 from headrace.keys import Request
@@ -173,8 +173,12 @@ class RunningBatch:
         return True
 
     def parts(self, request: Request) -> Any:
-        """Return where the parts of a request's answer go, which has ``put(part)``; None where nobody reads any."""
-        return parts_of(request, None)
+        """Return where the parts of a request's answer go; None where nobody reads any.
+
+        It has ``put(part)``, which waits where as many parts wait as the node allows, and ``widen()``, after which none
+        waits: call it when the part elsewhere has ended.
+        """
+        return door_of(request)
 
     def has_left(self, request: Request) -> bool:
         """Tell whether the owner of a request that was lent has left with it."""

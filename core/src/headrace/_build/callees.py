@@ -15,7 +15,7 @@ from headrace._running.batch import entry_here, repeated
 from headrace._running.box import ask, post
 from headrace._running.elements import Elements, Sent
 from headrace._running.entry import NEW
-from headrace._running.pending import Keeping
+from headrace._running.keeping import Keeping
 from headrace._running.room import Ticket
 from headrace._running.runners import wait_for
 from headrace.errors import BatchRangeError, ClosedError, ContractError, NoResultError

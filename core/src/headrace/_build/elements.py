@@ -27,7 +27,7 @@ from headrace._plan.word import Word, edges, give_threads, word_of
 from headrace._portable import error_text
 from headrace._running.batch import deadline_here, entered_here
 from headrace._running.blueprint import LOOK_S
-from headrace._running.pending import Keeping
+from headrace._running.keeping import Keeping
 from headrace._running.threads import OwnThread
 from headrace._shared import Shared
 from headrace.errors import SetupError
@@ -211,6 +211,7 @@ class ElementBuilder:
         keys, index = self.keys, at.index or 0
         keeping = Keeping(backend, lambda: self.build.registered, element.goes_on_at)
         backend._emitted = keeping.emitted  # type: ignore[method-assign]
+        backend._await_room = keeping.wait_for_room  # type: ignore[method-assign]
         return InitContext(
             node_name=self.name,
             instance_index=index,

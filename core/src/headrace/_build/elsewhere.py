@@ -31,7 +31,7 @@ from headrace._portable import error_text
 from headrace._registry.backends import FunctionBackend, as_backend, of_function, source_of
 from headrace._registry.discovery import discover
 from headrace._registry.imports import run_imports
-from headrace._running.parts import SentParts, elsewhere
+from headrace._running.parts import elsewhere
 from headrace._running.probes import Probes
 from headrace.errors import SetupError
 from headrace.keys import Request
@@ -221,12 +221,11 @@ class BuiltElsewhere(Wrapper):
         self, requests: list[Request], send: Callable[[int, Any], object] | None
     ) -> Iterator[None]:
         """Let ``send(number, part)`` have the parts of answers in the meantime; None where nobody reads any."""
-        if send is not None:
-            elsewhere.update({id(one): SentParts(send, n) for n, one in enumerate(requests)})
+        elsewhere.begin(requests, send)
         try:
             yield
         finally:
-            elsewhere.clear()
+            elsewhere.parts.clear()
 
     def describe(self) -> dict[str, Any]:
         """Return the tree of the child, as in ``Pipeline.describe()``."""

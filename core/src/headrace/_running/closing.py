@@ -6,9 +6,11 @@ import sys
 import time
 from functools import partial
 from math import inf
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from headrace._running.box import ask, is_inside
+from headrace._running.parts import end_waits
 from headrace._running.teardown import Pass, Watchers
 from headrace._running.threads import took_token
 from headrace.errors import ClosedError
@@ -47,7 +49,7 @@ class Closer:
             self._engine.entrance.shut(self.error)
         self._engine.on_close()
         until = time.monotonic() + timeout
-        ask(self._box, self._refuse, self.error, drain)
+        ask(self._box, self._refuse, self.error, drain, get_ident())
         try:
             self._box.threads.pool.run(self._finish, until)
         except RuntimeError:  # no more threads, or the interpreter ends
@@ -55,12 +57,14 @@ class Closer:
         if not is_inside() and not self._engine.needs_this_thread():
             self._watchers.wait(lambda: self.is_over, max(until, time.monotonic() + 0.2) + 0.4)
 
-    def _refuse(self, error: ClosedError, drain: bool) -> None:
+    def _refuse(self, error: ClosedError, drain: bool, closes: int) -> None:
         self._box.closes = True
         if self._engine.graph is not None:
             self._engine.graph.closing = True
         for node in reversed(self._engine.nodes):
             node.refuse(error, drain=drain)
+            # While requests are drained others go on reading, and the thread that closes does not.
+            end_waits(node.all_open(), closes if drain else None)
         if not drain and self._engine.graph is not None:
             for one in list(self._engine.graph.open):
                 if all(entry.state != "running" for entry in one.open):

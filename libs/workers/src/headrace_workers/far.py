@@ -12,7 +12,7 @@ import pickle
 import threading
 import traceback
 import warnings
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import ExitStack, suppress
 from logging.handlers import QueueHandler
 from typing import TYPE_CHECKING, Any
 
@@ -130,9 +130,8 @@ def run(
     batch = [one for one, wrong in zip(requests, unknown, strict=True) if not wrong]
     before = [dict(request) for request in batch]
     runs: list[Any] = []
-    parts = backend.sending_parts(requests, send) if send else nullcontext()
     try:
-        with parts:
+        with backend.sending_parts(requests, send):
             outcomes, runs = backend.measured(batch) if measures else (backend(batch), runs)
     except BaseException as error:  # noqa: BLE001 - SystemExit, for one, must not end this process
         name = backend.name

@@ -50,6 +50,8 @@ class Child:
         self.ended = threading.Event()
         self.reported = self.sent = 0
         self.part: Callable[[int], Any] | None = None
+        self._door: Any = None  # where a part waits for who reads
+        self._is_gone = False
         self._arrived = threading.Condition()
         self.how: tuple[str, str | None] = ("", None)
         self.about: dict[str, Any] = {}
@@ -84,6 +86,9 @@ class Child:
         A process that was started there may live on and hold the far end: `_read_report` would wait for that.
         """
         self.place.wait()
+        self._is_gone = True
+        if self._door is not None:
+            self._door.widen()
         with contextlib.suppress(OSError):
             self._reports.shutdown(socket.SHUT_RDWR)
 
@@ -128,9 +133,12 @@ class Child:
         return True
 
     def _take_part(self, number: int, part: Any) -> None:
-        reads = None if self.part is None else self.part(number)
-        if reads is not None:
-            reads.put(part)
+        """Take a part of an answer. While it waits for who reads nothing else is read, so that X waits, too."""
+        self._door = None if self.part is None else self.part(number)
+        if self._door is not None:
+            if self._is_gone:
+                self._door.widen()
+            self._door.put(part)
 
     def wait_reported(self, count: int) -> None:
         """Wait until ``count`` reports have arrived, or the process has ended."""

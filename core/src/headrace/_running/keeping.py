@@ -1,0 +1,215 @@
+"""What the context of a backend offers for requests that it answers in parts, or later: see `headrace.InitContext`."""
+
+from __future__ import annotations
+
+from functools import partial
+from threading import get_ident
+from typing import TYPE_CHECKING, Any
+
+from headrace._checked import Filler
+from headrace._portable import nearest, shown, without_locals
+from headrace._running.batch import batches_run, running_anywhere, running_here
+from headrace._running.box import NOT_YET, ask, post
+from headrace._running.entry import DONE, RUNNING
+from headrace._running.parts import elsewhere, may_wait, most_of, read_from
+from headrace._running.pending import tell_later
+from headrace._running.threads import current
+from headrace.errors import ContractError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from headrace._backend import Backend
+    from headrace._running.elements import Called
+    from headrace._running.entry import Entry
+    from headrace.keys import Request
+
+
+class Keeping:
+    """What the context of a backend offers for requests that it answers later; every method at any moment, in any thread.
+
+    Args:
+        backend: The backend.
+        nodes: Gives all that is registered in the pipeline: nodes as ``node.NAME``, each a `Called`.
+        targets: The nodes at which the backend may let requests go on.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        nodes: Callable[[], Mapping[str, Any]] = dict,
+        targets: Sequence[str] = (),
+    ) -> None:
+        self._backend, self._nodes, self._targets = backend, nodes, targets
+
+    def _node(self) -> Any:
+        liveness = self._backend._liveness
+        return None if liveness is None else liveness.node
+
+    def _ask(
+        self, request: Request, step: Callable[[Entry], object], *, again: bool = False
+    ) -> bool:
+        node = self._node()
+        if node is None:
+            return False
+        found = ask(node.box, node.pending.asks, request, step, again)
+        return found is NOT_YET or found
+
+    def resume(self, request: Request, node: str | None = None) -> bool:
+        """Queue a request again: see `headrace.InitContext`."""
+        mine = self._node()
+        step = None if mine is None else mine.pending.queue_again
+        if node is not None:
+            called = self.called(node, "context.resume")
+            if node not in self._targets:
+                what = f"context.resume: goes_on_at of the class does not name the node {node!r}"
+                raise self._backend._located(ContractError(what))
+            if mine is not None and called.scheduler is not mine:
+                step = partial(mine.pending.go_on, node, called)
+                return self._ask(request, step)
+        return step is not None and self._ask(request, step, again=True)
+
+    def send(self, request: Request, there: Called) -> None:
+        """Let another node answer a request that is kept here."""
+        node = self._node()
+        post(node.box, node.pending.asks, request, partial(node.pending.send, there))
+
+    def finish(self, request: Request, outcome: Any) -> bool:
+        """End a request: see `headrace.InitContext`."""
+        mine = self._node()
+        if mine is None:
+            return False
+        error = None
+        if isinstance(outcome, BaseException):
+            error = self._backend._wrap(without_locals(outcome))  # type: ignore[arg-type]
+        return self._ask(request, partial(mine.pending.answer, error, outcome))
+
+    # Answers in parts.
+
+    def _found(self, request: Request, node: Any) -> tuple[Any, Entry | None]:
+        """Return where the parts of a request go, if anybody reads them, and its entry, if it runs or is kept."""
+        sent = elsewhere.parts.get(id(request))
+        if sent is not None:
+            return sent, None
+        entry = running_here(request)
+        if entry is None:
+            entry = running_anywhere(request) if node is None else node.pending.find(request)
+        return read_from(entry), entry
+
+    def wait_for_room(self, request: Request) -> None:
+        """Wait until a further part may come, in any thread."""
+        node = self._node()
+        parts, _ = self._found(request, node)
+        if parts is not None:
+            parts.root.make_room(most_of(node))
+
+    def emit(self, request: Request, part: Any) -> None:
+        """Give a part of an answer: see `headrace.InitContext`."""
+        node = self._node()
+        parts, entry = self._found(request, node)
+        if parts is None:  # nobody reads
+            if entry is None and not self._is_made(request, node):
+                self._refuse_late(request, node)
+            return
+        most = most_of(node)
+        if parts.root.is_full(most):
+            parts.root.make_room(most, waits=may_wait(node))
+        if not parts.add(part) and self._found(request, node)[1] is None:
+            self._refuse_late(request, node)
+
+    def _refuse_late(self, request: Request, node: Any) -> None:
+        """Refuse a part that came after ``forward`` had returned; one of a request that was kept may come late unawares."""
+        if node is None or not node.pending.was_kept(request):
+            what = (
+                f"{self._backend._label()} gave a part of an answer after its forward had returned"
+            )
+            hint = "Call context.emit before that, or return headrace.PENDING for the request, and call context.finish last."
+            raise self._backend._located(ContractError(what, hint=hint))
+
+    def _is_made(self, request: Request, node: Any) -> bool:
+        """Tell whether a dict without an entry may be an item that a container has made, or runs past the queue."""
+        if node is None:
+            return not elsewhere.is_here or bool(elsewhere.parts)
+        if isinstance(request, Filler) or get_ident() in batches_run or node.held_by_this_thread():
+            return True  # a copy, or an item that a container has made
+        holders = [one.holder for one in node.every]
+        if any(one is request for one in holders):
+            return True
+        # Inside of another backend, which may have made the item, it is not known whose batch has ended.
+        return not self._backend._keeps and any(one is not None for one in holders)
+
+    def emitted(self, request: Request) -> bool:
+        """Tell whether a part of the answer was given to somebody: then no other run may take its place."""
+        parts, _ = self._found(request, self._node())
+        return parts is not None and bool(parts.begun)
+
+    # Answers that come later.
+
+    def kept(self, request: Request) -> dict[Any, Any]:
+        """Return what the backend keeps with a request: see `headrace.InitContext`."""
+        node = self._node()
+        entry = None if node is None else node.pending.known.get(id(request))
+        return {} if entry is None or entry.request is not request else entry.held.own
+
+    def called(self, name: str, asking: str) -> Any:
+        """Return the node of a name, a ``NodeCall``, for what ``asking`` says.
+
+        Raises:
+            ContractError: There is none.
+            TypeError: The name is no text.
+        """
+        if not isinstance(name, str):
+            raise TypeError(f"{asking}: a node is named by a text, got {shown(name)}")
+        nodes = self._nodes()
+        if (called := nodes.get(f"node.{name}")) is not None:
+            return called
+        names = [one[5:] for one in nodes if one.startswith("node.")]
+        near = nearest(name, names)
+        hint = f"Did you mean {near!r}?" if near else f"There is {', '.join(names)}."
+        error = ContractError(f"{asking}: no node is called {name!r}", hint=hint)
+        raise self._backend._located(error)
+
+    def on_end(self, request: Request, function: Callable[[Request], object]) -> None:
+        """Have a holder told of the end of a request: see `headrace.InitContext`."""
+        if not callable(function):
+            raise TypeError(f"context.on_end: a function is told of the end, got {shown(function)}")
+        node = self._node()
+        if node is None:
+            tell_later(current.pool, function, request)
+        else:
+            ask(node.box, node.pending.on_end, request, function)
+
+    def unwanted(self, request: Request) -> bool:
+        """Tell whether nobody waits for a request any more: see `headrace.InitContext`."""
+        node = self._node()
+        if node is None:
+            return False
+        parts, _ = self._found(request, node)
+        if parts is not None and parts.closed:
+            return True
+        entry = node.pending.find(request)
+        if entry is not None:
+            return bool(entry.state == DONE)
+        # An item that a container has made is none of the scheduler's; else the request has ended.
+        return not node.held_by_this_thread() and all(
+            one.holder is not request for one in node.every
+        )
+
+    def away(self, *, takes_batches: bool = False) -> None:
+        """Say that what the backend computes with is away: see `headrace.InitContext`."""
+        if self._backend._liveness is not None:
+            self._backend._liveness.away(self, takes_batches=takes_batches)
+
+    def back(self) -> None:
+        """Say that it is there again: see `headrace.InitContext`."""
+        if self._backend._liveness is not None:
+            self._backend._liveness.back(self)
+
+    def alongside(self, cls: type) -> list[tuple[Request, Any]]:
+        """Return what other instances of the node run, each with what ``cls.enter`` returned: see `headrace.InitContext`."""
+        node, mine = self._node(), self._backend._liveness
+        others = [] if node is None else [one for one in node.every if one.liveness is not mine]
+        running = [entry for one in others for entry in [*(one.entries or ())]]
+        return [
+            (one.request, (one.entered or {}).get(cls)) for one in running if one.state == RUNNING
+        ]
