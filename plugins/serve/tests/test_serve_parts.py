@@ -14,7 +14,7 @@ import pytest
 
 import headrace
 from headrace.errors import InputError
-from headrace_serve import asgi
+from headrace_serve import Limits, asgi
 from headrace_serve.http import events
 
 ACCEPT = {"accept": "text/event-stream"}
@@ -251,6 +251,49 @@ def test_a_client_that_reads_too_slowly_gets_a_limit_error(served, steps):
     last = got.split(b"event: error\r\n" if b"event: error\r\n" in got else b"event: error\n")[1]
     assert b'"code":"limit"' in last
     assert b"reads too slowly" not in last  # it reveals no more than other errors of a pipeline
+
+
+ROUTES = [
+    ("/run/big", b"300"),
+    ("/v2/models/big/generate_stream", b'{"data": 300}'),
+]
+
+
+@pytest.mark.parametrize(("route", "body"), ROUTES)
+def test_parts_that_clients_do_not_take_are_bounded_in_bytes(serving, route, body):
+    """A part is larger than what the buffers of a connection hold, so that it waits in the server, or is not made."""
+    asked = []
+
+    def big(number):
+        for index in range(int(number)):
+            asked.append(index)
+            yield "x" * 1_000_000
+        return "end"
+
+    headrace.register("ServeBigParts", big, replace=True)
+    limits = Limits(max_inflight_bytes=8_000_000, max_body_bytes=5_000_000)
+    server = serving(
+        {"big": {"backend": "ServeBigParts"}, "m": {"backend": "Identity"}}, limits=limits
+    )
+    got = 0
+    with httpx.stream("POST", server.url + route, content=body, headers=ACCEPT) as response:
+        until(lambda: server._service.part_bytes.held >= 4_000_000)
+        assert httpx.post(f"{server.url}/run/m", content=b"a" * 3_000_000).status_code == 200
+        for line in response.iter_lines():
+            if line.startswith("data: ") and len(line) > 1_000_000:
+                got += 1
+                assert len(asked) <= got + 40
+    assert got == 300
+    assert server._service.part_bytes.held == 0
+
+
+def test_a_generator_that_is_faster_than_its_client_loses_no_part(serving):
+    headrace.register("ServeManyParts", lambda n: (yield from range(int(n))), replace=True)
+    server = serving({"m": {"backend": "ServeManyParts"}})
+    with post(server, "m", b"5000") as response:
+        *parts, last = read(response)
+    assert [part["result"] for _, part in parts] == [*range(5000)]
+    assert last[0] == "end"
 
 
 def test_keys_hold_for_streams(serving, tmp_path):

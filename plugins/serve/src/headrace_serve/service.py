@@ -24,6 +24,7 @@ from headrace_serve.errors import (
 )
 from headrace_serve.everywhere import make
 from headrace_serve.failures import FailureLog
+from headrace_serve.inference.part_bytes import PartBytes
 from headrace_serve.inference.requests import infer, prepared
 from headrace_serve.inference.streams import answers, parts_of
 from headrace_serve.limits import Limits
@@ -142,6 +143,7 @@ class Service:
         self.page_names: tuple[str, ...] = ()
         self.decompressing = asyncio.Semaphore(_DECOMPRESSED)
         self._inflight_bytes = self.unsent_bytes = 0
+        self.part_bytes = PartBytes(self.limits.max_inflight_bytes, lambda: self._inflight_bytes)
         self.built_in = Process()
         self.following = Following(self)
         self.following.follow(models.held.models, given)
@@ -344,7 +346,7 @@ class Service:
                 or every model's queue is full.
         """
         self.check_unsent()
-        if self._inflight_bytes >= self.limits.max_inflight_bytes:
+        if self.room <= 0:
             self.hold(0, 1)
         full = None
         for model in self.models:
@@ -378,11 +380,12 @@ class Service:
         Raises:
             OverloadedError: The bodies in flight would have too many bytes.
         """
-        if self._inflight_bytes + more > self.limits.max_inflight_bytes:
+        if more > self.room:
+            most = self.limits.max_inflight_bytes
             raise OverloadedError(
                 "the bodies of other requests take all the room there is",
-                queue_size=self.limits.max_inflight_bytes,
-                waiting=self._inflight_bytes,
+                queue_size=most,
+                waiting=most - self.room,
             )
         self._inflight_bytes += more
         return held + more
@@ -390,7 +393,7 @@ class Service:
     @property
     def room(self) -> int:
         """The bytes that `hold` still accepts."""
-        return self.limits.max_inflight_bytes - self._inflight_bytes
+        return self.limits.max_inflight_bytes - self._inflight_bytes - self.part_bytes.held
 
     def release(self, held: int) -> None:
         """Give back the bytes that `hold` has counted."""
@@ -465,7 +468,7 @@ class Service:
         limits, default = self.limits.narrowed(model.limits), self.priority_default
         with self._counted(model, line):
             call = prepared(request, parameters, times, limits=limits, priority_default=default)
-            async with contextlib.aclosing(parts_of(model, request, call)) as each:
+            async with contextlib.aclosing(parts_of(model, request, call, self.part_bytes)) as each:
                 async for one in each:
                     yield one
 
@@ -481,7 +484,13 @@ class Service:
             asked.times = line.timed()
         limits, default = self.limits.narrowed(model.limits), self.priority_default
         with self._counted(model, line):
-            found = answers(model, asked, limits=limits, priority_default=default)
+            found = answers(
+                model,
+                asked,
+                limits=limits,
+                priority_default=default,
+                part_bytes=self.part_bytes,
+            )
             async with contextlib.aclosing(found) as each:
                 async for one in each:
                     yield one

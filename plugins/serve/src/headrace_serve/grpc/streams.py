@@ -104,6 +104,7 @@ class _Stream:
         self._responses: asyncio.Queue[asyncio.Task[bytes] | bytes | None]
         self._responses = asyncio.Queue(_STREAMED)
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._taken = asyncio.Event()
         self._in_parts: set[asyncio.Task[Any]] = set()
 
     async def answers(self, requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
@@ -116,6 +117,7 @@ class _Stream:
                 if answer:
                     yield answer
                     self._unsent.taken(len(answer))
+                    self._taken.set()
         finally:
             self._unsent.end()
             for left in (reader, ender, *self._tasks):
@@ -219,6 +221,11 @@ class _Stream:
         await self._put(as_streamed(response), line)
 
     async def _put(self, response: bytes, line: AccessLine) -> None:
+        """Queue a response; while clients do not take theirs, only once this one has taken all of its own."""
+        most = self._service.limits.max_inflight_bytes // 2
+        while self._service.unsent_bytes >= most and not self._responses.empty():
+            self._taken.clear()
+            await self._taken.wait()
         line.sent_bytes += len(response)
         self._unsent.keep(len(response))
         await self._responses.put(response)

@@ -11,6 +11,7 @@ from headrace_serve.aside import apart
 from headrace_serve.errors import ItemError
 from headrace_serve.inference.messages import Answer
 from headrace_serve.inference.parameters import flag
+from headrace_serve.inference.part_bytes import StreamBytes
 from headrace_serve.inference.requests import (
     begin,
     check_written,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
 
     from headrace_serve.inference.messages import Asked
+    from headrace_serve.inference.part_bytes import PartBytes
     from headrace_serve.limits import Limits
     from headrace_serve.models.model import Model
 
@@ -33,7 +35,7 @@ _END: Any = object()
 
 
 async def parts_of(
-    model: Model, request: dict[str, Any], call: Mapping[str, Any]
+    model: Model, request: dict[str, Any], call: Mapping[str, Any], part_bytes: PartBytes
 ) -> AsyncGenerator[tuple[bool, Any]]:
     """Run a request; who closes the generator before its end cancels it.
 
@@ -41,6 +43,7 @@ async def parts_of(
         model: The model.
         request: The request of the pipeline; it is changed.
         call: The arguments of ``pipe.stream_async``.
+        part_bytes: Counts a part until the next one is asked for.
 
     Returns:
         Pairs: whether it is the result, and the part or result.
@@ -48,7 +51,8 @@ async def parts_of(
     Raises:
         RequestError, ClosedError: As ``pipe.stream_async`` raises them, after the parts that have come.
     """
-    stream = model.pipe.stream_async(request, **call)
+    held = StreamBytes(part_bytes)
+    stream = model.pipe.stream_async(request, room=held.room, **call)
     try:
         found = await anext(stream)
         while True:
@@ -57,14 +61,16 @@ async def parts_of(
             if more is _END:
                 break
             yield False, found
+            held.sent()
             found = await anext(stream) if more is None else more
         yield True, request["result"]
     finally:
+        held.end()
         await stream.aclose()
 
 
 async def answers(
-    model: Model, asked: Asked, *, limits: Limits, priority_default: int
+    model: Model, asked: Asked, *, limits: Limits, priority_default: int, part_bytes: PartBytes
 ) -> AsyncGenerator[tuple[bool, Answer | None]]:
     """Run what a client asks for, and give an answer for each part, and one for the result; see `parts_of`.
 
@@ -73,6 +79,7 @@ async def answers(
         asked: What the client asks for.
         limits: The limits that hold for the model.
         priority_default: As `headrace_serve.service.Service` has it.
+        part_bytes: See `parts_of`.
 
     Returns:
         Pairs: whether it is the last, and the answer; None for a result that is None.
@@ -94,7 +101,7 @@ async def answers(
     request = made_request(model, values, fixed, 0 if by_item else None)
     write = partial(tensors_of, model, by_item=by_item, wanted=asked.outputs)
     try:
-        async with contextlib.aclosing(parts_of(model, request, call)) as parts:
+        async with contextlib.aclosing(parts_of(model, request, call, part_bytes)) as parts:
             async for is_last, found in parts:
                 if is_last and found is None:
                     yield True, None

@@ -1,0 +1,444 @@
+"""Parts of answers: none is lost, who gives them waits for who reads, and where nobody can wait the request ends."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+
+import pytest
+
+import headrace
+from headrace.errors import (
+    ClosedError,
+    ConfigError,
+    ContractError,
+    DeadlineExceededError,
+    InstanceLostError,
+    LimitError,
+)
+
+WAIT_S = 60.0
+"""A test that hangs fails after this; nothing else is measured in seconds."""
+
+
+def read(pipe, request, **more):
+    return list(pipe.stream(request, **more))
+
+
+def read_async(pipe, request, **more):
+    async def run():
+        return [part async for part in pipe.stream_async(request, **more)]
+
+    return asyncio.run(run())
+
+
+def read_or_error(read, pipe, request):
+    try:
+        return read(pipe, request)
+    except LimitError as error:
+        return error
+
+
+both = pytest.mark.parametrize("read", [read, read_async])
+
+
+def numbers(data):
+    yield from range(data)
+    return "end"
+
+
+class Flood(headrace.Backend):
+    """Emits 0, 1, ... up to ``data`` in its ``forward``."""
+
+    max = 4
+
+    def init(self, options, context):
+        self.context = context
+
+    def forward(self, batch):
+        for request in batch:
+            for number in range(request["data"]):
+                self.context.emit(request, number)
+            request["result"] = "end"
+
+
+class OwnFlood(Flood):
+    owns_thread = True
+
+
+class HelperFlood(Flood):
+    """Lets a thread emit, for which ``forward`` waits."""
+
+    def forward(self, batch):
+        thread = threading.Thread(target=super().forward, args=(batch,))
+        thread.start()
+        thread.join(WAIT_S)
+
+
+class LaterFlood(Flood):
+    """Lets a thread emit that ends the request, while nobody waits for it."""
+
+    def forward(self, batch):
+        for request in batch:
+            threading.Thread(target=self.give, args=(request,)).start()
+        return [headrace.PENDING for _ in batch]
+
+    def give(self, request):
+        for number in range(request["data"]):
+            self.context.emit(request, number)
+        self.context.finish(request, "end")
+
+
+@pytest.fixture(autouse=True)
+def registered():
+    headrace.register("PartsNumbers", numbers, replace=True)
+    for cls in (Flood, OwnFlood, HelperFlood, LaterFlood):
+        headrace.register(f"Parts{cls.__name__}", cls, replace=True)
+
+
+WAITING = [
+    *("PartsNumbers", "S[Identity,PartsNumbers]", "BackgroundThread[PartsNumbers]"),
+    *("PartsOwnFlood", "PartsHelperFlood", "PartsLaterFlood", "BackgroundThread[PartsFlood]"),
+]
+
+
+@both
+@pytest.mark.parametrize("backend", WAITING)
+@pytest.mark.parametrize("waiting", [1, 3, 1024])
+def test_a_reader_gets_every_part_of_who_can_wait(read, backend, waiting):
+    with headrace.pipe({"backend": backend, "parts_waiting": waiting}) as pipe:
+        for count in (1100, 0, 7):
+            *parts, last = read(pipe, {"data": count})
+            assert parts == [*range(count)]
+            assert last["result"] == "end"
+
+
+@pytest.mark.parametrize("waiting", [1, 2, 10])
+def test_a_generator_is_not_asked_for_more_parts_than_may_wait(waiting):
+    asked = []
+
+    def counted(data):
+        for number in range(data):
+            asked.append(number)
+            yield number
+
+    headrace.register("PartsCounted", counted, replace=True)
+    with headrace.pipe({"backend": "PartsCounted", "parts_waiting": waiting}) as pipe:
+        stream = pipe.stream({"data": 200})
+        for number in range(200):
+            assert len(asked) <= number + waiting
+            assert next(stream) == number
+        assert next(stream)["result"] is None
+
+
+@both
+@pytest.mark.parametrize("way", ["node", "graph", "each", "S[Identity,PartsFlood]"])
+def test_where_nobody_can_wait_the_request_always_ends_with_a_limit_error(read, way):
+    backend = way if "[" in way else "PartsFlood"
+    nodes = {"main": {"backend": backend, "parts_waiting": 5}}
+    request = {"data": 500}
+    if way == "graph":
+        nodes = {
+            "global": {"parts_waiting": 5},
+            "main": {"backend": backend, "next": "after"},
+            "after": {"backend": "Identity"},
+        }
+    if way == "each":
+        nodes["main"]["each"] = "all:data"
+        request = {"all": [500], "data": None}
+    with headrace.pipe(nodes) as pipe:
+        for _ in range(20):
+            found = read_or_error(read, pipe, dict(request))
+            if isinstance(found, LimitError):
+                assert found.limit == 5
+                assert "parts_waiting" in str(found)
+            else:
+                assert len(found) == 501  # it was read as fast as it came
+        failed = pipe.stats()["nodes"]["main"]["failed"]
+        assert set(failed) <= {"limit", "cancelled"}
+
+
+def test_parts_that_nobody_can_wait_for_end_an_unread_stream():
+    with headrace.pipe({"backend": "PartsFlood", "parts_waiting": 5}) as pipe:
+        stream = pipe.stream({"data": 6})
+        assert pipe.submit({"data": 0}).result(WAIT_S)["result"] == "end"  # it has run by now
+        assert [next(stream) for _ in range(5)] == [*range(5)]
+        with pytest.raises(LimitError, match="reads too slowly: 5 parts of the answer wait"):
+            next(stream)
+        assert [*stream] == []
+
+
+def test_who_reads_cannot_wait_for_itself():
+    kept = queue.Queue()
+
+    class Keeps(headrace.Backend):
+        def init(self, options, context):
+            self.context = context
+
+        def forward(self, batch):
+            for request in batch:
+                kept.put((self.context, request))
+            return [headrace.PENDING for _ in batch]
+
+    headrace.register("PartsKeeps", Keeps, replace=True)
+    with headrace.pipe({"backend": "PartsKeeps", "parts_waiting": 2}) as pipe:
+        stream = pipe.stream({"data": 1})
+        context, request = kept.get(timeout=WAIT_S)
+        for number in range(3):
+            context.emit(request, number)
+        assert [next(stream), next(stream)] == [0, 1]
+        with pytest.raises(LimitError):
+            next(stream)
+
+        async def in_the_loop():
+            stream = pipe.stream_async({"data": 1})
+            context, request = kept.get(timeout=WAIT_S)
+            for number in range(3):
+                context.emit(request, number)
+            return [await stream.__anext__(), await stream.__anext__(), stream]
+
+        async def run():
+            *parts, stream = await in_the_loop()
+            assert parts == [0, 1]
+            with pytest.raises(LimitError):
+                await stream.__anext__()
+
+        asyncio.run(run())
+
+
+class Blocked:
+    """A stream whose backend, in a thread of its own, waits for the reader after ``parts_waiting`` parts."""
+
+    def __init__(self, pipe, control, **more):
+        self.control = control
+        self.stream = pipe.stream({"data": 1000}, **more)
+        assert control.full.wait(WAIT_S)
+
+
+@pytest.fixture
+def control():
+    class Control:
+        full, ended = threading.Event(), threading.Event()
+        unwanted = None
+
+    class Gives(headrace.Backend):
+        owns_thread = True
+
+        def init(self, options, context):
+            self.context = context
+
+        def forward(self, batch):
+            for request in batch:
+                for number in range(request["data"]):
+                    if number == 2:
+                        Control.full.set()
+                    self.context.emit(request, number)
+                    if self.context.unwanted(request):
+                        break
+                Control.unwanted = self.context.unwanted(request)
+                request["result"] = "end"
+            Control.ended.set()
+
+    headrace.register("PartsGives", Gives, replace=True)
+    return Control
+
+
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("how", ["leave", "deadline", "close", "with"])
+def test_a_wait_for_the_reader_ends_with_the_request(control, how, graph):
+    nodes = {"main": {"backend": "PartsGives", "parts_waiting": 2}}
+    if graph:
+        nodes["main"]["next"] = "after"
+        nodes["after"] = {"backend": "Identity"}
+    pipe = headrace.pipe(nodes)
+    more = {"timeout": 0.2} if how == "deadline" else {}
+    stream = Blocked(pipe, control, **more).stream
+    error = {"deadline": DeadlineExceededError, "close": ClosedError, "with": ClosedError}
+    if how == "leave":
+        stream.close()
+    elif how == "close":
+        closing = threading.Thread(target=pipe.close, kwargs={"drain": False})
+        closing.start()
+    elif how == "with":
+        with pipe:
+            pass
+    assert control.ended.wait(WAIT_S)
+    assert control.unwanted is True
+    if how in error:
+        assert [next(stream), next(stream)] == [0, 1]
+        with pytest.raises(error[how]):
+            next(stream)
+    pipe.close()
+
+
+def test_a_close_that_drains_lets_another_thread_read_to_the_end(control):
+    pipe = headrace.pipe({"backend": "PartsGives", "parts_waiting": 2})
+    stream = Blocked(pipe, control).stream
+    closing = threading.Thread(target=pipe.close)
+    closing.start()
+    while pipe.ready:
+        pass
+    assert [*stream][:-1] == [*range(1000)]
+    closing.join(WAIT_S)
+    assert control.unwanted is False
+
+
+def test_a_stream_that_is_not_read_holds_no_caller():
+    config = {"backend": "PartsNumbers", "parts_waiting": 1, "instance_num": 2}
+    with headrace.pipe(config) as pipe:
+        stream = pipe.stream({"data": 10})
+        for _ in range(50):
+            assert [one["result"] for one in pipe([{"data": 0} for _ in range(4)])] == ["end"] * 4
+        assert [*stream][:-1] == [*range(10)]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_part_that_comes_after_forward_has_returned_is_refused(streamed):
+    came = []
+
+    class Returns(headrace.Backend):
+        max = 2
+
+        def init(self, options, context):
+            self.context = context
+
+        def forward(self, batch):
+            for request in batch:
+                came.append((self.context, request))
+                self.context.emit(request, "in time")
+                request["result"] = "end"
+
+    headrace.register("PartsReturns", Returns, replace=True)
+    with headrace.pipe({"backend": "PartsReturns"}) as pipe:
+        parts = read(pipe, {"data": 1}) if streamed else [pipe({"data": 1})]
+        assert parts[-1]["result"] == "end"
+        ((context, request),) = came
+        with pytest.raises(
+            ContractError, match=r"PartsReturns.*after its forward had returned"
+        ) as caught:
+            context.emit(request, "too late")
+        assert "headrace.PENDING" in str(caught.value)
+        assert caught.value.node == "main"
+
+
+def test_parts_of_a_kept_request_that_has_ended_are_dropped():
+    kept = queue.Queue()
+
+    class KeepsOn(headrace.Backend):
+        def init(self, options, context):
+            self.context = context
+
+        def forward(self, batch):
+            for request in batch:
+                kept.put((self.context, request))
+            return [headrace.PENDING for _ in batch]
+
+    headrace.register("PartsKeepsOn", KeepsOn, replace=True)
+    with headrace.pipe({"backend": "PartsKeepsOn"}) as pipe:
+        stream = pipe.stream({"data": 1})
+        context, request = kept.get(timeout=WAIT_S)
+        stream.close()
+        while not context.unwanted(request):
+            pass
+        context.emit(request, "nobody reads")  # its thread could not know
+        assert not context.finish(request, 1)
+        future = pipe.submit({"data": 1})
+        context, request = kept.get(timeout=WAIT_S)
+        context.emit(request, "nobody reads")
+        assert context.finish(request, 1)
+        assert future.result(WAIT_S)["result"] == 1
+
+
+def test_a_reader_says_how_many_bytes_may_wait():
+    held, seen = [], []
+
+    def heavy(data):
+        for number in range(data):
+            seen.append(len(held))
+            yield bytes(100 + number)
+
+    def room(part):
+        held.append(part)
+        return sum(map(len, held)) < 300
+
+    headrace.register("PartsHeavy", heavy, replace=True)
+    with headrace.pipe({"backend": "PartsHeavy"}) as pipe:
+        stream, sizes = pipe.stream({"data": 30}, room=room), []
+        for part in stream:
+            if isinstance(part, dict):
+                break
+            sizes.append(len(part))
+            held.remove(part)
+        assert sizes == [100 + number for number in range(30)]
+        assert max(seen) <= 2  # with three parts there are 300 bytes
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, "many"])
+def test_parts_waiting_is_a_number_of_at_least_one(value):
+    with pytest.raises(ConfigError, match="parts_waiting"):
+        headrace.pipe({"backend": "PartsNumbers", "parts_waiting": value})
+
+
+def test_a_reload_changes_how_many_parts_may_wait():
+    with headrace.pipe({"global": {"parts_waiting": 2}, "main": {"backend": "PartsFlood"}}) as pipe:
+        pipe.reload("main", {"parts_waiting": 9})
+        stream = pipe.stream({"data": 9})
+        assert pipe.submit({"data": 0}).result(WAIT_S)["result"] == "end"
+        assert [*stream][:-1] == [*range(9)]
+
+
+ELSEWHERE = """
+import os, threading
+import headrace
+
+def there(data):
+    yield from range(data)
+    return "end"
+
+class FloodThere(headrace.Backend):
+    max = 4
+    def init(self, options, context):
+        self.context = context
+    def forward(self, batch):
+        for request in batch:
+            thread = threading.Thread(target=self.give, args=(request,))
+            thread.start()
+            thread.join()
+            request["result"] = "end"
+    def give(self, request):
+        for number in range(abs(request["data"])):
+            self.context.emit(request, number)
+        if request["data"] < 0:
+            os._exit(1)
+
+headrace.register("PartsThere", there, replace=True)
+headrace.register("PartsFloodThere", FloodThere, replace=True)
+"""
+
+
+@both
+@pytest.mark.parametrize("backend", ["PartsThere", "PartsFloodThere"])
+def test_a_process_waits_for_who_reads(read, backend, tmp_path):
+    (tmp_path / "there.py").write_text(ELSEWHERE)
+    config = {"backend": f"Process[{backend}]", "import": str(tmp_path / "there.py")}
+    with headrace.pipe(config | {"parts_waiting": 3}) as pipe:
+        *parts, last = read(pipe, {"data": 5_000})
+        assert parts == [*range(5_000)]
+        assert last["result"] == "end"
+        stream = pipe.stream({"data": 5_000})
+        assert next(stream) == 0
+        stream.close()
+        assert read(pipe, {"data": 2})[:-1] == [0, 1]
+
+
+def test_a_process_that_dies_while_its_parts_wait_is_started_again(tmp_path):
+    (tmp_path / "there.py").write_text(ELSEWHERE)
+    config = {"backend": "Process[PartsFloodThere]", "import": str(tmp_path / "there.py")}
+    with headrace.pipe(config | {"parts_waiting": 2}) as pipe:
+        stream = pipe.stream({"data": -50})
+        assert pipe.submit({"data": 1}).result(WAIT_S)["result"] == "end"  # in the next process
+        got = []
+        with pytest.raises(InstanceLostError):
+            got.extend(next(stream) for _ in range(51))
+        assert got == [*range(len(got))]
