@@ -432,10 +432,12 @@ class InitContext:
         alongside: ``alongside()``, in ``forward``: the requests that other instances of the node have in their batches
             at this moment, also where `forward` has not begun, each with what the class's ``enter`` returned for it.
             It is for a backend that keeps an order.
-        emit: ``emit(request, part)`` gives a part of the answer of a request that is in the batch that runs, or is kept as
-            PENDING, to who reads it by ``pipe.stream``; from any thread of that batch, in order, and it never waits. For
-            all other callers it does nothing, and so it does for an item that a container has made itself. With `rerun` a
-            request of which a part was given is not run again.
+        emit: ``emit(request, part)`` gives a part of the answer of a request to who reads it by ``pipe.stream``, in order: from
+            any thread until ``forward`` has returned, and later for a request that is kept as PENDING. After that it raises
+            ContractError. For all other callers it does nothing, and so it does for an item that a container has made
+            itself. Where ``parts_waiting`` parts wait, it waits until some were read, in a thread that belongs to the backend
+            (``owns_thread``, one that it has started). Elsewhere, as in the ``forward`` of a plain backend, the request ends with
+            a LimitError. With `rerun` a request of which a part was given is not run again.
         away: ``away()`` says that what the backend computes with is away for a while: a server, a host that does not
             answer. Until ``back()`` the instance is not ready. `Pipeline.ready` is False while no instance of a node is,
             and so is the readiness of ``headrace serve``; ``stats()["state"]`` is ``degraded`` while any is not. The

@@ -433,6 +433,29 @@ def test_answers_that_clients_of_grpc_do_not_take_are_bounded(serving, method):
             until(lambda: server._service.unsent_bytes == 0)
 
 
+def test_parts_that_clients_of_grpc_do_not_take_leave_room_for_others(serving):
+    headrace.register("ServeLongParts", lambda data: ("x" * 60_000 for _ in range(1000)), replace=True)
+    models = {
+        "m": {"config": {"backend": "ServeLongParts"}, "decoupled": True},
+        "other": {"config": {"backend": "Identity"}},
+    }
+    server = serving(models, grpc_port=0, limits=Limits(max_inflight_bytes=600_000))
+    request = message("inference.ModelInferRequest")(model_name="m")
+    request.inputs.add(name="data", datatype="BYTES", shape=[1])
+    request.raw_input_contents.append(b"\1\0\0\0x")
+    path = b"/inference.GRPCInferenceService/ModelStreamInfer"
+    with connect_without_window(server, path, request.SerializeToString()):
+        until(lambda: server._service.unsent_bytes >= 300_000)
+        request.model_name = "other"
+        with grpc.insecure_channel(f"{server.host}:{server.grpc_port}") as channel:
+            infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+            for _ in range(20):
+                infer(request.SerializeToString(), timeout=60)
+        assert server._service.unsent_bytes < 600_000
+    until(lambda: server._service.unsent_bytes == 0)
+    until(lambda: server._service.part_bytes.held == 0)
+
+
 @pytest.mark.parametrize(("streams", "calls"), [(4, 64), (2000, 1800)])
 def test_no_call_is_lost_in_a_burst(serving, streams, calls):
     """As it comes, gRPC resets calls of clients that keep to the bound of streams, and calls that wait for the loop."""

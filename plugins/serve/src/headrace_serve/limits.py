@@ -20,8 +20,9 @@ class Limits:
 
     Attributes:
         max_body_bytes: The most bytes of one request's body, both as sent and as decompressed.
-        max_inflight_bytes: The most bytes of the bodies of all requests that are being received or answered. gRPC
-            calls are refused while answers that clients have not received yet have this many bytes.
+        max_inflight_bytes: The most bytes of the bodies of all requests that are being received or answered, and of the
+            parts of answers that wait for clients, which take at most half. gRPC calls are refused while answers that
+            clients have not received yet have this many bytes.
         max_header_bytes: The most bytes of the URL and of names and values of the headers of one HTTP request, and
             of the metadata of one gRPC call.
         max_connections: The most HTTP connections that are open at a time, and also the most gRPC connections. One
