@@ -421,12 +421,14 @@ class InitContext:
         kept: ``kept(request)`` gives the dict that belongs to a request which is kept as PENDING, or for which something
             was asked by ``on_end``: it is the request's alone from then until it has its outcome, whichever instance
             runs it. For any other request it gives a new dict.
-        call: ``call(request, node, batch, then)``, in ``forward``, lets the node of that name run new requests on behalf
+        call: ``call(request, node, batch, then, parts=True)``, in ``forward``, lets the node of that name run new requests on behalf
             of one that runs here, whose deadline and priority they have. It waits for nothing:
             ``then(made, error)`` is called once for each dict of the list ``batch``, when it has its ``result``, or its
             error, in the thread that ended it and perhaps before ``call`` returns; it must be short, as a ``resume`` is.
             No bound of a queue counts them. It gives a function that withdraws those that have not ended, for
-            which ``then`` is not called. It raises ContractError where there is no such node; see `Backend.nodes_called`.
+            which ``then`` is not called. Parts that are given there are parts of ``request``: with a text as ``parts`` they
+            come as ``(text, part)``, with False nobody gets them. It raises ContractError where there is no such node; see
+            `Backend.nodes_called`.
         unwanted: ``unwanted(request)`` tells whether nobody waits any more for a request that is kept as PENDING,
             or is in the batch that runs, since it was cancelled, its time is over, or it has ended otherwise.
         alongside: ``alongside()``, in ``forward``: the requests that other instances of the node have in their batches

@@ -301,6 +301,53 @@ def test_parts_of_a_called_node_are_parts_of_the_request(nodes):
 # Errors.
 
 
+def spelt(word):
+    yield from word
+    return word
+
+
+PARTS = """
+from headrace_flow import part
+
+def named(request):
+    return (yield [call("spell", "ab", parts="first"), call("spell", "cd", parts="second")])
+
+def hidden(request):
+    plan = yield call("spell", "think", parts=False)
+    return (yield call("spell", "say"))
+
+def own(request):
+    yield part("begins")
+    word = yield call("spell", "a")
+    yield part(word * 2)
+    yield part("ends")
+    return word
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "parts", "result"),
+    [
+        ("named", [("first", "a"), ("first", "b"), ("second", "c"), ("second", "d")], ["ab", "cd"]),
+        ("hidden", ["s", "a", "y"], "say"),
+        ("own", ["begins", "a", "aa", "ends"], "a"),
+    ],
+)
+def test_a_script_says_what_becomes_of_parts(nodes, tmp_path, name, parts, result):
+    headrace.register("ScriptSpelt", spelt, replace=True)
+    with headrace.pipe(nodes(HEAD + PARTS, name, spell={"backend": "ScriptSpelt"})) as pipe:
+        *found, last = pipe.stream({"data": 0})
+        assert (sorted(found) if name == "named" else found) == parts
+        assert last["result"] == result
+        assert pipe({"data": 0})["result"] == result
+
+
+@pytest.mark.parametrize("parts", [None, 1, ["a"]])
+def test_what_becomes_of_parts_is_said_by_a_bool_or_a_text(parts):
+    with pytest.raises(ValueError, match="parts is True, False or a text"):
+        call("a", 1, parts=parts)
+
+
 def odd_fails(number):
     if number % 2:
         raise InputError(key="data", expected="an even number", got=str(number))

@@ -96,16 +96,23 @@ class Alias(Backend):
 
 
 def begin_calls(
-    keeping: Keeping, request: Request, node: str, batch: Sequence[Request], then: Then
+    keeping: Keeping,
+    request: Request,
+    node: str,
+    batch: Sequence[Request],
+    then: Then,
+    parts: bool | str = True,
 ) -> Callable[[], object]:
     """Let a node run new requests on behalf of one that runs here: ``context.call``; see `headrace.InitContext`."""
     called: NodeCall = keeping.called(node, "context.call")
+    if type(parts) not in (bool, str):
+        raise TypeError(f"context.call: parts is True, False or a text, got {parts!r}")
     outer, box = entry_here()(request), called.scheduler.box
 
     def ended(made: Request, error: BaseException | None) -> None:
         box.later(then, made, None if error is None else passed_on(error))
 
-    sent = [Sent(called, made, outer, partial(ended, made)) for made in batch]
+    sent = [Sent(called, made, outer, partial(ended, made), parts) for made in batch]
 
     def begin() -> None:
         for one in sent:

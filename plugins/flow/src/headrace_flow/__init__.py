@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from headrace_flow.once import Once
     from headrace_flow.queues import Observer, Queue, Recv, Send
     from headrace_flow.repost import Repost
-    from headrace_flow.script import Script, call
+    from headrace_flow.script import Script, call, part
     from headrace_flow.shadow import Shadow
     from headrace_flow.stateful import StateFul
     from headrace_flow.storage import KVStorage
@@ -45,6 +45,7 @@ __all__ = [
     "StateFul",
     "__version__",
     "call",
+    "part",
 ]
 
 _HOME = {
@@ -57,6 +58,7 @@ _HOME = {
     "Repost": "repost",
     "Script": "script",
     "call": "script",
+    "part": "script",
     "Once": "once",
     "Shadow": "shadow",
     "StateFul": "stateful",

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from headrace.keys import Request
 
-__all__ = ["Call", "Script", "call"]
+__all__ = ["Call", "Part", "Script", "call", "part"]
 
 _log = logging.getLogger("headrace_flow.script")
 
@@ -45,12 +45,26 @@ class Call:
         request: The request that the node is to run.
         errors: Whether an error is raised in the script, or is its value.
         whole: Whether its value is the whole request in place of ``result``.
+        parts: Whether the parts that the node gives are parts of the answer, or the text that they bear.
     """
 
     node: str
     request: Request
     errors: Literal["raise", "return"] = "raise"
     whole: bool = False
+    parts: bool | str = True
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the answer, which a script yields; `part` makes it."""
+
+    value: Any
+
+
+def part(value: Any) -> Part:
+    """Return a part of the answer, for a script to yield alone: who streams the request gets it. The script goes on at once."""
+    return Part(value)
 
 
 def call(
@@ -60,6 +74,7 @@ def call(
     *,
     errors: Literal["raise", "return"] = "raise",
     whole: bool = False,
+    parts: bool | str = True,
     **keys: Any,
 ) -> Call:
     """Return a call of a node, for a script to yield: alone, or several in a list.
@@ -71,11 +86,13 @@ def call(
             have ended. ``"return"``: the exception is the value of the call.
         whole: True for the whole dict of the request as the value, with all that the node has written; False for
             its ``result`` alone.
+        parts: What becomes of the parts that the node gives. True: they are parts of the answer. A text: they are, as
+            ``(text, part)``, so that those of several calls can be told apart. False: nobody gets them.
         keys: Further keys of its request.
 
     Raises:
         TypeError: ``node`` is no text.
-        ValueError: ``errors`` is neither of the two.
+        ValueError: ``errors`` or ``parts`` is none of these.
     """
     if not isinstance(node, str):
         raise TypeError(
@@ -83,7 +100,9 @@ def call(
         )
     if errors not in ("raise", "return"):
         raise ValueError(f"errors is 'raise' or 'return', got {errors!r}")
-    return Call(node, {**keys, "data": data}, errors, whole)
+    if type(parts) not in (bool, str):
+        raise ValueError(f"parts is True, False or a text, got {parts!r}")
+    return Call(node, {**keys, "data": data}, errors, whole, parts)
 
 
 # The file of a script, which is read before anything is built, and run when it is built.
@@ -202,7 +221,7 @@ class _Step:
             isinstance(one, Call) for one in listed
         ):
             what = f"{name} yielded something of type {type(yielded).__name__}"
-            hint = 'A script yields call("node", data), or a list of such calls.'
+            hint = 'A script yields call("node", data), a list of such calls, or part(value).'
             raise ContractError(what, hint=hint)
         self.calls: list[Call] = list(listed)
         self.made = [dict(one.request) for one in self.calls]
@@ -224,14 +243,13 @@ class _Step:
             if self._took(made, error):
                 ended()
 
-        by_node: dict[str, list[int]] = {}
+        together: dict[tuple[str, bool | str], list[int]] = {}
         for place, one in enumerate(self.calls):
-            by_node.setdefault(one.node, []).append(place)
-        for node, places in by_node.items():
+            together.setdefault((one.node, one.parts), []).append(place)
+        for (node, parts), places in together.items():
+            made = [self.made[i] for i in places]
             try:
-                self.withdraw.append(
-                    context.call(request, node, [self.made[i] for i in places], then)
-                )
+                self.withdraw.append(context.call(request, node, made, then, parts=parts))
             except ContractError as error:
                 what = error.what or f"no node is called {node!r}"
                 for place in places:
@@ -408,9 +426,9 @@ class Script(headrace.Backend):
         return outcome
 
     def _until_it_waits(self, run: _Run, request: Request) -> Any:
-        step = run.step
+        step, given = run.step, False
         while True:
-            value, error = (None, None) if step is None else step.outcome()
+            value, error = (None, None) if step is None or given else step.outcome()
             if isinstance(
                 error, ClosedError
             ):  # the pipeline closes: the script ends as by any close
@@ -429,10 +447,14 @@ class Script(headrace.Backend):
                 error = (
                     None  # its traceback refers to this frame: kept here, it would close a cycle
                 )
-            if step is None:
+            if step is None and not given:
                 self._keep(run, request)
             elif self.context.unwanted(request):
                 return ClosedError("nobody waits for the request any more")
+            given = isinstance(yielded, Part)
+            if given:
+                self.context.emit(request, yielded.value)
+                continue
             try:
                 step = run.step = _Step(yielded, self.name)
             except ContractError as wrong:
