@@ -17,10 +17,10 @@ NEAR = {
     "instances": ("node", "instance", "probes"),
     "interrupts": ("shortcut", "box", "runners", "engine"),
     "one_node": ("shortcut", "node", "runners", "dispatch"),
-    "pending": ("pending", "node"),
+    "pending": ("pending", "keeping", "node"),
     "queues": ("node", "queue", "graph"),
     "reloads": ("reload", "node"),
-    "streams": ("streams", "parts"),
+    "streams": ("streams", "parts", "keeping"),
 }
 """The files of the running wing whose source lines are points, by the file of a program."""
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from shared import Book, Item, loaded, settled
 
 import headrace
-from headrace.errors import ClosedError
+from headrace.errors import ClosedError, LimitError
 from headrace_testing.interleavings import check
 
 
@@ -143,6 +143,79 @@ def from_a_generator():
         book.thread(book.ask, pipe, items[3], ("a", items[3]))
         book.join()
         settled(pipe)
+
+
+WAITS = loaded({"backend": "Three", "instance_num": 2, "parts_waiting": 1})
+
+
+def a_generator_waits():
+    """One part may wait: the generator waits for each reader, and for one that leaves no longer."""
+    book = Book()
+    items = [Item(n) for n in range(3)]
+    with headrace.pipe(WAITS) as pipe:
+        book.thread(_read, pipe, items[0], ("a", items[0]))
+        book.thread(_read, pipe, items[1], ("a", items[1]), leave=True)
+        book.thread(_read, pipe, items[2], ("a", items[2]))
+        book.join()
+        settled(pipe)
+
+
+WAITS_BESIDE = loaded({"backend": "EmitsBeside", "max": 2, "parts_waiting": 1})
+
+
+def a_thread_waits():
+    """One part may wait: the thread of a backend waits in emit for each reader, and for one that leaves no longer."""
+    book = Book()
+    items = [Item(n) for n in range(3)]
+    with headrace.pipe(WAITS_BESIDE) as pipe:
+        book.thread(_read, pipe, items[0], ("a", items[0]))
+        book.thread(_read, pipe, items[1], ("a", items[1]), leave=True)
+        book.thread(_read, pipe, items[2], ("a", items[2]))
+        book.join()
+        settled(pipe, 3)
+
+
+LIMITED = loaded({"backend": "Emits", "max": 2, "parts_waiting": 1})
+
+
+def nobody_can_wait():
+    """One part may wait, and forward emits: all parts come, or LimitError after those that came; never a part less."""
+    book = Book()
+
+    def read(pipe, item):
+        request, parts, failed = {"data": item}, [], False
+        try:
+            parts.extend(pipe.stream(request))
+        except LimitError:
+            failed = True
+        wanted = [(item.n, 0), (item.n, 1), (item.n, 2), request]
+        check(parts == (wanted[: len(parts)] if failed else wanted), f"{item}: {parts}, {failed}")
+        check(bool(parts), f"no part of {item} came")
+
+    with headrace.pipe(LIMITED) as pipe:
+        for n in range(3):
+            book.thread(read, pipe, Item(n))
+        book.join()
+        settled(pipe)
+
+
+def closed_while_it_waits():
+    """One part may wait, and the pipeline closes: who gives parts goes on, and each reader gets what came, in order."""
+    book = Book()
+    items = [Item(n) for n in range(2)]
+    pipe = headrace.pipe(WAITS)
+
+    def read(item):
+        parts, request = [], {"data": item}
+        with suppress(ClosedError):
+            parts.extend(pipe.stream(request))
+        wanted = [(item.n, 0), (item.n, 1), (item.n, 2), request]
+        check(parts == wanted[: len(parts)], f"parts of {item}: {parts}")
+
+    book.thread(read, items[0])
+    book.thread(read, items[1])
+    book.thread(pipe.close, drain=False, timeout=5)
+    book.join()
 
 
 def closed_meanwhile():

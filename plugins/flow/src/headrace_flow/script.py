@@ -426,18 +426,15 @@ class Script(headrace.Backend):
         return outcome
 
     def _until_it_waits(self, run: _Run, request: Request) -> Any:
-        step, given = run.step, False
+        step = run.step
         while True:
-            value, error = (None, None) if step is None or given else step.outcome()
+            value, error = (None, None) if step is None else step.outcome()
             if isinstance(
                 error, ClosedError
             ):  # the pipeline closes: the script ends as by any close
                 return error
             try:
-                if error is not None:
-                    yielded = run.generator.throw(error)
-                else:
-                    yielded = run.generator.send(value)
+                yielded = self._calls_of(run, request, value, error)
             except StopIteration as stop:
                 request["result"] = stop.value
                 return None
@@ -447,20 +444,32 @@ class Script(headrace.Backend):
                 error = (
                     None  # its traceback refers to this frame: kept here, it would close a cycle
                 )
-            if step is None and not given:
+            if step is None:
                 self._keep(run, request)
             elif self.context.unwanted(request):
                 return ClosedError("nobody waits for the request any more")
-            given = isinstance(yielded, Part)
-            if given:
-                self.context.emit(request, yielded.value)
-                continue
             try:
                 step = run.step = _Step(yielded, self.name)
             except ContractError as wrong:
                 return wrong
             if not step.begin(request, self.context, lambda: self.context.resume(request)):
                 return headrace.PENDING
+
+    def _calls_of(
+        self, run: _Run, request: Request, value: Any, error: BaseException | None
+    ) -> Any:
+        """Go on with the generator; give the parts that it yields, and return what is to be calls."""
+        go_on = run.generator
+        try:
+            yielded = go_on.send(value) if error is None else go_on.throw(error)
+        finally:
+            del error  # its traceback refers to this frame
+        while isinstance(yielded, Part):
+            if self.context.unwanted(request):
+                raise ClosedError("nobody waits for the request any more")
+            self.context.emit(request, yielded.value)
+            yielded = go_on.send(None)
+        return yielded
 
     def _keep(self, run: _Run, request: Request) -> None:
         """Have the run ended with its request, whatever its end is."""
