@@ -315,11 +315,50 @@ def test_a_part_that_comes_after_forward_has_returned_is_refused(streamed):
         assert parts[-1]["result"] == "end"
         ((context, request),) = came
         with pytest.raises(
-            ContractError, match=r"PartsReturns.*after its forward had returned"
+            ContractError, match=r"PartsReturns.*its forward has returned"
         ) as caught:
             context.emit(request, "too late")
         assert "headrace.PENDING" in str(caught.value)
         assert caught.value.node == "main"
+
+
+@pytest.mark.parametrize("thread", [False, True])
+def test_a_part_of_the_request_before_is_refused(thread):
+    refused = []
+
+    class Remembers(headrace.Backend):
+        before = None
+
+        def init(self, options, context):
+            self.context = context
+
+        def forward(self, batch):
+            (request,) = batch
+            if self.before is not None:
+                late = threading.Thread(target=self.give, args=(self.before,))
+                late.start() if thread else late.run()
+                if thread:
+                    late.join(WAIT_S)
+            self.before = request
+            request["result"] = "end"
+
+        def give(self, request):
+            try:
+                self.context.emit(request, "too late")
+            except ContractError as error:
+                refused.append(error)
+
+    headrace.register("PartsRemembers", Remembers, replace=True)
+    with headrace.pipe({"backend": "PartsRemembers"}) as pipe:
+        for _ in range(2):
+            assert len(read(pipe, {"data": 1})) == 1
+        assert len(refused) == 1
+
+
+@pytest.mark.parametrize("infer", ["PartsFlood", "PartsHelperFlood", "PartsNumbers"])
+def test_parts_of_an_item_that_a_container_has_made_are_dropped(infer):
+    with headrace.pipe({"backend": f"CatSplit[Identity,{infer},Identity]"}) as pipe:
+        assert read(pipe, {"data": 3}) == [{"data": 3, "result": "end"}]
 
 
 def test_parts_of_a_kept_request_that_has_ended_are_dropped():

@@ -112,7 +112,7 @@ class Keeping:
                 self._refuse_late(request, node)
             return
         most = most_of(node)
-        if parts.root.is_full(most):
+        if parts.is_full(most):
             parts.root.make_room(most, waits=may_wait(node))
         if not parts.add(part) and self._found(request, node)[1] is None:
             self._refuse_late(request, node)
@@ -120,23 +120,21 @@ class Keeping:
     def _refuse_late(self, request: Request, node: Any) -> None:
         """Refuse a part that came after ``forward`` had returned; one of a request that was kept may come late unawares."""
         if node is None or not node.pending.was_kept(request):
-            what = (
-                f"{self._backend._label()} gave a part of an answer after its forward had returned"
-            )
-            hint = "Call context.emit before that, or return headrace.PENDING for the request, and call context.finish last."
+            label = self._backend._label()
+            what = f"{label} gave a part of an answer that it does not work on: its forward has returned"
+            hint = "Call context.emit before that, with the dict of the batch; or return headrace.PENDING, and call context.finish last."
             raise self._backend._located(ContractError(what, hint=hint))
 
     def _is_made(self, request: Request, node: Any) -> bool:
         """Tell whether a dict without an entry may be an item that a container has made, or runs past the queue."""
         if node is None:
             return not elsewhere.is_here or bool(elsewhere.parts)
-        if isinstance(request, Filler) or get_ident() in batches_run or node.held_by_this_thread():
-            return True  # a copy, or an item that a container has made
         holders = [one.holder for one in node.every]
-        if any(one is request for one in holders):
+        if isinstance(request, Filler) or any(one is request for one in holders):
             return True
-        # Inside of another backend, which may have made the item, it is not known whose batch has ended.
-        return not self._backend._keeps and any(one is not None for one in holders)
+        # The outermost backend has the requests themselves. Inside of others it is not known whose batch has ended.
+        runs = get_ident() in batches_run or any(one is not None for one in holders)
+        return runs and not self._backend._keeps
 
     def emitted(self, request: Request) -> bool:
         """Tell whether a part of the answer was given to somebody: then no other run may take its place."""
