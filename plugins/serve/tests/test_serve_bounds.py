@@ -434,7 +434,9 @@ def test_answers_that_clients_of_grpc_do_not_take_are_bounded(serving, method):
 
 
 def test_parts_that_clients_of_grpc_do_not_take_leave_room_for_others(serving):
-    headrace.register("ServeLongParts", lambda data: ("x" * 60_000 for _ in range(1000)), replace=True)
+    headrace.register(
+        "ServeLongParts", lambda data: ("x" * 60_000 for _ in range(1000)), replace=True
+    )
     models = {
         "m": {"config": {"backend": "ServeLongParts"}, "decoupled": True},
         "other": {"config": {"backend": "Identity"}},

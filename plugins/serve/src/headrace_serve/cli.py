@@ -161,77 +161,6 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
             rich_help_panel=_PAGE,
         ),
     ] = False,
-<<<<<<< HEAD
-=======
-    log_format: Annotated[
-        Literal["text", "json"],
-        typer.Option(
-            "--log-format",
-            help="How messages and logs are written to stderr: json has an object a line.",
-        ),
-    ] = "text",
-    drain_timeout: Annotated[
-        float,
-        typer.Option(
-            metavar="SECONDS",
-            min=0,
-            callback=_limited,
-            help="Seconds for requests to end after SIGTERM.",
-        ),
-    ] = 30.0,
-    max_body_bytes: Annotated[
-        int,
-        typer.Option(metavar="BYTES", min=1, help="The most bytes of a body, also decompressed."),
-    ] = 64 << 20,
-    max_inflight_bytes: Annotated[
-        int, typer.Option(metavar="BYTES", min=1, help="The most bytes of all bodies in flight, and of parts that wait.")
-    ] = 1 << 30,
-    max_connections: Annotated[
-        int, typer.Option(min=1, help="The most connections at a time, of each protocol.")
-    ] = 4096,
-    receive_timeout: Annotated[
-        float,
-        typer.Option(
-            metavar="SECONDS",
-            min=0.001,
-            callback=_limited,
-            help="Seconds in which a request must have arrived.",
-        ),
-    ] = 60.0,
-    max_connection_age: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SECONDS",
-            min=1,
-            callback=_limited,
-            help="Seconds after which a connection of gRPC is made again; 300 with --workers.",
-        ),
-    ] = None,
-    grpc_keepalive: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SECONDS",
-            min=0.001,
-            callback=_limited,
-            help="Seconds without a byte after which gRPC pings a client; default: never.",
-        ),
-    ] = None,
-    grpc_keepalive_timeout: Annotated[
-        float,
-        typer.Option(
-            metavar="SECONDS", min=0.001, callback=_limited, help="Seconds to answer such a ping."
-        ),
-    ] = 20.0,
-    grpc_min_ping_interval: Annotated[
-        float,
-        typer.Option(
-            metavar="SECONDS",
-            min=0.001,
-            callback=_limited,
-            help="The least seconds between the pings of a client of gRPC.",
-        ),
-    ] = 300.0,
->>>>>>> cb4cbd85 (Say what becomes of parts that wait)
     workers: Annotated[
         int,
         typer.Option(
@@ -285,7 +214,7 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
         typer.Option(
             metavar="BYTES",
             min=1,
-            help="The most bytes of all bodies in flight.",
+            help="The most bytes of all bodies in flight, and of parts that wait.",
             rich_help_panel=_LIMITS,
         ),
     ] = 1 << 30,
