@@ -344,8 +344,10 @@ def test_in_a_forked_child_every_call_says_why_it_is_closed(held):
         cuts, goes_on = threading.Event(), threading.Event()
 
         class Holds(headrace.policies.Greedy):
+            sends_when_idle = False
+
             def cut(self, queue, instance, now):
-                if queue[0].weight == 2:
+                if queue[0].priority:
                     cuts.set()
                     goes_on.wait()
                 return super().cut(queue, instance, now)
@@ -355,7 +357,7 @@ def test_in_a_forked_child_every_call_says_why_it_is_closed(held):
         pipe({{"data": "quick"}})
         pipe.submit({{"data": "busy"}})
         if {held}:  # the fork comes in the midst of a decision
-            pipe.submit({{"data": "quick", "request_size": 2}})
+            pipe.submit({{"data": "quick"}}, priority=1)
             assert cuts.wait(60)
         child = os.fork()
         if child == 0:
