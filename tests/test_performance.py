@@ -34,7 +34,10 @@ FIGURE = re.compile(
     r"|(?<![\w.,])(\d\.\d{2,3})(?![\w.]*\d)"
 )
 """A number with a unit of speed, or a ratio with at least two digits behind its point. A table of numbers whose heads name the unit is told by `CELL`."""
-VERSION = re.compile(r"(Python|Runtime|Ray|TensorRT|Triton) \d\.\d{2,3}|\d\.\d{2,3} or newer")
+VERSION = re.compile(
+    r"(Python|Runtime|Ray|TensorRT|Triton|matplotlib|torch|supervision|OpenTelemetry|prometheus-client|grpcio|uvicorn|pydantic"
+    r"|typer|tritonclient|onnx|rapidocr) \d\.\d{2,3}|\d\.\d{2,3} or newer"
+)
 """A number behind the name of a library is its version."""
 CELL = re.compile(
     r"\**[\d.][\d., ()/\u00d7]*(?:ms|s|µs|\u00d7|\(.*\)|to [\d.]+\)?)?(?:, [\d.]+ m?s)?\**"

@@ -85,5 +85,6 @@ def test_the_text_of_a_float32_is_the_shortest_that_reads_back_as_it(number):
     assert text == repr(float(text))
     assert np.float32(float(text)) == np.float32(number)
     digits = "".join(map(str, Decimal(text).normalize().as_tuple().digits))
-    for fewer in range(len(digits) - 1):
-        assert np.float32(float(f"{number:.{fewer}e}")) != np.float32(number)
+    with np.errstate(over="ignore"):  # with fewer digits it may be above the greatest float32
+        for fewer in range(len(digits) - 1):
+            assert np.float32(float(f"{number:.{fewer}e}")) != np.float32(number)

@@ -126,7 +126,7 @@ def test_closing_while_it_builds_ends_the_build(built, small_net, monkeypatch):
         assert held.wait(60)
         (job,) = pipe._reloader._jobs.values()
         job.until = 0
-        job._watchers.wake()
+        job.watchers.wake()
         thread.join(60)
         go.set()
         assert errors
