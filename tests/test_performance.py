@@ -36,7 +36,7 @@ FIGURE = re.compile(
 """A number with a unit of speed, or a ratio with at least two digits behind its point. A table of numbers whose heads name the unit is told by `CELL`."""
 VERSION = re.compile(
     r"(Python|Runtime|Ray|TensorRT|Triton|matplotlib|torch|supervision|OpenTelemetry|prometheus-client|grpcio|uvicorn|pydantic"
-    r"|typer|tritonclient|onnx|rapidocr)\s\d\.\d{2,3}|\d\.\d{2,3} or newer"
+    r"|typer|tritonclient|onnx|rapidocr|scikit-image)\s\d\.\d{2,3}|\d\.\d{2,3} or newer"
 )
 """A number behind the name of a library is its version."""
 CELL = re.compile(

@@ -19,7 +19,7 @@ from headrace._running.batch import entry_here
 from headrace._running.box import Box, ask
 from headrace._running.engine import Engine
 from headrace._running.failures import FailureLog
-from headrace._running.instance import Timings
+from headrace._running.statistics import Timings
 from headrace_testing import FakeClock
 
 __all__ = [

@@ -8,8 +8,9 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from headrace._plan.element import Element, NodePlan, takes_dependency
-from headrace._running.instance import SAMPLE_BELOW_S, SAMPLED, Timings
+from headrace._running.instance import SAMPLE_BELOW_S, SAMPLED
 from headrace._running.probes import GuardedProbe, Probes
+from headrace._running.statistics import Timings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from headrace._plan.element import Element
     from headrace._running.blueprint import DagDispatcher
-    from headrace._running.instance import Timings
+    from headrace._running.statistics import Timings
 
     ElementTimes: TypeAlias = dict[tuple[str, int, str], Timings]
     """Durations by node, index of the instance and path of the element."""

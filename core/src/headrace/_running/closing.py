@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._running.box import ask, is_inside
 from headrace._running.parts import end_waits
+from headrace._running.refusals import left_open
 from headrace._running.teardown import Pass, Watchers
 from headrace._running.threads import took_token
 from headrace.errors import ClosedError
@@ -62,7 +63,7 @@ class Closer:
         if self._engine.graph is not None:
             self._engine.graph.closing = True
         for node in reversed(self._engine.nodes):
-            node.refuse(error, drain=drain)
+            refuse(node, error, drain=drain)
             # While requests are drained others go on reading, and the thread that closes does not.
             end_waits(node.all_open(), closes if drain else None)
         if not drain and self._engine.graph is not None:
@@ -107,7 +108,7 @@ class Closer:
     def _fail_open(self) -> None:
         text = "the pipeline was closed before the request was done"
         for node in self._engine.nodes:
-            node.fail_open(ClosedError(text))
+            fail_open(node, ClosedError(text))
         if self._engine.graph is not None:
             for one in list(self._engine.graph.open):
                 one.end(ClosedError(text), frees=True)
@@ -150,3 +151,26 @@ class Closer:
         if all_idle:
             found.append(("what the nodes share", self._engine.blueprint.store.close))
         return found
+
+
+def refuse(node: Any, error: ClosedError, *, drain: bool) -> None:
+    """Refuse newcomers of a node; fail the entries that wait for room, and without ``drain`` those that wait at all; a step."""
+    node.special = True
+    node.refusing = node.refusing or error
+    node.short_cut.measure()
+    node.drains &= drain
+    kept = () if drain else (*node.queue, *node.pending.waiting)
+    node.fail_waiting(error, [*node.room.outside, *kept])
+    node.touch()
+
+
+def fail_open(node: Any, error: ClosedError) -> None:
+    """Fail all entries of a node that are still open; a step."""
+    node.dead = True
+    node.fail_waiting(error, [*node.queue, *node.room.outside])
+    for entry in node.all_open():
+        node.fail(entry, partial(left_open, error.args[0]))
+    for instance in node.every:
+        if instance.holder is not None:
+            for kill in instance.liveness.killers:
+                node.box.later(kill)

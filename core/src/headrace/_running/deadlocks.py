@@ -15,17 +15,18 @@ import logging
 import weakref
 from collections import defaultdict
 from collections.abc import Iterator
+from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace._running import threads
 from headrace._running.box import post
 from headrace._running.entry import NEW, OUTSIDE, QUEUED, RUNNING
-from headrace._running.threads import Threads, took_token
 from headrace.errors import ContractError
 
 if TYPE_CHECKING:
     from headrace._running.entry import Entry
     from headrace._running.instance import Instance
+    from headrace._running.threads import Threads
 
 _log = logging.getLogger("headrace.scheduling")
 
@@ -138,36 +139,40 @@ class Search:
     """Looks for circles as long as there seems to be one."""
 
     def __init__(self) -> None:
-        self._idle = [None]
+        self._next = -inf  # nobody else looks before this time
         self._before: list[Wait] = []
+        self._seen = -inf  # when the circle of the look before was seen
 
     def begin(self, given: Threads) -> None:
         """Look now, unless that is done already."""
-        if self._idle and took_token(self._idle):
-            self._before = []
+        now = given.clock()
+        if now >= self._next:
+            self._next = now + 2 * APART_S
             given.pool.run(self._look, given)
 
     def _look(self, given: Threads) -> None:
         goes_on = False
         try:
-            goes_on = self._look_once()
+            goes_on = self._look_once(given.clock())
         except RuntimeError:  # what it read was changed meanwhile: something goes on
             pass
         except Exception as error:  # noqa: BLE001 - the next look may succeed
             _log.warning("looking for calls that wait for each other failed", exc_info=error)
+        now = given.clock()
+        self._next = now + 2 * APART_S if goes_on else now
         if goes_on:
-            given.timer.call_at(given.clock() + APART_S, lambda: given.pool.run(self._look, given))
-        else:
-            self._idle.append(None)
+            given.timer.call_at(now + APART_S, lambda: given.pool.run(self._look, given))
 
-    def _look_once(self) -> bool:
+    def _look_once(self, now: float) -> bool:
         """Free the newest request of a circle that was there at the look before; tell whether there is any circle."""
         circle = _Look().circle()
         waits = [
             one for one in circle if one.entry is not None and one.entry.state in (QUEUED, OUTSIDE)
         ]
-        same = bool(waits) and {*circle} == {*self._before}
-        self._before = [] if same else circle
+        apart = now - self._seen >= 0.9 * APART_S
+        same = apart and bool(waits) and {*circle} == {*self._before}
+        if apart or not circle:
+            self._before, self._seen = [] if same else circle, now
         if same:
             newest: Any = max(waits, key=lambda one: one.entry.arrival).entry  # type: ignore[union-attr]
             post(newest.node.box, _free, newest, _error(circle, newest))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from bisect import bisect_left
-from collections import defaultdict
 from contextvars import Context
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace._checked import Liveness
+from headrace._running.statistics import Counts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,124 +18,6 @@ if TYPE_CHECKING:
     from headrace._checked import Outcomes
     from headrace._running.entry import Entry
     from headrace._running.threads import OwnThread, Signal
-
-
-_STEP = 1.1
-_BOUNDS_MS = tuple(0.0001 * _STEP**i for i in range(220))
-"""Upper bounds of the buckets: 0.1 µs to about 100 s, each 10 per cent above the last."""
-
-
-class Timings:
-    """A histogram of durations in milliseconds."""
-
-    __slots__ = ("_counts", "total_ms")
-
-    def __init__(self) -> None:
-        self._counts = [0] * (len(_BOUNDS_MS) + 1)
-        self.total_ms = 0.0
-
-    @property
-    def count(self) -> int:
-        """How many durations have been counted."""
-        return sum(self._counts)
-
-    def add(self, duration_ms: float) -> None:
-        """Count one duration."""
-        self._counts[bisect_left(_BOUNDS_MS, duration_ms)] += 1
-        self.total_ms += duration_ms
-
-    def merge(self, other: Timings) -> None:
-        """Count all that ``other`` has counted."""
-        self._counts = [a + b for a, b in zip(self._counts, other._counts, strict=True)]
-        self.total_ms += other.total_ms
-
-    def percentile(self, share: float) -> float:
-        """Return the duration in ms that a ``share`` of all durations do not exceed, 0.0 when there is none."""
-        wanted = share * self.count
-        seen = 0
-        for index, count in enumerate(self._counts):
-            seen += count
-            if count and seen >= wanted:
-                upper = _BOUNDS_MS[min(index, len(_BOUNDS_MS) - 1)]
-                return 0.0 if index == 0 else upper / (1 + (_STEP - 1) / 2)
-        return 0.0
-
-    def summary(self) -> dict[str, float]:
-        """Return mean, p50, p90 and p99 in milliseconds, rounded to 0.1 µs."""
-        mean = self.total_ms / max(self.count, 1)
-        shares = {f"p{per_cent}": self.percentile(per_cent / 100) for per_cent in (50, 90, 99)}
-        return {key: round(value, 4) for key, value in {"mean": mean, **shares}.items()}
-
-
-class Counts:
-    """The counts of one instance, or of several together.
-
-    Attributes:
-        unqueued: How many single requests were run by their own callers, past the queue.
-        failures: How many requests failed, by code.
-        sizes: How many batches of each number of requests were cut from the queue.
-        forward, waited: Durations of batches, and of the wait of the requests in them.
-    """
-
-    __slots__ = ("failures", "forward", "sizes", "unqueued", "waited")
-
-    def __init__(self) -> None:
-        self.unqueued = 0
-        self.failures: dict[str, int] = {}
-        self.sizes: dict[int, int] = defaultdict(int)
-        self.forward = Timings()
-        self.waited = Timings()
-
-    def failed(self, code: str) -> None:
-        """Count one request that failed."""
-        self.failures[code] = self.failures.get(code, 0) + 1
-
-    def absorb(self, other: Counts, *, unqueued: int | None = None) -> None:
-        """Add the counts of ``other``; ``unqueued``, where given, is its count as read a moment ago."""
-        self.unqueued += other.unqueued if unqueued is None else unqueued
-        self.forward.merge(other.forward)
-        self.waited.merge(other.waited)
-        add_counts(self.failures, other.failures)
-        add_counts(self.sizes, other.sizes)
-
-
-def add_counts(total: dict[Any, int], counts: dict[Any, int]) -> None:
-    """Add ``counts`` to ``total``."""
-    # The copy is made in one step: in a destructor within a section `stats()` reads what that section changes.
-    for key, count in counts.copy().items():
-        total[key] = total.get(key, 0) + count
-
-
-def summary(total: Counts, *, submitted: int, waiting: int, running: int) -> dict[str, Any]:
-    """Return what ``stats()`` shows of a node, except its instances.
-
-    Keys of the histogram are texts, so that the dict is the same after it was written to JSON and read.
-
-    Args:
-        total: The counts of the node and of all its instances.
-        submitted: How many requests have come.
-        waiting: How many of the requests wait.
-        running: How many of the requests run.
-    """
-    failed, sizes = total.failures, total.sizes
-    if total.unqueued:
-        add_counts(sizes, {1: total.unqueued})
-    batches = sum(sizes.values())
-    items = sum(size * count for size, count in sizes.items())
-    return {
-        "waiting": waiting,
-        "submitted": submitted,
-        "ok": submitted - sum(failed.values()) - waiting - running,
-        "failed": failed,
-        "cancelled": failed.get("cancelled", 0),
-        "batches": batches,
-        "batch_size": {
-            "mean": items / batches if batches else 0.0,
-            "histogram": {str(size): sizes[size] for size in sorted(sizes) if sizes[size]},
-        },
-        "queue_ms": total.waited.summary(),
-        "forward_ms": total.forward.summary(),
-    }
 
 
 SAMPLE_BELOW_S = 100e-6
