@@ -575,8 +575,10 @@ def test_what_waits_and_fits_none_of_the_new_ones_is_refused_with_both_numbers(
 def test_a_new_instance_is_not_left_idle_because_old_batches_hold_all_runners(control, client):
     control.held.extend(("a", "b"))
     with headrace.pipe({"backend": "Versioned", "instance_num": 2}) as pipe:
-        old = [pipe.submit({"data": data}) for data in ("a", "b")]
-        control.wait_entered(2)
+        old = []
+        for data in ("a", "b"):
+            old.append(pipe.submit({"data": data}))
+            control.wait_entered()
         reload = client(pipe.reload, "main", {"version": 2, "instance_num": 1})
         assert pipe.submit({"data": 1}).result(FAILS_LATE_S)["result"] == (2, 1)
         control.let_go(2)
