@@ -172,4 +172,5 @@ def time_by_hand(monkeypatch):
     given = threads.Threads(timer.clock)
     given.timer = timer
     monkeypatch.setattr(threads, "current", given)
+    monkeypatch.setattr(deadlocks, "search", deadlocks.Search())  # it may go on at this timer
     return timer

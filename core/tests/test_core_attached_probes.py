@@ -98,7 +98,7 @@ class Started:
 
 
 @pytest.mark.parametrize("probe", [Recorder, Reentrant])
-def test_the_main_thread_runs_its_own_requests_again_afterwards(takes_turns, probe):
+def test_a_probe_never_keeps_the_main_thread_from_its_own_request(takes_turns, probe):
     idents = []
 
     def note(data):
@@ -113,10 +113,9 @@ def test_the_main_thread_runs_its_own_requests_again_afterwards(takes_turns, pro
             with attached(pipe, Started()):
                 pipe({"data": 2})  # it hears of no request
             with attached(pipe, Recorder()):
-                pipe({"data": 3})  # of all that listen each must say so
+                pipe({"data": 3})
         pipe({"data": 4})
-    me, may = threading.get_ident(), probe is Reentrant
-    assert [ident == me for ident in idents] == [True, may, may, False, True]
+    assert {*idents} == {threading.get_ident()}
 
 
 @pytest.mark.parametrize("backend", ["Identity", "BackgroundThread[Identity]"])
@@ -160,8 +159,12 @@ def test_ctrl_c_in_a_reentrant_probe_gives_everything_back(method, asks):
     hits = [KeyboardInterrupt()]
     with headrace.pipe({"backend": "Identity", "max": 4}) as pipe:
         with attached(pipe, Hit()):
-            with pytest.raises(KeyboardInterrupt):
+            if isinstance(asks, dict):
+                with pytest.raises(KeyboardInterrupt):
+                    pipe(asks)
+            else:  # another thread calls the probe: that counts it, and goes on
                 pipe(asks)
+                assert pipe.stats()["probes"]["Hit"]["errors"] == 1
             assert pipe({"data": 3})["result"] == 3
         assert pipe.submit({"data": 4}).result(60)["result"] == 4
         stats = pipe.stats()["nodes"]["main"]

@@ -8,6 +8,7 @@ import signal
 import threading
 import weakref
 from functools import partial
+from typing import ClassVar
 
 import internals
 import pytest
@@ -676,24 +677,31 @@ def test_changed_waits_hold_for_those_who_wait_already(control, client, waiting)
         assert [f.result(FAILS_LATE_S)["result"][0] for f in queued] == [2, 2]
 
 
-class CountedPolicy(headrace.policies.Greedy):
-    made = 0
+class NotesItself(headrace.policies.Greedy):
+    sends_when_idle = False
+    asked: ClassVar[list] = []
 
-    def __init__(self, options=None):
-        super().__init__(options)
-        type(self).made += 1
-        type(self).last = self.options
+    def cut(self, queue, instance, now):
+        self.asked.append(self)
+        return super().cut(queue, instance, now)
 
 
 def test_policies_are_made_anew_when_their_keys_change_and_kept_otherwise(control):
-    headrace.register("counted", CountedPolicy, replace=True)
-    CountedPolicy.made = 0
-    with headrace.pipe({"backend": "Versioned", "batch_policy": "counted", "max": 4}) as pipe:
+    headrace.register("notes_itself", NotesItself, replace=True)
+    config = {"backend": "Versioned", "batch_policy": "notes_itself", "max": 4}
+    with headrace.pipe(config) as pipe:
+
+        def asked():
+            NotesItself.asked.clear()
+            pipe({"data": 1}, timeout=FAILS_LATE_S)
+            return NotesItself.asked[0]
+
+        first = asked()
         pipe.reload("main", {"version": 2})
-        assert CountedPolicy.made == 1
+        assert asked() is first
         pipe.reload("main", {"batching_timeout": 2})
-        assert CountedPolicy.made == 2
-        assert CountedPolicy.last.batching_timeout == 2
+        assert asked() is not first
+        assert asked().options.batching_timeout == 2
 
 
 # Nodes that name each other.
