@@ -26,7 +26,7 @@ DIAMOND = {
 @pytest.fixture(autouse=True)
 def slow(monkeypatch):
     """Let every branch count as slow."""
-    monkeypatch.setattr(internals.graph, "CHEAP_S", 0.0)
+    monkeypatch.setattr(internals.walk, "CHEAP_S", 0.0)
 
 
 @pytest.fixture
