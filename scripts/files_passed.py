@@ -50,13 +50,18 @@ def passed() -> dict[str, set[str]]:
         return begin(noted, ())
 
     headrace.register("Copy", Copy, replace=True)
-    begin, _thread.start_new_thread = _thread.start_new_thread, start  # of the thread that runs the batch
+    begin, _thread.start_new_thread = (
+        _thread.start_new_thread,
+        start,
+    )  # of the thread that runs the batch
     try:
         with headrace.pipe({"backend": "Copy"}) as pipe:
             client = threading.Thread(target=call)
             client.start()
             client.join()
-            return {name: {*functions} for name, functions in found.items()}  # without those of its close
+            return {
+                name: {*functions} for name, functions in found.items()
+            }  # without those of its close
     finally:
         _thread.start_new_thread = begin
 

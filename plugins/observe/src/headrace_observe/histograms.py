@@ -39,7 +39,6 @@ class Histograms:
         nodes: The nodes, so that one without requests is shown as well.
     """
 
-
     def __init__(self, bounds_s: Sequence[float], nodes: Sequence[str] = ()) -> None:
         self._bounds_s = bounds_s
         self._fresh: deque[tuple[str, str, float]] = deque()

@@ -102,7 +102,6 @@ class OpenTelemetry:
     The application, or ``opentelemetry-instrument``, sets the providers; without providers the probe does nothing.
     """
 
-
     class Options(headrace.Options):
         """What is exported."""
 

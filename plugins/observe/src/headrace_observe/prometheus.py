@@ -72,7 +72,6 @@ class Prometheus:
                 raise ValueError("the bounds ascend, and the last one is a number; +Inf is added")
             return bounds
 
-
     def __init__(self, options: Prometheus.Options) -> None:
         """Listen; ``/ready`` answers 503 until the pipeline is built.
 

@@ -66,7 +66,6 @@ class TimedContext(dict[str, Any]):
 class ServeTimes:
     """The probe: after every batch it notes the batch's times for each of its requests."""
 
-
     @staticmethod
     def batch_ran(record: Any) -> None:
         """Note when each request of the batch arrived, and when the batch ran."""

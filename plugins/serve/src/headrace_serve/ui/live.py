@@ -44,7 +44,6 @@ class RecentBatches:
         enough: Called once, in the thread of a batch, when so many are kept.
     """
 
-
     def __init__(self, enough: Callable[[], object]) -> None:
         self._kept: deque[tuple[Any, ...]] = deque(maxlen=2 * _MOST_BATCHES)
         self._number = itertools.count(1)
