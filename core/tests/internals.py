@@ -14,7 +14,7 @@ from headrace._build.parts import CloseStack
 from headrace._registry.discovery import KNOWN_ELSEWHERE, KNOWN_POLICIES
 from headrace._registry.registry import registry
 from headrace._running import batch as batches
-from headrace._running import deadlocks, threads, walk
+from headrace._running import deadlocks, graph, threads, walk
 from headrace._running.batch import entry_here
 from headrace._running.box import Box, ask
 from headrace._running.engine import Engine
@@ -31,6 +31,7 @@ __all__ = [
     "at_exit",
     "batches",
     "builder",
+    "graph",
     "registry",
     "walk",
 ]

@@ -9,7 +9,7 @@ from collections import deque
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from internals import time_by_hand
+from internals import never_skips_the_queue, time_by_hand
 from policies_by_hand import Inst, Line, PlainLine, Request, line
 from pydantic import Field
 
@@ -311,6 +311,7 @@ def test_batches_are_cut_when_they_are_due_and_at_no_other_time(tree, arrivals, 
     headrace.register("Drawn", policy_of(tree), replace=True)
     node = {"backend": "Timed(mark=1)", "batch_policy": "Drawn", "instance_num": len(maxima)}
     with pytest.MonkeyPatch.context() as patch:
+        never_skips_the_queue(patch)  # there no policy is asked
         timer = time_by_hand(patch)
         run = runs[1] = Run(maxima, timer)
         pipe = headrace.pipe({"global": {"deadlock_after_s": 0}, "main": node})

@@ -269,6 +269,8 @@ import _thread
 import asyncio
 import threading
 
+start = _thread.start_new_thread
+
 def refuse(*args, **_):
     raise RuntimeError("can't start new thread")
 
@@ -297,6 +299,8 @@ for ask in (lambda: pipe({"data": 1}, timeout=60), lambda: pipe.submit({"data": 
         ask()
     except BackendError as error:
         print(error)
+_thread.start_new_thread = start
+print(pipe({"data": 1}, timeout=60))
 """
 
 
@@ -311,5 +315,6 @@ def test_where_no_thread_can_be_started_nothing_waits_for_one():
     why = "can't start new thread [node 'main'"
     not_run = f"no thread could be started to run the batch: {why}]"
     not_built = f"no thread could be started for it: {why}, backend 'BackgroundThread', instance 0]"
-    assert done.stdout.splitlines() == [not_run, not_built, not_run, not_run]
+    answered = "{'data': 1, 'result': 1}"
+    assert done.stdout.splitlines() == [not_run, not_built, not_run, not_run, answered]
     assert done.stderr == ""
