@@ -32,6 +32,7 @@ __all__ = [
     "batches",
     "builder",
     "graph",
+    "graph",
     "registry",
     "walk",
 ]

@@ -337,10 +337,11 @@ def test_instances_are_told_from_ready_to_closed(probes):
     ]
 
 
-def test_a_lost_instance_is_told(probes):
+def test_a_lost_instance_is_told(probes, until):
     with piped("Instances", backend="Lost", instance_num=2) as pipe:
         with pytest.raises(InstanceLostError):
             pipe({"data": 1})
+        until(lambda: probes()[-1].heard[-1][-1] == "lost")  # which another thread may tell
         heard = probes()[-1].heard
         assert [state for *_, state in heard] == ["ready", "ready", "lost"]
     assert [state for *_, state in heard].count("closed") == 1
