@@ -32,7 +32,6 @@ __all__ = [
     "batches",
     "builder",
     "graph",
-    "graph",
     "registry",
     "walk",
 ]
