@@ -28,12 +28,12 @@ FAULTS = {
     "finish gives True twice": (
         "pending.py:finish",
         "finish gave True",
-        [("pending", " or entry.held.asked is not None:", ":")],
+        [("pending", " or held.asked is not None:", ":")],
     ),
     "a failed request is answered as a success": (
         "graphs.py:diamond_fails",
         "should fail",
-        [("graph", "        entry.error, entry.state = error, DONE\n", LATE_ERROR)],
+        [("graph_request", "        entry.error, entry.state = error, DONE\n", LATE_ERROR)],
     ),
     "who waits for room is never let in": (
         "queues.py:room",
@@ -63,7 +63,7 @@ FAULTS = {
         "NoResultError",
         [
             (
-                "graph",
+                "graph_request",
                 "            elements.forget()\n",
                 "            elements.forget()\n            error = elements.gather()\n",
             )
