@@ -14,6 +14,7 @@ from __future__ import annotations
 import weakref
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace._running import threads
@@ -160,6 +161,17 @@ class Search:
 
 
 search = Search()
+
+
+@contextmanager
+def apart() -> Iterator[None]:
+    """Let another search look in the block, whose threads end with it."""
+    global search
+    before, search = search, Search()
+    try:
+        yield
+    finally:
+        search = before
 
 
 def watch(node: Any) -> None:
