@@ -41,7 +41,7 @@ class Lock:
             return self._real.acquire(blocking, timeout)
         if not blocking or timeout == 0:
             return False
-        until = None if timeout < 0 else me.world.now_s + timeout
+        until = None if timeout < 0 else me.world.after(timeout)
         while me.wait(self._waiters, until):
             if self._real.acquire(False):
                 return True
@@ -179,7 +179,7 @@ def _sleep(real: Callable[[float], None], seconds: float, /) -> None:
     if me is None or seconds < 0:
         real(seconds)
     else:
-        me.wait(None, me.world.now_s + seconds)
+        me.wait(None, me.world.after(seconds))
 
 
 # Event loops.
@@ -198,7 +198,7 @@ class Selector(selectors.DefaultSelector):  # type: ignore[misc,valid-type]
             return super().select(timeout)
         found = super().select(0)
         if not found:
-            me.wait(self.waiters, None if timeout is None else me.world.now_s + timeout)
+            me.wait(self.waiters, None if timeout is None else me.world.after(timeout))
             found = super().select(0)
         return found
 

@@ -198,6 +198,12 @@ class World:
 
     # Time.
 
+    def after(self, seconds: float) -> float:
+        """Return when it is so much later: a whole number of nanoseconds, so that sums of times are what they are by hand."""
+        exact = self.now_s + seconds
+        until = round(exact, 9)
+        return until if until > self.now_s else exact  # a timer may wait for the last bit of a time
+
     def call_at(self, until: float, thread: Simulated) -> None:
         """Let a thread that waits run when it is ``until``."""
         if until <= self.now_s:
