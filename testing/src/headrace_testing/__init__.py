@@ -10,6 +10,8 @@ fail. The test that needs such a backend registers it::
 
     headrace.register("Recording", headrace_testing.Recording)
 
+In `virtual_time` a pipeline with its backends' sleeps and timeouts takes as long as the Python code in it.
+
 Nothing is imported until it is used: ``import headrace_testing`` loads neither pytest nor pydantic.
 """
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from headrace_testing.conformance import BackendConformance, Certificate, certify
     from headrace_testing.fakes import Blocking, Failing, FakeClock, Recording, Slow
     from headrace_testing.policies import Played, PolicyConformance, PolicyQueue, Sent, play
+    from headrace_testing.virtual import VirtualClock, virtual_time
 
 __version__ = "0.1.0"
 
@@ -36,9 +39,11 @@ __all__ = [
     "Recording",
     "Sent",
     "Slow",
+    "VirtualClock",
     "__version__",
     "certify",
     "play",
+    "virtual_time",
 ]
 
 _HOME = {
@@ -53,8 +58,10 @@ _HOME = {
     "Recording": "fakes",
     "Sent": "policies",
     "Slow": "fakes",
+    "VirtualClock": "virtual",
     "certify": "conformance",
     "play": "policies",
+    "virtual_time": "virtual",
 }
 
 
