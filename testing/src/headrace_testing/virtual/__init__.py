@@ -85,9 +85,7 @@ def _refusal() -> str:
         return "a block runs already, and there is one at a time in a process"
     asyncio = sys.modules.get("asyncio")
     if asyncio is not None and asyncio._get_running_loop() is not None:
-        return (
-            "the event loop here waits in real time: write `with virtual_time(): asyncio.run(...)`"
-        )
+        return "a loop that runs waits in real time: write `with virtual_time(): asyncio.run(...)`"
     return ""
 
 
@@ -116,20 +114,21 @@ def _swap(names: Mapping[Any, Any]) -> None:
 @contextmanager
 def _event_loops() -> Iterator[None]:
     """Let an event loop that waits in virtual time hear of what other threads give it."""
-    from asyncio.selector_events import BaseSelectorEventLoop as Loop
+    from asyncio.selector_events import BaseSelectorEventLoop
 
-    tell = Loop._write_to_self
+    loops: Any = BaseSelectorEventLoop
+    tell = loops._write_to_self
 
     def told(loop: Any) -> None:
         tell(loop)
         if isinstance(loop._selector, Selector):
             wake(loop._selector.waiters)
 
-    Loop._write_to_self = told
+    loops._write_to_self = told
     try:
         yield
     finally:
-        Loop._write_to_self = tell
+        loops._write_to_self = tell
 
 
 @contextmanager
@@ -163,4 +162,4 @@ def _on_interrupt(
 def _again(number: int) -> None:
     """Let a signal come again in a moment."""
     Real.sleep(0.001)
-    _thread.interrupt_main(number)
+    _thread.interrupt_main(signal.Signals(number))

@@ -183,7 +183,7 @@ def _sleep(real: Callable[[float], None], seconds: float, /) -> None:
 # Event loops.
 
 
-class Selector(selectors.DefaultSelector):  # type: ignore[misc,valid-type]
+class Selector(selectors.DefaultSelector):
     """`selectors.DefaultSelector`, which waits in virtual time for what an event loop is told by other threads."""
 
     def __init__(self) -> None:
@@ -213,14 +213,15 @@ def standins() -> dict[Any, Any]:
         selectors.DefaultSelector: Selector,
         time.sleep: partial(_sleep, time.sleep),
     }
-    for one in (_thread.allocate_lock, _thread.allocate, threading.Lock):  # type: ignore[attr-defined]
+    for one in (_thread.allocate_lock, _thread.allocate, threading.Lock):
         found[one] = type("Lock", (Lock,), {"__module__": __name__})
     wall_s = time.time() - BEGIN_S
     for name, ahead_s in (("monotonic", 0.0), ("perf_counter", 0.0), ("time", wall_s)):
         real, real_ns = getattr(time, name), getattr(time, f"{name}_ns")
         found[real], found[real_ns] = _clock(real, ahead_s), _clock_ns(real_ns, ahead_s)
     if sys.version_info < (3, 13):
-        found[_thread._set_sentinel] = partial(_sentinel, _thread._set_sentinel)
+        sentinel = getattr(_thread, "_set_sentinel")  # noqa: B009 - types know nothing of it
+        found[sentinel] = partial(_sentinel, sentinel)
         return found
 
     start, make = _thread.start_joinable_thread, _thread._ThreadHandle
@@ -238,7 +239,7 @@ def standins() -> dict[Any, Any]:
         if not isinstance(handle, Handle):
             handle = Handle()
             if isinstance(owner, threading.Thread):  # it was made before the block
-                owner._handle = handle  # type: ignore[attr-defined]
+                owner._handle = handle
         handle.ident = _start(me, function, at_end=(handle._set_done,))
         return handle
 

@@ -47,7 +47,7 @@ class Real:
     """What the names of the standard library mean that stand-ins take the place of."""
 
     allocate_lock = staticmethod(_thread.allocate_lock)
-    start_new_thread = staticmethod(_thread.start_new_thread)
+    start_new_thread: Any = staticmethod(_thread.start_new_thread)
     get_ident = staticmethod(_thread.get_ident)
     sleep = staticmethod(time.sleep)
 
@@ -116,10 +116,7 @@ class Simulated:
                 woken = self.baton.acquire(timeout=STUCK_S)
                 self.asleep = False
                 if not woken and turns == world.turns and self is world.first:
-                    what = f"a thread has run for {STUCK_S:g} real seconds: it waits for what is not in virtual time"
-                    raise RuntimeError(
-                        f"{what}, or looks at the clock and never sleeps.\n{world.stacks()}"
-                    )
+                    raise world.stuck()  # noqa: TRY301 - it leaves as Ctrl-C does
         except BaseException as interrupt:
             self.asleep = False
             world.interrupted = True
@@ -297,6 +294,13 @@ class World:
                 left.append(thread.name)
         self.current = self.first
         return left
+
+    def stuck(self) -> RuntimeError:
+        """Return the error of a thread that keeps its turn."""
+        what = f"a thread has run for {STUCK_S:g} real seconds: it waits for what is not in virtual time"
+        return RuntimeError(
+            f"virtual time: {what}, or looks at the clock and never sleeps.\n{self.stacks()}"
+        )
 
     def stacks(self) -> str:
         """Return where all threads are."""
