@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from headrace_testing.conformance import BackendConformance, Certificate, certify
     from headrace_testing.fakes import Blocking, Failing, FakeClock, Recording, Slow
     from headrace_testing.policies import Played, PolicyConformance, PolicyQueue, Sent, play
-    from headrace_testing.virtual import VirtualClock, virtual_time
+    from headrace_testing.virtual import virtual_time
 
 __version__ = "0.1.0"
 
@@ -39,7 +39,6 @@ __all__ = [
     "Recording",
     "Sent",
     "Slow",
-    "VirtualClock",
     "__version__",
     "certify",
     "play",
@@ -58,7 +57,6 @@ _HOME = {
     "Recording": "fakes",
     "Sent": "policies",
     "Slow": "fakes",
-    "VirtualClock": "virtual",
     "certify": "conformance",
     "play": "policies",
     "virtual_time": "virtual",

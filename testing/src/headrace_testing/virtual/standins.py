@@ -108,7 +108,8 @@ class _Started(threading.Event):
 def start_new_thread(function: Callable[..., object], args: Any = (), kwargs: Any = None, /) -> int:
     me = simulated.get(_get_ident())
     if me is None:
-        return Real.start_new_thread(function, args, kwargs or {})
+        started: int = Real.start_new_thread(function, args, kwargs or {})
+        return started
     return _start(me, function, args, kwargs)
 
 
