@@ -21,7 +21,8 @@ A test of a backend builds one expression and calls its instances itself, withou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 import headrace
 from headrace._registry.discovery import CORE, KNOWN_ELSEWHERE, Plugin, qualifier
 from headrace._registry.registry import registry
+from headrace._running import deadlocks, threads
 from headrace._running.probes import PROBE_METHODS
 from headrace.errors import Problem
 from headrace.keys import Request
@@ -50,6 +52,7 @@ __all__ = [
     "qualifier",
     "refresh",
     "resolve",
+    "threads_apart",
     "why_unknown",
 ]
 
@@ -86,6 +89,26 @@ def why_unknown(name: str, known: Iterable[str] = ()) -> Problem:
         known: Names of which the nearest one is suggested.
     """
     return registry.unknown(name, known)
+
+
+@contextmanager
+def threads_apart(clock: Callable[[], float]) -> Iterator[None]:
+    """Have pipelines run on a clock, a timer and a pool of threads of their own, which no other pipeline uses.
+
+    It holds for the pipelines that are made in the block. The end of the block closes those that are open, without waiting for
+    requests that have not begun. A test tool, which decides when threads run and what time it is, ends these threads afterwards;
+    see ``headrace_testing.virtual_time``. One such block at a time, in a process.
+
+    Args:
+        clock: Gives the seconds that ``time.monotonic()`` gives in the block.
+    """
+    with threads.apart(clock) as given, deadlocks.apart():
+        try:
+            yield
+        finally:
+            for engine in [*deadlocks.engines]:
+                if engine.box.threads is given and engine.state != "closed":
+                    engine.close(drain=False, timeout=30.0)
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,6 +10,8 @@ fail. The test that needs such a backend registers it::
 
     headrace.register("Recording", headrace_testing.Recording)
 
+In `virtual_time` a pipeline with its backends' sleeps and timeouts takes as long as the Python code in it.
+
 Nothing is imported until it is used: ``import headrace_testing`` loads neither pytest nor pydantic.
 """
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from headrace_testing.conformance import BackendConformance, Certificate, certify
     from headrace_testing.fakes import Blocking, Failing, FakeClock, Recording, Slow
     from headrace_testing.policies import Played, PolicyConformance, PolicyQueue, Sent, play
+    from headrace_testing.virtual import virtual_time
 
 __version__ = "0.1.0"
 
@@ -39,6 +42,7 @@ __all__ = [
     "__version__",
     "certify",
     "play",
+    "virtual_time",
 ]
 
 _HOME = {
@@ -55,6 +59,7 @@ _HOME = {
     "Slow": "fakes",
     "certify": "conformance",
     "play": "policies",
+    "virtual_time": "virtual",
 }
 
 

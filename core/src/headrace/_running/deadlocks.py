@@ -15,6 +15,7 @@ import logging
 import weakref
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import contextmanager
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -180,6 +181,17 @@ class Search:
 
 
 search = Search()
+
+
+@contextmanager
+def apart() -> Iterator[None]:
+    """Let another search look in the block, whose threads end with it."""
+    global search
+    before, search = search, Search()
+    try:
+        yield
+    finally:
+        search = before
 
 
 def watch(node: Any) -> None:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._checked import Filler
 from headrace._portable import nearest, shown, without_locals
+from headrace._running import threads
 from headrace._running.batch import batches_run, running_anywhere, running_here
 from headrace._running.box import NOT_YET, ask, post
 from headrace._running.entry import DONE, RUNNING
 from headrace._running.parts import elsewhere, may_wait, most_of, read_from
 from headrace._running.pending import tell_later
-from headrace._running.threads import current
 from headrace.errors import ContractError
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ class Keeping:
             raise TypeError(f"context.on_end: a function is told of the end, got {shown(function)}")
         node = self._node()
         if node is None:
-            tell_later(current.pool, function, request)
+            tell_later(threads.current.pool, function, request)
         else:
             ask(node.box, node.pending.on_end, request, function)
 
