@@ -37,8 +37,12 @@ def test_what_runs_elsewhere_is_shown_as_its_readme_has_it():
 
 
 def words(path: Path) -> str:
-    """Return a result without its confidences, of which the last digits differ."""
-    return re.sub(r"\b[01]\.\d+\b", "#", path.read_text(encoding="utf-8"))
+    """Return a result without what the arithmetic of a processor decides.
+
+    The last digits of confidences differ, and so does the text of the little decoder: its network is trained as the example runs.
+    """
+    text = re.sub(r"\b[01]\.\d+\b", "#", path.read_text(encoding="utf-8"))
+    return re.sub(r"\|.+", "|#", text) if path.stem == "decoder" else text
 
 
 @pytest.mark.slow
