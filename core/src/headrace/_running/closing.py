@@ -94,7 +94,9 @@ class Closer:
             ask(self._box, self._fail_open)
         if not took_token(self._unfinished):  # another thread closes all
             return
-        closing = Pass(self._steps(until), self._box.threads.pool)
+        with self._engine.changes:  # a reload that began before puts all of it in place, or nothing
+            steps = self._steps(until)
+        closing = Pass(steps, self._box.threads.pool)
         self._passes.append(closing)
         closing.start(until)
         self.is_over = True

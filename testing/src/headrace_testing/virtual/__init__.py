@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import warnings
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from headrace_testing.virtual.standins import Selector, standins, wake
 from headrace_testing.virtual.world import BEGIN_S, HIDDEN, Real, World, simulated
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Mapping
     from types import FrameType
 
 __all__ = ["virtual_time"]
