@@ -76,12 +76,12 @@ def backend(example):
     return run
 
 
-def test_the_readme_shows_the_graph_as_the_command_draws_it(example):
+def test_the_gallery_shows_the_graph_as_the_command_draws_it(example):
     done = CliRunner().invoke(app, ["explain", str(example / "page.toml"), "--graph", "svg"])
     root = EXAMPLE.parents[1]
-    shown = "(docs/gallery/page.svg)"
-    assert shown in (root / "README.md").read_text(encoding="utf-8")
-    assert (root / shown[1:-1]).read_text(encoding="utf-8").strip() == done.stdout.strip()
+    shown = "(gallery/page.svg)"
+    assert shown in (root / "docs" / "gallery.md").read_text(encoding="utf-8")
+    assert (root / "docs" / shown[1:-1]).read_text(encoding="utf-8").strip() == done.stdout.strip()
 
 
 def edits(a: str, b: str) -> int:

@@ -58,6 +58,7 @@ class Interrupts:
         except BaseException as error:
             return error
         finally:
+            self._paused = True  # what is let go of here may run functions of headrace
             sys.setprofile(None)
             sys.settrace(None)
             gc.enable()
@@ -98,6 +99,8 @@ class Interrupts:
         return each
 
     def _point(self, frame):
+        if self._paused:
+            return
         self.count += 1
         if self.count in self.points:
             self.where.append(f"{frame.f_code.co_name}:{frame.f_lineno}")

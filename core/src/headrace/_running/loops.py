@@ -16,6 +16,8 @@ def warn_in_coroutine() -> None:
     asyncio = sys.modules.get("asyncio")
     if asyncio is None or not _unsaid or asyncio._get_running_loop() is None:
         return
+    if "ipykernel" in sys.modules:  # a notebook runs its cells in a loop of its own
+        return
     if took_token(_unsaid):
         what = "a pipeline was called in a coroutine, and stops its event loop until the answer is there"
         warnings.warn(f"{what}: write `await pipe.call_async(...)`", RuntimeWarning, _level())
