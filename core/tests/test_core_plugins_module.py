@@ -126,6 +126,7 @@ def test_the_public_names_are_these_and_the_readme_has_them_all():
         "qualifier",
         "refresh",
         "resolve",
+        "threads_apart",
         "why_unknown",
     ]
     readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")

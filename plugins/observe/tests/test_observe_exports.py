@@ -656,10 +656,29 @@ def test_ctrl_c_ends_top_with_130(probe):
 # OpenTelemetry
 
 
+class Spans(InMemorySpanExporter):
+    """Keep spans in memory, and tell when the first one of a batch has come."""
+
+    def __init__(self):
+        super().__init__()
+        self.batch_ended = threading.Event()
+
+    def export(self, spans):
+        done = super().export(spans)
+        if named(spans, "batch"):
+            self.batch_ended.set()
+        return done
+
+
 @pytest.fixture
-def spans(monkeypatch):
+def exporter():
+    return Spans()
+
+
+@pytest.fixture
+def spans(monkeypatch, exporter):
     """Let spans go to memory; give a function that yields those that have ended."""
-    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr(api, "get_tracer", provider.get_tracer)
     yield exporter.get_finished_spans
@@ -701,8 +720,11 @@ def test_a_span_per_request_and_node_with_its_parent_and_its_batch(spans):
     assert "secret" not in " ".join(span.to_json() for span in found)
 
 
-def test_a_request_that_is_left_while_it_runs_links_to_its_batch(spans, left_while_it_runs):
+def test_a_request_that_is_left_while_it_runs_links_to_its_batch(
+    spans, exporter, left_while_it_runs
+):
     left_while_it_runs({"probes": ["OpenTelemetry"]})
+    assert exporter.batch_ended.wait(600)
     (batch,) = named(spans(), "batch")
     links = [[one.context.span_id for one in span.links] for span in named(spans(), "request")]
     assert sorted(links) == [[], [batch.context.span_id]]
