@@ -208,31 +208,31 @@ class Worker:
         self, batches: socket.socket, control: socket.socket, heartbeat_s: float
     ) -> None:
         reports, far_reports = socket.socketpair()
-        link, pumps = self._link_for_child(batches)
-        try:
-            files = (link.fileno(), far_reports.fileno())
-            path = [str(one) for one in sys.path]
-            code = _CODE.format(path=path, files=files, parent=os.getpid())
-            with self._changed:
-                if self._closed:
-                    return
-                child = spawn(code, files)
-                self._children.add(child)
-        finally:
-            far_reports.close()
-            link.close()  # the process has its own
-        try:
-            hello.say(control, process=child.pid)
-            _Keeper(child, reports, control, heartbeat_s).run()
-        finally:
-            child.kill()
-            child.wait()
-            with self._changed:
-                self._children.discard(child)
-                self._changed.notify_all()
-            reports.close()
-            for one in pumps:
-                one.join()
+        with reports:
+            link, pumps = self._link_for_child(batches)
+            try:
+                files = (link.fileno(), far_reports.fileno())
+                path = [str(one) for one in sys.path]
+                code = _CODE.format(path=path, files=files, parent=os.getpid())
+                with self._changed:
+                    if self._closed:
+                        return
+                    child = spawn(code, files)
+                    self._children.add(child)
+            finally:
+                far_reports.close()
+                link.close()  # the process has its own
+            try:
+                hello.say(control, process=child.pid)
+                _Keeper(child, reports, control, heartbeat_s).run()
+            finally:
+                child.kill()
+                child.wait()
+                with self._changed:
+                    self._children.discard(child)
+                    self._changed.notify_all()
+                for one in pumps:
+                    one.join()
 
     def _link_for_child(
         self, batches: socket.socket
