@@ -66,6 +66,10 @@ class Lines:
             self._before.pop(frame, None)
         return self._line
 
+    def forget(self) -> None:
+        """Forget all frames: one that an interrupt has left would keep alive what it refers to."""
+        self._before.clear()
+
     def begin(self, frame: FrameType | None) -> None:
         """Trace the current thread from here on, with a frame and all that have called it."""
         if self._opcodes or world.interrupts:

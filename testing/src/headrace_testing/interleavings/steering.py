@@ -54,6 +54,8 @@ def ctrl_c(times: int = 1) -> Iterator[None]:
         pass
     finally:
         world.interrupts, world.all[0].interrupted = 0, False
+        if world.tracer is not None:
+            world.tracer.forget()
 
 
 def run_async(coroutine: Coroutine[Any, Any, T]) -> T:

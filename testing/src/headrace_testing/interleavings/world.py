@@ -85,6 +85,9 @@ class Tracer(Protocol):
     def begin(self, frame: FrameType | None) -> None:
         """Trace the current thread from here on, with a frame and all that have called it."""
 
+    def forget(self) -> None:
+        """Forget all frames."""
+
 
 class Note(NamedTuple):
     """A point, for the readable interleaving; ``what`` is empty for a source line."""
