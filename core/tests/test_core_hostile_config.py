@@ -366,3 +366,35 @@ def test_a_file_is_run_once_for_threads_that_ask_at_the_same_time(tmp_path):
         thread.join(60)
     del sys.modules["hrt_count"]
     assert (len(loaded), module.runs) == (2, [1])
+
+
+def doubling(levels):
+    """Return definitions of which each stands for the next one twice."""
+    texts = {f"D{level}": f"S[D{level + 1},D{level + 1}]" for level in range(levels)}
+    return {**texts, f"D{levels}": "Identity"}
+
+
+@pytest.mark.parametrize("levels", [9, 30, 95])
+@pytest.mark.parametrize("backend", ["D0", "S[Identity,D0]", "Fallback[D0,Identity]"])
+def test_definitions_that_double_each_other_are_refused_with_their_number(levels, backend):
+    found = problems({"backend": backend, "define": doubling(levels)})
+    (one,) = [one for one in found if "1000 times" in one.message]
+    # Each level is an S and twice the next one.
+    assert f"'D0' becomes {2 ** (levels + 1) - 1:,} names" in one.message
+    assert one.path == "main.backend"
+
+
+def test_definitions_that_double_each_other_are_refused_where_nobody_uses_them():
+    (one,) = problems({"backend": "Identity", "define": doubling(30)})
+    assert one.path == "define.D0"
+
+
+def test_parameters_that_double_each_other_are_refused():
+    texts = {f"p{n}": f"S[Reflect[p{n + 1}],Reflect[p{n + 1}]]" for n in range(30)}
+    found = problems({"backend": "Reflect[p0]", **texts, "p30": "Identity"})
+    assert any("1000 times" in one.message for one in found)
+
+
+def test_many_nodes_may_use_one_definition():
+    nodes = {f"n{number}": {"backend": "S[D5,D5]"} for number in range(60)}
+    load({**nodes, "define": doubling(8)})

@@ -140,6 +140,7 @@ class Parameters:
         asked: The keys that would have set an option of some element.
         effective: The paths of the keys whose value some element has.
         overruled: By path of a key, the key and why each element with that option does not use its value.
+        texts: How many expressions of the node have been read.
         unresolved: How many texts and names of the node could not be understood. A key that no known
             backend has may belong to one of these, so it is reported only where it looks like a
             misspelt key of a node.
@@ -155,6 +156,7 @@ class Parameters:
     effective: set[str] = field(default_factory=set)
     overruled: dict[str, tuple[Found, list[str]]] = field(default_factory=dict)
     unresolved: int = 0
+    texts: int = 0
     excused: int = 0
     idle: bool = False
 

@@ -122,6 +122,7 @@ class Planning(ABC):
         nodes: The nodes that are planned.
         all_parameters: By node, the keys of those whose planning has begun, finished or not; and of the front.
         excused: The problems for which a `Fallback` goes on to another branch.
+        too_many: Whether an expression uses too many definitions and parameters, which has been reported.
         _entered: The keys of the nodes that are being planned; each but the first was named by the one before.
         _unfinished: The nodes whose planning has begun and not ended: one that names one of them needs itself.
         _homes: For each name that will be registered, the node that registers it; ``x.`` stands for ``x.0``,
@@ -139,6 +140,7 @@ class Planning(ABC):
     nodes: dict[str, NodePlan] = field(default_factory=dict)
     all_parameters: dict[str, Parameters] = field(default_factory=dict)
     excused: Problems = field(default_factory=Problems)
+    too_many: bool = False
     _entered: list[Parameters] = field(default_factory=list)
     _unfinished: list[str] = field(default_factory=list)
     _homes: dict[str, str] = field(default_factory=dict)
