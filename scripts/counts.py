@@ -1,0 +1,74 @@
+"""Count lines of code: of each distribution, of each room of core, and of core's tests.
+
+python scripts/counts.py
+
+A line counts where code stands on it: blank lines, comments and docstrings do not.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import sys
+import tokenize
+from collections import Counter
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from distributions import ROOT, folders
+
+__all__ = ["lines_below", "lines_of", "rooms"]
+
+_NO_CODE = (
+    *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE),
+    *(tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER),
+)
+_HAVE_DOCSTRING = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def lines_of(path: Path) -> int:
+    """Return how many lines of a file hold code."""
+    text = path.read_text(encoding="utf-8")
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in _NO_CODE:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, _HAVE_DOCSTRING) and ast.get_docstring(node, clean=False) is not None:
+            lines.difference_update(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
+    return len(lines)
+
+
+def _below(folder: Path) -> list[Path]:
+    return [one for one in sorted(folder.rglob("*.py")) if "{{" not in str(one)]
+
+
+def lines_below(folder: Path) -> int:
+    """Return how many lines of code stand below a folder."""
+    return sum(map(lines_of, _below(folder)))
+
+
+def rooms() -> dict[str, int]:
+    """Return the lines of code of each room of core: a folder, or a module beside them."""
+    top, found = ROOT / "core" / "src" / "headrace", Counter[str]()
+    for path in _below(top):
+        found[path.relative_to(top).parts[0].removesuffix(".py")] += lines_of(path)
+    return dict(found)
+
+
+def main() -> None:
+    """Print all counts, the largest first."""
+    core, shown = (
+        rooms(),
+        {str(one.relative_to(ROOT)): lines_below(one / "src") for one in folders()},
+    )
+    for title, counts in (("core", core), ("all sources", shown)):
+        print(f"{title}: {sum(counts.values())} lines of code")
+        for name, count in sorted(counts.items(), key=lambda one: -one[1]):
+            print(f"  {count:6} {name}")
+    print(f"tests of core: {lines_below(ROOT / 'core' / 'tests')} lines of code")
+
+
+if __name__ == "__main__":
+    main()

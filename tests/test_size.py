@@ -1,0 +1,99 @@
+"""How much there is of core, and how much of it runs. A bound moves only in a commit that says why."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import headrace
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
+
+from counts import lines_below, rooms
+from distributions import ROOT, folders
+
+LINES = {"core": 14_300, "_running": 5_300, "_plan": 2_320, "_build": 1_290, "words": 990}
+"""The most lines of code of core, and of the rooms that are not small."""
+
+TESTS_OF_CORE = 22_300
+SOURCES = 72_400
+
+
+def test_core_is_no_larger():
+    found = rooms()
+    found["core"] = sum(found.values())
+    assert {name: found[name] for name in LINES if found[name] > LINES[name]} == {}
+
+
+def test_its_tests_are_no_larger():
+    assert lines_below(ROOT / "core" / "tests") <= TESTS_OF_CORE
+
+
+def test_all_sources_are_no_larger():
+    assert sum(lines_below(folder / "src") for folder in folders()) <= SOURCES
+
+
+class Copy(headrace.Backend):
+    """Give the data back."""
+
+    def forward(self, batch):
+        """Write data into result."""
+        for request in batch:
+            request["result"] = request["data"]
+
+
+def calls_of(function):
+    """Count the functions of Python that run until ``function`` has ended, in all threads."""
+    counted = []
+
+    def note(_frame, event, _):
+        if event == "call":
+            counted.append(None)
+
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    return len(counted) - 2  # `function` itself, and what it calls
+
+
+def in_a_thread(function):
+    """Call a function in a thread: the main thread hands its steps to another one."""
+    found = []
+    thread = threading.Thread(target=lambda: found.append(function()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+CALLS = {
+    "idle": (lambda pipe: pipe({"data": 1}), 4),  # with the backend's own `forward`
+    "timeout": (lambda pipe: pipe({"data": 1}, timeout=5), 50),
+    "submit": (lambda pipe: pipe.submit({"data": 1}).result(), 50),
+}
+
+
+@pytest.mark.parametrize("way", CALLS)
+def test_a_call_runs_few_functions(way):
+    call, most = CALLS[way]
+    headrace.register("Copy", Copy, replace=True)
+    with headrace.pipe({"backend": "Copy"}) as pipe:
+        call(pipe)  # what is made once
+        counts = [in_a_thread(lambda: calls_of(lambda: call(pipe))) for _ in range(5)]
+    assert min(counts) <= most, counts
+
+
+def test_a_file_of_two_nodes_is_loaded_by_few_functions(tmp_path):
+    headrace.register("Copy", Copy, replace=True)
+    file = tmp_path / "two.toml"
+    file.write_text(
+        '[a]\nbackend = "Copy"\nmax = 4\nnext = "b"\n[b]\nbackend = "S[Copy,Identity]"\n'
+    )
+    headrace.PipelineConfig.load(file)
+    assert calls_of(lambda: headrace.PipelineConfig.load(file)) <= 3_500
