@@ -137,6 +137,8 @@ class Backend(Checked):
             shows it.
         outermost: True when it may only stand outermost in a node, since each request that it resumes runs through the
             whole expression of the node again. A thread around it (``BackgroundThread``) is allowed.
+        stateful: True when answers depend on what earlier requests have left in this process, so that later ones have to
+            reach the same process.
         name_option: The option that is written as the one name in ``[ ]``, as ``node`` in ``Repost[node]``; None where
             backends stand there.
         uses_pipeline: True when it hands something over by ``context.pipeline``. It is refused in a container that
@@ -160,6 +162,7 @@ class Backend(Checked):
     waits_while: ClassVar[str | None] = None
     uses_pipeline: ClassVar[bool] = False
     outermost: ClassVar[bool] = False
+    stateful: ClassVar[bool] = False
     name_option: ClassVar[str | None] = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

@@ -71,6 +71,7 @@ class Element(_Data):
         own_thread: Whether a thread of its own is put around it.
         prefixes: The prefix before each child, as written; empty where there is none.
         not_chosen: The branches that cannot be built here, or were not chosen, each with the reason.
+        stateful: Whether its answers depend on earlier requests to the same process (`headrace.Backend`).
     """
 
     name: str
@@ -87,6 +88,7 @@ class Element(_Data):
     own_thread: bool = False
     prefixes: tuple[tuple[Any, ...], ...] = ()
     not_chosen: Mapping[str, str] = field(default_factory=dict)
+    stateful: bool = False
 
     def walk(self) -> Iterator[Element]:
         """Return this element and all below it, parents first."""

@@ -43,6 +43,11 @@ class OutermostIsAText(Perfect):
 
 
 @breaks("attributes")
+class StatefulIsAText(Perfect):
+    stateful = "no"
+
+
+@breaks("attributes")
 class WaitsForNoOption(Perfect):
     waits_while = "queue {queue} is full"
 

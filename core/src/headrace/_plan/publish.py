@@ -153,6 +153,7 @@ def _alone(element: Element, children: tuple[public.Element, ...] = ()) -> publi
         own_thread=element.own_thread,
         prefixes=prefixes if any(prefixes) else (),
         not_chosen=dict(element.unavailable),
+        stateful=element.cls.stateful,
     )
 
 

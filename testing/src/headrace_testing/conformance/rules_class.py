@@ -59,7 +59,7 @@ def attributes(subject: Subject) -> None:
     """The planner reads the attributes of the class before anything is built.
 
     `min` is an int of at least 1, `max` None or an int of at least `min`; `owns_thread`, `rerun`,
-    `builds_elsewhere`, `uses_pipeline` and `outermost` are bools, `not_callable` and `waits_while` texts or None; `reads` and `writes` are tuples of keys, or of `"{option}"` for options
+    `builds_elsewhere`, `uses_pipeline`, `outermost` and `stateful` are bools, `not_callable` and `waits_while` texts or None; `reads` and `writes` are tuples of keys, or of `"{option}"` for options
     that exist, or a TypedDict; `takes` is a number or `(least, most)`, `phases` at least 1, `prefixes` a
     tuple of texts; a backend has `forward`, or `forward_with_dep` instead, and can be made without arguments.
     """
@@ -83,7 +83,8 @@ def attributes(subject: Subject) -> None:
 
 
 def _check_flags(cls: Any) -> None:
-    for name in ("owns_thread", "rerun", "builds_elsewhere", "uses_pipeline", "outermost"):
+    flags = ("owns_thread", "rerun", "builds_elsewhere", "uses_pipeline", "outermost", "stateful")
+    for name in flags:
         if not isinstance(getattr(cls, name), bool):
             raise Broken(f"{name} is {getattr(cls, name)!r}, not True or False")
     for name in ("not_callable", "waits_while"):
