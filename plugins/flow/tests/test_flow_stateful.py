@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import threading
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -406,9 +408,160 @@ def test_a_session_that_cannot_be_hashed_fails_alone(adder):
         assert ask(pipe, (1,), 1) == 1
 
 
+def test_sessions_that_a_dict_takes_for_one_are_told_apart(adder):
+    apart = [1, True, "1", "True", (1,), (True,), ("a", (0, False)), ("a", (0, 0)), frozenset({1})]
+    apart += [frozenset({True}), 0, False, b"1", "", (), None.__class__, ("x", None)]
+    with headrace.pipe(config(max=4)) as pipe:
+        assert [ask(pipe, one, 1) for one in apart] == [1] * len(apart)
+        assert sessions(pipe)["kept"] == len(apart)
+        assert [ask(pipe, one, 1) for one in reversed(apart)] == [2] * len(apart)
+        # What Python holds for the same number or the same text is one session, as before.
+        same = [np.int64(1), 1.0, np.float32(1), np.str_("1"), np.True_, (np.int8(1),)]
+        assert [ask(pipe, one, 1) for one in same] == [3, 4, 5, 3, 3, 3]
+
+
+@pytest.mark.parametrize(
+    "session",
+    [
+        *(None, math.nan, np.float32("nan"), complex("nan"), Decimal("nan"), Decimal("snan")),
+        *(("a", math.nan), frozenset({math.nan}), np.datetime64("NaT"), np.array(1), {}, ([],)),
+    ],
+    ids=repr,
+)
+def test_what_names_no_session_is_refused_and_leaves_no_session(adder, session):
+    with headrace.pipe(config(max=4)) as pipe:
+        requests = [{"session": one, "data": 1} for one in ("a", session, "b")]
+        with pytest.raises(errors.RequestsFailed) as caught:
+            pipe(requests)
+        first, error, last = caught.value.errors
+        assert (first, last) == (None, None)
+        assert isinstance(error, errors.InputError)
+        assert error.key == "session"
+        assert sessions(pipe)["kept"] == 2
+
+
+STARTED = "must specify the START flag on the first request of the sequence"
+
+
+def begun(pipe, session, **keys):
+    """Return whether a request of a session is answered, and not refused since nobody has begun it."""
+    try:
+        ask(pipe, session, 1, **keys)
+    except errors.InputError as error:
+        if STARTED not in str(error):
+            raise
+        return False
+    return True
+
+
+def test_where_a_start_is_required_only_that_begins_a_session(adder, clock):
+    with headrace.pipe(config("Timed(session)[Adder]", start="required", idle_s=10)) as pipe:
+        assert not begun(pipe, "a")
+        assert sessions(pipe) == {"kept": 0, "expired": 0, "refused": 0, "busy": 0, "waiting": 0}
+        assert begun(pipe, "a", sequence_start=True)
+        assert ask(pipe, "a", 2) == 3
+        clock.advance(10)
+        assert not begun(pipe, "a")
+        assert begun(pipe, "a", sequence_start=True, sequence_end=True)
+        assert not begun(pipe, "a", sequence_end=True)
+        assert sessions(pipe)["kept"] == 0
+        assert adder.batches == [[("a", 1)], [("a", 2)], [("a", 1)]]  # no other reached the child
+
+
+@pytest.mark.parametrize(("on_error", "then"), [("keep", True), ("drop", False)])
+def test_a_failed_request_and_a_start_that_is_required(adder, on_error, then):
+    wrong = ValueError("wrong")
+    with headrace.pipe(config(start="required", on_error=on_error)) as pipe:
+        with pytest.raises(errors.BackendError):
+            ask(pipe, "a", wrong, sequence_start=True)
+        assert not begun(pipe, "a")
+        ask(pipe, "a", 1, sequence_start=True)
+        with pytest.raises(errors.BackendError):
+            ask(pipe, "a", wrong)
+        assert begun(pipe, "a") is then
+
+
+@pytest.mark.parametrize("instance_num", [1, 3])
+def test_who_follows_a_start_at_once_finds_its_session_begun(adder, instance_num):
+    with headrace.pipe(config(start="required", max=2, instance_num=instance_num)) as pipe:
+        steps = [(name, step) for step in range(20) for name in "abc"]
+        requests = [{"session": name, "data": 1, "sequence_start": not n} for name, n in steps]
+        answers = [one.result(WAIT_S) for one in map(pipe.submit, requests)]
+        assert [one["result"]["said"] for one in answers] == [n + 1 for _, n in steps]
+
+
+def test_the_context_says_whose_session_it_is_and_who_has_to_begin_it(adder):
+    alice, bob = ({"client": name, "clients": 2} for name in ("alice", "bob"))
+    with headrace.pipe(config(states=5)) as pipe:
+        assert [ask(pipe, 1, n, context=alice) for n in (1, 2)] == [1, 3]
+        assert ask(pipe, 1, 10, context=bob, sequence_end=True) == 10
+        assert ask(pipe, 1, 100) == 100
+        assert ask(pipe, 1, 3, context=alice) == 6
+        ask(pipe, 2, 1, context=alice)
+        with pytest.raises(errors.OverloadedError, match="2 sessions of this client are kept"):
+            ask(pipe, 3, 1, context=alice)
+        assert [ask(pipe, n, 1, context=bob) for n in (1, 2)] == [1, 1]
+        assert [ask(pipe, n, 1) for n in range(2, 6)] == [1] * 4
+        with pytest.raises(errors.OverloadedError, match="5 sessions are kept"):
+            ask(pipe, 6, 1)
+        assert sessions(pipe)["kept"] == 9
+        assert ask(pipe, 2, 1, context=alice, sequence_end=True) == 2
+        assert not begun(pipe, 3, context={**alice, "sequence_start": "required"})
+        assert begun(pipe, 3, context=alice)
+
+
+def test_the_option_says_who_begins_whatever_the_context_says(adder):
+    with headrace.pipe(config(start="begin")) as pipe:
+        assert begun(pipe, 1, context={"sequence_start": "required"})
+    with pytest.raises(errors.ConfigError, match="'begin' or 'required'"):
+        headrace.pipe(config(start="never"))
+
+
+@pytest.mark.parametrize("name", ["sequence_start", "sequence_end"])
+@pytest.mark.parametrize(
+    ("value", "meant"),
+    [
+        *((one, True) for one in (True, 1, np.True_, np.int8(1), "true", "TRUE", "1")),
+        *((one, False) for one in (False, 0, np.False_, None, "false", "fAlse", "0")),
+        *((one, None) for one in ("", "no", "yes", "None", 2, -1, 0.5, math.nan, [], [True], b"1")),
+    ],
+    ids=repr,
+)
+def test_a_flag_is_true_or_false(adder, name, value, meant):
+    with headrace.pipe(config()) as pipe:
+        ask(pipe, "a", 1)
+        if meant is None:
+            with pytest.raises(errors.InputError, match="expected true, false, 1 or 0") as caught:
+                ask(pipe, "a", 1, **{name: value})
+            assert caught.value.key == name
+            assert ask(pipe, "a", 1) == 2
+            return
+        found = ask(pipe, "a", 1, **{name: value})
+        after = ask(pipe, "a", 1)
+        if name == "sequence_start":
+            assert (found, after) == ((1, 2) if meant else (2, 3))
+        else:
+            assert (found, after) == ((2, 1) if meant else (2, 3))
+
+
+def test_a_reload_may_give_sessions_another_key(adder):
+    with headrace.pipe(config()) as pipe:
+        ask(pipe, "a", 1)
+        pipe.reload("main", {"backend": "StateFul(user)[Adder]"})
+        request = {"user": "b", "session": "a", "data": 1}
+        assert [pipe(dict(request))["result"]["said"] for _ in range(2)] == [1, 2]
+
+
+def test_a_plan_says_what_keeps_a_state():
+    plan = headrace.PipelineConfig.load(config("StateFul(session)[Identity]")).plan()
+    assert [one.stateful for one in plan.nodes["main"].tree.walk()] == [True, False]
+    assert plan.to_dict()["nodes"]["main"]["tree"]["stateful"] is True
+
+
 @pytest.mark.parametrize(
     ("keep", "text"),
     [
+        ({"total": "context"}, "'context' has a meaning already"),
         ({"total": "session"}, "'session' has a meaning already"),
         ({"total": "sequence_end"}, "has a meaning already"),
         ({"a": "x", "b": "x"}, "two outputs go to one key"),

@@ -74,17 +74,19 @@ def fresh():
 class Model:
     """What StateFul promises, one request after the other: states by session, and when each was last used."""
 
-    def __init__(self, on_error):
-        self.states, self.used, self.on_error = {}, {}, on_error
+    def __init__(self, on_error, start):
+        self.states, self.used, self.on_error, self.start = {}, {}, on_error, start
 
     def answer(self, now, session, data, starts, ends):
-        """Return the words of an answer, "bad", or "full"."""
+        """Return the words of an answer, "bad", "full", or "not begun"."""
         for name in [one for one, when in self.used.items() if now - when >= IDLE_S]:
             self.forget(name)
         if session not in self.used and len(self.used) >= STATES:
             return "full"
         before = self.states.get(session, ())
-        if data == "bad":
+        if self.start == "required" and not starts and session not in self.states:
+            answer = "not begun"
+        elif data == "bad":
             answer = "bad"
             if self.on_error == "drop":
                 self.states.pop(session, None)
@@ -110,6 +112,9 @@ STEPS = st.one_of(
 )
 
 
+STARTS = st.sampled_from(["begin", "required"])
+
+
 def request_of(session, data, starts, ends):
     request = {"session": session, "data": data}
     if starts:
@@ -120,11 +125,11 @@ def request_of(session, data, starts, ends):
 
 
 @settings(max_examples=80, deadline=None)
-@given(st.lists(STEPS, max_size=40), st.sampled_from(["keep", "drop"]))
-def test_one_request_after_the_other_answers_as_the_model(steps, on_error):
-    Timed.fake, model = FakeClock(), Model(on_error)
+@given(st.lists(STEPS, max_size=40), st.sampled_from(["keep", "drop"]), STARTS)
+def test_one_request_after_the_other_answers_as_the_model(steps, on_error, start):
+    Timed.fake, model = FakeClock(), Model(on_error, start)
     config = {"backend": "Timed(session)[Words]", "keep": {"words": "before"}}
-    config |= {"idle_s": IDLE_S, "states": STATES, "on_error": on_error}
+    config |= {"idle_s": IDLE_S, "states": STATES, "on_error": on_error, "start": start}
     with headrace.pipe(config) as pipe:
         for step in steps:
             if step[0] == "wait":
@@ -135,6 +140,8 @@ def test_one_request_after_the_other_answers_as_the_model(steps, on_error):
                 answer = pipe(request)["result"]["all"]
             except errors.OverloadedError:
                 answer = "full"
+            except errors.InputError:
+                answer = "not begun"
             except errors.BackendError:
                 answer = "bad"
             assert answer == model.answer(Timed.fake(), *step)
@@ -147,13 +154,15 @@ def test_one_request_after_the_other_answers_as_the_model(steps, on_error):
     st.sampled_from(["keep", "drop"]),
     st.integers(1, 8),
     st.sets(st.integers(0, 59), max_size=4),
+    STARTS,
 )
 def test_requests_that_are_sent_at_once_answer_as_if_one_after_the_other(
-    steps, on_error, most, cancelled
+    steps, on_error, most, cancelled, start
 ):
     """All are submitted before any is waited for; those that are cancelled in time never were."""
-    Timed.fake, model = FakeClock(), Model(on_error)
+    Timed.fake, model = FakeClock(), Model(on_error, start)
     config = {"backend": "Timed(session)[Words]", "keep": {"words": "before"}, "max": most}
+    config["start"] = start
     with headrace.pipe({**config, "on_error": on_error}) as pipe:
         futures = [pipe.submit(request_of(*step)) for step in steps]
         gone = {place for place in cancelled if place < len(futures) and futures[place].cancel()}
@@ -162,7 +171,8 @@ def test_requests_that_are_sent_at_once_answer_as_if_one_after_the_other(
             if place in gone:
                 continue
             error = future.exception(WAIT_S)
-            answers.append("bad" if error else future.result()["result"]["all"])
+            failed = "not begun" if isinstance(error, errors.InputError) else "bad"
+            answers.append(failed if error else future.result()["result"]["all"])
             assert answers[-1] == expected_without_bound(model, step)
         counts = pipe.stats()["sessions"]["main"]
         assert (counts["busy"], counts["waiting"]) == (0, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -109,6 +110,13 @@ class ShadowConformance(CacheConformance):
     expression = "Shadow(share=1)[Identity,Identity]"
 
 
+@dataclass(frozen=True, eq=False)
+class _Alone:
+    """A session of its own, although it holds what others hold."""
+
+    number: int
+
+
 class StateFulConformance(BackendConformance):
     """`StateFul` around a word whose result is what the session's next request finds under ``before``."""
 
@@ -117,10 +125,8 @@ class StateFulConformance(BackendConformance):
 
     def make_item(self, k: int) -> Request:
         """Return a request of a session of its own, also where the kit asks for the same one twice."""
-        alone = float(
-            "nan"
-        )  # equal to no other; and it ends at once, so that nothing of it is kept
-        return {"data": [k, k + 1], "session": alone, "sequence_end": True}
+        # It ends at once, so that nothing of it is kept.
+        return {"data": [k, k + 1], "session": _Alone(k), "sequence_end": True}
 
 
 class IterateConformance(BackendConformance):

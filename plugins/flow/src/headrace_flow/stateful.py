@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
+from collections.abc import Mapping
 from functools import partial
-from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Literal
+from numbers import Number
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 from typing_extensions import NotRequired, TypedDict
@@ -15,11 +16,12 @@ from typing_extensions import NotRequired, TypedDict
 import headrace
 from headrace import PENDING
 from headrace.errors import ContractError, InputError, OverloadedError
+from headrace.keys import CONTEXT
 from headrace.words import run_child, select
 from headrace_flow.order import InOrder, arrival
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Mapping
+    from collections.abc import Callable, Hashable, Iterable
 
     from headrace.keys import Request
 
@@ -27,6 +29,53 @@ __all__ = ["StateFul"]
 
 START, END = "sequence_start", "sequence_end"
 """Keys of a request that begin a session anew, and drop its state after it."""
+
+_FLAGS = {"true": True, "1": True, "false": False, "0": False}
+"""What these keys may hold, as text in lower case: the query of a URL has nothing else."""
+
+
+class _Name(NamedTuple):
+    """Which session: that of a client, so that an id of one client is never a session of another.
+
+    Attributes:
+        client: The client that ``context`` names; None where it names none.
+        session: The session as a key of a dict, where True is not 1.
+    """
+
+    client: Hashable
+    session: Hashable
+
+
+def _context(request: Request) -> Mapping[str, Any]:
+    found = request.get(CONTEXT)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _apart(session: Any) -> Hashable:
+    """Return a session as a key of a dict, which takes True for 1, and NaN for another one each time.
+
+    Raises:
+        ValueError: It is, or holds, a NaN.
+    """
+    if isinstance(session, (tuple, frozenset)):
+        parts = map(_apart, session)
+        return frozenset(parts) if isinstance(session, frozenset) else (tuple, *parts)
+    if session != session:  # so is only what is not equal to itself
+        raise ValueError("NaN")
+    return isinstance(session, Number) and not isinstance(session, bool), session
+
+
+def _flag(request: Request, name: str) -> bool:
+    """Return whether a request begins, or ends, its session.
+
+    Raises:
+        InputError: The key holds something else.
+    """
+    value = request.get(name)
+    found = False if value is None else _FLAGS.get(str(value).lower())
+    if found is None:
+        raise InputError(key=name, expected="true, false, 1 or 0", got=repr(value)[:40])
+    return found
 
 
 class _Session:
@@ -51,23 +100,32 @@ class Sessions:
 
     Attributes:
         order: Says whose turn it is.
-        idle_s, states: The options of `StateFul`, as the last instance was built with.
+        key, idle_s, states: The options of `StateFul`, as the last instance was built with.
     """
 
-    def __init__(self, key: str, clock: Callable[[], float]) -> None:
-        self.order = InOrder(itemgetter(key))
-        self.idle_s, self.states = 60.0, 10_000
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.order = InOrder(self.name_of)
+        self.key, self.idle_s, self.states = "session", 60.0, 10_000
         self._clock = clock
         self._lock = threading.Lock()
-        self._found: OrderedDict[Hashable, _Session] = OrderedDict()
+        self._found: OrderedDict[_Name, _Session] = OrderedDict()
+        self._kept: Counter[Hashable] = Counter()  # by client
         self._expired = self._refused = 0
 
-    def admit(self, session: Hashable) -> None:
+    def name_of(self, request: Request) -> _Name:
+        """Return to which session a request belongs."""
+        return _Name(_context(request).get("client"), _apart(request[self.key]))
+
+    def admit(self, request: Request, session: _Name) -> None:
         """Let a request of a session in.
 
         Raises:
-            OverloadedError: The session is new, and there are as many as there may be.
+            OverloadedError: The session is new, and its client has as many as it may have.
         """
+        of_client = "" if session.client is None else " of this client"
+        most = self.states
+        if of_client:
+            most = max(1, most // (_context(request).get("clients") or 1))
         with self._lock:
             now = self._drop_idle()
             found = self._found.get(session)
@@ -75,20 +133,33 @@ class Sessions:
                 found.used = now
                 self._found.move_to_end(session)
                 return
-            if len(self._found) >= self.states:
+            if self._kept[session.client] >= most:
                 self._refused += 1
-                what = f"{len(self._found)} sessions are kept, so session {session!r} cannot begin"
+                what = f"{self._kept[session.client]} sessions{of_client} are kept"
                 hint = "End sessions by `sequence_end`, or raise `states`, or lower `idle_s`."
-                raise OverloadedError(what, hint=hint)
-            self._found[session] = _Session(now)
+                raise OverloadedError(
+                    f"{what}, so session {request[self.key]!r} cannot begin", hint=hint
+                )
+            self._begin(session, now)
 
-    def state(self, session: Hashable) -> dict[str, Any] | None:
+    def _begin(self, session: _Name, now: float) -> _Session:
+        found = self._found[session] = _Session(now)
+        self._kept[session.client] += 1
+        return found
+
+    def _forget(self, session: _Name) -> None:
+        del self._found[session]
+        self._kept[session.client] -= 1
+        if not self._kept[session.client]:
+            del self._kept[session.client]
+
+    def state(self, session: _Name) -> dict[str, Any] | None:
         """Return the state that a request gets whose turn it is; None where there is none."""
         with self._lock:
             found = self._found.get(session)
             return None if found is None else found.state
 
-    def ended(self, session: Hashable, change: Callable[[Any], dict[str, Any] | None]) -> None:
+    def ended(self, session: _Name, change: Callable[[Any], dict[str, Any] | None]) -> None:
         """Store what a request has left, which has ended, and let the next one of the session run.
 
         Args:
@@ -97,13 +168,14 @@ class Sessions:
         """
         with self._lock:
             now = self._clock()
-            found = self._found.setdefault(session, _Session(now))
+            found = self._found.get(session) or self._begin(session, now)
             found.state, found.used = change(found.state), now
             self._found.move_to_end(session)
         self.order.leave(session)
         with self._lock:
-            if found.state is None and not self.order.busy(session):
-                self._found.pop(session, None)
+            is_kept = self._found.get(session) is found
+            if is_kept and found.state is None and not self.order.busy(session):
+                self._forget(session)
 
     def _drop_idle(self) -> float:
         """Drop sessions that were idle for too long, under the lock; return the time."""
@@ -116,7 +188,7 @@ class Sessions:
                 oldest.used = now
                 self._found.move_to_end(session)
             else:
-                del self._found[session]
+                self._forget(session)
                 self._expired += 1
         return now
 
@@ -133,9 +205,9 @@ class _Ran:
 
     __slots__ = ("after", "ends", "request", "session")
 
-    def __init__(self, session: Hashable, request: Request) -> None:
+    def __init__(self, session: _Name, request: Request) -> None:
         self.session, self.request = session, request
-        self.ends = False
+        self.ends = _flag(request, END)
         self.after: dict[str, Any] | None = None  # what it leaves; None where it has failed
 
 
@@ -151,20 +223,25 @@ class StateFul(headrace.Backend):
     one that waits for its turn holds no thread. Those of different sessions share batches. A session begins with its
     first request, or anew with one whose ``sequence_start`` is true: then its inputs under ``keep`` are zeros, where
     X declares dtype and shape, else they are absent. What a request itself brings there is dropped. It ends with a
-    request whose ``sequence_end`` is true, also one that fails, or when nothing has come for ``idle_s``.
+    request whose ``sequence_end`` is true, also one that fails, or when nothing has come for ``idle_s``. With
+    ``start = "required"``, the default over Triton's protocol, only ``sequence_start`` begins one.
+
+    Where ``context`` has a ``client``, the session is that client's alone. It may have as many as ``states`` divided by
+    ``clients`` of ``context``, at least 1. headrace-serve writes both: the name of the client's key, and how many keys there are.
 
     A request that fails, or for which nobody waits any more when its batch has ended, leaves the state as it was, or
     with ``on_error = "drop"`` drops it. ``pipe.stats()["sessions"]`` counts, by node. States outlive a reload.
 
     Reads:
-        {key}: Which session: text, a number, or anything else that can be hashed.
+        {key}: Which session: text, a number, or anything else that can be hashed, but None and NaN.
     Writes:
         result: What X writes, without the outputs under ``keep``.
     Batch:
         That of X. Where a batch of X has a least size, ``pad = true`` fills up what requests that wait leave.
 
     Raises:
-        InputError: The session is not there, or cannot be hashed.
+        InputError: The session is not there, is None or NaN, or cannot be hashed; nobody has begun it, with
+            ``start = "required"``; or ``sequence_start`` or ``sequence_end`` is neither true, false, 1 nor 0.
         OverloadedError: The session is new, and ``states`` sessions are kept.
         ContractError: X gave no output that ``keep`` names.
     Source:
@@ -191,10 +268,19 @@ class StateFul(headrace.Backend):
         idle_s: float = Field(
             60.0, gt=0, description="How long a session without requests is kept, in seconds."
         )
-        states: int = Field(10_000, ge=1, description="How many sessions are kept at most.")
+        states: int = Field(
+            10_000,
+            ge=1,
+            description="How many sessions are kept at most; clients with keys have equal shares.",
+        )
         initial: Literal["zeros", "none"] = Field(
             "zeros",
             description="What a session begins with: zeros of the inputs that X declares, or nothing.",
+        )
+        start: Literal["begin", "required"] | None = Field(
+            None,
+            description="What a request without ``sequence_start`` does whose session nobody has begun: it begins it, or"
+            " is refused. Default: ``begin``, over Triton's protocol ``required``.",
         )
         on_error: Literal["keep", "drop"] = Field(
             "keep",
@@ -204,7 +290,7 @@ class StateFul(headrace.Backend):
         @model_validator(mode="after")
         def _distinct(self) -> StateFul.Options:
             inputs = [*self.keep.values()]
-            taken = {self.key, START, END, "result"} & {*inputs}
+            taken = {self.key, START, END, CONTEXT, "result"} & {*inputs}
             if taken:
                 raise ValueError(
                     f"keep: {min(taken)!r} has a meaning already, so no state can be there"
@@ -216,6 +302,7 @@ class StateFul(headrace.Backend):
     takes = 1
     uses_pipeline = True
     outermost = True
+    stateful = True
     reads: tuple[str, ...] | type = ("{key}",)
     gives = ("{keep}",)
 
@@ -230,10 +317,11 @@ class StateFul(headrace.Backend):
         """Find the sessions of the node, and the inputs that the child declares."""
         self.options, self.context = options, context
         (self._child,) = context.children
-        self.reads = _reads(options.key, (START, END, *options.keep.values()))
+        self.reads = _reads(options.key, (START, END, CONTEXT, *options.keep.values()))
         self._sessions = context.pipeline.get_or_create(
-            ("sessions", context.node_name), partial(Sessions, options.key, self.clock)
+            ("sessions", context.node_name), partial(Sessions, self.clock)
         )
+        self._sessions.key = options.key
         self._sessions.idle_s, self._sessions.states = options.idle_s, options.states
         self._described = dict(self._child.describe())
         self._zeros: dict[int | None, dict[str, Any]] = {}
@@ -282,19 +370,21 @@ class StateFul(headrace.Backend):
         self._end()  # where no end of a batch is told, as in a test of the backend alone
         outcomes: list[Exception | None] = [None] * len(batch)
         places = select(batch, range(len(batch)), self._admit, outcomes, fillers=False)
-        mine, self._inside = [], True
+        mine: dict[int, _Ran] = {}
+        self._inside = True
         try:
             turns = self._sessions.order.take([batch[place] for place in places], self.context)
             for place, turn in zip(places, turns, strict=True):
                 if turn:
-                    mine.append(place)
-                    self._ran.append(_Ran(batch[place][self.options.key], batch[place]))
+                    ran = _Ran(self._sessions.name_of(batch[place]), batch[place])
+                    self._ran.append(ran)
+                    outcomes[place] = self._give(ran)
+                    if outcomes[place] is None:
+                        mine[place] = ran
                 else:
                     outcomes[place] = PENDING
-            for ran in self._ran:
-                self._give(ran)
-            run_child(self._child, batch, mine, outcomes, pad=self.context.pad)
-            for ran, place in zip(self._ran, mine, strict=True):
+            run_child(self._child, batch, [*mine], outcomes, pad=self.context.pad)
+            for place, ran in mine.items():
                 if outcomes[place] is None:
                     outcomes[place] = self._keep(ran)
         finally:
@@ -306,27 +396,38 @@ class StateFul(headrace.Backend):
 
     def _admit(self, request: Request) -> bool:
         key, wanted = self.options.key, "text, a number, or what else can be hashed"
-        if key not in request:
-            raise InputError("the request has no session", key=key, expected=wanted, got="nothing")
-        session = request[key]
+        session = request.get(key)
+        if session is None:
+            got = "None" if key in request else "nothing"
+            raise InputError("the request has no session", key=key, expected=wanted, got=got)
         try:
             hash(session)
-        except TypeError:
-            got = type(session).__name__
+            name = self._sessions.name_of(request)
+            hash(name)
+        except (TypeError, ValueError) as error:
+            got = str(error) if isinstance(error, ValueError) else type(session).__name__
             raise InputError(key=key, expected=wanted, got=got) from None
-        self._sessions.admit(session)
+        for flag in (START, END):
+            _flag(request, flag)
+        self._sessions.admit(request, name)
         return True
 
-    def _give(self, ran: _Ran) -> None:
-        """Give a request the state of its session."""
-        request = ran.request
-        ran.ends = bool(request.get(END))
-        state = None if request.get(START) else self._sessions.state(ran.session)
+    def _give(self, ran: _Ran) -> Exception | None:
+        """Give a request the state of its session; return an error where nobody has begun it, and it does not either."""
+        request, starts = ran.request, _flag(ran.request, START)
+        state = None if starts else self._sessions.state(ran.session)
         for key in self.options.keep.values():
             request.pop(key, None)
         if state is None:
+            start = self.options.start or _context(request).get(START)
+            if start == "required" and not starts:
+                session = request[self.options.key]
+                what = f"the request for sequence {session!r} must specify the START flag on the first request of the sequence"
+                hint = "It has not begun, or has ended: begin it by a request whose `sequence_start` is true."
+                return InputError(what, key=START, hint=hint)
             state = self._initial(request.get("request_size"))
         request.update(state)
+        return None
 
     def _keep(self, ran: _Ran) -> Exception | None:
         """Take what is kept out of what the child has written; return an error where it is not there."""
