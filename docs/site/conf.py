@@ -167,6 +167,7 @@ def write_for_files(app: Sphinx, failure: Exception | None) -> None:
 def setup(app: Sphinx) -> None:
     """Connect the functions above."""
     app.add_lexer("mermaid", TextLexer)  # drawn where the repository is read; here as it is written
+    app.add_lexer("haproxy", TextLexer)  # which Pygments does not know
     app.connect("env-before-read-docs", plan_trees)
     app.connect("source-read", prepare)
     app.connect("build-finished", write_for_files)

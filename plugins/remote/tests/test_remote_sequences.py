@@ -54,7 +54,8 @@ def test_a_server_keeps_the_state_of_each_sequence(serving, remote):
     assert total(2, np.int64(7)) == 3
     assert total(20, "seven", sequence_end=True) == 30
     assert total(3, 7, sequence_end=np.True_) == 6
-    assert total(5, "seven", sequence_start=False) == 5
+    with pytest.raises(InputError, match="must specify the START flag on the first request"):
+        total(5, "seven", sequence_start=False)
     with pytest.raises(InputError, match="sequence_id"):
         pipe({"data": np.int32([1])})
 

@@ -84,7 +84,7 @@ def test_each_sequence_has_its_state_from_start_to_end(client):
     assert ask(client, 2, sequence_id=7) == (3, "7")
     assert ask(client, 20, sequence_id="seven", sequence_end=True) == (30, "seven")
     assert ask(client, 3, sequence_id=7, sequence_start=True) == (3, "7")
-    assert ask(client, 5, sequence_id="seven") == (5, "seven")
+    assert ask(client, 5, sequence_id="seven", sequence_start=True) == (5, "seven")
 
 
 def test_a_model_of_sequences_refuses_a_request_of_none_and_others_refuse_sequences(client):
@@ -101,7 +101,7 @@ def test_the_items_of_a_request_run_in_order_between_start_and_end(client):
 
     assert words(b"a", b"b", sequence_id=1, sequence_start=True) == [b"a", b"ab"]
     assert words(b"c", b"d", sequence_id=1, sequence_end=True) == [b"abc", b"abcd"]
-    assert words(b"e", sequence_id=1) == [b"e"]
+    assert words(b"e", sequence_id=1, sequence_start=True, sequence_end=True) == [b"e"]
 
 
 def test_sequences_that_share_a_stream_and_wait_for_no_answer_stay_in_order(server):

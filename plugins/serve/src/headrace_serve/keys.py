@@ -96,6 +96,10 @@ class Keys:
             raise TypeError(f"keys are headrace_serve.Keys or the path of a file, got {keys!r}")
         return keys
 
+    def __len__(self) -> int:
+        """Return how many keys there are."""
+        return len(self._by_hash)
+
     def check_models(self, served: Collection[str]) -> None:
         """Check that every model that a key names is served.
 

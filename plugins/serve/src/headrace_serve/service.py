@@ -403,6 +403,7 @@ class Service:
         """Run what a client asks for, and count it; it raises the errors of `headrace_serve.inference.requests.infer`."""
         if model.timed:
             asked.times = line.timed()
+        asked.client = self._client(line)
         started = time.perf_counter_ns()
         try:
             answer = await infer(
@@ -438,10 +439,12 @@ class Service:
         times = line.timed() if model.timed else None
         line.note_ids(request.get(REQUEST_ID, ""), parameters)
         limits = self.limits.narrowed(model.limits) if model.limits else self.limits
-        default = self.priority_default
+        default, client = self.priority_default, self._client(line)
         started = time.perf_counter_ns()
         try:
-            call = prepared(request, parameters, times, limits=limits, priority_default=default)
+            call = prepared(
+                request, parameters, times, client, limits=limits, priority_default=default
+            )
             await model.pipe.call_async(request, **call)
         except BaseException as error:
             self._note_failed(model, error, line, started)
@@ -466,8 +469,11 @@ class Service:
         times = line.timed() if model.timed else None
         line.note_ids(request.get(REQUEST_ID, ""), parameters)
         limits, default = self.limits.narrowed(model.limits), self.priority_default
+        client = self._client(line)
         with self._counted(model, line):
-            call = prepared(request, parameters, times, limits=limits, priority_default=default)
+            call = prepared(
+                request, parameters, times, client, limits=limits, priority_default=default
+            )
             async with contextlib.aclosing(parts_of(model, request, call, self.part_bytes)) as each:
                 async for one in each:
                     yield one
@@ -482,6 +488,7 @@ class Service:
         """
         if model.timed:
             asked.times = line.timed()
+        asked.client = self._client(line)
         limits, default = self.limits.narrowed(model.limits), self.priority_default
         with self._counted(model, line):
             found = answers(
@@ -494,6 +501,10 @@ class Service:
             async with contextlib.aclosing(found) as each:
                 async for one in each:
                     yield one
+
+    def _client(self, line: AccessLine) -> dict[str, Any]:
+        """Return what the ``context`` of a request says of its client: the name of the key, and how many keys there are."""
+        return {} if self.keys is None else {"client": line.key, "clients": len(self.keys)}
 
     @contextlib.contextmanager
     def _counted(self, model: Model, line: AccessLine) -> Iterator[None]:

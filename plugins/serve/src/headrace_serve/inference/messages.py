@@ -89,6 +89,7 @@ class Asked:
         places: The places in shared memory to which outputs are to be written, by the outputs' names.
         times: Records when the requests wait and run in the pipeline; None: it is not measured.
         classes: The number of classes that the client wants of outputs, by their names.
+        client: The key of the client and the number of keys, as the ``context`` of the request has them; empty without keys.
         request_id: The id of the request where ``id`` is ``""``: that of the header ``X-Request-Id``.
         outline: The outline that the request shares with an earlier one; None: it was read anew.
     """
@@ -103,6 +104,7 @@ class Asked:
     outline: Outline | None = None
     request_id: str = ""
     classes: dict[str, int] = field(default_factory=dict)
+    client: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

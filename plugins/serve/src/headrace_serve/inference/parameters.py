@@ -51,6 +51,7 @@ def add_context(
     request: dict[str, Any],
     parameters: Mapping[str, Any],
     times: RunTimes | None,
+    client: Mapping[str, Any],
     others: dict[str, Any] | None = None,
 ) -> None:
     """Add the key ``context`` to a request of the pipeline, if there is something for it.
@@ -59,9 +60,10 @@ def add_context(
         request: The request; it is changed.
         parameters: Those of the protocol; the context has their ``traceparent``.
         times: Records when the request waits and runs; None: it is not measured.
+        client: Further content of the context: who sends the request, and by which rules.
         others: The parameters for the pipeline, which become ``parameters`` of the context.
     """
-    context = {}
+    context = dict(client)
     if "traceparent" in parameters:
         context["traceparent"] = parameters["traceparent"]
     if others:

@@ -16,6 +16,7 @@ from headrace_serve.inference.classification import classified
 from headrace_serve.inference.messages import Answer
 from headrace_serve.inference.parameters import (
     FINAL,
+    SEQUENCES,
     add_context,
     call_arguments,
     check_parameters,
@@ -131,9 +132,14 @@ def _same_for_all_items(model: Model, asked: Asked) -> dict[str, Any]:
     """Return the keys of the pipeline's request that are not tensors."""
     identifier = asked.id or asked.request_id
     fixed: dict[str, Any] = {keys.REQUEST_ID: identifier} if identifier else {}
+    client = asked.client
     if model.signature.sequence_key is not None:
         fixed |= of_sequence(asked.parameters, model.signature.sequence_key)
-    add_context(fixed, asked.parameters, asked.times, for_pipeline(asked))
+        client = {
+            **client,
+            SEQUENCES[1]: "required",
+        }  # as Triton does, where a backend leaves it open
+    add_context(fixed, asked.parameters, asked.times, client, for_pipeline(asked))
     return fixed
 
 
@@ -165,6 +171,7 @@ def prepared(
     request: dict[str, Any],
     parameters: Mapping[str, Any],
     times: RunTimes | None,
+    client: Mapping[str, Any],
     *,
     limits: Limits,
     priority_default: int,
@@ -175,14 +182,15 @@ def prepared(
         request: The request; it is changed.
         parameters: ``timeout``, ``priority`` and ``traceparent``, as far as the client has sent them.
         times: Records when the request waits and runs in the pipeline; None: it is not measured.
+        client: As `Asked` has it.
         limits: The limits that hold for the model.
         priority_default: As `Service` has it.
 
     Raises:
         InputError: A parameter is wrong.
     """
-    if parameters or times is not None:
-        add_context(request, parameters, times)
+    if parameters or client or times is not None:
+        add_context(request, parameters, times, client)
     return call_arguments(parameters, None, limits, priority_default)
 
 

@@ -180,6 +180,7 @@ def build_models(
     keys: Keys | None = None,
     allow_import: bool = True,
     may_be_none: bool = False,
+    workers: bool = False,
 ) -> Catalogue:
     """Read, check and build all models; if one cannot be built, close the others again.
 
@@ -191,6 +192,7 @@ def build_models(
         keys: The keys of clients, which may name no other models than these; None: that is not checked.
         allow_import: Whether configurations may import code.
         may_be_none: Whether there may be no model, as in a watched folder, which gets them later.
+        workers: Whether several processes answer, so that a model that keeps a state is refused; for the first catalogue.
 
     Raises:
         ConfigError: A model, its configuration or a key is wrong; all are checked before any model is built.
@@ -199,7 +201,7 @@ def build_models(
     """
     entries, aliases = read_served(models, only, may_be_none=may_be_none)
     check_keys_of(keys, entries, aliases)
-    held = Held(allow_import=allow_import) if before is None else before.held
+    held = Held(allow_import=allow_import, workers=workers) if before is None else before.held
     try:
         built, prepared = held.prepare(
             entries,

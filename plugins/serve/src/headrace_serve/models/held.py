@@ -6,6 +6,7 @@ import contextlib
 import logging
 import threading
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import headrace
@@ -38,8 +39,9 @@ class Held:
             describes itself.
     """
 
-    def __init__(self, *, allow_import: bool = True) -> None:
-        self.models = Models({}, check=self._check, adapt=_adapted, allow_import=allow_import)
+    def __init__(self, *, allow_import: bool = True, workers: bool = False) -> None:
+        self._workers, adapt = workers, partial(_adapted, workers=workers)
+        self.models = Models({}, check=self._check, adapt=adapt, allow_import=allow_import)
         self.entries: dict[tuple[str, str], ModelEntry] = {}
         self._here = threading.local()
 
@@ -85,7 +87,7 @@ class Held:
                 pipe = prepared.pipelines.get(place)
                 if pipe is not None or isinstance(entry.config, headrace.Pipeline):
                     now = None if before is None else before(*place)
-                    made.append(Model(*place, entry, now, pipe))
+                    made.append(self._model(*place, entry, now, pipe))
         except BaseException:
             prepared.close()
             raise
@@ -108,7 +110,7 @@ class Held:
         self.entries = dict(entries)
         for (name, version), entry in entries.items():
             if isinstance(entry.config, headrace.Pipeline):
-                yield Model(name, version, entry)
+                yield self._model(name, version, entry)
             elif not entry.lazy:
                 self.models.load(f"{name}:{version}", entry.config)
         for alias, shares in aliases.items():
@@ -118,15 +120,51 @@ class Held:
         """Return the model of a pipeline that is served by itself, or by a manager."""
         entries = getattr(self._here, "entries", None) or self.entries
         entry = entries.get((name, version)) or ModelEntry(config=pipe, version=version)
-        return Model(name, version, entry, pipe=pipe)
+        return self._model(name, version, entry, pipe=pipe)
+
+    def _model(
+        self,
+        name: str,
+        version: str,
+        entry: ModelEntry,
+        before: Model | None = None,
+        pipe: Pipeline | None = None,
+    ) -> Model:
+        """Make a model, unless its pipeline, which somebody else may have built, is one that is refused."""
+        model = Model(name, version, entry, before, pipe)
+        if self._workers:
+            _refuse_state(model.pipe.config)
+        return model
 
     def _check(self, name: str, version: str, pipe: Pipeline) -> None:
         """Fail the build of a pipeline of which clients could not be told what it takes and gives."""
         self.made(name, version, pipe)
 
 
-def _adapted(given: Any, config: PipelineConfig) -> PipelineConfig:
-    """Add the probe that times each request, if the access log shows the times."""
+def _refuse_state(config: PipelineConfig) -> None:
+    """Refuse what keeps a state in its process, where several processes answer.
+
+    Raises:
+        ConfigError: The pipeline has such a backend.
+    """
+    plan = config.plan()
+    trees = [(name, tree) for name, node in plan.nodes.items() for tree in node.trees]
+    trees += [] if plan.entrypoint is None else [("entrypoint", plan.entrypoint)]
+    for place, tree in trees:
+        for one in tree.walk():
+            if one.stateful:
+                what = f"{one.name} keeps a state in its process, and with --workers the next request may reach another one"
+                hint = (
+                    "Serve it with one process, or with several, each without --workers, behind a proxy that sends"
+                    " all requests of a session to the same one (docs/streams.md)."
+                )
+                raise ConfigError(Problem("serve", what, path=place, hint=hint))
+
+
+def _adapted(given: Any, config: PipelineConfig, *, workers: bool) -> PipelineConfig:
+    """Check a configuration, and add the probe that times each request, if the access log shows the times."""
+    if workers:
+        _refuse_state(config)
     if isinstance(given, headrace.PipelineConfig) or not access_logger.isEnabledFor(logging.INFO):
         return config
     return with_probe(given, config)
@@ -142,7 +180,12 @@ def _configs(entries: Entries) -> dict[str, Any]:
 
 
 def check_models(
-    models: Any, *, keys: Keys | None = None, allow_import: bool = True, may_be_none: bool = False
+    models: Any,
+    *,
+    keys: Keys | None = None,
+    allow_import: bool = True,
+    may_be_none: bool = False,
+    workers: bool = False,
 ) -> tuple[dict[tuple[str, str], ModelEntry], dict[str, Any]]:
     """Check all models as `headrace_serve.models.catalogue.build_models` does, and build none.
 
@@ -155,8 +198,12 @@ def check_models(
     """
     entries, aliases = read_served(models, may_be_none=may_be_none)
     check_keys_of(keys, entries, aliases)
-    with Models({}, adapt=_adapted, allow_import=allow_import) as checked, _placing_keys():
+    adapt = partial(_adapted, workers=workers)
+    with Models({}, adapt=adapt, allow_import=allow_import) as checked, _placing_keys():
         checked.check({**_configs(entries), **aliases})
+    for entry in entries.values():
+        if workers and isinstance(entry.config, headrace.Pipeline):
+            _refuse_state(entry.config.config)
     return entries, aliases
 
 

@@ -143,18 +143,26 @@ class Server:
         self._unbuilt: dict[tuple[str, str], ModelEntry] | None = None
         if listen_first:
             self._unbuilt, self._aliases = check_models(
-                models, keys=known, allow_import=allow_import, may_be_none=_is_folder(watch)
+                models,
+                keys=known,
+                allow_import=allow_import,
+                may_be_none=_is_folder(watch),
+                workers=worker is not None,
             )
             late = {place: entry for place, entry in self._unbuilt.items() if entry.lazy}
             catalogue = Catalogue(
                 [],
-                held=Held(allow_import=allow_import),
+                held=Held(allow_import=allow_import, workers=worker is not None),
                 loading={*self._unbuilt} - {*late},
                 lazy=late,
             )
         else:
             catalogue = build_models(
-                models, keys=known, allow_import=allow_import, may_be_none=_is_folder(watch)
+                models,
+                keys=known,
+                allow_import=allow_import,
+                may_be_none=_is_folder(watch),
+                workers=worker is not None,
             )
         try:
             service = self._service = Service(

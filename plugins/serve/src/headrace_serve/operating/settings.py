@@ -125,7 +125,7 @@ class Settings:
         return {"models": given, "keys": None if self.keys is None else Keys.load(self.keys)}
 
     def check(self) -> None:
-        """Check everything that needs no pipeline to be built.
+        """Check everything that needs no pipeline to be built, for several processes.
 
         Raises:
             ConfigError: A setting, a file or a configuration is wrong.
@@ -133,7 +133,9 @@ class Settings:
         check_allowed(self.allow)
         check_origins(self.cors_origins)
         watched = isinstance(self._watched(), str)
-        check_models(**self.read(), allow_import=self.allow_import, may_be_none=watched)
+        check_models(
+            **self.read(), allow_import=self.allow_import, may_be_none=watched, workers=True
+        )
         tls = self._tls()
         if tls is not None:
             tls.read()
