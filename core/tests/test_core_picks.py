@@ -310,3 +310,54 @@ def test_explain_says_which_policy_picks(kinds):
     nodes = headrace.explain({"a": {**CONFIG, "backend": "Identity"}, "b": {"backend": "Identity"}})
     assert nodes["nodes"]["a"]["picked_by"] == "PickedKinds"
     assert "picked_by" not in nodes["nodes"]["b"]
+
+
+def test_a_request_that_is_queued_again_is_read_again():
+    class Twice(headrace.Backend):
+        """Keeps a request once, and changes its kind meanwhile."""
+
+        def init(self, options, context):
+            self.context = context
+
+        def forward(self, batch):
+            (request,) = batch
+            if request["kind"] == "new":
+                request["kind"] = "again" if request["data"] == 0 else "lost"
+                self.context.resume(request)
+                return [headrace.PENDING]
+            request["result"] = request["kind"]
+            return None
+
+    class Kinds(BatchPolicy):
+        picks = True
+        read: ClassVar[list] = []
+
+        def trait(self, request):
+            self.read.append(("trait", request["kind"]))
+            return request["kind"]
+
+        def trait_again(self, request):
+            self.read.append(("again", request["kind"]))
+            if request["kind"] == "lost":
+                raise errors.LimitError("too much", limit=1)
+            return request["kind"]
+
+        def cut(self, queue, instance, now):
+            self.read.append(("cut", queue[0].trait))
+            return Cut((0,))
+
+    class KindsAsTheyCome(Kinds):
+        read: ClassVar[list] = []
+        trait_again = BatchPolicy.trait_again
+
+    for cls in (Twice, Kinds, KindsAsTheyCome):
+        headrace.register(cls.__name__, cls, replace=True)
+    for policy, how in ((Kinds, "again"), (KindsAsTheyCome, "trait")):
+        config = {"backend": "Twice", "batch_policy": policy.__name__}
+        with headrace.pipe(config) as pipe:
+            assert pipe({"data": 0, "kind": "new"})["result"] == "again"
+        assert policy.read == [("trait", "new"), ("cut", "new"), (how, "again"), ("cut", "again")]
+    with headrace.pipe({"backend": "Twice", "batch_policy": "Kinds"}) as pipe:
+        with pytest.raises(errors.LimitError, match="too much"):
+            pipe({"data": 1, "kind": "new"})
+        assert pipe({"data": 0, "kind": "new"})["result"] == "again"

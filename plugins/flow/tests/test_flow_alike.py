@@ -316,3 +316,54 @@ def test_in_a_pipeline_batches_are_alike_and_a_wrong_request_fails_alone():
         assert first.result(60)["result"] == "FIRST"
         assert pipe.stats()["nodes"]["main"]["failed"] == {"input": 1}
     assert batches == [[5], [28, 29, 30, 31], [5, 5, 6, 6]]
+
+
+def test_a_request_that_is_queued_again_counts_with_the_length_that_it_has_now():
+    steps = []
+
+    class GrowsLonger(headrace.Backend):
+        """Doubles a text; both requests begin alike, and one of them grows."""
+
+        max = 4
+
+        def forward(self, batch):
+            steps.append(sorted(len(one["data"]) for one in batch))
+            for one in batch:
+                one["result"] = one["data"] * one["times"]
+                one["ran"] = one.get("ran", 0) + 1
+                if one["ran"] == 4:
+                    one["end"] = True
+
+    headrace.register("GrowsLonger", GrowsLonger, replace=True)
+    config = {
+        "backend": "Iterate(until=end)[GrowsLonger]",
+        "batch_policy": "Alike(by=length, spread=0.2, patience_ms=1e6)",
+    }
+    with headrace.pipe(config) as pipe:
+        answers = pipe([{"data": "xx", "times": times} for times in (1, 2, 1, 2)])
+    assert [len(one["result"]) for one in answers] == [2, 32, 2, 32]
+    assert sorted(length for step in steps for length in step) == sorted(
+        [2] * 8 + [2, 4, 8, 16] * 2
+    )
+    assert all(len(set(step)) == 1 for step in steps)
+
+
+def test_a_fake_queue_needs_no_more_than_a_length_a_weight_and_items():
+    class FakeQueue(list):
+        weight = property(lambda self: sum(one.weight for one in self))
+
+    def waiting(policy, *lengths):
+        return FakeQueue(
+            SimpleNamespace(
+                weight=1, arrival=0.0, deadline=None, priority=0, trait=policy.trait({"length": n})
+            )
+            for n in lengths
+        )
+
+    for more in ({}, {"batching_timeout": 1000}):
+        policy = Alike(Alike.Options(patience_ms=0, **more))
+        assert policy.cut(waiting(policy, 10, 50, 11), instance(8), 0.0) == Cut((0, 2))
+    # More may come, so below min the first one waits for neighbours.
+    policy = Alike(Alike.Options(patience_ms=500))
+    assert policy.cut(waiting(policy, 10, 50), instance(8, 2), 0.0) == Cut(0, 0.5)
+    assert policy.cut(waiting(policy, 10, 50), instance(8, 2), 0.5) == Cut((0, 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import MappingProxyType, SimpleNamespace
+from typing import ClassVar
 
 import pytest
 from hypothesis import given
@@ -184,3 +185,100 @@ def test_in_a_pipeline_a_request_above_the_budget_is_a_limit_error():
         assert caught.value.node == "main"
         assert pipe({"data": 1, "tokens": 64})["result"] == 1
         assert pipe.stats()["nodes"]["main"]["failed"] == {"limit": 1}
+
+
+# Requests that are queued again.
+
+
+class GrowingStep(headrace.Backend):
+    """A step of a decoder: a request costs one token more after each; `sums` has what each step cost as it began."""
+
+    max = 8
+    reads = ("tokens", "steps")
+    sums: ClassVar[list[tuple[int, ...]]] = []
+
+    def forward(self, batch):
+        self.sums.append(tuple(one["tokens"] for one in batch))
+        for one in batch:
+            one["tokens"] += 1
+            one["ran"] = one.get("ran", 0) + 1
+            one["result"] = one["ran"]
+            if one["ran"] == one["steps"]:
+                one["end"] = True
+
+
+@pytest.fixture
+def growing(monkeypatch):
+    monkeypatch.setattr(GrowingStep, "sums", [])
+    headrace.register("GrowingStep", GrowingStep, replace=True)
+    return GrowingStep.sums
+
+
+def iterating(**options):
+    written = ",".join(f"{key}={value}" for key, value in {"cost": "tokens", **options}.items())
+    return {"backend": "Iterate(until=end)[GrowingStep]", "batch_policy": f"Budget({written})"}
+
+
+@pytest.mark.parametrize(
+    ("area", "cost"), [("sum", sum), ("padded", lambda costs: max(costs) * len(costs))]
+)
+def test_a_request_in_flight_counts_with_what_it_costs_now(growing, area, cost):
+    with headrace.pipe(iterating(most=64, area=area)) as pipe:
+        requests = pipe([{"data": 0, "tokens": 10, "steps": 20} for _ in range(12)])
+    assert [one["ran"] for one in requests] == [20] * 12
+    assert max(map(cost, growing)) <= 64
+    assert max(map(len, growing)) > 1  # they do share steps
+
+
+@pytest.mark.parametrize("area", ["sum", "padded"])
+def test_one_that_has_outgrown_the_budget_runs_alone_to_its_end(growing, area):
+    with headrace.pipe(iterating(most=64, area=area)) as pipe:
+        futures = [
+            pipe.submit({"data": 0, "tokens": tokens, "steps": steps})
+            for tokens, steps in ((50, 40), (1, 3), (1, 60))
+        ]
+        assert [one.result(60)["ran"] for one in futures] == [40, 3, 60]
+        with pytest.raises(errors.LimitError, match="above the 64"):
+            pipe({"data": 0, "tokens": 65, "steps": 1})  # a newcomer is refused as before
+    assert max(map(max, growing)) == 89
+    assert all(len(costs) == 1 for costs in growing if max(costs) > 64)
+
+
+def test_a_request_that_loses_its_cost_between_two_steps_ends_with_an_error():
+    class ForgetsItsCost(headrace.Backend):
+        def forward(self, batch):
+            for one in batch:
+                one["result"] = one.pop("tokens")
+
+    headrace.register("ForgetsItsCost", ForgetsItsCost, replace=True)
+    config = {**iterating(most=64), "backend": "Iterate(until=end)[ForgetsItsCost]"}
+    with headrace.pipe(config) as pipe, pytest.raises(errors.InputError, match="tokens"):
+        pipe({"data": 0, "tokens": 1})
+
+
+# The fake queue of a test: a length, a weight and items, as the docstring of `headrace.policies.Queue` says.
+
+
+class FakeQueue(list):
+    weight = property(lambda self: sum(one.weight for one in self))
+
+
+def fake_queue(policy, *requests):
+    sent = [
+        SimpleNamespace(
+            weight=1, arrival=float(at), deadline=None, priority=0, trait=policy.trait(one)
+        )
+        for at, one in enumerate(requests)
+    ]
+    return FakeQueue(sent)
+
+
+def test_a_fake_queue_needs_no_more_than_a_length_a_weight_and_items():
+    costs = [{"tokens": one} for one in (60, 50, 30)]
+    for policy in (budget(most=100), budget(most=100, batching_timeout=1000)):
+        assert policy.cut(fake_queue(policy, *costs), instance(), 0.0) == Cut((0, 2))
+    # No instance runs, so nothing waits for company; below min it waits from the arrival of queue[0] on.
+    policy = budget(most=100, batching_timeout=1000)
+    assert policy.cut(fake_queue(policy, costs[0]), instance(), 0.0) == Cut((0,))
+    assert policy.cut(fake_queue(policy, costs[0]), instance(least=2), 0.0) == Cut(0, 1.0)
+    assert policy.cut(fake_queue(policy, costs[0]), instance(least=2), 1.0) == Cut((0,))

@@ -174,8 +174,8 @@ class BatchPolicy(_Policy):
     def trait(self, request: Any) -> Any:
         """Return what a policy with ``picks`` compares of a request: a length, a shape, a cost.
 
-        It is called once for each request at the node, by the thread that sends it, without a lock and by several
-        threads at a time. It must be quick and change nothing.
+        It is called once for each request that comes to the node, by the thread that sends it, without a lock and by
+        several threads at a time. It must be quick and change nothing.
 
         Args:
             request: The dict as it comes to the node.
@@ -184,6 +184,20 @@ class BatchPolicy(_Policy):
             RequestError: The request is refused with this error. Another exception is a ContractError for it.
         """
         return None
+
+    def trait_again(self, request: Any) -> Any:
+        """Return the trait of a request that a backend has queued again, as a step of it may have changed what it costs.
+
+        It is called as `cut` is. What `trait` refuses in a newcomer may be allowed here, since the request has run
+        already. The default is `trait`.
+
+        Args:
+            request: The dict as it is now.
+
+        Raises:
+            RequestError: The request ends with this error.
+        """
+        return self.trait(request)
 
     def cut(self, queue: Queue, instance: InstanceView, now: float) -> Cut:
         """Decide how many requests ``instance``, which is free, takes from ``queue`` now.

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from headrace.errors import InputError
 from headrace.policies import Cut, Greedy, InstanceView, Queue
-from headrace_flow.picking import PickingPolicy, number_of, value_of
+from headrace_flow.picking import PickingPolicy, closes, number_of, value_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -43,7 +43,8 @@ class Alike(PickingPolicy):
     Of the first 256 requests it takes the heaviest group within ``spread`` that fits into the instance; among equal
     groups that of the request that stands first, and of those the one that differs least. So a request may be passed by. Once the
     first one has waited ``batching_timeout`` and then ``patience_ms``, the next batch is the one that it is in. A
-    request of the greatest priority that waits is in every batch.
+    request of the greatest priority that waits is in every batch. One that a backend has queued again, as `Iterate` does after
+    each step, counts with the length that it has now.
 
     While another instance runs, a group that is not full waits ``batching_timeout`` for company, as with ``greedy``. A
     group below the ``min`` of the node waits for neighbours as long as the patience lasts; then the nearest ones come along,
@@ -106,7 +107,7 @@ class Alike(PickingPolicy):
         if first.weight > most:
             return Cut(0)
         due_at = first.arrival + self._patience_s
-        due = now >= due_at or queue.closing
+        due = now >= due_at or closes(queue)
         # The places that one of the batch has to come from: those of the greatest priority stand first.
         leading = 1
         while not due and leading < len(window) and window[leading].priority == first.priority:
@@ -115,7 +116,7 @@ class Alike(PickingPolicy):
         places = sorted(group.places)
         weight = group.weight
         if weight < least and not self._pad:
-            if not due and queue.open:
+            if not due and getattr(queue, "open", True):
                 return Cut(0, due_at)
             places, weight = self._with_nearest(window, places, weight, (least, most))
         elif not group.full and weight < most and self._linger_s:

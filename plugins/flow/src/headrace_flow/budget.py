@@ -8,7 +8,7 @@ from pydantic import Field
 
 from headrace.errors import LimitError
 from headrace.policies import Cut, Greedy, InstanceView, Queue
-from headrace_flow.picking import PickingPolicy, number_of, value_of
+from headrace_flow.picking import PickingPolicy, closes, number_of, value_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +24,8 @@ class Budget(PickingPolicy):
     The request that stands first is in the batch. Of the first 256 those join it that fit: with ``area = "sum"`` in their
     order, so that the costs add up to ``most`` at most; with ``area = "padded"`` the nearest in cost first, so that
     the greatest cost times the rows of the batch is ``most`` at most, as where rows are padded to the longest. A request
-    that is above ``most`` alone is refused as it comes, with a LimitError.
+    that is above ``most`` alone is refused as it comes, with a LimitError. One that a backend has queued again, as `Iterate`
+    does after each step, counts with what it costs now; where it has outgrown ``most`` it runs alone.
 
     While another instance runs, a batch that leaves nobody out waits ``batching_timeout`` for company, as with ``greedy``.
 
@@ -60,7 +61,7 @@ class Budget(PickingPolicy):
             InputError: The request does not have the key, or no number there.
             LimitError: It alone costs more than a batch may.
         """
-        cost = number_of(value_of(request, self._cost), self._cost)
+        cost = self.trait_again(request)
         rows = request.get("request_size", 1) if self._padded else 1
         if cost * rows > self._budget:
             each = f"{rows} rows of {cost:g}" if rows != 1 else f"{cost:g}"
@@ -68,6 +69,14 @@ class Budget(PickingPolicy):
             hint = "Send less at once, or raise `most` of the batch policy."
             raise LimitError(what, limit=int(self._budget), hint=hint)
         return cost
+
+    def trait_again(self, request: Any) -> float:
+        """Return the cost of a request now, also where it has outgrown the budget: then it runs alone.
+
+        Raises:
+            InputError: The request does not have the key, or no number there.
+        """
+        return number_of(value_of(request, self._cost), self._cost)
 
     def cut(self, queue: Queue, instance: InstanceView, now: float) -> Cut:
         """Cut as the class says; see `headrace.policies.BatchPolicy.cut`."""
@@ -80,9 +89,9 @@ class Budget(PickingPolicy):
             waits = self._lingers(queue, now, most)
             if waits is not None:
                 return waits
-            over_at = queue.oldest + self._linger_s
+            over_at = self._over_at(queue)
             short = weight < self._least(instance) and not self._pad
-            if short and now < over_at and not queue.closing:
+            if short and now < over_at and not closes(queue):
                 return Cut(0, over_at)
         return Cut(tuple(self._sized(window, places, weight)))
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from headrace.policies import Waiting
 
-__all__ = ["PickingPolicy", "number_of", "value_of"]
+__all__ = ["PickingPolicy", "closes", "number_of", "value_of"]
 
 _WITHOUT_LENGTH = (dict, set, frozenset)
 """Their number of members says nothing of how long the work on them takes."""
@@ -60,6 +60,11 @@ def number_of(value: Any, key: str) -> float:
     return number
 
 
+def closes(queue: Queue) -> bool:
+    """Tell whether the pipeline closes. A fake queue of a test need not say it: see `headrace.policies.Queue`."""
+    return bool(getattr(queue, "closing", False))
+
+
 class PickingPolicy(BatchPolicy):
     """Base of policies that pick, with the keys of `headrace.policies.Greedy`."""
 
@@ -98,9 +103,13 @@ class PickingPolicy(BatchPolicy):
             weight -= window[places[count - 1]].weight
         return places
 
+    def _over_at(self, queue: Queue) -> float:
+        """Return when the oldest request has waited ``batching_timeout``."""
+        return float(getattr(queue, "oldest", queue[0].arrival)) + self._linger_s
+
     def _lingers(self, queue: Queue, now: float, most: float) -> Cut | None:
         """Return the cut of a batch that is not full and waits for company; None where the wait is over, or in vain."""
-        over_at = queue.oldest + self._linger_s
-        if now >= over_at or not queue.running or queue.closing:
+        over_at = self._over_at(queue)
+        if now >= over_at or not getattr(queue, "running", 0) or closes(queue):
             return None
         return Cut(0, over_at, None if most == float("inf") else int(most))
