@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from headrace._backend import Backend
@@ -11,10 +12,10 @@ from headrace._build.wrappers import Around, WithBatchEnd, Wrapper
 from headrace._checked import PENDING, Answers, Filler, Outcomes, filler, weight_of
 from headrace._plan.word import Word
 from headrace._portable import caused, none_if_all_ok
-from headrace._running.batch import entry_here, repeated
+from headrace._running.batch import batches_run, entry_here, repeated
 from headrace._running.box import ask, post
 from headrace._running.elements import Elements, Sent
-from headrace._running.entry import NEW
+from headrace._running.entry import NEW, Entry
 from headrace._running.keeping import Keeping
 from headrace._running.room import Ticket
 from headrace._running.runners import wait_for
@@ -190,8 +191,23 @@ class NotCallable(Word):
 # What containers use to call a child with a part of a batch; public in `headrace.words`.
 
 
+def call_apart(child: Backend, batch: list[Request], *, pad: bool) -> Outcomes:
+    """Call a child in a thread of a container's own, on items that the container has made."""
+    batches_run[get_ident()] = ([Entry(item) for item in batch],)
+    try:
+        return call_child(child, batch, pad=pad)
+    finally:
+        del batches_run[get_ident()]
+
+
 def run_child(
-    child: Backend, batch: list[Request], places: Sequence[int], outcomes: Answers, *, pad: bool
+    child: Backend,
+    batch: list[Request],
+    places: Sequence[int],
+    outcomes: Answers,
+    *,
+    pad: bool,
+    apart: bool = False,
 ) -> None:
     """Run a child on the items at some places of a batch, and write their outcomes into ``outcomes``.
 
@@ -204,8 +220,11 @@ def run_child(
         places: The places of the items in ``batch``, none of which has failed; none at all is no call.
         outcomes: One exception or None per item of ``batch``; only those at ``places`` are written.
         pad: Whether copies may fill the part up, as ``context.pad`` says.
+        apart: Whether this is a thread of the container's own, and the items are dicts that it has made, for which nobody
+            waits: parts of an answer that the child gives are dropped.
     """
-    some = call_child(child, [batch[i] for i in places], pad=pad) if places else None
+    call = call_apart if apart else call_child
+    some = call(child, [batch[i] for i in places], pad=pad) if places else None
     if some is not None:
         for i, outcome in zip(places, some, strict=True):
             outcomes[i] = outcome

@@ -182,10 +182,9 @@ class Keeping:
         node = self._node()
         if node is None:
             return False
-        parts, _ = self._found(request, node)
+        parts, entry = self._found(request, node)
         if parts is not None and parts.closed:
             return True
-        entry = node.pending.find(request)
         if entry is not None:
             return bool(entry.state == DONE)
         # An item that a container has made is none of the scheduler's; else the request has ended.

@@ -106,7 +106,7 @@ class Beside:
     def _run(self, jobs: list[Job]) -> None:
         batch = [job.request for job in jobs]
         outcomes: list[Exception | None] = [None] * len(batch)
-        run_child(self._child, batch, range(len(batch)), outcomes, pad=True)
+        run_child(self._child, batch, range(len(batch)), outcomes, pad=True, apart=True)
         for (request, answer), error in zip(jobs, outcomes, strict=True):
             about = request.get("request_id", "without request_id")
             if error is not None:
