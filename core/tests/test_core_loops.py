@@ -43,6 +43,46 @@ def test_a_loop_runs_each_item_until_it_has_the_key():
     assert [r["runs"] for r in requests] == [3, 1, 2]
 
 
+@pytest.mark.parametrize("brought", [True, False, None, 0, "", "x"])
+def test_a_loop_runs_an_item_that_brings_the_key_all_the_same(brought):
+    with headrace.pipe({"backend": "Loop(until=done)[Countdown]", "max": 4}) as pipe:
+        requests = pipe([{"data": n, "done": brought} for n in (3, 1, 2)] + [{"data": 4}])
+        assert [r["result"] for r in requests] == [0, 0, 0, 0]
+        assert [r["runs"] for r in requests] == [3, 1, 2, 4]
+
+
+def test_a_dict_that_is_sent_a_second_time_loops_again():
+    with headrace.pipe({"backend": "Loop(until=done)[Countdown]"}) as pipe:
+        request = {"data": 3}
+        assert [pipe(request)["runs"] for _ in range(3)] == [3, 6, 9]
+        assert request["result"] == 0
+
+
+def test_a_loop_in_a_loop_begins_anew_each_time():
+    # Each run of the inner loop adds 1 three times; the outer one goes on until 10 is reached.
+    def third(request):
+        request["result"] = request["data"] + 1
+        if request["result"] % 3 == 0:
+            request["third"] = True
+
+    def ten(request):
+        request["result"] = request["data"]
+        if request["data"] > 9:
+            request["ten"] = True
+
+    register("AddsThree", third)
+    register("Ten", ten)
+    inner = "Loop(until=ten)[S[Loop(until=third)[AddsThree],Ten]]"
+    with headrace.pipe({"backend": inner}) as pipe:
+        assert pipe({"data": 0})["result"] == 12
+        assert pipe({"data": 0, "third": 1, "ten": 1})["result"] == 12
+
+
+def test_a_loop_whose_key_every_item_has_runs_once():
+    with headrace.pipe({"backend": "Loop(until=data)[Countdown]"}) as pipe:
+        assert pipe({"data": 3})["result"] == 2
+
+
 def test_a_loop_past_its_limit_fails_that_item_alone():
     config = {"backend": "Loop(until=done,limit=2)[Countdown]", "max": 4}
     requests = [{"data": 1}, {"data": 9}]
@@ -131,6 +171,17 @@ def test_a_restart_that_a_failed_request_asked_for_is_forgotten():
         assert request == {"data": 1}
         request["data"] = 7  # which asks for no restart
         assert pipe(request) == {"data": 7, "result": 8}
+
+
+def test_a_restart_that_the_request_brings_is_none():
+    config = {
+        "entrypoint": "Restart[DagDispatcher]",
+        "a": {"backend": "AddTen"},
+        "b": {"backend": "AddTen"},
+    }
+    with headrace.pipe(config) as pipe:
+        answer = pipe({"data": 1, "node_name": "a", "restart": "b"})
+        assert answer == {"data": 1, "node_name": "a", "result": 11}
 
 
 def test_restart_stops_at_its_limit():

@@ -115,7 +115,8 @@ class Backend(Checked):
             tried one by one. A backend that overwrites a key that it reads must leave it False.
         reads, writes: The keys of a request that `forward` reads and writes; ``"{option}"`` stands for the key
             that an option names, or for all keys of a list or table; a TypedDict class may be given in place of the
-            tuple. Where only `init` knows the keys (the inputs of a model), it may set these on the instance.
+            tuple. Where only `init` knows the keys (the inputs of a model), it may set these on the instance. A class
+            that does not state ``reads`` leaves open what it reads beside ``data``; a container states those of its own.
         gives: The keys that a container with one child sets before that child runs, written as `reads` are: no
             request has to bring them for that child.
         takes: How many children stand in ``[ ]``: a number, or (least, most) with most None for any number.
@@ -141,6 +142,9 @@ class Backend(Checked):
             reach the same process.
         name_option: The option that is written as the one name in ``[ ]``, as ``node`` in ``Repost[node]``; None where
             backends stand there.
+        keys_option: The option of a container that names keys which its children read, None without one. It is for a
+            container that has to know all of them (``context.keys_read``): where a backend inside does not say what it
+            reads, `check` demands the option, whose default is None.
         uses_pipeline: True when it hands something over by ``context.pipeline``. It is refused in a container that
             `builds_elsewhere`, and what ``context.at_batch_end`` has registered is called before its `forward`.
     """
@@ -163,6 +167,7 @@ class Backend(Checked):
     uses_pipeline: ClassVar[bool] = False
     outermost: ClassVar[bool] = False
     stateful: ClassVar[bool] = False
+    keys_option: ClassVar[str | None] = None
     name_option: ClassVar[str | None] = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -339,6 +344,16 @@ def _nobody_hears(*, takes_batches: bool = False) -> None:
     """Tell nobody: outside of a pipeline no instance is waited for."""
 
 
+def _keys_unknown(place: int = 0) -> tuple[tuple[str, ...], str | None]:
+    """Know of ``data`` alone: outside of a pipeline nobody has looked at the children."""
+    return ("data",), "the child"
+
+
+def _result_written(place: int = 0) -> tuple[str, ...]:
+    """Know of ``result`` alone, as of no other key that is read."""
+    return ("result",)
+
+
 def _nothing_entered(request: Request) -> None:
     """Know of nothing: outside of a pipeline no request enters, and none has a deadline."""
 
@@ -460,6 +475,13 @@ class InitContext:
             None. ``headrace run`` shows a bar on a terminal; everything else shows nothing.
         cancelled: Tells whether the caller gave up, so that long work can end early: ask it between
             steps, and raise.
+        keys_read: ``keys_read(place=0)``, from ``init`` on, gives two values for the child at that place. The first is a
+            sorted tuple of all keys of a request on which what the child writes may depend. These are what its backends read
+            as they were built (the inputs of a model), also optional keys and those of conditions. The second is the name
+            of a backend in it that does not say what it reads beside ``data``, None where all say it; see
+            `Backend.keys_option`.
+        keys_written: ``keys_written(place=0)`` gives a sorted tuple of all keys that the backends in the child at that place say
+            they write.
         build: ``build(expression)`` makes a backend from an expression, as ``Reflect`` does. It
             is closed after this backend, which must not close it.
     """
@@ -499,6 +521,8 @@ class InitContext:
     alongside: Callable[[], list[tuple[Request, Any]]] = list
     away: Callable[..., None] = _nobody_hears
     back: Callable[[], None] = _nobody_hears
+    keys_read: Callable[..., tuple[tuple[str, ...], str | None]] = _keys_unknown
+    keys_written: Callable[..., tuple[str, ...]] = _result_written
 
     def __post_init__(self) -> None:
         if self.scope is None:

@@ -20,9 +20,9 @@ from headrace._build.elements import ElementBuilder
 from headrace._build.elsewhere import BuiltElsewhere, ChildPlan
 from headrace._build.parts import BuildSite
 from headrace._checked import Liveness, batch_alone
-from headrace._plan.declared import RequiredKeys, keys_named
+from headrace._plan.declared import ReadKeys, RequiredKeys, keys_named
 from headrace._plan.element import Element
-from headrace._plan.word import Word, keys_required_by
+from headrace._plan.word import Word, keys_read_in, keys_required_by
 from headrace._portable import error_text, portable
 from headrace._running.entry import Entry
 from headrace._running.parts import door_of
@@ -66,11 +66,13 @@ class Isolated(Word):
     Attributes:
         alike: How many instances of the node are built with this one, whose parts may be started with its own;
             0 where this one is built alone.
+        reads_all: All keys that the built child reads, also optional ones; ``init`` sets it.
     """
 
     takes = 1
     builds_elsewhere = True
     alike: int = 0
+    reads_all: Iterable[str] = ()
     _liveness: Liveness  # the builder has set it before `init`
 
     @classmethod
@@ -80,6 +82,12 @@ class Isolated(Word):
         if made is None:
             return keys_required_by(element.children[0], built)
         return dict.fromkeys(keys_named(made, None, "reads"), element.name)
+
+    @classmethod
+    def _read_keys(cls, element: Element, built: Mapping[Element, Backend]) -> ReadKeys:
+        """Return what the child reads: once it is built, also those keys that only it has known."""
+        known = getattr(built.get(element), "reads_all", ())
+        return {**keys_read_in(element.children, built), **dict.fromkeys(known, element.name)}
 
     def _prepare(self, building: ElementBuilder, element: Element, at: BuildSite) -> None:
         """Keep the element: the instances of one container find each other by it."""

@@ -33,6 +33,7 @@ class OnceRuns(headrace.Backend):
     """
 
     max = 8
+    reads = ("data",)
     runs: ClassVar[list[list[object]]] = []
     begun: ClassVar[threading.Semaphore]
     leave: ClassVar[threading.Event]

@@ -91,9 +91,9 @@ class RandomConformance(IdentityConformance):
 
 
 class LoopConformance(IdentityConformance):
-    """`Loop`, until a key is there, which every request has from the beginning."""
+    """`Loop`, until its child has written the key, which it does at once."""
 
-    expression = "Loop(until=mask,limit=2)[Identity]"
+    expression = "Loop(until=result,limit=2)[Identity]"
 
 
 class RestartConformance(IdentityConformance):

@@ -6,7 +6,7 @@ import logging
 import threading
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 from headrace._backend import Backend, InitContext, ProgressFactory, no_progress
@@ -15,7 +15,7 @@ from headrace._build.measuring import Measuring
 from headrace._build.parts import BuildSite, CloseStack, PipelineState
 from headrace._build.wrappers import BatchEnd, Guarded, InThread
 from headrace._config.sections import NodeKeys
-from headrace._plan.declared import Ranged, inside, of_children, states_range
+from headrace._plan.declared import Ranged, inside, keys_named, of_children, states_range
 from headrace._plan.element import (
     Element,
     NodePlan,
@@ -23,7 +23,7 @@ from headrace._plan.element import (
     Range,
     takes_dependency,
 )
-from headrace._plan.word import Word, edges, give_threads, word_of
+from headrace._plan.word import Word, edges, give_threads, keys_read_by, word_of
 from headrace._portable import error_text
 from headrace._running.batch import deadline_here, entered_here
 from headrace._running.blueprint import LOOK_S
@@ -31,6 +31,7 @@ from headrace._running.keeping import Keeping
 from headrace._running.threads import OwnThread
 from headrace._shared import Shared
 from headrace.errors import SetupError
+from headrace.keys import DATA
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -248,7 +249,18 @@ class ElementBuilder:
             emit=keeping.emit,
             away=keeping.away,
             back=keeping.back,
+            keys_read=partial(self._keys_read, element),
+            keys_written=partial(self._keys_written, element),
         )
+
+    def _keys_read(self, element: Element, place: int = 0) -> tuple[tuple[str, ...], str | None]:
+        found = keys_read_by(element.children[place], self.by_element)
+        return tuple(sorted({DATA if key is None else key for key in found})), found.get(None)
+
+    def _keys_written(self, element: Element, place: int = 0) -> tuple[str, ...]:
+        every = [(self.by_element.get(one, one.cls), one) for one in element.children[place].walk()]
+        found = (keys_named(of, one.options, "writes", optional=True) for of, one in every)
+        return tuple(sorted(set(chain.from_iterable(found))))
 
     def _late(self, asking: Backend, element: Element, at: BuildSite, text: str) -> Backend:
         """Build an expression that a backend asks for in its ``init``, or as long as it is not closed."""

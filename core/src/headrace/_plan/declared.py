@@ -152,6 +152,9 @@ def range_of(place: int) -> Any:
 OPTIONAL = frozenset(RESERVED) - {COLOR, BOX}
 """Reserved keys that no request needs to bring: core provides them, or backends do without them."""
 
+ReadKeys = dict["str | None", str]
+"""The keys on which an answer may depend, each with the name of a backend that reads it; None where one does not say which."""
+
 RequiredKeys = dict[str, str]
 """The keys that every request needs somewhere, each with the name of a backend that reads it."""
 
@@ -168,6 +171,8 @@ def keys_named(
         optional: Whether the optional keys of a TypedDict count.
     """
     named: Any = getattr(backend, what)
+    if isinstance(named, property):  # of the class: only the built backend tells them
+        return []
     if isinstance(named, str):
         named = (named,)
     if isinstance(named, type):

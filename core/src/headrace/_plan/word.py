@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from headrace._backend import Backend
 from headrace._checked import Outcomes
 from headrace._expression.tree import EMPTY, Args, Call
-from headrace._plan.declared import OPTIONAL, RequiredKeys, keys_named
+from headrace._plan.declared import OPTIONAL, ReadKeys, RequiredKeys, keys_named
 from headrace._plan.element import takes_dependency
 from headrace._plan.planning import Phases, Planning, Scope, prefix_values
 from headrace._portable import nearest
@@ -39,6 +39,7 @@ class Word(Backend):
         _gathers: Whether its calls wait in the queue of a node.
         _divides: Whether it gives each item to one of its children, whose outcome is that of the item.
         _walks: Whether its calls walk through the graph of nodes.
+        _in_turn: Whether each child gets the result of the one before as its ``data``.
         _reaches_out: Whether it uses something of the pipeline that another process does not have.
         _registers_names: Whether it registers names for the pipeline, which its args say, and has none in an ``IoC``.
         _keys_of_child: The place of the child whose required keys are its own, None where `_required_keys` says more.
@@ -54,6 +55,7 @@ class Word(Backend):
     _gathers: ClassVar[bool] = False
     _divides: ClassVar[bool] = False
     _walks: ClassVar[bool] = False
+    _in_turn: ClassVar[bool] = False
     _reaches_out: ClassVar[bool] = False
     _registers_names: ClassVar[bool] = False
     _keys_of_child: ClassVar[int | None] = None
@@ -82,6 +84,7 @@ class Word(Backend):
         if use.element.cls.builds_elsewhere:
             _check_stands_alone(use)
         _check_calls(use)
+        _check_keys(use)
 
     @classmethod
     def _waits(cls, element: Element) -> str | None:
@@ -116,8 +119,10 @@ class Word(Backend):
         children = element.children
         if children and cls._keys_of_child is not None:
             return keys_required_by(children[cls._keys_of_child], built)
+        if len(children) == 1 and element.cls.keys_option is not None:
+            return keys_required_by(children[0], built)  # what it compares need not be there
         made = built.get(element, element.cls)
-        if children and (made is element.cls or "reads" not in vars(made)):
+        if children and not _says_reads(made):
             return {DATA: element.name}  # a container that does not say which keys it needs
         keys = keys_named(made, element.options, "reads")
         own = {key: element.name for key in keys if key == DATA or key not in OPTIONAL}
@@ -128,6 +133,30 @@ class Word(Backend):
             k: one for k, one in keys_required_by(children[0], built).items() if k not in given
         }
         return {**inner, **own}
+
+    @classmethod
+    def _read_keys(cls, element: Element, built: Mapping[Element, Backend]) -> ReadKeys:
+        """Return the keys of a request, as it comes here, on which what the element writes may depend.
+
+        The default is what the class, or the built backend, says that it reads, and what its children read.
+        """
+        if cls._in_turn:
+            return _keys_read_in_turn(element, built)
+        if element.children and cls._keys_of_child is not None:
+            return keys_read_by(element.children[cls._keys_of_child], built)
+        found = keys_read_in(element.children, built)
+        option = element.cls.keys_option
+        if option is not None:
+            if (more := getattr(element.options, option, None)) is None:
+                return found
+            found = {DATA if key is None else key: one for key, one in found.items()}
+            return {**found, **dict.fromkeys(more, element.name)}
+        made = built.get(element, element.cls)
+        if not _says_reads(made):
+            return {**found, None: element.name}
+        named = [one["key"] for _, one in element.prefixes if "key" in one]
+        own = keys_named(made, element.options, "reads", optional=True)
+        return {**found, **dict.fromkeys([*own, *named], element.name)}
 
     # Questions of the builder.
 
@@ -191,6 +220,40 @@ def keys_required_by(element: Element, built: Mapping[Element, Backend]) -> Requ
         inner = element.named.element if known else None
         return {DATA: element.name} if inner is None else keys_required_by(inner, built)
     return word_of(element.cls)._required_keys(element, built)
+
+
+def keys_read_by(element: Element, built: Mapping[Element, Backend]) -> ReadKeys:
+    """Return all keys on which what an element writes may depend; None is among them where a backend does not say."""
+    named = element.named
+    if named is None:
+        return word_of(element.cls)._read_keys(element, built)
+    if named.registered or named.element is None:
+        return {None: element.name}
+    return keys_read_in([named.element, *element.children], built)
+
+
+def keys_read_in(elements: Iterable[Element], built: Mapping[Element, Backend]) -> ReadKeys:
+    """Return all keys on which what any of several elements writes may depend."""
+    return {key: one for each in elements for key, one in keys_read_by(each, built).items()}
+
+
+def _keys_read_in_turn(element: Element, built: Mapping[Element, Backend]) -> ReadKeys:
+    """Return what children read of which each gets the result of the one before, unless a prefix lets an item pass by."""
+    found: ReadKeys = {}
+    passes = True  # whether `data` may still be that of the request
+    for child, (flags, named) in zip(element.children, element.prefixes, strict=True):
+        inner = keys_read_by(child, built)
+        found |= {key: one for key, one in inner.items() if key != DATA or passes or "or" in flags}
+        found |= dict.fromkeys(named.values(), element.name)
+        passes = passes and bool(flags or named)
+    return {**found, DATA: element.name} if passes else found
+
+
+def _says_reads(backend: type[Backend] | Backend) -> bool:
+    """Tell whether a class, or a built backend, says what it reads: the default of `Backend` stands for no word of it."""
+    cls = backend if isinstance(backend, type) else type(backend)
+    said = (vars(one) for one in (backend, *cls.__mro__) if one is not Backend)
+    return any("reads" in one for one in said)
 
 
 # What a word is given while it is planned.
@@ -275,6 +338,18 @@ def _check_calls(use: Use) -> None:
             what = f"{element.name} {does} the node {name!r}, and there is none of that name"
             hint = None if near else f"There is {', '.join(nodes)}."
             use.add("unknown_instance", what, suggestion=near, hint=hint)
+
+
+def _check_keys(use: Use) -> None:
+    """Report a container that has to know all keys which its children read, where one of them does not say."""
+    element, option = use.element, use.element.cls.keys_option
+    if option is None or use.scope.lenient or element.named is not None:
+        return
+    silent = keys_read_in(element.children, {}).get(None)
+    if silent is not None and getattr(element.options, option, None) is None:
+        what = f"{element.name} has to know which keys of a request are read inside, and {silent} does not say"
+        hint = f"Name them, as {option}=[language]; {option}=[] where that is data alone. A class says it by reads."
+        use.add("missing_option", what, hint=hint)
 
 
 def _check_stands_alone(use: Use) -> None:

@@ -292,6 +292,7 @@ def of_function(function: Callable[[Any], Any], *, batched: bool) -> type[Backen
         "__qualname__": getattr(function, "__qualname__", named),
         "function": staticmethod(function),
         "batched": batched,
+        "reads": ("data",),
         "_made_of": function,
     }
     return type(named, (FunctionBackend,), body)

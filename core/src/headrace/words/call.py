@@ -208,6 +208,7 @@ class Identity(Backend):
     _reentrant = True
 
     rerun = True
+    reads = ("data",)
 
     def forward(self, batch: list[Request]) -> None:
         """Set ``result`` to ``data`` in each request."""

@@ -13,7 +13,7 @@ from headrace._options import Options as _Options
 from headrace._options import path_as_text
 from headrace._plan.parameters import argument
 from headrace._plan.planning import prefix_values
-from headrace._plan.word import Use, Word, keys_required_by
+from headrace._plan.word import Use, Word, keys_read_in, keys_required_by
 from headrace._portable import error_text
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headrace._build.parts import BuildSite
     from headrace._checked import Outcomes
     from headrace._expression.tree import Call
-    from headrace._plan.declared import Ranged, RequiredKeys
+    from headrace._plan.declared import Ranged, ReadKeys, RequiredKeys
     from headrace._plan.element import Element, Range
     from headrace.keys import Request
 
@@ -40,6 +40,11 @@ class _Chosen(Word):
     """Base of the containers that stand for one child once they are built."""
 
     _reentrant = True
+
+    @classmethod
+    def _read_keys(cls, element: Element, built: Mapping[Element, Backend]) -> ReadKeys:
+        """Return what any child reads that may be chosen."""
+        return keys_read_in(element.children, built)
 
     def init(self, options: Any, context: InitContext) -> None:
         """Take over the child that was chosen, and its ``rerun``."""

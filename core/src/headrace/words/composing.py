@@ -68,6 +68,7 @@ class Sequential(Word):
     prefixes = ("or", "key=")
     combine_ranges = staticmethod(combine_ranges)
     _joins = True
+    _in_turn = True
 
     @classmethod
     def _plan(cls, use: Use) -> Element | None:

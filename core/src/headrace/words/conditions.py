@@ -12,8 +12,8 @@ from pydantic import Field
 from headrace._build.callees import no_result, too_few
 from headrace._checked import Answers, Filler, Outcomes, batch_alone, is_one, weight_of
 from headrace._options import Options as _Options
-from headrace._plan.declared import Ranged, RequiredKeys, inside
-from headrace._plan.word import Word, keys_required_by
+from headrace._plan.declared import Ranged, ReadKeys, RequiredKeys, inside, keys_named
+from headrace._plan.word import Word, keys_read_in, keys_required_by
 from headrace._portable import none_if_all_ok
 from headrace.errors import InstanceLostError
 from headrace.keys import DATA, Request
@@ -44,6 +44,16 @@ class Branches(Word, ABC):
         some = found if len(found) == 2 else [{DATA: element.name}, {}]
         both = {key: reader for key, reader in some[0].items() if key in some[1]}
         return both | {DATA: element.name} if any(DATA in needs for needs in some) else both
+
+    @classmethod
+    def _read_keys(cls, element: Element, built: Mapping[Element, Backend]) -> ReadKeys:
+        """Return what the branches read and what decides; without a second branch items pass with their ``data``."""
+        own: ReadKeys = dict.fromkeys(
+            keys_named(element.cls, element.options, "reads"), element.name
+        )
+        if len(element.children) == 2:
+            own.pop(DATA, None)
+        return {**own, **keys_read_in(element.children, built)}
 
     def init(self, options: Any, context: InitContext) -> None:
         """Take over the branches."""
@@ -219,6 +229,7 @@ class CatSplit(Word):
     takes = 3
     combine_ranges = staticmethod(_of_gathered)
     _keys_of_child = 0
+    _in_turn = True
 
     def init(self, options: Any, context: InitContext) -> None:
         """Take over the three parts."""

@@ -12,7 +12,7 @@ from headrace._options import Options as _Options
 from headrace._plan.word import Use, Word
 from headrace._portable import none_if_all_ok
 from headrace.errors import ContractError, InputError, LimitError
-from headrace.keys import NODE_NAME, RESTART, Request
+from headrace.keys import DATA, NODE_NAME, RESTART, Request
 from headrace.words import run_child, select
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headrace._build.elements import ElementBuilder
     from headrace._build.parts import BuildSite
     from headrace._checked import Answers, Outcomes
-    from headrace._plan.declared import RequiredKeys
+    from headrace._plan.declared import ReadKeys, RequiredKeys
     from headrace._plan.element import Element
 
 __all__ = ["DagDispatcher", "Loop", "Restart"]
@@ -78,6 +78,11 @@ class DagDispatcher(Word):
         """Give nothing: the node at which a request enters says what it needs."""
         return {}
 
+    @classmethod
+    def _read_keys(cls, element: Element, built: Mapping[Element, Backend]) -> ReadKeys:
+        """Say that it is not known: any node may be behind it."""
+        return {None: element.name}
+
     def _prepare(self, building: ElementBuilder, element: Element, at: BuildSite) -> None:
         """Ask to be given the graph once all nodes are built."""
         building.commons.dispatchers.append(self)
@@ -104,13 +109,22 @@ class Again(Word, ABC):
         self.options = options
 
     @abstractmethod
+    def own_key(self) -> str:
+        """Return the key that backends inside write for this word: one that a request brings says nothing."""
+
+    def _begins(self, request: Request) -> bool:
+        if (key := self.own_key()) != DATA:  # which ends a loop after one run
+            request.pop(key, None)
+        return True
+
+    @abstractmethod
     def is_done(self, request: Request) -> bool:
         """Tell whether an item that has run is done, and make one that is not done ready to run again."""
 
     def forward(self, batch: list[Request]) -> Outcomes:
         """Run the child until all items are done or have failed."""
         outcomes: Answers = [None] * len(batch)
-        left = list(range(len(batch)))
+        left = select(batch, range(len(batch)), self._begins, outcomes)
         for _ in range(self.options.limit):
             run_child(self.child, batch, left, outcomes, pad=self._pad)
             left = select(batch, left, self._runs_again, outcomes)
@@ -137,11 +151,13 @@ class Again(Word, ABC):
 class Loop(Again):
     """Run X again, its ``result`` as ``data``, until the item has a key: ``Loop(until=done)[X]``.
 
+    A key ``until`` that a request brings is removed first: the same dict, sent again, loops again.
+
     Reads:
-        {until}: Whether it is there.
         data: What X reads.
     Writes:
         result: What X wrote last.
+        {until}: What X wrote to end the loop.
     Batch:
         The range of X. Items that are done leave the batch. When fewer than the min of X are left, they
         are filled up with ``pad = true``; otherwise they fail.
@@ -160,10 +176,14 @@ class Loop(Again):
     class Options(_Options):
         """Options of Loop."""
 
-        until: str = Field(description="The key whose liveness ends the loop.")
+        until: str = Field(description="The key that X writes to end the loop.")
         limit: int = Field(100, ge=1, description="How many times X may run for one item.")
 
-    reads = ("{until}", "data")
+    writes = ("result", "{until}")
+
+    def own_key(self) -> str:
+        """Return the key ``until``."""
+        return str(self.options.until)
 
     def is_done(self, request: Request) -> bool:
         """Tell whether the item has the key."""
@@ -174,7 +194,7 @@ class Restart(Again):
     """Run X again, entering at the node that the key ``restart`` names: ``Restart[DagDispatcher]``.
 
     It stands in ``entrypoint``. Before X runs again, with ``result`` as ``data``, the key ``restart`` is
-    taken out. In the answer ``node_name`` has the caller's value again.
+    taken out; one that a request brings is taken out first. In the answer ``node_name`` has the caller's value again.
 
     Reads:
         restart: Name of the node to enter at, written by a backend inside X.
@@ -229,6 +249,10 @@ class Restart(Again):
                 request.pop(NODE_NAME, None)
                 request.pop(RESTART, None)
                 request.update(name)
+
+    def own_key(self) -> str:
+        """Return the key ``restart``."""
+        return RESTART
 
     def is_done(self, request: Request) -> bool:
         """Tell whether the item names no node to restart at; else let it enter at that node."""

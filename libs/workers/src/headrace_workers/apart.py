@@ -85,7 +85,7 @@ class Apart(Isolated):
     def _take(self, about: dict[str, Any], plan: Any) -> None:
         """Take over what the process has reported of X, whose plan is ``plan``."""
         self.min, self.max, self.rerun = about["min"], about["max"], about["rerun"]  # type: ignore[misc]
-        self.reads = about["needs"]
+        self.reads, self.reads_all = about["needs"], about["reads"]
         self._exchange = Exchange(
             {*about["keys"]}, {*about["reads"]}, self.kill_after_s, plan, self.same_clock
         )

@@ -61,6 +61,7 @@ class PerImage(headrace.Backend, ABC):
     """
 
     rerun = True
+    reads: tuple[str, ...] | type = ("data",)
     expected: ClassVar[str] = IMAGE
     _work: Callable[[Request], None]
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 from headrace_flow.content import PLAIN, UnknownContentError, is_array
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
-    import headrace
     from headrace.keys import Request
 
 __all__ = ["Answer", "Answers", "written"]
@@ -69,15 +68,15 @@ class Answer:
         return copy
 
 
-def written(before: Request, after: Request, child: headrace.Backend) -> Request:
+def written(before: Request, after: Request, declared: Collection[str]) -> Request:
     """Return the keys that a child has written: those with another value than before, and those that it declares.
 
     Args:
         before: A shallow copy of the request before the child ran.
         after: The request.
-        child: The child. What it does to ``data`` is no answer: containers move results there.
+        declared: The keys that the backends in the child say they write. What they do to ``data`` is no answer: containers
+            move results there.
     """
-    declared = child.writes if isinstance(child.writes, tuple) else child.writes.__annotations__
     return {
         key: value
         for key, value in after.items()

@@ -11,7 +11,7 @@ from pydantic import Field
 import headrace
 from headrace.words import combine_ranges, run_child, select
 from headrace_flow.answers import Answer, Answers, written
-from headrace_flow.content import UnknownContentError, content_of, keys_read
+from headrace_flow.content import UnknownContentError, content_of, keys_compared, may_read
 from headrace_flow.shown import Shown
 
 if TYPE_CHECKING:
@@ -23,15 +23,16 @@ __all__ = ["Cache"]
 class Cache(headrace.Backend):
     """Give the answer of X again to a request of equal content: ``Cache(seconds=60,entries=1000)[X]``.
 
-    Equal are requests whose ``data``, ``keys``, and keys that X itself declares to read are equal bytes, texts, numbers
-    or arrays (of numpy; dtype, shape, content). What is deeper in X does not say what it reads: name it in ``keys``. All
-    keys that X writes are kept, as copies: arrays, what is immutable, and lists, tuples and dicts of these. Any other
-    request passes, is counted as ``uncached`` in ``Pipeline.stats()["caches"]``, and runs as without the Cache. Errors are
-    never kept, nor are parts that X emits. The instances of a node have one cache, which a reload empties.
+    Equal are requests in which all keys that the backends in X read, those in ``keys``, and the parameters of a served
+    request are equal or all absent: bytes, texts, numbers, arrays of numpy (dtype, shape, content), and lists, tuples and
+    dicts of these. Where a backend in X does not say what it reads, `check` demands ``keys``. All keys that X writes are
+    kept, as copies. Any other request or answer passes, is counted as ``uncached`` in ``Pipeline.stats()["caches"]``, and
+    runs as without the Cache. Errors are never kept, nor are parts that X emits: a hit has the final answer alone. The
+    instances of a node have one cache, which a reload empties.
 
     Reads:
-        {keys}: What makes requests equal, beside ``data`` and what X declares.
-        data: What X reads.
+        {keys}: What makes requests equal, beside what X says that it reads.
+        context: Its ``parameters``, in which a server has those of the request.
     Writes:
         result: What X wrote.
     Batch:
@@ -55,17 +56,22 @@ class Cache(headrace.Backend):
         )
         entries: int = Field(1000, ge=1, description="How many answers are kept at most.")
         bytes: int = Field(2**28, ge=1, description="How many bytes the kept answers take at most.")
-        keys: tuple[str, ...] = Field((), description="Keys that X reads, beside data.")
+        keys: tuple[str, ...] | None = Field(
+            None,
+            description="Further keys that X reads, beside those that it declares; required where it does not say.",
+        )
 
     takes = 1
-    reads = ("data", "{keys}")
+    keys_option = "keys"
+    reads: tuple[str, ...] | type = ("{keys}",)
     combine_ranges = staticmethod(combine_ranges)
     clock = staticmethod(time.monotonic)
 
     def init(self, options: Any, context: headrace.InitContext) -> None:
         """Take over X; the first instance of the node makes the cache."""
         (self._child,) = context.children
-        self._context, self._keys = context, keys_read(self._child, options.keys)
+        self._context, self._keys = context, keys_compared(context, options.keys)
+        self.reads, self._writes = may_read(self._keys), context.keys_written()
         # The instances of a node are built alike: the same place in each has the same cache.
         place = next(context.instance.get_or_create("headrace_flow.cache", count))
         sizes = options.seconds, options.entries, options.bytes
@@ -121,7 +127,7 @@ class Cache(headrace.Backend):
         if content is None:
             return
         try:
-            fits = self._answers.put(content, Answer(written(before, after, self._child)))
+            fits = self._answers.put(content, Answer(written(before, after, self._writes)))
         except UnknownContentError:
             fits = False
         if counts and not fits:

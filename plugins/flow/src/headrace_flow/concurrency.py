@@ -26,7 +26,7 @@ class Concurrency(headrace.Backend):
     has done its part of it. ``Pipeline.stats()["concurrency"]`` has ``running``, ``most``, ``waiting``, ``batches``.
 
     Reads:
-        data: What X reads.
+        What X reads.
     Writes:
         result: What X writes.
     Batch:
@@ -54,6 +54,7 @@ class Concurrency(headrace.Backend):
     takes = 1
     outermost = True
     uses_pipeline = True
+    reads = ()  # just the keys that X reads
     combine_ranges = staticmethod(combine_ranges)
 
     def init(self, options: Any, context: headrace.InitContext) -> None:
@@ -67,7 +68,6 @@ class Concurrency(headrace.Backend):
         self._room = context.shared.get_or_create(("headrace_flow.concurrency", self._limit), Room)
         self._limit.add(self._room)
         self._runs = False
-        self.reads = ()  # just the keys that X reads
         # X registers first: what it has queued on a device is done by then.
         context.at_batch_end(self._leave)
 

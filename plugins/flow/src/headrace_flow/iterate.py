@@ -79,7 +79,7 @@ class Iterate(headrace.Backend):
     ``max``) of each node.
 
     Reads:
-        data: What X reads. A key ``until`` that a request brings is removed on entry.
+        What X reads. A key ``until`` that a request brings is removed on entry.
     Writes:
         result: What X wrote in the last step.
     Batch:
@@ -115,6 +115,7 @@ class Iterate(headrace.Backend):
 
     takes = 1
     outermost = True
+    reads = ()  # what the child needs, and no more
 
     @staticmethod
     def enter(request: Request) -> object:
@@ -132,7 +133,6 @@ class Iterate(headrace.Backend):
         (self._child,) = context.children
         self.context = context
         self._until, self._limit = options.until, options.limit
-        self.reads: tuple[str, ...] | type = ()  # what the child needs, and no more
         self._flights: dict[int, Flight] = context.shared.get_or_create("iterate: flights", dict)
         self._lock: threading.Lock = context.shared.get_or_create("iterate: lock", threading.Lock)
         self._counted: Steps = context.pipeline.get_or_create(("iterate", context.node_name), Steps)

@@ -10,7 +10,7 @@ import headrace
 from headrace.errors import InstanceLostError
 from headrace.words import combine_ranges, run_child, select
 from headrace_flow.answers import Answer, written
-from headrace_flow.content import UnknownContentError, content_of, keys_read
+from headrace_flow.content import UnknownContentError, content_of, keys_compared, may_read
 from headrace_flow.flights import AGAIN, Flights
 from headrace_flow.shown import Shown
 
@@ -23,14 +23,15 @@ __all__ = ["Once"]
 class Once(headrace.Backend):
     """Run equal requests that are in flight together once, and answer all: ``Once[X]``, outermost in a node.
 
-    Equal is what is equal for `Cache`. Everyone gets an answer of its own memory, or the error of the run. While an equal
+    Equal is what is equal for `Cache`. Parts that X emits are those of the request that runs: the others get the final
+    answer alone. Everyone gets an answer of its own memory, or the error of the run. While an equal
     one runs, a request is kept as `headrace.PENDING`: no thread waits, and its own deadline and cancellation end it. Where
     the first was cancelled, or its time is over, a run that fails is nobody else's: the next one runs. What cannot be
     compared or copied runs for itself, and is counted as ``unshared`` in ``Pipeline.stats()["once"]``.
 
     Reads:
-        {keys}: What makes requests equal, beside ``data`` and what X declares.
-        data: What X reads.
+        {keys}: What makes requests equal, beside what X says that it reads.
+        context: Its ``parameters``, in which a server has those of the request.
     Writes:
         result: What X wrote.
     Batch:
@@ -49,17 +50,22 @@ class Once(headrace.Backend):
     class Options(headrace.Options):
         """Options of Once."""
 
-        keys: tuple[str, ...] = Field((), description="Keys that X reads, beside data.")
+        keys: tuple[str, ...] | None = Field(
+            None,
+            description="Further keys that X reads, beside those that it declares; required where it does not say.",
+        )
 
     takes = 1
     outermost = True
-    reads = ("data", "{keys}")
+    keys_option = "keys"
+    reads: tuple[str, ...] | type = ("{keys}",)
     combine_ranges = staticmethod(combine_ranges)
 
     def init(self, options: Any, context: headrace.InitContext) -> None:
         """Take over X."""
         (self._child,) = context.children
-        self._context, self._keys = context, keys_read(self._child, options.keys)
+        self._context, self._keys = context, keys_compared(context, options.keys)
+        self.reads, self._writes = may_read(self._keys), context.keys_written()
         flights = context.shared.get_or_create("headrace_flow.once", Flights)
         shown = context.pipeline.get_or_create(("once", context.node_name), lambda: Shown(flights))
         self._flights, self._shown = flights, shown
@@ -107,7 +113,7 @@ class Once(headrace.Backend):
         """Return what others may get of a run: an answer, an error, None where it cannot be copied, or AGAIN."""
         if outcome is None:
             try:
-                return Answer(written(before, after, self._child))
+                return Answer(written(before, after, self._writes))
             except UnknownContentError:
                 return None
         ended = isinstance(outcome, InstanceLostError) or self._context.unwanted(after)

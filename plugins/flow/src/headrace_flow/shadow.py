@@ -31,7 +31,7 @@ class Shadow(headrace.Backend):
     failed), ``uncompared`` (what cannot be copied or compared, as on a device) and ``dropped``.
 
     Reads:
-        data: What A and B read.
+        What A and B read.
     Writes:
         result: What A writes.
     Batch:
@@ -61,6 +61,7 @@ class Shadow(headrace.Backend):
             return text
 
     takes = 2
+    reads = ()  # just the keys that A and B read
 
     @staticmethod
     def combine_ranges(children: Sequence[Any]) -> tuple[int, int | None]:
@@ -77,7 +78,6 @@ class Shadow(headrace.Backend):
         name = f"{context.node_name}.{place}" if place else context.node_name
         self._counts = context.pipeline.get_or_create(("shadows", name), Counts)
         self._beside = Beside(other, comparison(options.compare), self._counts, context.logger)
-        self.reads = ()  # just the keys that A and B read
 
     def forward(self, batch: list[Request]) -> list[Exception | None]:
         """Run A, and leave copies for B."""

@@ -74,6 +74,7 @@ class TensorBackend(OnPlace, ABC):
     """
 
     span_name: ClassVar[str] = "computation"
+    reads: tuple[str, ...] | type = ("data",)
     enter = staticmethod(enter)
     _hands_on = (
         False  # whether only a word of this plugin reads the results, which may then be `Row`s

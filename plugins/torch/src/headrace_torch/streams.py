@@ -45,6 +45,7 @@ class SyncTensor(OnPlace):
 
     takes = (0, 1)
     rerun = False  # the child has already run when the wait finds that work has failed
+    reads: tuple[str, ...] | type = ("data",)
 
     def build(self, options: Any, context: InitContext) -> None:
         """Keep the child, and a function that gives all places of the instance, also those made later."""
@@ -80,7 +81,7 @@ class StreamPool(OnPlace):
     the same; but at most ``max`` streams compete for the device. On the CPU the word does nothing.
 
     Reads:
-        data: The data that the backend inside reads.
+        What the backend inside reads.
 
     Writes:
         result: The result of the backend inside.
@@ -106,10 +107,10 @@ class StreamPool(OnPlace):
 
     takes = 1
     rerun = False
+    reads = ()  # this word itself reads nothing; the backend inside declares its own keys
 
     def build(self, options: Any, context: InitContext) -> None:
         """Get the streams that the node's instances share on this device."""
-        self.reads = ()  # this word itself reads nothing; the backend inside declares its own keys
         self._streams: Any = None
         if self._place.stream is not None:
             from headrace_torch.pool import SharedStreams

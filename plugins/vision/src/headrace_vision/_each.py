@@ -51,6 +51,7 @@ class Each(headrace.Backend, ABC):
     """A backend that works on one request at a time."""
 
     rerun = True
+    reads: tuple[str, ...] | type = ("data",)
     _work: Callable[[Request], None]
 
     @abstractmethod
