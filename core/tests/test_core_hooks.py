@@ -21,7 +21,7 @@ SIGNATURES = {
     "fill_up": "(batch: 'Sequence[Request]', child: 'Backend') -> 'list[Request] | None'",
     "run_child": (
         "(child: 'Backend', batch: 'list[Request]', places: 'Sequence[int]', outcomes: 'Answers', *, "
-        "pad: 'bool') -> 'None'"
+        "pad: 'bool', apart: 'bool' = False) -> 'None'"
     ),
     "select": (
         "(batch: 'list[Request]', places: 'Iterable[int]', takes: 'Callable[[Request], Any]', "
@@ -43,6 +43,8 @@ OF_CONTEXT = (
     "alongside",
     "away",
     "back",
+    "keys_read",
+    "keys_written",
 )
 
 
