@@ -25,7 +25,7 @@ class TopClass(headrace.Backend):
 
     def init(self, options: Options, context: headrace.InitContext) -> None:
         """Read the names."""
-        self.names = options.classes.read_text(encoding="utf-8").splitlines()
+        self.names = headrace.plugins.read_lines(options.classes)
 
     def forward(self, batch: list[headrace.keys.Request]) -> list[Exception | None]:
         """Name each item's class."""

@@ -25,8 +25,8 @@ class CtcText(headrace.Backend):
 
     def init(self, options: Options, context: headrace.InitContext) -> None:
         """Read the charset."""
-        text = options.charset.read_bytes().decode("utf-8")
-        self.characters = ["", *text.removesuffix("\n").split("\n"), " "]  # 0 is the blank
+        lines = headrace.plugins.read_lines(options.charset)
+        self.characters = ["", *lines, " "]  # 0 is the blank
 
     def forward(self, batch: list[headrace.keys.Request]) -> list[Exception | None]:
         """Read each line by itself."""

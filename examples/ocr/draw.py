@@ -31,7 +31,7 @@ def answers(inputs: list[str]) -> Iterator[dict[str, Any]]:
     for name in inputs or ["-"]:
         if name not in pictures:
             text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
-            yield from (json.loads(line) for line in text.splitlines() if line.strip())
+            yield from (json.loads(line) for line in text.split("\n") if line.strip())
     if pictures:
         import headrace
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import headrace
 from headrace.errors import ConfigError
+from headrace.plugins import read_text
 from headrace_cli.console import WrongArgument, print_message
 
 if sys.version_info >= (3, 11):
@@ -94,7 +95,7 @@ def _top_level(path: Path, seen: set[Path]) -> dict[str, Any]:
         if path in seen or not path.is_file():  # reading a pipe might never end
             return {}
         seen.add(path)
-        own: dict[str, Any] = tomllib.loads(path.read_text("utf-8-sig"))
+        own: dict[str, Any] = tomllib.loads(read_text(path))
     except (ValueError, OSError, RuntimeError):  # the last also of links that lead to each other
         # The error is reported when the configuration is loaded, which reads the file again.
         return {}

@@ -17,6 +17,9 @@ A test of a backend builds one expression and calls its instances itself, withou
 
     with headrace.plugins.build({"backend": "Scale(factor=3)", "max": 4}) as built:
         outcomes = built.call([{"data": 1}, {"data": 2}])  # an exception or None per request
+
+A backend reads a file of labels, a charset or any other text with `read_lines` or `read_text`, so that one file means the same to
+all of them.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from headrace._registry.discovery import CORE, KNOWN_ELSEWHERE, Plugin, qualifie
 from headrace._registry.registry import registry
 from headrace._running import deadlocks, threads
 from headrace._running.probes import PROBE_METHODS
+from headrace._texts import read_lines, read_text
 from headrace.errors import Problem
 from headrace.keys import Request
 
@@ -50,6 +54,8 @@ __all__ = [
     "installed",
     "policies",
     "qualifier",
+    "read_lines",
+    "read_text",
     "refresh",
     "resolve",
     "threads_apart",

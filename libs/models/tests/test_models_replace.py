@@ -104,7 +104,7 @@ def test_a_folder_and_its_aliases_are_read_again(tmp_path):
     (tmp_path / "a.toml").write_text('backend = "Says(one)"')
     with Models(tmp_path) as models:
         (tmp_path / "a.toml").write_text('backend = "Says(two)"')
-        (tmp_path / "aliases.toml").write_text('live = "a"')
+        (tmp_path / "aliases.toml").write_bytes(b'\xef\xbb\xbflive = "a"\r\n')
         models.replace(tmp_path)
         assert answer(models, "live") == "two"
         (tmp_path / "aliases.toml").write_text('live = "b"')

@@ -612,7 +612,7 @@ def keyed():
 def test_top_shows_a_server_with_keys_its_key_and_nobody_else(keyed, tmp_path):
     url, sent = keyed
     file = tmp_path / "operator.key"
-    file.write_text("swordfish\n")
+    file.write_bytes(b"\xef\xbb\xbfswordfish\r\n")
     seen = ["--count", "1", "--every", "0.1", "--json", "--key-file", str(file)]
     done = CliRunner().invoke(app, ["top", url, *seen])
     assert done.exit_code == 0, done.output

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import InputError, OverloadedError
-from headrace_observe.arrivals import poisson, read_arrivals
+from headrace_observe.arrivals import poisson, read_arrivals, read_samples
 from headrace_observe.batch_times import quantiles
 from headrace_observe.figures import latency_histogram, latency_ms, percentile
 from headrace_observe.load import OpenLoop, client, send
@@ -72,8 +72,20 @@ def test_gaps_of_arrivals_are_exponential():
 
 def test_arrivals_of_a_file_count_from_the_first(tmp_path):
     file = tmp_path / "arrivals.txt"
-    file.write_text("# seconds\n1700000000.5\n\n1700000001.0  # a second one\n")
-    assert read_arrivals(file) == [0.0, 0.5]
+    written = "# seconds\n1700000000.5\n\n1700000001.0  # a second\u2028one\n"
+    for content in (written, "\ufeff" + written.removeprefix("# seconds\n").replace("\n", "\r\n")):
+        file.write_bytes(content.encode())
+        assert read_arrivals(file) == [0.0, 0.5]
+
+
+def test_samples_with_a_mark_are_read_and_a_byte_that_is_no_text_is_told_with_its_line(tmp_path):
+    file = tmp_path / "samples.jsonl"
+    file.write_bytes('\ufeff{"name": "a\u2028b"}\r\n\r\n{"name": "c"}'.encode())
+    assert read_samples(file) == [{"name": "a\u2028b"}, {"name": "c"}]
+    for read in (read_samples, read_arrivals):
+        file.write_bytes(b"\n\n\xe9")
+        with pytest.raises(InputError, match=r"samples\.jsonl:3: "):
+            read(file)
 
 
 @pytest.mark.parametrize(

@@ -340,6 +340,11 @@ def test_a_listener_that_has_not_the_secret_is_not_believed(secret):
     assert type(refused.value).__name__ == "WrongSecretError"
 
 
+def test_a_secret_may_have_a_mark_and_other_ends_of_lines(tmp_path):
+    (tmp_path / "secret").write_bytes(b"\xef\xbb\xbf" + b"0a" * 32 + b"\r\n")
+    assert read_secret(tmp_path / "secret") == b"\n" * 32
+
+
 @pytest.mark.parametrize("content", ["", "secret", "0a" * 31, "0a" * 33, "0g" * 32, "ä" * 64])
 def test_a_file_that_holds_no_secret_is_refused(tmp_path, content):
     path = tmp_path / "secret"

@@ -490,8 +490,13 @@ def test_the_serving_file_of_the_page_is_read(tmp_path):
     (text,) = [one for one in blocks if "scores.toml" in one]
     (keys,) = [one for one in blocks if "sha256" in one]
     (tmp_path / "keys.toml").write_text(keys)
-    Keys.load(tmp_path / "keys.toml")
-    (tmp_path / "serve.toml").write_text(text)
+    for content in (keys, "\ufeff" + keys.replace("\n", "\r\n")):
+        (tmp_path / "keys.toml").write_bytes(content.encode())
+        Keys.load(tmp_path / "keys.toml")
+    (tmp_path / "keys.toml").write_bytes(b"# one\n# \xe9\n")
+    with pytest.raises(ConfigError, match=r"keys\.toml:2: "):
+        Keys.load(tmp_path / "keys.toml")
+    (tmp_path / "serve.toml").write_bytes(b"\xef\xbb\xbf" + text.encode())
     headrace.register("ServeScores", lambda data: data[:, :4].tolist(), replace=True)
     (tmp_path / "scores.toml").write_text('backend = "ServeScores"\nmax = 4\n')
     x = {"name": "x", "datatype": "FP32", "shape": [2, 16], "data": list(range(32))}

@@ -101,6 +101,20 @@ def test_labels_are_read_from_a_file_beside_the_serving_file(serving, tmp_path):
         read_models([], str(tmp_path / "serve.toml"))
 
 
+def test_line_n_of_a_file_of_labels_is_class_n_minus_1_and_an_empty_one_is_no_label(
+    client, tmp_path
+):
+    path = tmp_path / "labels.txt"
+    path.write_bytes("\ufeffcat\r\n\r\nf\u2028ish\r\n".encode())
+    made, kind = client({"m": {**SCORES, "labels": {"y": str(path)}}})
+    assert classes(made, kind, [[4, 3, 2, 1]], 4).tolist() == [
+        [b"4.000000:0:cat", b"3.000000:1", "2.000000:2:f\u2028ish".encode(), b"1.000000:3"]
+    ]
+    path.write_bytes(b"cat\n\n\xe9\n")
+    with pytest.raises(ConfigError, match=r"labels\.txt:3: "):
+        Server({"m": {**SCORES, "labels": {"y": str(path)}}}, port=0)
+
+
 def test_labels_of_an_output_that_is_not_there_are_an_error_of_the_start():
     with pytest.raises(SetupError, match="'z', which it does not have"):
         Server({"m": {**SCORES, "labels": {"z": LABELS}}}, port=0)

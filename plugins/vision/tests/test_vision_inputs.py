@@ -104,12 +104,22 @@ def test_a_text_file_lists_inputs_from_its_own_folder(runner, kit, tmp_path):
     kit.render(tmp_path / "v.mp4", count=3)
     (tmp_path / "s.png").write_bytes(kit.encoded(kit.picture(1)))
     listed = tmp_path / "inputs.txt"
-    listed.write_text("# mine\nv.mp4\n\ns.png\nnowhere.mp4\n")
+    listed.write_bytes(b"\xef\xbb\xbf# mine\r\nv.mp4\r\n\r\ns.png\r\nnowhere.mp4")
     by_source = found(runner.run(str(listed)))
     assert len(by_source[str(tmp_path / "v.mp4")]) == 3
     still, missing = by_source[str(listed)]
     assert still.error is None
     assert "no such file" in str(missing.error)
+
+
+def test_a_list_of_inputs_with_a_mark_alone_in_front_names_its_first_line(runner, kit, tmp_path):
+    (tmp_path / "s.png").write_bytes(kit.encoded(kit.picture(1)))
+    (tmp_path / "inputs.txt").write_bytes(b"\xef\xbb\xbfs.png\n")
+    (frame,) = runner.run(str(tmp_path / "inputs.txt"))
+    np.testing.assert_array_equal(frame.image, kit.picture(1))
+    (tmp_path / "inputs.txt").write_bytes(b"s.png\n\xff.png\n")
+    (frame,) = runner.run(str(tmp_path / "inputs.txt"))
+    assert "inputs.txt:2: " in str(frame.error)
 
 
 def test_names_are_those_of_the_mapping_and_equal_names_get_a_number(runner, kit, tmp_path):

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace
-from headrace.errors import HeadraceError, InputError
+from headrace.errors import HeadraceError, InputError, SetupError
 from headrace_vision import Frame, frame_record, from_records, to_records
 from headrace_vision.boxes import best_boxes
 from headrace_vision.layouts import cells_of, fitting_layouts
@@ -238,7 +238,7 @@ def test_records_are_read_from_what_headrace_run_writes(tmp_path):
 
 
 def test_labels_are_read_from_a_file(tmp_path):
-    (tmp_path / "names.txt").write_text("cat\ndog\n\ncow\n")
+    (tmp_path / "names.txt").write_text("cat\ndog\ncow\n")
     output = encode("end2end", BOXES)
     path = str(tmp_path / "names.txt")
     found = run("YoloDetections(end2end)", {"data": output, "letterbox": letterbox()}, labels=path)
@@ -246,6 +246,21 @@ def test_labels_are_read_from_a_file(tmp_path):
     assert run("YoloDetections(end2end)", {"data": output, "letterbox": letterbox()}).data[
         "class_name"
     ].tolist() == ["2", "0", "1"]
+
+
+@pytest.mark.parametrize("content", [b"\xef\xbb\xbfcat\r\n\r\ncow\r\n", b"cat\n\ncow"])
+def test_line_n_of_a_file_of_labels_names_class_n_minus_1(tmp_path, content):
+    (tmp_path / "names.txt").write_bytes(content)
+    request = {"data": np.array([0.5, 0.3, 0.2]), "image": np.zeros((30, 40, 3), np.uint8)}
+    found = run("ClassDetections(3)", request, labels=str(tmp_path / "names.txt"))
+    assert found.data["class_name"].tolist() == ["cat", "1", "cow"]
+    assert found.class_id.tolist() == [0, 1, 2]
+
+
+def test_labels_that_are_not_utf_8_are_an_error_with_file_and_line(tmp_path):
+    (tmp_path / "names.txt").write_bytes("cat\nf\u00fcchsin\n".encode("latin-1"))
+    with pytest.raises(SetupError, match=r"names\.txt:2: "):
+        run("ClassDetections", {}, labels=str(tmp_path / "names.txt"))
 
 
 def logit(p):

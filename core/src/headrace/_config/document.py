@@ -16,6 +16,7 @@ from headrace._config.problems import MAX_DEPTH, Problems, key_place, shown_valu
 from headrace._expression.templates import substitute_text
 from headrace._options import TextWithBase, in_home, mapped, path_as_text
 from headrace._portable import nearest_file
+from headrace._texts import read_text
 from headrace.errors import ConfigError
 
 if sys.version_info >= (3, 11):
@@ -248,10 +249,7 @@ def _text_of(path: Path) -> str:
     mode = path.stat().st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # reading a pipe or a device might never end
         raise ValueError("it is a pipe or a device, not a TOML file")
-    try:
-        return path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError("it holds no text in UTF-8, so it is no TOML file") from error
+    return read_text(path)
 
 
 def _toml_problem(message: str, text: str) -> dict[str, Any]:

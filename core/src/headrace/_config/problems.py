@@ -18,10 +18,11 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import cache
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any, TypeVar
 
 from headrace._portable import nearest, shown
+from headrace._texts import read_text
 from headrace.errors import ConfigError, Problem, SetupError
 
 MAX_DEPTH = 100
@@ -157,12 +158,12 @@ def with_lines(problems: Iterable[Problem]) -> tuple[Problem, ...]:
 
 def _pieces_of(file: str) -> _Pieces:
     try:
-        text = Path(file).read_text(encoding="utf-8-sig")
+        text = read_text(file).replace("\r\n", "\n")
     except (OSError, ValueError):
         return {}
     starts: list[tuple[str, int]] = []
     table, inside, offset = "", False, 0
-    for line in text.splitlines(keepends=True):
+    for line in re.findall(r".*\n|.+", text):
         if not inside and (match := _TABLE.fullmatch(line.rstrip())):
             table = f"{_plain(match[1])}."
             starts.append((table[:-1], offset))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import headrace
 from headrace.errors import ConfigError, Problem
+from headrace.plugins import read_text
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -123,7 +124,7 @@ def _add_extended(path: Path, found: set[Path]) -> None:
         return
     found.add(path)
     try:
-        extends = tomllib.loads(path.read_text(encoding="utf-8-sig")).get("extends", [])
+        extends = tomllib.loads(read_text(path)).get("extends", [])
     except (
         OSError,
         ValueError,
@@ -305,7 +306,7 @@ def read_aliases(folder: Path) -> dict[str, Any]:
     """
     path = folder / ALIASES
     try:
-        found: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+        found: dict[str, Any] = tomllib.loads(read_text(path))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:

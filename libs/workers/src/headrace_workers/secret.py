@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.errors import SetupError
+from headrace.plugins import read_text
 from headrace_workers.tcp import read_exactly
 
 if TYPE_CHECKING:
@@ -39,8 +40,8 @@ def read_secret(path: str | Path) -> bytes:
     """
     hint = "Make one with `openssl rand -hex 32 > FILE`, readable for you alone, and copy it to each machine."
     try:
-        text = Path(path).read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
+        text = read_text(path).strip()
+    except (OSError, ValueError) as error:
         raise SetupError(f"the secret in {path} cannot be read: {error}", hint=hint) from error
     if re.fullmatch(rf"[0-9A-Fa-f]{{{2 * SECRET_BYTES}}}", text) is None:
         what = f"{path} holds no secret: expected {2 * SECRET_BYTES} hexadecimal digits"

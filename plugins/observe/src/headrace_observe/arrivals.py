@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import math
 import random
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import InputError
+from headrace.plugins import read_lines
 
 if TYPE_CHECKING:
     import os
@@ -46,8 +46,8 @@ def read_arrivals(path: str | os.PathLike[str]) -> list[float]:
         InputError: The file cannot be read or has no times, or a line is no time or is before the line above it.
     """
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        lines = read_lines(path)
+    except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise InputError(f"the arrivals in {path} cannot be read: {why}") from error
     times: list[float] = []
@@ -76,8 +76,8 @@ def read_samples(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
         InputError: The file cannot be read, has no request, or a line is no JSON object.
     """
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        lines = read_lines(path)
+    except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise InputError(f"the sample requests in {path} cannot be read: {why}") from error
     samples: list[dict[str, Any]] = []

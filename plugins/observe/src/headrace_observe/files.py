@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import InputError
+from headrace.plugins import read_text
 
 if TYPE_CHECKING:
     import os
@@ -102,7 +103,7 @@ def read_json(path: str | os.PathLike[str]) -> Any:
         InputError: The file cannot be read, or is not JSON.
     """
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
+        return json.loads(read_text(path))
     except OSError as error:
         raise InputError(f"{path}: it cannot be read: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:

@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
 
 import headrace
 from headrace.errors import InputError, SetupError
+from headrace.plugins import read_text
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -71,7 +71,7 @@ def read_cluster(path: str | os.PathLike[str]) -> ClusterFile:
         InputError: It cannot be read, or holds something else.
     """
     try:
-        found = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        found = tomllib.loads(read_text(path))
         return TypeAdapter(ClusterFile).validate_python(found)
     except ValidationError as error:
         first = error.errors()[0]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import pydantic
 
 from headrace.errors import ConfigError, Problem
+from headrace.plugins import read_text
 from headrace_serve.errors import NotAllowedError, UnauthenticatedError, problem_of
 
 if sys.version_info >= (3, 11):
@@ -59,12 +60,12 @@ class Keys:
         """
         file = str(path)
         try:
-            document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+            document = tomllib.loads(read_text(path))
         except OSError as error:
             raise ConfigError(
                 Problem("serve", f"cannot read the keys: {error.strerror}", file=file)
             ) from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigError(Problem("serve", f"this is no TOML: {error}", file=file)) from error
         found: dict[str, tuple[str, _Key]] = {}
         for name, table in document.items():

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headrace.errors import InputError
+from headrace.plugins import read_lines
 
 if TYPE_CHECKING:
     import supervision as sv
@@ -161,11 +162,10 @@ def ranked(scores: NDArray[np.float64], threshold: float, most: int) -> NDArray[
 
 
 def labels_of(labels: list[str] | str | Path | None) -> list[str]:
-    """Return the names of the classes: a list, or the lines of a text file."""
+    """Return the names of the classes: a list, or the lines of a text file, of which the first one names class 0."""
     if labels is None or isinstance(labels, list):
         return list(labels or ())
-    lines = Path(labels).read_text(encoding="utf-8").splitlines()
-    return [line.strip() for line in lines if line.strip()]
+    return read_lines(labels)
 
 
 def make_detections(
@@ -180,11 +180,12 @@ def make_detections(
         boxes: ``float32 [N, 4]`` in pixels of the source image.
         scores: ``[N]``.
         classes: ``[N]``.
-        labels: Names by class; one without a name is called by its number.
+        labels: Names by class; one without a name, or with an empty one, is called by its number.
     """
     import supervision as sv
 
-    names = [labels[c] if 0 <= c < len(labels) else str(c) for c in classes.tolist()]
+    named = {c: name for c, name in enumerate(labels) if name.strip()}
+    names = [named.get(c, str(c)) for c in classes.tolist()]
     return sv.Detections(
         xyxy=boxes.reshape(-1, 4),
         confidence=scores.astype(np.float32),

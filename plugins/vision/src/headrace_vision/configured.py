@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 import headrace
 from headrace.errors import ConfigError, HeadraceError, InputError, Problem
+from headrace.plugins import read_text
 from headrace_vision.inputs import is_place, recognise
 from headrace_vision.lanes import VideoModel, check_model
 from headrace_vision.network import check_address
@@ -48,14 +49,12 @@ def load(path: str | os.PathLike[str], *, check_inputs: bool = True) -> VisionCo
 
     file = Path(path)
     try:
-        table = tomllib.loads(file.read_text(encoding="utf-8"))
-    except UnicodeDecodeError as error:
-        hint = "headrace video CONFIG INPUT: the configuration comes first, then what it reads."
-        raise ConfigError(
-            Problem("vision", f"{file} cannot be read: it is no text, so no vision.toml", hint=hint)
-        ) from error
-    except (OSError, ValueError) as error:
+        table = tomllib.loads(read_text(file))
+    except (OSError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{file} cannot be read: {error}") from error
+    except ValueError as error:
+        hint = "headrace video CONFIG INPUT: the configuration comes first, then what it reads."
+        raise ConfigError(Problem("vision", f"it cannot be read: {error}", hint=hint)) from error
     try:
         config = VisionConfig.model_validate(table)
     except ValidationError as error:

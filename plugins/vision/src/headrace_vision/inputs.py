@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import InputError
+from headrace.plugins import read_lines
 from headrace_vision.content import head_of, image_or_animation, natural_order
 from headrace_vision.network import check_address, is_address, without_password
 from headrace_vision.stills import is_array, is_pillow
@@ -164,16 +165,15 @@ def _of_file(path: Path, name: str) -> Input:
 class _Listed:
     """The inputs in a text file, one a line; blank lines and those with ``#`` in front are skipped.
 
-    Relative paths start from the folder of the file. The file is read line by line.
+    Relative paths start from the folder of the file.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def __iter__(self) -> Iterator[str]:
-        with self._path.open(encoding="utf-8") as lines:
-            for line in lines:
-                text = line.strip()
-                if text and not text.startswith("#"):
-                    alone = _CAMERA.fullmatch(text) or is_address(text)
-                    yield text if alone else str(self._path.parent / text)
+        for line in read_lines(self._path):
+            text = line.strip()
+            if text and not text.startswith("#"):
+                alone = _CAMERA.fullmatch(text) or is_address(text)
+                yield text if alone else str(self._path.parent / text)

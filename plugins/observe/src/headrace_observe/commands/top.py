@@ -13,12 +13,12 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections import defaultdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional
 
 import typer
 
 from headrace.errors import HeadraceError
+from headrace.plugins import read_text
 from headrace_cli.for_plugins import INTERRUPTED, OK, WrongArgument, print_json
 from headrace_observe.commands.shared import limited
 from headrace_observe.extras import library
@@ -93,11 +93,11 @@ def top(
 
 def _key_in(path: str) -> str:
     try:
-        key = Path(path).read_text(encoding="ascii").strip()
+        key = read_text(path).strip()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise WrongArgument(f"--key-file {path}: it cannot be read: {reason}") from None
-    if not key.isprintable() or len(key.split()) != 1:
+    if not (key.isascii() and key.isprintable()) or len(key.split()) != 1:
         raise WrongArgument(f"--key-file {path}: expected one key, in one line, and nothing else")
     return key
 

@@ -77,5 +77,5 @@ def _greatest(row: Any, count: int) -> Any:
 
 def _text(score: Any, index: int, labels: Sequence[str]) -> bytes:
     text = f"{score:f}:{index}" if isinstance(score, np.floating) else f"{int(score)}:{index}"
-    label = f":{labels[index]}" if index < len(labels) else ""
+    label = f":{labels[index]}" if index < len(labels) and labels[index] else ""
     return (text + label).encode()

@@ -14,6 +14,7 @@ import pydantic
 import headrace
 from headrace import keys
 from headrace.errors import ConfigError, HeadraceError, Problem, SetupError
+from headrace.plugins import read_lines, read_text
 from headrace_models import folder_models, is_shares
 from headrace_serve.errors import problem_of
 from headrace_serve.models.field_types import type_of
@@ -223,8 +224,8 @@ class ModelEntry(_Entry):
 
 def _labels(path: str | Path) -> list[str]:
     try:
-        return Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        return read_lines(path)
+    except (OSError, ValueError) as error:
         raise ValueError(f"the labels in {path} cannot be read: {error}") from None
 
 
@@ -319,12 +320,12 @@ def read_models(texts: Sequence[str], file: str | None) -> dict[str, Any]:
 
 def _read_file(path: Path) -> dict[str, Any]:
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        document = tomllib.loads(read_text(path))
     except OSError as error:
         raise ConfigError(
             Problem("serve", f"cannot read it: {error.strerror}", file=str(path))
         ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(Problem("serve", f"this is no TOML: {error}", file=str(path))) from error
     tables = document.get("models")
     if set(document) != {"models"} or not isinstance(tables, dict):
