@@ -608,11 +608,12 @@ def test_two_files_may_register_the_same_name(tmp_path):
 def test_a_module_registers_for_the_process_also_where_a_file_imports_it(tmp_path, monkeypatch):
     write(tmp_path / "hr_module_a.py", CODE.replace("FromFile", "FromModule"))
     write(tmp_path / "hr_module_b.py", CODE.replace("FromFile", "FromInner"))
-    write(tmp_path / "outer.py", "import hr_module_b\n" + CODE.replace("FromFile", "FromOuter"))
+    code = "import hr_module_b\n" + CODE.replace("FromFile", "FromOuter")
+    write(tmp_path / "elsewhere" / "outer.py", code)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.chdir(tmp_path)
     load({"import": ["hr_module_a"], "backend": "FromModule"})
-    load({"import": ["outer.py"], "backend": "S[FromInner,FromOuter]"})
+    load({"import": ["elsewhere/outer.py"], "backend": "S[FromInner,FromOuter]"})
     load({"backend": "S[FromModule,FromInner]"})
     assert problems({"backend": "FromOuter"})[0].code == "unknown_backend"
 
@@ -1015,16 +1016,6 @@ def test_an_import_that_ends_the_program_is_an_error_with_its_line(tmp_path):
     assert first.message.endswith("failed in line 2: SystemExit: 3")
     assert second.message.endswith("failed in line 5: ValueError: no")
     assert third.message.endswith("failed in line 2: Skipped: no GPU")
-
-
-def test_a_module_beside_an_imported_file_is_not_found_without_its_folder(tmp_path):
-    write(tmp_path / "steps.py", "import beside_it.inner\n")
-    (missing,) = problems({"backend": "Show", "import": [str(tmp_path / "steps.py")]})
-    write(tmp_path / "beside_it.py", "")
-    (found,) = problems({"backend": "Show", "import": [str(tmp_path / "steps.py")]})
-    assert found.message == missing.message
-    assert missing.hint is None
-    assert f"PYTHONPATH={tmp_path}." in found.hint
 
 
 def test_one_name_from_two_files_of_one_name_cannot_be_told_apart(tmp_path):

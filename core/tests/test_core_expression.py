@@ -17,6 +17,8 @@ from expressions_by_hand import (
 )
 from loading import refused
 
+from headrace.errors import ConfigError
+
 A, B, C, D = (Call(name) for name in "ABCD")
 
 TREES = {
@@ -455,3 +457,41 @@ def test_text(text, expected):
 def test_text_refused(text, starts):
     error = refused(substitute_text, text, ENVIRON)
     assert [p.span[0] for p in error.problems][: len(starts)] == starts
+
+
+PATHS = [
+    "C:\\models\\net.onnx",
+    "C:\\new folder\\net v2.onnx",
+    "..\\net.onnx",
+    "\\\\server\\share\\net.onnx",
+    "/data/my model.onnx",
+    "/models/net (1).onnx",
+    "/data/net[2].onnx",
+    "/data/a=b.onnx",
+    "/data/a&b;c#1.onnx",
+    "~/it's.onnx",
+]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(
+    "where", ["A({})", "A(model={})", "A( {} , x=3)", "A([1,{}])", "S[A,B(a={})[C]]", "S[({})A]"]
+)
+def test_a_path_without_quotes_is_told_how_it_is_written(where, path):
+    with pytest.raises(ConfigError) as caught:
+        parse(where.format(path))
+    (found,) = caught.value.problems
+    begin = where.index("{}")
+    assert begin <= found.span[0] < begin + len(path)
+    quoted = found.hint.partition(": ")[2]
+    assert parse(f"A({quoted})").args.positional == (path,)
+    assert "^" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["A(b c)", "A( 'a/b' c)", "A[B\\c]", "A(a=1 b=2)", "A/b\\c", "A(x) /b"]
+)
+def test_what_is_no_path_is_not_taken_for_one(text):
+    with pytest.raises(ConfigError) as caught:
+        parse(text)
+    assert "path" not in str(caught.value)

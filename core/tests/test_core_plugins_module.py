@@ -124,6 +124,8 @@ def test_the_public_names_are_these_and_the_readme_has_them_all():
         "installed",
         "policies",
         "qualifier",
+        "read_lines",
+        "read_text",
         "refresh",
         "resolve",
         "threads_apart",

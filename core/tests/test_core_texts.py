@@ -96,3 +96,11 @@ def test_a_configuration_with_a_mark_and_those_it_extends_are_read(tmp_path):
     for name, text in (("base.toml", 'backend = "Identity"'), ("c.toml", 'extends = "base.toml"')):
         (tmp_path / name).write_bytes(codecs.BOM_UTF8 + text.encode())
     assert headrace.PipelineConfig.load(tmp_path / "c.toml").nodes
+
+
+def test_a_path_of_windows_in_a_text_of_toml_is_told_how_it_is_written(tmp_path):
+    path = tmp_path / "c.toml"
+    path.write_text('backend = "Show(C:\\models\\net.onnx)"\n')
+    (found,) = problems(path)
+    assert (found.code, found.line) == ("toml", 1)
+    assert "single quotes" in found.hint

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import headrace
@@ -21,6 +22,7 @@ from headrace._plan.planner import Planner, plan_expression
 from headrace._plan.publish import asked_for, public_element, public_plan
 from headrace._portable import nearest
 from headrace._registry.imports import HOW_TO_ALLOW, refused, run_imports
+from headrace._registry.packages import files_run
 from headrace._registry.registry import Files, registry
 from headrace.errors import ConfigError, PluginError, Problem
 from headrace.plan import Plan
@@ -179,6 +181,11 @@ class PipelineConfig:
     def nodes(self) -> tuple[str, ...]:
         """The names of the nodes, in file order."""
         return tuple(self._plan.order)
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The Python files that were run for it: those under ``import``, and what these import beside them."""
+        return tuple(Path(file) for path, _ in self._plan.files for file in files_run(Path(path)))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, PipelineConfig):

@@ -98,6 +98,28 @@ def test_a_file_that_a_configuration_extends_is_an_update(folder):
         assert answer(models) == "new"
 
 
+def test_the_code_of_a_model_and_its_helpers_are_read_again_and_the_neighbour_keeps_its_own(folder):
+    code = "import headrace\nfrom {0} import X\n@headrace.register('{0}')\ndef f(_): return X\n"
+    for name in ("a", "b"):
+        (folder / f"{name}.toml").write_text(f'import = ["{name}.py"]\nbackend = "help_{name}"\n')
+        (folder / f"{name}.py").write_text(code.format(f"help_{name}"))
+        (folder / f"help_{name}.py").write_text("from both import X")
+    (folder / "both.py").write_text("X = 1")
+    models, watching = watched(folder)
+    with models:
+        assert (answer(models, "a"), answer(models, "b")) == (1, 1)
+        (folder / "both.py").write_text("X = 2")
+        watching.look()
+        assert (answer(models, "a"), answer(models, "b")) == (2, 2)
+        (folder / "help_a.py").write_text("X = 3")
+        watching.look()
+        assert (answer(models, "a"), answer(models, "b")) == (3, 2)
+        assert models.status()["b"]["version"] == "2"
+        (folder / "b.py").write_text(code.format("help_b") + "X = 4\n")
+        watching.look()
+        assert (answer(models, "a"), answer(models, "b")) == (3, 4)
+
+
 def test_a_model_file_is_an_update_wherever_it_lies(folder, tmp_path_factory):
     model = tmp_path_factory.mktemp("weights") / "model.bin"
     model.write_text("first")

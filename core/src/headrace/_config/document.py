@@ -268,6 +268,8 @@ def _toml_problem(message: str, text: str) -> dict[str, Any]:
         hint = f'A key with a scope stands in quotes: "{scoped[1]}" = ...'
     elif message.startswith("Invalid value") and place[1]:
         hint = 'A text stands in quotes: "..."; true and false are lower case.'
+    elif message.startswith("Unescaped '\\'"):
+        hint = "A path with \\ stands in single quotes, in TOML and in an expression: 'C:\\folder\\file'"
     what = message.replace(place[0], "" if place[1] else ", the text ends here")
     message = f"this is no TOML: line {line}, column {column}: {what}"
     where = {"line": line, "column": column}

@@ -66,6 +66,7 @@ from headrace._expression.tree import (
     is_hidden,
     read_word,
     shorten,
+    spell,
 )
 from headrace.errors import ConfigError, Problem
 
@@ -75,6 +76,10 @@ _BLANKS = (" ", "\t", "\n", "\r")
 _WIDE_WORD = re.compile(rf"{WORD_CHARACTER[:-1]}${{}}]+")
 _INSIDE = {'"': re.compile(r'[^"\\]*(?:\\.[^"\\]*)*', re.DOTALL), "'": re.compile(r"[^']*")}
 _NO_VALUES = Values(None, {})
+_PATH = re.compile(
+    r"""\s*(?:\w+\s*=\s*)?(?P<path>(?![\s'"])(?:[^][(),]|\([^()]*\)|\[[^][]*\])*[/\\](?:[^][(),]|\([^()]*\)|\[[^][]*\])*)"""
+)
+"""A value that looks like a path, also where its characters are allowed in quotes alone."""
 
 
 @dataclass(slots=True)
@@ -181,7 +186,7 @@ class _Scanner:
         """Return the name that a word is, with its placeholders replaced or kept."""
         pieces = self.pieces_of(word, start)
         if not (PLAIN_NAME.fullmatch(word) or (not self.literal and NAME.fullmatch(word))):
-            hint = (
+            hint = self._path_hint() or (
                 "Options stand in ( ), backends in [ ]. A name is a letter or '_', then letters, digits "
                 "and '_', '.', '-', '/'; a plugin and ':' may stand in front."
             )
@@ -242,7 +247,21 @@ class _Scanner:
             hint = "Remove it; control and invisible characters are allowed nowhere."
         elif not found.isascii():
             hint = "Put the text in quotes: outside them only ASCII is allowed."
+        else:
+            hint = hint or self._path_hint()
         return self.refuse(f"expected {expected}, got {got}", self.at, hint=hint)
+
+    def _path_hint(self) -> str | None:
+        """Say how the value that is being read is written, if it looks like a path without quotes."""
+        begin = 1 + max(self.text.rfind(mark, 0, self.end) for mark in "(,[")
+        found = (
+            _PATH.match(self.text, begin) if self.open and ";" not in self.open[-1].wants else None
+        )
+        if found is None:
+            return None
+        path = found["path"].strip()
+        written = spell(path) if "'" in path else f"'{path}'"
+        return f"A path with such characters stands in quotes: {shorten(written)}"
 
     def _ended(self, expected: str, bracket: _Open | None) -> ConfigError:
         """Make the error for a text that ends too early."""
@@ -356,7 +375,7 @@ class _Parser(_Scanner):
         """Step over the ``=`` after a key."""
         if not KEY.fullmatch(key):
             message = f"expected a key (letters, digits and '_'), got {shorten(key)!r}"
-            raise self.refuse(message, start, start + len(key))
+            raise self.refuse(message, start, start + len(key), hint=self._path_hint())
         self.take()
         bracket.key = key
 

@@ -7,28 +7,25 @@ must not wait for another thread that loads one, which waits here until the impo
 
 from __future__ import annotations
 
-import hashlib
 import importlib
-import importlib.util
 import os
-import sys
 import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.machinery import SourceFileLoader
+from importlib.machinery import SOURCE_SUFFIXES
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace._options import in_home
 from headrace._portable import error_text, nearest_file, no_file
-from headrace._registry.registry import Files, registry
+from headrace._registry.packages import package_of
 from headrace.errors import PluginLoadError
 
-_YES = ("1", "true", "yes", "on")
+if TYPE_CHECKING:
+    from headrace._registry.registry import Files
 
-_files: dict[Path, tuple[str, dict[str, type[Any]]]] = {}
-"""By file: the digest of the version that was run, and the classes that it has registered."""
+_YES = ("1", "true", "yes", "on")
 
 
 def run_imports(wanted: list[tuple[str, Path]]) -> Files:
@@ -90,15 +87,11 @@ def _import_module(name: str) -> None:
         raise PluginLoadError(what, hint=hint) from error
 
 
-def _module_name(path: Path) -> str:
-    """Return the name in ``sys.modules`` of a file: two files of one name are two modules."""
-    return f"{path.stem}_{hashlib.sha256(os.fsencode(path)).hexdigest()[:12]}"
-
-
 def module_of(stem: str, files: Files) -> str | None:
     """Return the name in ``sys.modules`` of the imported file ``stem.py``; None where there is none."""
     found = (Path(path) for path, _ in files)
-    return next((_module_name(path) for path in found if path.stem == stem), None)
+    named = (package_of(path.parent).module_name(path) for path in found if path.stem == stem)
+    return next(named, None)
 
 
 def _run_file(path: Path, item: str) -> dict[str, type[Any]]:
@@ -110,35 +103,19 @@ def _run_file(path: Path, item: str) -> dict[str, type[Any]]:
         near = nearest_file(path)
         hint = "Paths are relative to the file that holds the configuration."
         raise PluginLoadError(what, hint=hint if near is None else f"Did you mean {near!r}? {hint}")
-    name = _module_name(path)
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or not isinstance(spec.loader, SourceFileLoader):
+    if path.suffix not in SOURCE_SUFFIXES:
         raise PluginLoadError(f"{str(path)!r} is no Python file")
-    source = path.read_bytes()
-    digest = hashlib.sha256(source).hexdigest()
-    known = _files.get(path)
-    if known is not None and known[0] == digest:
-        return known[1]
-    module, before = importlib.util.module_from_spec(spec), sys.modules.get(name)
-    sys.modules[name] = module  # its classes need it there to resolve annotations and to be pickled
-    table: dict[str, type[Any]] = {}
+    path.read_bytes()  # raises where it cannot be read, which is no error of its code
     try:
-        with registry.recording(name, table):
-            # `loader.exec_module` is not used: its cache takes two versions from one second for the same.
-            exec(spec.loader.source_to_code(source, str(path)), vars(module))  # noqa: S102
+        return package_of(path.parent).run(path)
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        sys.modules.pop(name, None)
-        if before is not None:
-            sys.modules[name] = before
         what = f"{item!r} failed{_line(error, path)}: {error_text(error)}"
-        part = str(getattr(error, "name", None)).partition(".")[0]
+        part = str(getattr(error, "name", None))
         beside = isinstance(error, ModuleNotFoundError) and path.with_name(f"{part}.py").is_file()
-        how = f"{part}.py is beside it, in no folder of sys.path: set PYTHONPATH={path.parent}."
+        how = f"{part}.py is beside it: `import {part}` finds it there, and importlib does as `.{part}`."
         raise PluginLoadError(what, hint=how if beside else None) from error
-    _files[path] = digest, table
-    return table
 
 
 def _line(error: BaseException, path: Path) -> str:

@@ -115,9 +115,9 @@ class Call(FunctionBackend, Word):
         if (why := use.planning.refused) is not None:
             what = f"{name} imports {function!r}, and running its code is not allowed: {why}"
             use.add("import_refused", what, hint=HOW_TO_ALLOW)
-        elif (missing := _missing_module(module := function.partition(":")[0])) is not None:
-            if module_of(module, use.planning.files) is not None:
-                return
+        elif module_of(module := function.partition(":")[0], use.planning.files) is not None:
+            return
+        elif (missing := _missing_module(module)) is not None:
             message = f"{name} needs the module {missing!r}, which cannot be found"
             fix = (
                 None
@@ -132,9 +132,8 @@ class Call(FunctionBackend, Word):
     def init(self, options: Any, context: InitContext) -> None:
         """Import the function."""
         module, _, name = options.function.partition(":")
-        of_file = module_of(module, self._files) if _missing_module(module) else None
         try:
-            function: Any = importlib.import_module(of_file or module)
+            function: Any = importlib.import_module(module_of(module, self._files) or module)
         except SystemExit as error:
             raise SetupError(f"importing {module!r} ended the program: {error}") from error
         for part in name.split("."):

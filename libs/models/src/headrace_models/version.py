@@ -134,7 +134,7 @@ class Version:
         if rules.adapt is not None:
             config = rules.adapt(self.source.config, config)
         nodes = [*headrace.explain(config)["nodes"].values()]
-        self._see({*self.source.files(), *files_of(nodes)})
+        self._see({*self.source.files(), *files_of(nodes), *self.written.files})
         self.config, self.device = config, _devices(nodes)
         return config
 
