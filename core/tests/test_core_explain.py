@@ -6,6 +6,7 @@ import enum
 import json
 import math
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -144,6 +145,70 @@ def test_the_threads_are_as_many_as_the_usable_cpus(monkeypatch, said, usable, t
     else:
         monkeypatch.setattr("os.sched_getaffinity", lambda _: {*range(usable)}, raising=False)
     assert headrace.explain({"backend": "Identity"})["threads"] == count
+
+
+def in_groups(monkeypatch, root, files):
+    """Have the files of control groups read from a folder, as in a container."""
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    read = Path.read_text
+
+    def below(path, *args, **how):
+        if path.parts[:2] in [("/", "proc"), ("/", "sys")]:
+            path = root.joinpath(*path.parts[1:])
+        return read(path, *args, **how)
+
+    monkeypatch.setattr(Path, "read_text", below)
+    monkeypatch.delenv("PYTHON_CPU_COUNT", raising=False)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {*range(16)}, raising=False)
+
+
+GROUP, V1 = "proc/self/cgroup", "3:cpu,cpuacct:/docker/ab\n2:cpuset:/docker/ab\n"
+V1_ROOT = "sys/fs/cgroup/cpu"
+QUOTA, PERIOD = "cpu.cfs_quota_us", "cpu.cfs_period_us"
+
+
+@pytest.mark.parametrize(
+    ("files", "count"),
+    [
+        ({}, 16),
+        ({GROUP: "0::/\n", "sys/fs/cgroup/cpu.max": "200000 100000\n"}, 2),
+        ({GROUP: "0::/\n", "sys/fs/cgroup/cpu.max": "250000 100000\n"}, 3),
+        ({GROUP: "0::/\n", "sys/fs/cgroup/cpu.max": "5000 100000\n"}, 1),
+        ({GROUP: "0::/\n", "sys/fs/cgroup/cpu.max": "9000000 100000\n"}, 16),
+        ({GROUP: "0::/\n", "sys/fs/cgroup/cpu.max": "max 100000\n"}, 16),
+        ({GROUP: "0::/\n", "sys/fs/cgroup/cpu.max": "nonsense\n"}, 16),
+        ({GROUP: "0::/a/b.scope\n", "sys/fs/cgroup/a/b.scope/cpu.max": "300000 50000\n"}, 6),
+        (
+            {
+                GROUP: "0::/a/b\n",
+                "sys/fs/cgroup/a/b/cpu.max": "max 100000\n",
+                "sys/fs/cgroup/a/cpu.max": "400000 100000\n",
+            },
+            4,
+        ),
+        ({GROUP: "0::/outside/x\n", "sys/fs/cgroup/cpu.max": "100000 50000\n"}, 2),
+        ({GROUP: "0::/../x\n", "sys/fs/cgroup/cpu.max": "100000 50000\n"}, 2),
+        (
+            {
+                GROUP: V1,
+                f"{V1_ROOT}/docker/ab/{QUOTA}": "150000\n",
+                f"{V1_ROOT}/docker/ab/{PERIOD}": "100000\n",
+            },
+            2,
+        ),
+        ({GROUP: V1, f"{V1_ROOT}/{QUOTA}": "30000", f"{V1_ROOT}/{PERIOD}": "10000"}, 3),
+        ({GROUP: V1, f"{V1_ROOT}/{QUOTA}": "-1", f"{V1_ROOT}/{PERIOD}": "10000"}, 16),
+        ({GROUP: "2:cpuset:/\n", f"{V1_ROOT}/{QUOTA}": "1", f"{V1_ROOT}/{PERIOD}": "1"}, 16),
+    ],
+)
+def test_a_quota_of_the_container_limits_the_threads(monkeypatch, tmp_path, files, count):
+    in_groups(monkeypatch, tmp_path, files)
+    assert headrace.explain({"backend": "Identity"})["threads"] == count
+    assert headrace.plugins.usable_cpus() == count
+    monkeypatch.setenv("PYTHON_CPU_COUNT", "7")
+    assert headrace.plugins.usable_cpus() == 7
 
 
 def test_a_node_under_a_time_limit_is_run_by_a_worker():

@@ -129,6 +129,7 @@ def test_the_public_names_are_these_and_the_readme_has_them_all():
         "refresh",
         "resolve",
         "threads_apart",
+        "usable_cpus",
         "why_unknown",
     ]
     readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")

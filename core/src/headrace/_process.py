@@ -5,11 +5,13 @@ from __future__ import annotations
 import atexit
 import contextlib
 import logging
+import math
 import os
 import signal
 import sys
 import time
 import weakref
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace._running import box, deadlocks, threads
@@ -45,18 +47,47 @@ _open: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
 def usable_cpus() -> int:
-    """Return the number of CPUs that this process may use, like ``os.process_cpu_count`` of Python 3.13.
+    """Return the number of CPUs that this process may use: its affinity, and no more than a quota of its container.
 
-    It is at least 1. The environment variable ``PYTHON_CPU_COUNT`` wins: a container, or one of several
-    processes that share a machine, can be told its share by it.
+    A quota of a part of a CPU counts as a whole one, so it is at least 1. The environment variable
+    ``PYTHON_CPU_COUNT`` wins, as in Python 3.13: one of several processes that share a machine can be told its
+    share by it.
     """
     said = os.environ.get("PYTHON_CPU_COUNT", "")
     if said.isdecimal() and int(said) > 0:
         return int(said)
     affinity = getattr(os, "sched_getaffinity", None)
-    if affinity is not None:
-        return max(1, len(affinity(0)))
-    return max(1, os.cpu_count() or 1)
+    count = (os.cpu_count() or 1) if affinity is None else len(affinity(0))
+    return max(1, math.ceil(min(count, _quota())))
+
+
+def _quota() -> float:
+    """Return how many CPUs the control groups of this process allow, infinitely many where they set no quota.
+
+    A container sees its own group as the root of the mount, though its path may be the one outside.
+    """
+    found = [math.inf]
+    for line in _words_of("/proc/self/cgroup"):
+        controllers, _, group = line.partition(":")[2].partition(":")
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        mount = Path("/sys/fs/cgroup/cpu" if controllers else "/sys/fs/cgroup")
+        here = mount / group.strip("/")
+        for folder in [here, *here.parents][: len(here.parts) - len(mount.parts) + 1]:
+            limit = _words_of(folder / "cpu.max")  # of version 2 of control groups
+            limit += _words_of(folder / "cpu.cfs_quota_us") + _words_of(
+                folder / "cpu.cfs_period_us"
+            )
+            if len(limit) == 2 and all(map(str.isdecimal, limit)):  # else "max", or -1
+                found.append(int(limit[0]) / max(1, int(limit[1])))
+    return min(found)
+
+
+def _words_of(path: str | Path) -> list[str]:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace").split()
+    except OSError:
+        return []
 
 
 def close_at_exit(closable: Closable) -> None:

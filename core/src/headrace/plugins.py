@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import headrace
+from headrace._process import usable_cpus
 from headrace._registry.discovery import CORE, KNOWN_ELSEWHERE, Plugin, qualifier
 from headrace._registry.registry import registry
 from headrace._running import deadlocks, threads
@@ -59,6 +60,7 @@ __all__ = [
     "refresh",
     "resolve",
     "threads_apart",
+    "usable_cpus",
     "why_unknown",
 ]
 

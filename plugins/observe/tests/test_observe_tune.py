@@ -148,7 +148,7 @@ def test_without_ranges_what_the_classes_take_is_searched_from_what_they_have(
             pass
 
     headrace.register("RangedToTune", Ranged)
-    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    monkeypatch.setenv("PYTHON_CPU_COUNT", "4")
     found = space_of(nodes_of({"backend": "RangedToTune", **keys}), [], 1)
     expected = [("main.instance_num", (1, 2, 3, 4), 1)]
     if sizes is not None:

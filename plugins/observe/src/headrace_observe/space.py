@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import difflib
-import os
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import InputError
+from headrace.plugins import usable_cpus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -69,7 +69,7 @@ def space_of(
             if names.count(name) > 1:
                 raise InputError(f"--range: {name} is given twice")
         return made
-    cpus = os.cpu_count() or 1
+    cpus = usable_cpus()
     found = []
     for name, node in nodes.items():
         if node["alias_of"] is not None:

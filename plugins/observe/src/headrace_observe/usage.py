@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import os
 import time
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import MissingDependencyError
+from headrace.plugins import usable_cpus
 from headrace_observe.gpu import gpus
 
 if TYPE_CHECKING:
@@ -32,15 +32,10 @@ def meter() -> Callable[[], dict[str, Any]]:
     def ended() -> dict[str, Any]:
         span = time.perf_counter() - began
         cores = (seconds() - used) / span if span > 0 else 0.0
-        cpu = {"cores": round(max(0.0, cores), 3), "source": source, "usable": _usable()}
+        cpu = {"cores": round(max(0.0, cores), 3), "source": source, "usable": usable_cpus()}
         return {"cpu": cpu, "gpu": _gpus()}
 
     return ended
-
-
-def _usable() -> int:
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
 
 def _clock_of_processors() -> tuple[Callable[[], float], str]:

@@ -8,7 +8,7 @@ from typing import Final
 
 from headrace.errors import SetupError
 
-__all__ = ["CPU_COUNT", "Process", "is_crowded", "usable_cores"]
+__all__ = ["CPU_COUNT", "Process", "is_crowded"]
 
 logger = logging.getLogger("headrace.serve")
 
@@ -45,16 +45,6 @@ class Process:
         """
         if self.is_other():
             raise SetupError(_FORKED)
-
-
-def usable_cores() -> int:
-    """Return how many cores this process may use."""
-    said = os.environ.get(CPU_COUNT, "")
-    if said.isdecimal() and int(said) > 0:
-        return int(said)
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def is_crowded() -> bool:

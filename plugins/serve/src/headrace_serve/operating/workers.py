@@ -17,6 +17,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ConfigError, Problem
+from headrace.plugins import usable_cpus
 from headrace_serve.operating.listening import (
     REUSES_PORTS,
     bound,
@@ -27,7 +28,7 @@ from headrace_serve.operating.listening import (
 from headrace_serve.operating.logs import say
 from headrace_serve.operating.running import announce, signals
 from headrace_serve.operating.supervisor import Supervisor
-from headrace_serve.process import CPU_COUNT, usable_cores
+from headrace_serve.process import CPU_COUNT
 
 if TYPE_CHECKING:
     from headrace_serve.operating.running import Listening
@@ -75,7 +76,7 @@ def run_workers(settings: Settings, count: int, listening: Listening | None = No
     inherited = None if REUSES_PORTS else held[0].fileno()
     ports: list[Any] = [None if one is None else one.getsockname()[1] for one in sockets]
     shared = settings.shared(ports[0], ports[1], ports[2])
-    cores = usable_cores()
+    cores = usable_cpus()
     each = max(1, cores // count)
     threads: dict[str, int] = {}
     events: queue.SimpleQueue[Any] = queue.SimpleQueue()

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 import headrace
 from headrace.errors import ClosedError
 from headrace.hookspecs import attached
-from headrace_serve.process import is_crowded, usable_cores
+from headrace.plugins import usable_cpus
+from headrace_serve.process import is_crowded
 from headrace_serve.ui.graph import nodes_of
 from headrace_serve.ui.limit import Sample, limit_of
 from headrace_serve.ui.load import LoadTest
@@ -103,7 +104,7 @@ class _Watched:
         while now_s - samples[0].at_s > _LIMIT_S and len(samples) > 1:
             samples.popleft()
         crowded = is_crowded()
-        return limit_of(samples, self._nodes, usable_cores(), crowded=crowded)._asdict()
+        return limit_of(samples, self._nodes, usable_cpus(), crowded=crowded)._asdict()
 
     def stop(self) -> None:
         """Hear of no more."""
