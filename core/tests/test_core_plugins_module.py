@@ -121,6 +121,7 @@ def test_the_public_names_are_these_and_the_readme_has_them_all():
         "Plugin",
         "build",
         "core",
+        "import_file",
         "installed",
         "policies",
         "qualifier",

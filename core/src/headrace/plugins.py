@@ -24,10 +24,12 @@ all of them.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import headrace
@@ -52,6 +54,7 @@ __all__ = [
     "Plugin",
     "build",
     "core",
+    "import_file",
     "installed",
     "policies",
     "qualifier",
@@ -87,6 +90,23 @@ def refresh() -> None:
 def core() -> Plugin:
     """Return Headrace itself as if it were a plugin: its backends and policies."""
     return CORE
+
+
+def import_file(path: str | Path) -> ModuleType:
+    """Run a Python file as ``import`` of a configuration does, and return its module.
+
+    It is a module of a package of its own folder: its imports find the files beside it first. It is run once, and
+    again when it or one of these has changed.
+
+    Raises:
+        PluginLoadError: There is no such file, or it raised.
+    """
+    from headrace._registry.imports import run_imports
+    from headrace._registry.packages import package_of
+
+    file = Path(path).resolve()
+    run_imports([(str(file), file.parent)])
+    return sys.modules[package_of(file.parent).module_name(file)]
 
 
 def why_unknown(name: str, known: Iterable[str] = ()) -> Problem:

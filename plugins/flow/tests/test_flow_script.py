@@ -491,12 +491,32 @@ def test_a_missing_file_is_an_error_of_the_configuration():
     [
         ("def page(request):\n    return 1\n", "no generator function"),
         ("page = 5\n", "no generator function"),
-        ("raise SystemExit(3)\ndef page(request):\n    yield []\n", "ended the program"),
+        ("raise SystemExit(3)\ndef page(request):\n    yield []\n", "SystemExit: 3"),
     ],
 )
 def test_what_is_no_script_is_an_error_of_the_setup(nodes, text, said):
     with pytest.raises(SetupError, match=said):
         headrace.pipe(nodes(HEAD + text, one="Identity"))
+
+
+def test_each_script_has_the_helpers_beside_its_file_and_reads_them_again(tmp_path):
+    text = (
+        HEAD
+        + "from helper import FACTOR\ndef page(request):\n    return FACTOR * (yield call('one', 3))\n"
+    )
+    for folder, factor in (("a", 10), ("b", 20)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "pages.py").write_text(text)
+        (tmp_path / folder / "helper.py").write_text(f"FACTOR = {factor}\n")
+
+    def answer(folder):
+        script = {"entrypoint": f"Script('{tmp_path / folder / 'pages.py'}:page')"}
+        with headrace.pipe({"global": script, "one": {"backend": "Identity"}}) as pipe:
+            return pipe({"data": 0})["result"]
+
+    assert [answer("a"), answer("b")] == [30, 60]
+    (tmp_path / "a" / "helper.py").write_text("FACTOR = 50\n")
+    assert [answer("a"), answer("b")] == [150, 60]
 
 
 def test_it_is_refused_where_code_may_not_be_imported(nodes):

@@ -262,6 +262,26 @@ def file(tmp_path, monkeypatch):
     return str(path)
 
 
+def test_classes_of_helpers_travel_and_each_model_has_its_own(tmp_path):
+    text = """
+import headrace
+from helper import Box
+
+@headrace.register("Pack")
+def pack(x):
+    return (isinstance(x, Box), x.n) if isinstance(x, Box) else Box()
+"""
+    for folder, number in (("a", 1), ("b", 2)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "model.py").write_text(text)
+        (tmp_path / folder / "helper.py").write_text(f"class Box:\n    n = {number}\n")
+        config = {"import": [str(tmp_path / folder / "model.py")], "backend": "Process[Pack]"}
+        with headrace.pipe(config) as pipe:
+            box = pipe({"data": 0})["result"]
+            assert (type(box).__name__, box.n) == ("Box", number)
+            assert pipe({"data": box})["result"] == (True, number)
+
+
 def test_what_is_inside_runs_in_a_process_of_its_own_and_is_closed_there(file, tmp_path):
     config = {"import": [file], "backend": "S[Identity,Process[Where]]", "max": 4}
     with headrace.pipe({**config, "instance_num": 2}) as pipe:

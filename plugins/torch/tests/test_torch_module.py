@@ -1261,3 +1261,20 @@ def test_a_wrong_option_is_refused_in_one_error(key, value):
     with pytest.raises(headrace.errors.ConfigError) as caught:
         headrace.PipelineConfig.load(config)
     assert len(caught.value.problems) == 1
+
+
+def test_each_factory_in_a_file_has_the_helpers_beside_it(bench, tmp_path):
+    one = bench()
+    text = "import torch\nfrom helper import FACTOR\nclass Net(torch.nn.Module):\n    def forward(self, x):\n        return x * FACTOR\n"
+    found = []
+    for factor in (10, 20):
+        folder = tmp_path / str(factor)
+        folder.mkdir()
+        (folder / "net.py").write_text(text)
+        (folder / "helper.py").write_text(f"FACTOR = {factor}\n")
+        backend = one.start(TorchModule, module=f"{folder / 'net.py'}:Net")
+        found.append((one.run(backend, {"data": X[0]})[0] / X[0]).tolist())
+    assert found == [pytest.approx([10.0] * 3), pytest.approx([20.0] * 3)]
+    (folder / "net.py").write_text("1 / 0\n")
+    with pytest.raises(SetupError, match="ZeroDivisionError"):
+        one.start(TorchModule, module=f"{folder / 'net.py'}:Net")

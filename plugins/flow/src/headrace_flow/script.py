@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import ast
 import difflib
-import hashlib
-import importlib.util
 import inspect
 import logging
-import sys
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +19,6 @@ from headrace.errors import ClosedError, ContractError, InputError, SetupError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from types import ModuleType
 
     from headrace.keys import Request
 
@@ -185,22 +181,6 @@ def _split(path: Path) -> tuple[Path, str]:
     return Path(file), name
 
 
-def _loaded(file: Path) -> ModuleType:
-    """Run a file as a module of its own."""
-    code = file.read_bytes()
-    name = f"{file.stem}_{hashlib.sha256(str(file).encode() + code).hexdigest()[:12]}"
-    spec = importlib.util.spec_from_file_location(name, file)
-    if spec is None:
-        raise SetupError(f"{str(file)!r} is no Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # its classes need it there to be pickled
-    try:
-        exec(compile(code, str(file), "exec"), vars(module))  # noqa: S102
-    except SystemExit as error:
-        raise SetupError(f"running {file.name} ended the program: {error}") from error
-    return module
-
-
 # One request on its way through a script.
 
 
@@ -325,7 +305,7 @@ class _Runs:
 
     def __init__(self, path: Path) -> None:
         file, name = _split(path)
-        self.function: Any = getattr(_loaded(file), name, None)
+        self.function: Any = getattr(headrace.plugins.import_file(file), name, None)
         if not inspect.isgeneratorfunction(
             inspect.unwrap(self.function) if callable(self.function) else None
         ):

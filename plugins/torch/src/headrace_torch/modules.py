@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import importlib.util
 import inspect
 import re
 import struct
-import sys
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from headrace.errors import MissingDependencyError, SetupError
+from headrace.errors import MissingDependencyError, PluginLoadError, SetupError
+from headrace.plugins import import_file
 from headrace_tensors import nearest
 from headrace_torch.loading import Model, first_line, kind_of
 from headrace_torch.signature import Port, Signature
@@ -24,8 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 __all__ = ["load_module", "load_weights"]
-
-_files = threading.Lock()
 
 
 def load_module(
@@ -91,7 +87,10 @@ def _parameters(module: torch.nn.Module, named: frozenset[str]) -> tuple[list[st
 def _find(name: str) -> Callable[..., Any]:
     place, _, attribute = name.rpartition(":")
     try:
-        found: Any = _of_file(Path(place)) if place.endswith(".py") else _imported(place)
+        found: Any = import_file(place) if place.endswith(".py") else _imported(place)
+    except PluginLoadError as error:
+        raise SetupError(str(error)) from error
+    try:
         for part in attribute.split("."):
             found = getattr(found, part)
     except AttributeError:
@@ -113,31 +112,6 @@ def _imported(name: str) -> Any:
             f"the module {name!r} cannot be imported: {error}",
             hint="`module` names a module on sys.path, or a file that ends in .py.",
         ) from error
-
-
-def _of_file(path: Path) -> Any:
-    """Import a file, once per process; if the file has changed, import it again."""
-    path = path.resolve()
-    if not path.is_file():
-        raise SetupError(f"no such file: {str(path)!r}", hint="The option `module` names it.")
-    about = f"{path}:{path.stat().st_mtime_ns}"
-    name = f"{path.stem}_{hashlib.sha256(about.encode()).hexdigest()[:12]}"
-    with _files:
-        if name in sys.modules:
-            return sys.modules[name]
-        spec = importlib.util.spec_from_file_location(name, path)
-        if spec is None or spec.loader is None:
-            raise SetupError(f"{str(path)!r} is no Python file")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module  # annotations and pickles of its classes are looked up there
-        try:
-            spec.loader.exec_module(module)
-        except Exception as error:
-            del sys.modules[name]
-            raise SetupError(
-                f"{str(path)!r} failed: {type(error).__name__}: {first_line(error)}"
-            ) from error
-        return module
 
 
 def load_weights(path: str | Path) -> Mapping[str, torch.Tensor]:
