@@ -224,7 +224,9 @@ def test_a_reload_that_fails_leaves_the_helpers_that_run(folder):
     config = folder("v1", {"model.py": lazy, "helper.py": "FACTOR = 2"})
     with headrace.pipe(config) as pipe:
         (config.parent / "helper.py").write_text("FACTOR = 8\n1 / 0\n")
-        with pytest.raises(ConfigError, match="ZeroDivisionError"):
+        with pytest.raises(
+            ConfigError, match=r"in line 3 \(helper.py, line 2\): ZeroDivisionError"
+        ):
             headrace.pipe(config)
         assert pipe({"data": 3})["result"] == 3
     (config.parent / "helper.py").write_text("FACTOR = 4\n")

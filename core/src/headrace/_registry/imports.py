@@ -119,10 +119,16 @@ def _run_file(path: Path, item: str) -> dict[str, type[Any]]:
 
 
 def _line(error: BaseException, path: Path) -> str:
-    """Say in which line of a file an error was raised, or nothing when it was not raised there."""
-    frames = traceback.walk_tb(error.__traceback__)
-    lines = [line for frame, line in frames if frame.f_code.co_filename == str(path)]
-    return f" in line {lines[-1]}" if lines else ""
+    """Say in which line of a file an error was raised, and in which one of what it imports beside it."""
+    walked = traceback.walk_tb(error.__traceback__)
+    frames = [(Path(frame.f_code.co_filename), line) for frame, line in walked]
+    own = [f" in line {line}" for file, line in frames if file == path]
+    inner = [
+        f" ({file.name}, line {line})"
+        for file, line in frames
+        if path.parent in file.parents and file != path
+    ]
+    return "".join(own[-1:] + inner[-1:])
 
 
 _gate = threading.RLock()

@@ -147,13 +147,11 @@ class Package:
         if level == 0:
             return builtins.__import__(name, globals, locals, fromlist or (), 0)
         found = builtins.__import__(name, own, locals, fromlist or (), level)
-        base = resolve_name("." * level + name, str(own["__package__"]))
-        parts = [
-            *accumulate(base.split("."), "{}.{}".format),
-            *(f"{base}.{one}" for one in fromlist or ()),
-        ]
         user = self._versions.get(importer)
         if user is not None:
+            base = resolve_name("." * level + name, str(own["__package__"]))
+            parts = [*accumulate(base.split("."), "{}.{}".format)]
+            parts += [f"{base}.{one}" for one in fromlist or ()]
             user.uses.update({one: self._versions[one] for one in parts if one in self._versions})
         return found
 
