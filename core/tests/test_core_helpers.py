@@ -330,8 +330,13 @@ def test_what_no_statement_imports_is_told_how(folder):
     assert "helper.py is beside it" in caught.value.problems[0].hint
 
 
-def test_with_both_folders_on_the_path_each_model_has_its_own(folder, tmp_path):
-    configs = [folder(f"v{n}", {"model.py": MODEL, "helper.py": f"FACTOR = {n}"}) for n in (1, 2)]
+@pytest.mark.parametrize("where", ["helper", "sub.inner", "pack.inner"])
+def test_with_both_folders_on_the_path_each_model_has_its_own(folder, tmp_path, where):
+    text, file = MODEL.replace("from helper", f"from {where}"), f"{where.replace('.', '/')}.py"
+    configs = [
+        folder(f"v{n}", {"pack/__init__.py": "", "model.py": text, file: f"FACTOR = {n}"})
+        for n in (1, 2)
+    ]
     program = "import sys, headrace\nfor one in sys.argv[1:]:\n with headrace.pipe(one) as p: print(p({'data': 3})['result'])"
     path = os.pathsep.join(str(one.parent) for one in configs)
     done = subprocess.run(

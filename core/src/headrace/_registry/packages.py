@@ -168,10 +168,10 @@ class Package:
             spec = PathFinder.find_spec(top, [self._folder])
             if spec is None:
                 known = True
-            elif (
-                spec.loader is None
-            ):  # a folder without __init__.py comes last, as everywhere in Python
-                known = top in sys.modules or find_spec(top) is not None
+            elif spec.loader is None:
+                # A folder without __init__.py comes after every module with a file, as everywhere in Python.
+                other = sys.modules[top].__spec__ if top in sys.modules else find_spec(top)
+                known = other is not None and other.origin is not None
             else:
                 file = getattr(sys.modules.get(top), "__file__", None) or ""
                 known = os.path.realpath(file) == os.path.realpath(str(spec.origin))
