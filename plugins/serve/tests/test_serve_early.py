@@ -198,11 +198,11 @@ def test_workers_are_alive_while_they_build_and_a_restarted_one_listens_once_it_
     (tmp_path / "late.py").write_text(LATE)
     (tmp_path / "late.toml").write_text('import = ["late.py"]\nbackend = "ServeLate"\n')
     (tmp_path / "first.toml").write_text('backend = "Identity"\n')
-    with socket.create_server(("127.0.0.1", 0)) as builds, socket.socket() as held:
+    with socket.socket() as free:  # the address is not said before all is built
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as builds:
         monkeypatch.setenv("SERVE_LATE_PORT", str(builds.getsockname()[1]))
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        held.bind(("127.0.0.1", 0))  # keeps the port for the command, and does not listen
-        port = held.getsockname()[1]
         url = f"http://127.0.0.1:{port}"
         command = [sys.executable, "-m", "headrace", "serve", "first.toml", "late.toml"]
         options = ["--workers", "2", "--port", str(port), "--allow", "repository"]

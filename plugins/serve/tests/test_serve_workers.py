@@ -14,7 +14,7 @@ import httpx
 import pytest
 import tritonclient.grpc as triton
 
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, SetupError
 from headrace_serve.limits import Limits
 from headrace_serve.operating import workers
 from headrace_serve.operating.settings import Settings
@@ -254,6 +254,69 @@ def test_processes_share_the_ports_and_are_started_again(tmp_path, start):
     assert process.wait(300) == 0, process.stderr.read()
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{url}/v2")
+
+
+@linux
+@pytest.mark.parametrize("option", ["port", "grpc_port", "admin_port"])
+@pytest.mark.parametrize("shares", [0, 1])
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("127.0.0.1", "127.0.0.1"),
+        ("127.0.0.1", "0.0.0.0"),
+        ("0.0.0.0", "127.0.0.1"),
+        ("127.0.0.1", "::"),
+        ("::", "127.0.0.1"),
+        ("::1", "::1"),
+    ],
+)
+def test_workers_take_no_port_on_which_another_program_listens(
+    tmp_path, monkeypatch, theirs, ours, shares, option
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m.toml").write_text('backend = "Identity"\n')
+    with socket.socket(socket.AF_INET6 if ":" in theirs else socket.AF_INET) as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, shares)  # as gRPC does by default
+        other.bind((theirs, 0))
+        other.listen()
+        port = other.getsockname()[1]
+        settings = Settings(models=("m.toml",), **{"host": ours, "port": 0, option: port})
+        with pytest.raises(
+            SetupError, match=f"{ours} port {port}: Address already in use"
+        ) as caught:
+            workers.run_workers(settings, 2)
+    assert f"with --{option.replace('_', '-')} (" in str(caught.value)
+
+
+@linux
+@pytest.mark.parametrize("count", ["1", "2"])
+def test_a_second_server_does_not_share_the_ports_of_the_first(tmp_path, start, count):
+    (tmp_path / "m.toml").write_text('backend = "Identity"\n')
+    options = ["m.toml", "--workers", "2", "--port", "0", "--grpc-port", "0"]
+    process, url = start(*options, cwd=tmp_path)
+    rest, grpc = url.rpartition(":")[2], process.first_line.rpartition(":")[2].strip()
+    for ports in (["--port", rest], ["--port", "0", "--grpc-port", grpc]):
+        done = subprocess.run(
+            [sys.executable, "-m", "headrace", "serve", "m.toml", "--workers", count, *ports],
+            cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300,
+        )  # fmt: skip
+        assert done.returncode == 2
+        assert f"cannot listen on 127.0.0.1 port {ports[-1]}: Address already in use" in done.stderr
+        assert "serving" not in done.stderr
+
+
+@linux
+def test_workers_take_a_port_whose_connections_have_just_ended(tmp_path, start):
+    with socket.create_server(("127.0.0.1", 0)) as before:
+        port = before.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            before.accept()[0].close()  # who ends a connection first keeps its port for a minute
+            assert client.recv(1) == b""
+    (tmp_path / "m.toml").write_text('backend = "Identity"\n')
+    _, url = start("m.toml", "--workers", "2", "--port", str(port), cwd=tmp_path)
+    assert url == f"http://127.0.0.1:{port}"
+    assert httpx.get(f"{url}/v2/health/ready").status_code == 200
 
 
 INHERITED = """

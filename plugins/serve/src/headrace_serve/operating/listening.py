@@ -203,8 +203,14 @@ def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
     return listener
 
 
-def bound(host: str, port: int, *, shared: bool) -> socket.socket:
-    """Return a socket that is bound to the address but does not listen; the arguments are those of `listen`.
+def bound(host: str, port: int, *, shared: bool, left: bool = True) -> socket.socket:
+    """Return a socket that is bound to the address but does not listen.
+
+    Args:
+        host: The address.
+        port: The port; 0 takes a free one.
+        shared: Whether other processes listen on the same port.
+        left: Whether the port may have connections of a program that has ended.
 
     Raises:
         OSError: The socket cannot be bound to the address.
@@ -214,7 +220,7 @@ def bound(host: str, port: int, *, shared: bool) -> socket.socket:
     listener = socket.socket(family, kind, protocol)
     try:
         if sys.platform != "win32":
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(left))
         if shared:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind(address)

@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import queue
+import socket
 import subprocess
 import sys
 import threading
@@ -68,12 +69,13 @@ def run_workers(settings: Settings, count: int, listening: Listening | None = No
         "--grpc-port": settings.grpc_port,
         "--admin-port": settings.admin_port,
     }
-    sockets = [
-        None if port is None else _held(settings.host, port, option)
-        for option, port in wanted.items()
-    ]
-    held = [one for one in sockets if one is not None]
-    inherited = None if REUSES_PORTS else held[0].fileno()
+    with contextlib.ExitStack() as taken:
+        sockets: list[Any] = [
+            None if port is None else taken.enter_context(_held(settings.host, port, option))
+            for option, port in wanted.items()
+        ]
+        held = taken.pop_all()
+    inherited = None if REUSES_PORTS else sockets[0].fileno()
     ports: list[Any] = [None if one is None else one.getsockname()[1] for one in sockets]
     shared = settings.shared(ports[0], ports[1], ports[2])
     cores = usable_cpus()
@@ -125,8 +127,7 @@ def run_workers(settings: Settings, count: int, listening: Listening | None = No
             return supervisor.run()
         finally:
             supervisor.kill()
-            for one in held:
-                one.close()
+            held.close()
 
 
 def _check_platform(settings: Settings) -> None:
@@ -147,12 +148,27 @@ def _check_platform(settings: Settings) -> None:
 
 
 def _held(host: str, port: int, option: str) -> Any:
+    """Return a socket for a port that no other program has, and that only worker processes can take from now on.
+
+    The socket is bound before it shares the port, because one that shares from the start also gets the port of another
+    program that shares it. The first try takes no port with connections that are left: without it, two programs that
+    start at the same time can both bind.
+
+    Raises:
+        SetupError: Another program has the port, or the address is wrong.
+    """
     try:
         if not REUSES_PORTS:
             return listen(host, port)
-        return bound(host, port, shared=True)
+        try:
+            held = bound(host, port, shared=False, left=False)
+        except OSError:
+            held = bound(host, port, shared=False)
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     except OSError as error:
         raise not_listening(host, port, error, option) from error
+    return held
 
 
 def _spawn(
