@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import enum
 import io
 import json
@@ -10,8 +11,10 @@ import signal
 import struct
 import subprocess
 import sys
+from collections import deque
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 import pytest
 from pydantic import BaseModel
@@ -42,6 +45,10 @@ class Label(enum.Enum):
 
 class Model(BaseModel):
     score: float = 0.5
+
+
+class Holder(BaseModel):
+    array: Any
 
 
 @dataclass
@@ -99,6 +106,14 @@ def test_one_request_is_one_line():
         ({Key(): 1}, {"key": 1}),
         ([float("nan"), float("inf"), 1.0], [None, None, 1.0]),
         (Array([float("nan")], (1,)), [None]),
+        (dt.timedelta(days=1, seconds=5), "P1DT5S"),
+        ([dt.datetime(2024, 1, 2, tzinfo=dt.timezone.utc)], ["2024-01-02T00:00:00Z"]),
+        (deque([1, {Label.CAT}]), [1, ["cat"]]),
+        ([{"a": 1}.keys(), {"a": Label.CAT}.values()], [["a"], ["cat"]]),
+        ({Key(): {True: 1, dt.date(2024, 1, 2): 2}}, {"key": {"true": 1, "2024-01-02": 2}}),
+        (Holder(array=Array([1], (1,))), {"array": [1]}),
+        (Holder(array=dt.time(1, 2)), {"array": "01:02:00"}),
+        (Holder(array=b"\xff"), {"array": "/w=="}),
     ],
 )
 def test_json_holds_everything(value, plain):

@@ -9,7 +9,8 @@ import json
 import math
 import re
 import sys
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import ItemsView, KeysView, Mapping, ValuesView
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from enum import Enum
@@ -116,10 +117,14 @@ def _readable(value: Any, above: tuple[int, ...] = ()) -> Any:
     return str(value) if opened is value else _alone(opened, above, _readable)
 
 
-def _opened(value: Any) -> Any:
+def _opened(value: Any, mode: str = "python") -> Any:
     """Return the content of a dataclass, a model, a mapping or a member of an enumeration; else the value.
 
     What a plugin writes for a type comes first; where that raises, the value is written as any other of its kind.
+
+    Args:
+        value: The value.
+        mode: How a model of pydantic gives its content: ``python`` or ``json``.
     """
     if isinstance(value, (type, dict)):
         return value
@@ -134,7 +139,11 @@ def _opened(value: Any) -> Any:
     if is_dataclass(value):
         return {field.name: getattr(value, field.name, None) for field in fields(value)}
     dump = getattr(value, "model_dump", None)
-    return dump() if callable(dump) else value
+    if callable(dump):
+        with suppress(Exception):  # a field may be an array, or bytes that are no text
+            return dump(mode=mode)
+        value = dump()
+    return value
 
 
 @functools.cache
@@ -157,8 +166,24 @@ def _inner(value: Any, above: tuple[int, ...], convert: Callable[..., Any]) -> A
         return "..."
     above = (*above, id(value))
     if isinstance(value, dict):
-        return {str(key): convert(part, above) for key, part in value.items()}
+        return {_key(key): convert(part, above) for key, part in value.items()}
     return [convert(part, above) for part in value]
+
+
+def _key(key: Any) -> str:
+    """Return the text of a key, as JSON and pydantic have it."""
+    if isinstance(key, str):
+        return key
+    if hasattr(key, "dtype") and hasattr(key, "tolist"):
+        key = key.tolist()
+    return str(next(iter(_plain({key: None}, {str(key): None}))))
+
+
+def _plain(value: Any, otherwise: Any) -> Any:
+    """Return what pydantic writes for a value, as for a date, else ``otherwise``."""
+    with suppress(Exception):
+        return importlib.import_module("pydantic_core").to_jsonable_python(value)
+    return otherwise
 
 
 def _alone(value: Any, above: tuple[int, ...], convert: Callable[..., Any]) -> Any:
@@ -171,7 +196,8 @@ def as_json(value: Any, *, ascii_only: bool = False, indent: int | None = None) 
     """Write a value as JSON, in full: as one line, unless ``indent`` gives the spaces of a level.
 
     Values with ``tolist`` (arrays) become nested lists, bytes become base64, mappings, dataclasses and models
-    of pydantic become objects, and a value that is no number, text, list or dict becomes its text. NaN and
+    of pydantic become objects, sets, deques and views of dicts become lists. All else is what pydantic writes for it, as
+    a date in ISO 8601, or its text. NaN and
     infinities, which JSON lacks, become null. A value that holds itself, or is nested more than 250 levels
     deep, is cut off with ``"..."``.
     """
@@ -196,12 +222,12 @@ def print_json(value: Any, *, indent: int | None = None) -> None:
 def _of_other_types(value: Any) -> Any:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return base64.b64encode(value).decode("ascii")
-    if isinstance(value, (set, frozenset)):
+    if isinstance(value, (set, frozenset, deque, KeysView, ValuesView, ItemsView)):
         return list(value)
     if callable(getattr(value, "tolist", None)):
         return value.tolist()
-    opened = _opened(value)
-    return str(value) if opened is value else opened
+    opened = _opened(value, "json")
+    return _plain(value, str(value)) if opened is value else opened
 
 
 def _complete(value: Any, above: tuple[int, ...] = ()) -> Any:

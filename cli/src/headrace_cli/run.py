@@ -95,8 +95,8 @@ def run(  # noqa: PLR0913, PLR0917 - one per option
     and a summary go to stderr.
 
     With --json every input gives one line: {"path": ..., "result": ...} or {"path": ..., "error":
-    {"code": ..., "type": ..., "message": ...}}; arrays become lists, bytes base64, NaN null. With
-    --output "output", the path of the file, replaces "result".
+    {"code": ..., "type": ..., "message": ...}}; arrays become lists, bytes base64, NaN null,
+    all else what pydantic writes for it. With --output "output", the path of the file, replaces "result".
 
     \b
     Examples:

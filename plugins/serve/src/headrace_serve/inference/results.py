@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-from dataclasses import fields, is_dataclass
-from enum import Enum
+from collections import deque
+from collections.abc import ItemsView, KeysView, Mapping, Sequence, ValuesView
+from collections.abc import Set as AbstractSet
 from functools import partial
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -23,7 +25,7 @@ from headrace_serve.errors import NotJsonError
 from headrace_serve.inference.messages import Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from numpy.typing import NDArray
 
@@ -38,6 +40,16 @@ T = TypeVar("T")
 
 
 _DEEPEST = 4
+
+_PLAIN: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(
+    Any, config=pydantic.ConfigDict(ser_json_inf_nan="constants")
+)
+
+_LISTS: Any = (set, frozenset, deque, type({}.keys()), type({}.values()), type({}.items()))
+"""Types of results that are lists to a client."""
+
+_TOO_FINE = ("ns", "ps", "fs", "as")
+"""Units of times of numpy that Python's have not; numpy would give numbers in their place."""
 
 
 def elements_of(value: Any, depth: int = 0) -> int:
@@ -127,7 +139,9 @@ def _part(model: Model, result: Any, name: str, *, single: bool) -> Any:
 
 
 def _read(value: Any) -> Any:
-    """Return the owner of a buffer: bytes, or the array that it is a view of; else the value."""
+    """Return the owner of a buffer: bytes, or the array that it is a view of; a list of a set and the like; else the value."""
+    if isinstance(value, _LISTS):
+        return list(value)
     if isinstance(value, memoryview) and (value.ndim != 1 or value.format not in "Bc"):
         return np.asarray(value)
     return bytes(value) if isinstance(value, (bytearray, memoryview)) else value
@@ -300,15 +314,20 @@ def _from_dlpack(value: Any) -> NDArray[Any]:
 def as_json_text(value: Any) -> str:
     """Return a result that is no tensor as JSON text.
 
-    Arrays inside of it become lists, dataclasses and models of pydantic objects, and members of
-    enumerations their values.
+    Arrays inside of it become lists; all other values, and keys, are what pydantic writes for them, and paths are text.
 
     Raises:
         NotJsonError: The result holds NaN or infinity.
         ContractError: The result holds something else for which JSON has no form.
     """
     try:
-        return _JSON.encode(value)
+        try:
+            return _JSON.encode(value)
+        except TypeError:  # a value, or a key, that JSON has not: the whole is made plain, and iterators are read once
+            plain = _PLAIN.dump_python(
+                value, mode="json", fallback=_known_to_pydantic, warnings=False
+            )
+            return _JSON.encode(plain)
     except (TypeError, ValueError, RecursionError) as error:
         if str(error).startswith("Out of range float"):
             text = "the result holds NaN or infinity, which JSON does not have"
@@ -316,20 +335,29 @@ def as_json_text(value: Any) -> str:
         raise ContractError(f"the result cannot be written as JSON: {error}") from error
 
 
-def _as_json_value(value: Any) -> Any:
+def _known_to_pydantic(value: Any) -> Any:
+    """Return what stands for a value of a type that pydantic does not know.
+
+    Raises:
+        TypeError: JSON has no form for it.
+    """
     if isinstance(value, (np.ndarray, np.generic)):
+        if value.dtype.kind in "Mm" and np.datetime_data(value.dtype)[0] in _TOO_FINE:
+            value = value.astype(f"{value.dtype.kind}8[us]")
         return value.tolist()
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        raise TypeError("it holds bytes inside of a dict or list")
+    if isinstance(value, PurePath):
+        return str(value)
+    if isinstance(value, memoryview):
+        return _read(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, (KeysView, ValuesView, ItemsView, Sequence, AbstractSet)):
+        return list(value)
     if hasattr(value, "__dlpack__"):
         return _from_dlpack(value).tolist()
-    if isinstance(value, Enum):
-        return value.value
-    if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: getattr(value, field.name) for field in fields(value)}
-    if isinstance(value, pydantic.BaseModel):
-        return value.model_dump()
+    if hasattr(value, "tolist"):  # a column of pandas
+        return value.tolist()
     raise TypeError(f"it holds a {type(value).__name__}")
 
 
-_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=_as_json_value)
+_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
