@@ -85,7 +85,7 @@ def test_a_request_id_in_the_query_is_the_id_of_the_request(serving, caplog):
     ("path", "headers", "status"),
     [
         ("/run/m?request_id=r7&timeout=x", {}, 400),
-        ("/run/m?request_id=r7", {"content-encoding": "br"}, 400),
+        ("/run/m?request_id=r7", {"content-encoding": "br"}, 415),
         ("/run/nobody?request_id=r7", {}, 404),
     ],
 )

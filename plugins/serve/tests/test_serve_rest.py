@@ -522,6 +522,72 @@ def test_bodies_are_compressed_both_ways(client, algorithm):
     assert (answer.as_numpy("y") == x).all()
 
 
+BODY = json.dumps(
+    {"inputs": [{"name": "data", "datatype": "BYTES", "shape": [1], "data": ["abc"]}]}
+).encode()
+
+
+@pytest.mark.parametrize(
+    ("coding", "body"),
+    [
+        ("gzip", gzip.compress(BODY[:20]) + gzip.compress(BODY[20:])),
+        ("GZIP", b"".join(gzip.compress(BODY[i : i + 1]) for i in range(len(BODY)))),
+        ("gzip", gzip.compress(b"") + gzip.compress(BODY) + gzip.compress(b"")),
+        ("x-gzip", gzip.compress(BODY)),
+        ("deflate, x-gzip", gzip.compress(zlib.compress(BODY))),
+        ("identity , gzip", gzip.compress(BODY)),
+        ("", BODY),
+    ],
+)
+@pytest.mark.parametrize("path", ["/v2/models/m/infer", "/run/m"])
+def test_bodies_of_several_members_and_codings_are_read(serving, coding, body, path):
+    headrace.register("ServeText", lambda data: bytes(data).decode(), replace=True)
+    server = serving({"m": {"backend": "ServeText"}})
+    answer = httpx.post(server.url + path, content=body, headers={"content-encoding": coding})
+    assert answer.status_code == 200
+    found = answer.json()
+    text = found["result"] if path == "/run/m" else found["outputs"][0]["data"][0]
+    assert text == (BODY.decode() if path == "/run/m" else "abc")
+
+
+@pytest.mark.parametrize("coding", ["zstd", "br", "compress", "gzip, br", "x-deflate"])
+@pytest.mark.parametrize("path", ["/v2/models/m/infer", "/v2/models/m/generate", "/run/m"])
+def test_an_unknown_coding_is_told_those_that_are_known(serving, coding, path):
+    server = serving({"m": {"backend": "Identity"}})
+    answer = httpx.post(server.url + path, content=b"x", headers={"content-encoding": coding})
+    assert (answer.status_code, answer.json()["code"]) == (415, "content_encoding")
+    assert answer.headers["accept-encoding"] == "gzip, deflate"
+
+
+def test_members_are_bounded_and_bytes_behind_a_stream_refused(serving):
+    server = serving({"m": {"backend": "Identity"}}, limits=Limits(max_body_bytes=2 << 20))
+    for coding, body in (
+        ("gzip", gzip.compress(b"") * 70_000),
+        ("gzip", gzip.compress(b"x") + gzip.compress(b"y")[:-1]),
+        ("gzip", gzip.compress(b"x") + b"\0"),
+        ("deflate", zlib.compress(b"x") * 2),
+    ):
+        headers = {"content-encoding": coding}
+        assert httpx.post(f"{server.url}/run/m", content=body, headers=headers).status_code == 400
+    bomb = gzip.compress(bytes(1 << 20)) * 3
+    answer = httpx.post(f"{server.url}/run/m", content=bomb, headers={"content-encoding": "gzip"})
+    assert answer.status_code == 413
+
+
+@pytest.mark.parametrize("size", [10, 5000])
+@pytest.mark.parametrize("accepted", ["identity", "gzip", "x-gzip"])
+@pytest.mark.parametrize("origins", [[], ["*"]])
+def test_an_answer_that_may_have_a_coding_says_so_to_caches(serving, size, accepted, origins):
+    headrace.register("ServeSize", lambda data: "x" * size, replace=True)
+    server = serving({"m": {"backend": "ServeSize"}}, cors_origins=origins)
+    headers = {"accept-encoding": accepted, "origin": "https://page.example"}
+    answer = httpx.post(f"{server.url}/run/m", content=b"x", headers=headers)
+    assert answer.json() == {"result": "x" * size}
+    assert "accept-encoding" in answer.headers["vary"].lower()
+    coded = size > 1024 and accepted != "identity"
+    assert answer.headers.get("content-encoding") == ("gzip" if coded else None)
+
+
 def test_bodies_beyond_the_limit_are_refused_also_decompressed(serving):
     server = serving({"m": {"backend": "Identity"}}, limits=Limits(max_body_bytes=1000))
     url = f"{server.url}/v2/models/m/infer"

@@ -6,6 +6,7 @@
 | unknown model or version | 404 | NOT_FOUND |
 | a name that is taken | 409 | ALREADY_EXISTS |
 | body too large | 413 | RESOURCE_EXHAUSTED |
+| a coding or a media type of a body that is not read | 415 | INVALID_ARGUMENT |
 | not received in time | 408 | DEADLINE_EXCEEDED |
 | a field of a body of JSON | 422 | |
 | OverloadedError | 429 | RESOURCE_EXHAUSTED |
@@ -47,9 +48,11 @@ if TYPE_CHECKING:
 __all__ = [
     "AlreadyExistsError",
     "BodyTooLargeError",
+    "CodingError",
     "DisconnectedError",
     "FieldError",
     "ItemError",
+    "MediaTypeError",
     "NotAllowedError",
     "NotBuiltError",
     "NotJsonError",
@@ -139,6 +142,18 @@ class BodyTooLargeError(ServeError):
     """The body of a request is larger than `Limits.max_body_bytes`, as sent or decompressed."""
 
     code = "body_too_large"
+
+
+class CodingError(ServeError):
+    """The body of a request has a ``Content-Encoding`` that this server does not have."""
+
+    code = "content_encoding"
+
+
+class MediaTypeError(ServeError):
+    """The body of a request has a ``Content-Type`` that the model does not take."""
+
+    code = "content_type"
 
 
 class FieldError(ServeError):
@@ -265,6 +280,7 @@ _TABLE: tuple[tuple[tuple[type[BaseException], ...], int, str], ...] = (
     ((NotReceivedError,), 408, "DEADLINE_EXCEEDED"),
     ((AlreadyExistsError,), 409, "ALREADY_EXISTS"),
     ((BodyTooLargeError,), 413, "RESOURCE_EXHAUSTED"),
+    ((CodingError, MediaTypeError), 415, "INVALID_ARGUMENT"),
     ((FieldError,), 422, "INVALID_ARGUMENT"),
     ((OverloadedError,), 429, "RESOURCE_EXHAUSTED"),
     ((UnsupportedError,), 501, "UNIMPLEMENTED"),

@@ -13,6 +13,7 @@ from headrace.errors import HeadraceError, InputError
 from headrace_serve.access_log import AccessLine, request_id_of
 from headrace_serve.errors import (
     BodyTooLargeError,
+    CodingError,
     DisconnectedError,
     Refusal,
     UnavailableError,
@@ -48,6 +49,13 @@ _WORTH_BYTES = 1024
 _REQUEST_ID = b"x-request-id"
 _WITHOUT_BODY = ("GET", "HEAD", "OPTIONS")
 _WINDOWS = {"gzip": 31, "deflate": 15}
+_ALSO = {"x-gzip": "gzip"}
+"""Other names of these codings (RFC 9110, 8.4.1.3)."""
+_MOST_CODINGS = 2
+_MOST_MEMBERS = 1 << 16
+"""The most members of a body of gzip. An empty one has 20 bytes, and takes as long as much longer ones."""
+_PIECE_BYTES = 16 << 10
+"""So many bytes are decompressed at a time: zlib copies what lies behind the end of a member."""
 
 
 class Reply:
@@ -94,6 +102,8 @@ class Reply:
         headers = {"retry-after": str(retry_after_s)} if why.retry else {}
         if why.status == 401:
             headers["www-authenticate"] = "Bearer"
+        if why.code == CodingError.code:
+            headers["accept-encoding"] = ", ".join(_WINDOWS)
         return cls(why.status, [error_body(why, identifier)], headers=headers)
 
 
@@ -185,6 +195,7 @@ class Exchange:
             BodyTooLargeError: The body is larger than the limit.
             UnsupportedError: The body has another ``Transfer-Encoding`` than chunked.
             OverloadedError: The bodies in flight would have too many bytes.
+            CodingError: ``Content-Encoding`` names a coding that this server has not.
             InputError: The body is not compressed as ``Content-Encoding`` says.
             DisconnectedError: The client went away.
         """
@@ -211,8 +222,10 @@ class Exchange:
         body = parts[0] if len(parts) == 1 else b"".join(parts)
         if b"content-encoding" not in headers:
             return body
-        encoding = self.header(b"content-encoding").lower()
-        return body if encoding == "identity" else await self._decompressed(body, encoding, limit)
+        codings = _codings(self.header(b"content-encoding"))
+        for coding in reversed(codings):  # the last one was applied last
+            body = await self._decompressed(body, coding, limit)
+        return body
 
     async def _pieces(self, limit: int) -> list[bytes]:
         """Receive the rest of a body of at most ``limit`` bytes; the errors are those of `body`."""
@@ -245,8 +258,6 @@ class Exchange:
         return [message.get("body", b"")], message.get("more_body", False)
 
     async def _decompressed(self, body: bytes, encoding: str, limit: int) -> bytes:
-        if encoding not in _WINDOWS:
-            raise InputError("content-encoding", expected="gzip, deflate", got=encoding[:40])
         async with self.service.decompressing:
             room = min(limit, self.service.room)
             self.hold(room)
@@ -304,9 +315,10 @@ class Exchange:
         if self.request_id:
             headers["x-request-id"] = self.request_id
         line.answered(str(reply.status))
-        if reply.compressible and length >= _WORTH_BYTES:
-            encoding = _encoding(self.header(b"accept-encoding"))
-            if encoding:
+        if reply.compressible:
+            headers["vary"] = "Accept-Encoding"
+            accepted = self.header(b"accept-encoding") if length >= _WORTH_BYTES else ""
+            if encoding := _encoding(accepted):
                 parts = [await self._compressed(parts, length, encoding)]
                 length = len(parts[0])
                 headers["content-encoding"] = encoding
@@ -367,9 +379,28 @@ def _encoding(accepted: str) -> str:
     for part in accepted.lower().split(","):
         name, _, quality = part.partition(";")
         wanted = "".join(quality.split()).rstrip("0") not in ("q=", "q=0.")  # as of q=0.000
-        if name.strip() in _WINDOWS and wanted:
-            return name.strip()
+        name = _ALSO.get(name.strip(), name.strip())
+        if name in _WINDOWS and wanted:
+            return name
     return ""
+
+
+def _codings(said: str) -> list[str]:
+    """Return the codings of a body by ``Content-Encoding``, in the order in which they were applied.
+
+    Raises:
+        CodingError: One is not known.
+    """
+    names = [one.strip() for one in said.lower().split(",")]
+    found = [_ALSO.get(one, one) for one in names if one not in ("", "identity")]
+    for one in found:
+        if one not in _WINDOWS:
+            raise CodingError(
+                f"content-encoding: this server has {', '.join(_WINDOWS)}, got {one[:40]!r}"
+            )
+    if len(found) > _MOST_CODINGS:
+        raise InputError("content-encoding", expected=f"at most {_MOST_CODINGS} codings")
+    return found
 
 
 def _compress(body: bytes, encoding: str) -> bytes:
@@ -378,13 +409,24 @@ def _compress(body: bytes, encoding: str) -> bytes:
 
 
 def _decompress(body: bytes, encoding: str, limit: int) -> bytes:
-    engine = zlib.decompressobj(_WINDOWS[encoding])
-    try:
-        found = engine.decompress(body, limit + 1)
-    except zlib.error as error:
-        raise InputError(f"the body is no {encoding}: {error}") from None
-    if len(found) > limit:
-        raise BodyTooLargeError(f"the body has more than {limit} bytes when it is decompressed")
-    if not engine.eof or engine.unused_data:
-        raise InputError(f"the body is no whole {encoding} stream")
-    return found
+    rest, parts, size, members = memoryview(body), [], 0, 0
+    while rest or not members:
+        if members == (_MOST_MEMBERS if encoding == "gzip" else 1):
+            raise InputError(f"the body has bytes behind the end of {encoding}")
+        engine = zlib.decompressobj(_WINDOWS[encoding])
+        while not engine.eof:
+            if not rest:
+                raise InputError(f"the body is no whole {encoding} stream")
+            piece, rest = rest[:_PIECE_BYTES], rest[_PIECE_BYTES:]
+            try:
+                parts.append(engine.decompress(piece, limit + 1 - size))
+            except zlib.error as error:
+                raise InputError(f"the body is no {encoding}: {error}") from None
+            size += len(parts[-1])
+            if size > limit:
+                raise BodyTooLargeError(
+                    f"the body has more than {limit} bytes when it is decompressed"
+                )
+        rest = memoryview(body)[len(body) - len(rest) - len(engine.unused_data) :]
+        members += 1
+    return b"".join(parts)

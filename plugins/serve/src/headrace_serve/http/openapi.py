@@ -47,8 +47,10 @@ _STATUSES = {
     "404": "There is no such model or version.",
     "408": "The request was not received in time.",
     "413": "The body is too large.",
+    "415": "The Content-Encoding is not known; see Accept-Encoding.",
     "429": "The queue is full; see Retry-After.",
     "500": "The pipeline failed.",
+    "501": "The server does not have this part of the protocol.",
     "503": "The server is shutting down; see Retry-After.",
     "504": "The time is over.",
 }
