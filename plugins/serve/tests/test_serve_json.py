@@ -11,7 +11,10 @@ from typing import TypedDict
 
 import httpx
 import jsonschema
+import numpy as np
 import pytest
+import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException
 
 import headrace
 from headrace.errors import ConfigError
@@ -159,9 +162,96 @@ def test_without_declared_keys_a_body_is_bytes_and_body_bytes_is_the_way_back(se
     back = {"config": {"backend": "ServeJsonRepr"}, "body": "bytes"}
     typed = {"config": {"backend": "ServeJsonScaled"}, "body": "bytes"}
     server = serving({"plain": told, "back": back, "typed": typed})
-    for name in ("plain", "back"):
-        assert run(server, [1], name).json() == {"result": "b'[1]'"}
+    assert run(server, [1], "back").json() == {"result": "b'[1]'"}
+    file = {"content-type": "application/octet-stream"}
+    answer = httpx.post(f"{server.url}/run/plain", content=b"[1]", headers=file)
+    assert answer.json() == {"result": "b'[1]'"}
     assert run(server, [1], "typed").json() == {"result": sum(b"[1]")}
+
+
+@pytest.mark.parametrize("kind", ["application/json", "Application/JSON; charset=utf-8"])
+def test_json_for_a_model_that_declares_none_is_415_and_not_its_text(serving, kind):
+    floats = {"datatype": "FP32", "shape": [-1]}
+    tensors = {"config": {"backend": "ServeJsonRepr"}, "inputs": {"x": floats}}
+    server = serving({"plain": {"backend": "ServeJsonRepr"}, "tensors": tensors})
+    for name in ("plain", "tensors"):
+        for accept in ("*/*", "text/event-stream"):
+            headers = {"content-type": kind, "accept": accept}
+            answer = httpx.post(f"{server.url}/run/{name}", content=b"[1]", headers=headers)
+            assert (answer.status_code, answer.json()["code"]) == (415, "content_type")
+            assert "declares no fields" in answer.json()["error"]
+
+
+class Two(TypedDict):
+    data: bytes
+    scale: float
+
+
+class Product(headrace.Backend):
+    reads = Two
+
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = len(request["data"]) * float(request["scale"])
+
+
+headrace.register("ServeJsonProduct", Product)
+
+
+def test_a_missing_field_is_422_on_every_route(serving):
+    server = serving({"m": {"backend": "ServeJsonProduct"}}, grpc_port=0)
+    tensor = {"name": "data", "datatype": "BYTES", "shape": [2], "data": ["a", "b"]}
+    posts = [
+        ("/run/m", {"json": {"data": "YWI="}}),
+        ("/run/m", {"content": b"ab"}),
+        ("/run/m", {"files": [("file", b"ab"), ("file", b"c")]}),
+        ("/v2/models/m/infer", {"json": {"inputs": [tensor]}}),
+        ("/v2/models/m/generate", {"json": {"data": "ab"}}),
+        ("/v2/models/m/generate_stream", {"json": {"data": "ab"}}),
+    ]
+    for path, body in posts:
+        answer = httpx.post(server.url + path, **body)
+        assert (answer.status_code, answer.json()["code"]) == (422, "field"), path
+        assert "field 'scale' is missing" in answer.json()["error"]
+    with triton.InferenceServerClient(server.grpc_url.removeprefix("grpc://")) as client:
+        x = triton.InferInput("data", [1], "BYTES")
+        x.set_data_from_numpy(np.array([b"ab"], object))
+        with pytest.raises(InferenceServerException, match="'scale' is missing") as caught:
+            client.infer("m", [x])
+    assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
+    assert run(server, {"data": "YWI=", "scale": 2.5}).json() == {"result": 5.0}
+    by_query = httpx.post(f"{server.url}/run/m?scale=2.5", content=b"ab")
+    assert by_query.json() == {"result": 5.0}
+
+
+def test_fields_have_their_defaults_on_every_route(serving):
+    server = serving({"m": SAID})
+    wanted = {"data": ["bytes", "a"], "count": ["int", 3]}
+    for path, body in (
+        ("/run/m", {"content": b"a"}),
+        ("/v2/models/m/generate", {"json": {"data": "a"}}),
+    ):
+        answer = httpx.post(server.url + path, **body)
+        assert answer.json()["result"] == wanted
+
+
+@pytest.mark.parametrize(
+    ("model", "kinds"),
+    [
+        ({"backend": "ServeJsonProduct"}, {"application/json"}),
+        ({"backend": "ServeJsonScaled"}, {"application/json"}),
+        (
+            {"config": {"backend": "ServeJsonRepr"}, "request": {"data": "any"}},
+            {"application/json"},
+        ),
+        ({"backend": "ServeJsonRepr"}, {"application/octet-stream", "multipart/form-data"}),
+    ],
+)
+def test_the_description_has_the_bodies_that_a_model_takes(serving, model, kinds):
+    server = serving({"m": model})
+    post = httpx.get(f"{server.url}/openapi.json").json()["paths"]["/run/m"]["post"]
+    assert set(post["requestBody"]["content"]) == kinds
+    assert {"415", "501"} <= set(post["responses"])
 
 
 def test_another_media_type_than_json_is_bytes_where_keys_are_declared_too(serving):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from headrace import keys
 from headrace_serve.datatypes import DATATYPES, ONLY_BINARY
 from headrace_serve.http.events import EVENTS
 from headrace_serve.http.plain_route import file_input
@@ -47,7 +48,7 @@ _STATUSES = {
     "404": "There is no such model or version.",
     "408": "The request was not received in time.",
     "413": "The body is too large.",
-    "415": "The Content-Encoding is not known; see Accept-Encoding.",
+    "415": "The Content-Encoding is not known (see Accept-Encoding), or the Content-Type.",
     "429": "The queue is full; see Retry-After.",
     "500": "The pipeline failed.",
     "501": "The server does not have this part of the protocol.",
@@ -269,7 +270,8 @@ def _run(model: Model) -> tuple[dict[str, Any], dict[str, Any]]:
     form = {"schema": {"type": "object", "required": ["file"], "properties": {"file": files}}}
     content: dict[str, Any] = {}
     schemas: dict[str, Any] = {}
-    if file_name is not None:
+    key = keys.DATA if file_name is None else model.signature.inputs[file_name].key
+    if file_name is not None and (model.fields is None or model.fields.takes_file(key)):
         content = {"application/octet-stream": file, "multipart/form-data": form}
     if model.fields is not None:
         schema, schemas = model.fields.schema(f"{model.name}.{model.version}")
@@ -325,7 +327,8 @@ _MODEL = """<h2>{name}, version {version}</h2>
 <table>{rows}</table>
 """
 _FORM = """<p><code>POST /run/{name}</code></p>
-<p><input type="file" onchange="fetch('run/{name}',{{method:'POST',body:this.files[0]}})
+<p><input type="file" onchange="fetch('run/{name}',{{method:'POST',body:this.files[0],
+headers:{{'content-type':'application/octet-stream'}}}})
 .then(answer=>answer.text()).then(text=>this.nextElementSibling.textContent=text)"><pre></pre></p>
 """
 

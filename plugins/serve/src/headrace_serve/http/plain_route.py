@@ -16,7 +16,7 @@ from headrace import keys
 from headrace.errors import HeadraceError, InputError
 from headrace_serve.aside import apart
 from headrace_serve.datatypes import from_text
-from headrace_serve.errors import refusal
+from headrace_serve.errors import MediaTypeError, refusal
 from headrace_serve.http.events import EVENTS, event, send_events
 from headrace_serve.http.exchange import Reply, error_body
 from headrace_serve.http.multipart import read_files
@@ -195,7 +195,7 @@ def reads_json(model: Model, kind: str) -> bool:
     """Return whether a model reads bodies of a media type as JSON: by its fields, or always."""
     if model.takes_json:
         return True
-    return model.fields is not None and kind.partition(";")[0].strip().lower() == JSON
+    return model.fields is not None and _media_type(kind) == JSON
 
 
 def _fields_in(model: Model, body: bytes) -> dict[str, Any]:
@@ -215,7 +215,11 @@ def _fields_in(model: Model, body: bytes) -> dict[str, Any]:
 
 def _is_form(kind: str) -> bool:
     """Return whether a media type is that of a form, which curl gives every body."""
-    return kind.partition(";")[0].strip().lower() == "application/x-www-form-urlencoded"
+    return _media_type(kind) == "application/x-www-form-urlencoded"
+
+
+def _media_type(kind: str) -> str:
+    return kind.partition(";")[0].strip().lower()
 
 
 def _refuse_json(body: bytes) -> None:
@@ -237,7 +241,13 @@ def _refuse_json(body: bytes) -> None:
 
 def _read_query(model: Model, exchange: Exchange) -> Query:
     text: bytes = exchange.scope["query_string"]
-    as_json = reads_json(model, exchange.header(b"content-type"))
+    kind = exchange.header(b"content-type")
+    as_json = reads_json(model, kind)
+    if not as_json and not model.takes_any_bytes and _media_type(kind) == JSON:
+        raise MediaTypeError(
+            f"the body is JSON, and model {model.name!r} declares no fields: send a file as application/octet-stream,"
+            f" tensors to /v2/models/{model.name}/infer, or let the server declare them (request, or body, of the model)"
+        )
     kept = b"json?" + text if as_json else text
     query = model.queries.get(kept)
     if query is None:

@@ -367,7 +367,8 @@ def made_request(
         item: The item that the request is for, by its place in inputs of items; None: it is for all of them.
 
     Raises:
-        InputError: Inputs have different numbers of rows, or none.
+        InputError: Inputs have different numbers of rows.
+        FieldError: The request lacks a field of the model's JSON.
     """
     request: dict[str, Any] = dict(fixed)
     for name, port in model.signature.inputs.items():
@@ -381,7 +382,7 @@ def made_request(
                     f"input {name!r} has {rows} rows, others have {request[keys.REQUEST_SIZE]}"
                 )
         request[port.key] = array if item is None or not port.each else array[item]
-    return request
+    return request if model.fields is None else model.fields.completed(request)
 
 
 def _rows(name: str, rows: int) -> int:

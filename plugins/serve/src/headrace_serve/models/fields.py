@@ -64,6 +64,8 @@ class Fields:
 
     def __init__(self, fields: list[Field]) -> None:
         self.names = [field.name for field in fields]
+        self._types = {field.name: field.type for field in fields}
+        self._required = [field.name for field in fields if field.required]
         self._defaults = {f.name: f.default for f in fields if f.default is not None}
         made: dict[str, Any] = {}
         for index, field in enumerate(fields):  # the names may be no names of attributes
@@ -93,6 +95,24 @@ class Fields:
             if attribute in found.model_fields_set
         }
         return {**self._defaults, **given}
+
+    def completed(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Return a request that came as no JSON, or as other fields, with the defaults.
+
+        Raises:
+            FieldError: It lacks a field.
+        """
+        missing = [name for name in self._required if name not in request]
+        if missing:
+            raise FieldError(
+                "; ".join(f"field {name!r} is missing" for name in missing[:_MOST_SAID])
+                + ": the model takes JSON, by POST /run/NAME with 'Content-Type: application/json'"
+            )
+        return {**self._defaults, **request}
+
+    def takes_file(self, key: str) -> bool:
+        """Return whether a file as the value of a key is all that a request needs."""
+        return self._types.get(key) is bytes and set(self._required) <= {key}
 
     def schema(self, prefix: str) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the schema of a body, and the schemas to which it refers by their names.

@@ -48,6 +48,7 @@ class Model:
         queries: The queries of earlier requests of the plain route.
         fields: The fields of its bodies of JSON; None: it has none.
         takes_json: Whether a body of the plain route is JSON, and its value the key ``data``.
+        takes_any_bytes: Whether a body of the plain route is bytes, whatever its media type is.
         decoupled: Whether a request of ``ModelStreamInfer`` has any number of responses: the parts of its answer.
         inside: The number of requests that this server has admitted and not answered.
         receiving: The number of these requests whose bodies are still being received.
@@ -102,6 +103,7 @@ class Model:
             check_keys(name, self.signature.inputs, self.pipe.config, self.entry)
         self.limits = entry.limits
         self.takes_json = entry.body == "json"
+        self.takes_any_bytes = entry.body == "bytes"
         self.decoupled = entry.decoupled
         self.labels = entry.labels or {}
         self.outlines: Outlines[Outline] = Outlines()
