@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import signal
 import sys
 import threading
@@ -11,7 +12,7 @@ from contextlib import ExitStack
 import pytest
 
 import headrace
-from headrace.errors import ClosedError, RequestsFailed
+from headrace.errors import ClosedError, InputError, RequestsFailed
 from headrace.hookspecs import attached
 
 
@@ -367,3 +368,45 @@ def test_what_would_hear_of_nothing_is_refused(probe, message):
         with pytest.raises(TypeError, match=message), attached(pipe, probe):
             pass
         assert pipe({"data": 1})["result"] == 1
+
+
+NAME = contextvars.ContextVar("NAME", default="nobody")
+
+
+class Entrances:
+    """Notes who sends each request, and fails for one."""
+
+    def __init__(self):
+        self.seen = []
+
+    def request_entered(self, request):
+        self.seen.append((request["data"], NAME.get(), threading.current_thread()))
+        if request["data"] == "odd":
+            raise ValueError("a probe that fails")
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_probe_hears_of_each_request_once_where_its_caller_is(nodes):
+    config = {"a": {"backend": "Identity"}}
+    if nodes == 2:
+        config = {"a": {"backend": "Identity", "next": "b"}, "b": {"backend": "Identity"}}
+    probe, here = Entrances(), threading.current_thread()
+
+    async def awaited():
+        NAME.set("task")
+        await pipe.call_async({"data": 5})
+
+    with headrace.pipe(config) as pipe, attached(pipe, probe):
+        pipe({"data": 1})
+        contextvars.copy_context().run(lambda: (NAME.set("caller"), pipe({"data": 2})))
+        pipe([{"data": 3}, {"data": 4}])
+        asyncio.run(awaited())
+        pipe.submit({"data": 6}).result()
+        assert pipe({"data": "odd"})["result"] == "odd"
+        assert pipe.stats()["probes"]["Entrances"]["errors"] == 1
+        with pytest.raises(InputError):
+            pipe({})
+    names = ["nobody", "caller", "nobody", "nobody", "task", "nobody", "nobody"]
+    assert probe.seen == [
+        (data, name, here) for data, name in zip([1, 2, 3, 4, 5, 6, "odd"], names, strict=True)
+    ]

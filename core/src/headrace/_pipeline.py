@@ -355,9 +355,16 @@ class Pipeline:
     def _attach(self, probe: GuardedProbe) -> None:
         Probes([probe]).notify("pipeline_started", self)
         self._engine.attach(probe)
+        self._ask_on_entry(probe)
 
     def _detach(self, probe: GuardedProbe) -> None:
         self._engine.detach(probe)
+        self._ask_on_entry(probe)
+
+    def _ask_on_entry(self, probe: GuardedProbe) -> None:
+        if hasattr(probe.probe, "request_entered"):
+            with self._engine.changes:
+                self._entrance.use(self._engine.enters())
 
     def __enter__(self) -> Pipeline:  # noqa: PYI034 - Self needs Python 3.11
         return self

@@ -145,6 +145,9 @@ def headrace_probes() -> dict[str, str]:
     ``batch_ran(record)``
         A batch has run: called with ``batch_done``, and tells its requests. ``record`` is a
         `BatchRecord`: which requests ran together, when each arrived and was cut, in which thread.
+    ``request_entered(request)``
+        A request enters the pipeline: called in the thread and the context of its caller, before anything of it
+        runs. It may change what the request tells others (``context``), and nothing else.
     ``element_done(node, instance, element, size, started, ended)``
         One backend inside the expression of a node has run on ``size`` items. ``element`` is its path
         in ``describe()["nodes"][node]["tree"]``: the names from the root on, each but the first after

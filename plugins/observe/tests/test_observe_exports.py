@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import http.server
@@ -9,6 +10,7 @@ import io
 import itertools
 import json
 import os
+import pickle
 import re
 import signal
 import socket
@@ -43,6 +45,7 @@ else:
 import headrace
 import headrace_observe
 from headrace.errors import ConfigError, InputError, MissingDependencyError, SetupError
+from headrace.hookspecs import attached
 from headrace_cli.app import app
 from headrace_observe import otel
 from headrace_observe.commands import top as commands_top
@@ -748,6 +751,118 @@ def test_a_parent_that_is_not_sampled_means_no_span(spans):
     with headrace.pipe({"backend": "Identity", "probes": ["OpenTelemetry"]}) as pipe:
         pipe({"data": 1, "context": {"traceparent": f"{PARENT}-00"}})
     assert spans() == ()
+
+
+def by_await(pipe, request):
+    async def handle():
+        with api.get_tracer("application").start_as_current_span("handler"):
+            await asyncio.gather(pipe.call_async(request))
+
+    asyncio.run(handle())
+
+
+def within(ask):
+    """Ask within a span of the application."""
+
+    def call(pipe, request):
+        with api.get_tracer("application").start_as_current_span("handler"):
+            ask(pipe, request)
+
+    return call
+
+
+ASKED = {
+    "call": within(lambda pipe, request: pipe(request)),
+    "list": within(lambda pipe, request: pipe([request])),
+    "deadline": within(lambda pipe, request: pipe(request, timeout=300)),
+    "submit": within(lambda pipe, request: pipe.submit(request).result()),
+    "stream": within(lambda pipe, request: [*pipe.stream(request)]),
+    "await": by_await,
+}
+
+
+@pytest.mark.parametrize("how", ASKED)
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"main": {"backend": "ExportsPicky", "max": 4}},
+        {"main": {"backend": "Identity", "next": "last"}, "last": {"backend": "ExportsPicky"}},
+        {
+            "main": {"backend": "Call(builtins:list)", "next": "one"},
+            "one": {"backend": "Identity", "each": "data"},
+        },
+    ],
+)
+def test_the_span_that_is_current_where_a_pipeline_is_called_is_the_parent(spans, how, config):
+    with headrace.pipe({**config, "global": {"probes": ["OpenTelemetry"]}}) as pipe:
+        ASKED[how](pipe, {"data": "ab"})
+    (handler,) = [span for span in spans() if span.name == "handler"]
+    found = named(spans(), "request")
+    assert len(found) == {1: 1, 2: 2}[len(config)] + ("one" in config)
+    assert {span.parent.span_id for span in found} == {handler.context.span_id}
+    assert {span.context.trace_id for span in found} == {handler.context.trace_id}
+
+
+def test_a_dict_that_is_sent_again_belongs_to_the_span_of_that_call(spans):
+    shared = {"user": "a"}
+    request = {"data": 1, "context": shared}
+    tracer = api.get_tracer("application")
+    with headrace.pipe({"backend": "Identity", "probes": ["OpenTelemetry"]}) as pipe:
+        for name in ("first", "second"):
+            with tracer.start_as_current_span(name):
+                pipe(request)
+        pipe(request)
+    assert shared == {"user": "a"}  # requests may share it
+    assert request["context"] == shared
+    at = {span.name: span.context.span_id for span in spans()}
+    parents = [span.parent and span.parent.span_id for span in named(spans(), "request")]
+    assert parents == [at["first"], at["second"], None]
+
+
+def test_what_the_request_says_comes_before_the_current_span(spans):
+    tracer = api.get_tracer("application")
+    with headrace.pipe({"backend": "Identity", "probes": ["OpenTelemetry"]}) as pipe:
+        with tracer.start_as_current_span("handler"):
+            pipe({"data": 1, "context": {"traceparent": f"{PARENT}-01"}})
+        unsampled = api.SpanContext(1, 2, is_remote=False, trace_flags=api.TraceFlags(0))
+        with api.use_span(api.NonRecordingSpan(unsampled)):
+            pipe({"data": 1})
+    (found,) = named(spans(), "request")
+    assert f"{found.parent.span_id:016x}" == PARENT.rpartition("-")[2]
+
+
+def test_a_backend_finds_the_current_span_of_its_caller_in_another_process_too(spans):
+    tracer = api.get_tracer("application")
+    found = []
+
+    class Noting:
+        def forward(self, batch):
+            for request in batch:
+                found.append(dict(request["context"]))
+                request["result"] = None
+
+    headrace.register("ExportsContext", Noting, replace=True)
+    config = {"backend": "ExportsContext", "probes": ["OpenTelemetry"]}
+    with headrace.pipe(config) as pipe, tracer.start_as_current_span("handler") as span:
+        pipe({"data": 1})
+    about = span.get_span_context()
+    header = f"00-{about.trace_id:032x}-{about.span_id:016x}-{about.trace_flags:02x}"
+    assert found == [{"traceparent": header}]
+    again = pickle.loads(pickle.dumps(found[0]))
+    assert type(again["traceparent"]) is str  # which needs nothing where it is read
+
+
+def test_a_probe_that_is_attached_knows_the_current_span(spans):
+    with headrace.pipe({"backend": "Identity"}) as pipe:
+        probe = otel.OpenTelemetry(otel.OpenTelemetry.Options())
+        with api.get_tracer("application").start_as_current_span("handler") as span:
+            with attached(pipe, probe):
+                pipe({"data": 1})
+            after = pipe({"data": 1})
+        probe.close()
+    assert "context" not in after
+    (found,) = named(spans(), "request")
+    assert found.parent.span_id == span.get_span_context().span_id
 
 
 def test_a_provider_that_fails_costs_a_span_is_counted_and_harms_no_request(spans, monkeypatch):

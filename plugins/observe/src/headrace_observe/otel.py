@@ -29,6 +29,16 @@ __all__ = ["OpenTelemetry"]
 
 _CARRIED = ("traceparent", "tracestate")
 
+
+class _Current(str):
+    """A header of the span that was current when a request entered. The next call with the same dict replaces it."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return str, (str(self),)
+
+
 _COUNTED = {
     "headrace_requests": "{request}",
     "headrace_requests_submitted": "{request}",
@@ -95,7 +105,8 @@ class OpenTelemetry:
     """The probe that gives spans and metrics to the global providers of OpenTelemetry.
 
     A request at a node is a span, whose parent is ``request["context"]["traceparent"]`` (W3C Trace
-    Context); if the parent is not sampled, the request has no span. A batch is a span of a trace of its own, to
+    Context). Without it the parent is the span that is current where the pipeline is called, and the probe puts it there, so that
+    backends and other servers find it. If the parent is not sampled, the request has no span. A batch is a span of a trace of its own, to
     which the spans of its requests link. The pipeline only notifies the probe, and a thread of the probe makes the
     spans, so that requests do not wait. Metrics are read from ``stats()`` when the metric reader asks.
 
@@ -128,7 +139,8 @@ class OpenTelemetry:
         if options.spans:
             name = "opentelemetry.trace.propagation.tracecontext"
             propagation = library(name, "otel", "the probe OpenTelemetry")
-            self._extract = propagation.TraceContextTextMapPropagator().extract
+            propagator = propagation.TraceContextTextMapPropagator()
+            self._extract, self._inject = propagator.extract, propagator.inject
             self._root = library(
                 "opentelemetry.context", "otel", "the probe OpenTelemetry"
             ).Context()
@@ -137,6 +149,7 @@ class OpenTelemetry:
             # The pipeline calls only methods that a probe has, so without spans these two cost nothing.
             self.batch_ran = self._batch_ran
             self.request_done = self._request_done
+            self.request_entered = self._request_entered
         self._metrics = options.metrics
 
     def pipeline_started(self, pipeline: headrace.Pipeline) -> None:
@@ -146,6 +159,29 @@ class OpenTelemetry:
             _offer(api.get_meter("headrace", headrace.__version__), pipeline)
 
     # What the pipeline calls.
+
+    def _request_entered(self, request: dict[str, Any]) -> None:
+        context = request.get("context")
+        if context is not None and not isinstance(context, Mapping):
+            return
+        given = (context or {}).get("traceparent")
+        is_own = isinstance(given, _Current)
+        if isinstance(given, str) and not is_own:
+            return
+        found: dict[str, str] = {}
+        self._inject(found)
+        if not found and not is_own:
+            return
+        current = {key: _Current(value) for key, value in found.items()}
+        if (
+            isinstance(context, dict) and type(context) is not dict
+        ):  # of a class that its owner looks for
+            kept = context
+        else:  # a copy: requests may share it
+            kept = request["context"] = dict(context or {})
+        for key in _CARRIED:
+            kept.pop(key, None)
+        kept.update(current)
 
     def _batch_ran(self, record: BatchRecord) -> None:
         if self._aside is None:
