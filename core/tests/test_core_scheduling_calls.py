@@ -107,6 +107,29 @@ def test_what_is_no_request_is_an_input_error_and_counted(gate, bad):
         assert pipe({"data": 1})["result"] == 1
 
 
+class Array:
+    """Quacks like an array."""
+
+    def __init__(self, *shape):
+        self.shape = shape
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (2, 0)])
+def test_a_request_without_rows_may_say_so_and_weighs_1(gate, shape):
+    gate.shut = False
+    none = {"data": Array(*shape), "request_size": 0}
+    with headrace.pipe({"backend": "S[Gate]", "max": 2}) as pipe:
+        for way in WAYS.values():
+            way(pipe, dict(none))
+        pipe([dict(none), dict(none), {"data": Array(2, 3), "request_size": 2}])
+        assert max(int(size) for size in node(pipe)["batch_size"]["histogram"]) <= 2
+        for size in (-1, None, "0"):
+            with pytest.raises(InputError):
+                pipe({**none, "request_size": size})
+        with pytest.raises(InputError, match="of at least 1"):
+            pipe({"data": Array(1, 3), "request_size": 0})
+
+
 class Narrow:
     """An integer as numpy has them: of no class of Python's, and of so few bits that sums do not fit."""
 

@@ -397,11 +397,21 @@ def _forget_earlier(error: BaseException) -> None:
 
 
 def weight_of(batch: Sequence[Request]) -> int:
-    """Return the weight of a batch: the sum of ``request_size``, 1 where an item has none."""
+    """Return the weight of a batch: the sum of ``request_size``; an item without it, or without rows, weighs 1."""
     total = 0
     for request in batch:
-        total += request.get("request_size", 1)
+        total += request.get("request_size", 1) or 1
     return total
+
+
+def has_no_rows(request: Request, size: int) -> bool:
+    """Tell whether a request says that it has no rows, and an array of it has none."""
+    return size == 0 and any(0 in _lengths(value) for value in request.values())
+
+
+def _lengths(value: Any) -> tuple[Any, ...]:
+    shape = getattr(value, "shape", ())
+    return shape if isinstance(shape, tuple) else ()
 
 
 def is_one(batch: Sequence[Request]) -> bool:
@@ -421,7 +431,7 @@ def batch_alone(backend: Checked, request: Request) -> list[Request] | None:
         return None
     if backend.min == 1:
         return [request]
-    weight = request.get("request_size", 1)
+    weight = request.get("request_size", 1) or 1
     batch = [request, *(filler(request) for _ in range(-(-(backend.min - weight) // weight)))]
     fits = backend._pad and (backend.max is None or len(batch) * weight <= backend.max)
     return batch if len(batch) == 1 or fits else None

@@ -57,8 +57,8 @@ RESULT: Final = "result"
 """Output. Removed on entry; written by backends, read by the caller. A failed request has none."""
 
 REQUEST_SIZE: Final = "request_size"
-"""Weight in batching, an int of at least 1 (default 1). Written by the caller, read by the
-scheduler and by backends that take several rows in one request. A value that stands for an int (an
+"""Weight in batching, an int of at least 1 (default 1); 0 where an array of the request has no row, which weighs 1 too.
+Written by the caller, read by the scheduler and by backends that take several rows in one request. A value that stands for an int (an
 integer of numpy) is replaced by that int on entry."""
 
 REQUEST_ID: Final = "request_id"

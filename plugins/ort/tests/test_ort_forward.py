@@ -84,6 +84,114 @@ def test_rows_are_concatenated_with_samples_and_keep_their_axis(start, matmul):
     np.testing.assert_allclose(got[2], rows[:1] @ weights)
 
 
+def bare(path, feeds):
+    """Run ONNX Runtime itself on inputs without a row."""
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return session.run(None, feeds)
+
+
+def test_no_rows_give_what_onnx_runtime_gives_alone_and_among_others(start, matmul):
+    path, weights = matmul
+    none = {"data": np.zeros((0, 4), np.float32), "request_size": 0}
+    (wanted,) = bare(path, {"x": none["data"]})
+    some = np.arange(8, dtype=np.float32).reshape(2, 4)
+    more = {"data": some, "request_size": 2}
+    backend = start(path)
+    for batch in (
+        [none],
+        [none, none],
+        [none, more, {"data": some[0]}],
+        [more, none],
+        [more, none, more],
+    ):
+        for request, result in zip(
+            batch, results(backend, [dict(one) for one in batch]), strict=True
+        ):
+            if request is none:
+                assert (
+                    (result.shape, result.dtype)
+                    == (wanted.shape, wanted.dtype)
+                    == ((0, 3), np.float32)
+                )
+            else:
+                np.testing.assert_allclose(result, request["data"] @ weights)
+
+
+def test_no_rows_of_several_inputs_and_outputs(start, concat):
+    none = {"a": np.zeros((0, 2), np.float32), "b": np.zeros((0, 2), np.float32)}
+    wanted = bare(concat, none)
+    (result,) = results(start(concat), [{**none, "request_size": 0}])
+    assert [result[name].shape for name in ("both", "sum")] == [one.shape for one in wanted]
+    row = np.ones((1, 2), np.float32)
+    (error,) = start(concat)([{**none, "b": row, "request_size": 0}])
+    assert "the number of rows is not `request_size`" in str(error)
+
+
+@pytest.mark.parametrize("ragged", [{}, {"ragged": "pad"}])
+def test_no_rows_share_a_batch_of_unequal_widths(start, pooled, ragged):
+    none = {"data": np.zeros((0, 1, 5), np.float32), "request_size": 0}
+    rows = [{"data": np.ones((1, 1, width), np.float32), "request_size": 1} for width in (2, 7)]
+    got = results(start(pooled, **ragged), [rows[0], none, rows[1]])
+    assert [one.tolist() for one in got] == [[[4.0]], [], [[14.0]]]
+    assert got[1].shape == bare(pooled, {"x": none["data"]})[0].shape
+
+
+def test_no_rows_of_texts_and_of_another_batch_axis(start, one_to_one, save):
+    texts = one_to_one(["n", 2], dtype=T.STRING)
+    none = np.zeros((0, 2), object)
+    assert results(start(texts), [{"data": none, "request_size": 0}])[0].shape == (0, 2)
+    across = save(
+        [("Identity", ["x"], ["y"], {})],
+        [("x", T.FLOAT, [3, "n"])],
+        [("y", T.FLOAT, [3, "n"])],
+        name="across.onnx",
+    )
+    backend = start(across, batch_axis={"x": 1, "y": 1})
+    some = np.ones((3, 2), np.float32)
+    batch = [{"data": some, "request_size": 2}, {"data": some[:, :0], "request_size": 0}]
+    assert [one.shape for one in results(backend, batch)] == [(3, 2), (3, 0)]
+
+
+def test_no_rows_of_a_model_of_a_fixed_batch(one_to_one):
+    path = one_to_one([4, 3], op="Neg")
+    none = {"data": np.zeros((0, 3), np.float32), "request_size": 0}
+    some = {"data": np.ones((2, 3), np.float32), "request_size": 2}
+    with headrace.pipe({"backend": "OnnxTensor", "model": str(path), "pad": True}) as pipe:
+        assert pipe(dict(none))["result"].shape == (0, 3)
+        first, second = pipe([dict(none), dict(some)])
+    assert first["result"].shape == (0, 3)
+    np.testing.assert_array_equal(second["result"], -some["data"])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"data": np.zeros((0, 4), np.float32)},  # `request_size` is 1
+        {"data": np.zeros((1, 4), np.float32), "request_size": 0},
+        {"data": np.zeros((0, 5), np.float32), "request_size": 0},
+        {"data": np.zeros((0, 4), np.float32), "request_size": -1},
+        {"data": [], "request_size": 0},
+    ],
+)
+def test_rows_that_are_not_what_the_request_says_are_refused(matmul, wrong):
+    with headrace.pipe({"backend": "OnnxTensor", "model": str(matmul[0])}) as pipe:
+        with pytest.raises(InputError):
+            pipe(wrong)
+
+
+def test_no_rows_pass_through_a_graph(matmul):
+    path, weights = matmul
+    node = {"backend": "OnnxTensor", "model": str(path), "max": 4}
+    config = {"first": {"backend": "Identity", "max": 4, "next": "second"}, "second": node}
+    some = np.ones((2, 4), np.float32)
+    with headrace.pipe(config) as pipe:
+        found = pipe([
+            {"data": some[:0], "request_size": 0}, {"data": some, "request_size": 2},
+        ])  # fmt: skip
+    assert found[0]["result"].shape == (0, 3)
+    np.testing.assert_allclose(found[1]["result"], some @ weights)
+
+
 @pytest.mark.parametrize("dtype", ["uint8", ">f4", "float64", "bool", object])
 @pytest.mark.parametrize("sample", [(), (3,), (2, 0), (3, 100, 100), (1100, 1000)])
 @pytest.mark.parametrize("library", [None, "cv2"])

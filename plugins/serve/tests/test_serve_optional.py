@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import httpx
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
+import tritonclient.http as http
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -65,12 +68,16 @@ def over_rest(server, feeds):
 
 
 def over_grpc(server, feeds):
+    return answered_over_grpc(server, feeds).tolist()
+
+
+def answered_over_grpc(server, feeds):
     inputs = []
     for name, array in feeds.items():
         inputs.append(triton.InferInput(name, [*array.shape], "FP32"))
         inputs[-1].set_data_from_numpy(array)
     with triton.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
-        return client.infer("m", inputs).as_numpy("y").tolist()
+        return client.infer("m", inputs).as_numpy("y")
 
 
 def test_an_optional_input_reaches_the_model_where_it_is_sent(server, scaled):
@@ -116,3 +123,43 @@ def test_the_descriptions_say_which_inputs_are_optional(server):
     listed = schema["properties"]["inputs"]
     assert (listed["minItems"], listed["maxItems"]) == (1, 3)
     assert "<td>optional input<td>scale" in httpx.get(f"{server.url}/docs").text
+
+
+NONE = X[:0]
+
+
+@pytest.mark.parametrize("ask", [over_rest, answered_over_grpc])
+@pytest.mark.parametrize("feeds", [{"x": NONE}, {"x": NONE, "shift": NONE}])
+def test_no_rows_are_answered_as_onnx_runtime_answers_them(server, scaled, ask, feeds):
+    assert expected(scaled, feeds) == []
+    with ThreadPoolExecutor(4) as threads:  # among requests with rows
+        others = [threads.submit(ask, server, {"x": X}) for _ in range(8)]
+        answers = [threads.submit(ask, server, feeds) for _ in range(8)]
+        for one in answers:
+            assert shape_and_values(one.result()) == ([0, 2], [])
+        for one in others:
+            assert shape_and_values(one.result()) == ([2, 2], (2 * X).ravel().tolist())
+
+
+def shape_and_values(answer):
+    if isinstance(answer, np.ndarray):
+        return [*answer.shape], answer.ravel().tolist()
+    assert answer.status_code == 200, answer.text
+    (output,) = answer.json()["outputs"]
+    return output["shape"], output["data"]
+
+
+def test_no_rows_travel_as_binary_data_and_have_no_classes(server):
+    with http.InferenceServerClient(server.url.removeprefix("http://")) as client:
+        x = http.InferInput("x", [0, 2], "FP32")
+        x.set_data_from_numpy(NONE, binary_data=True)
+        for _ in range(2):  # the second time by what was kept of the first
+            answer = client.infer("m", [x])
+            assert (answer.as_numpy("y").shape, answer.as_numpy("y").dtype) == ((0, 2), np.float32)
+        wanted = http.InferRequestedOutput("y", class_count=1)
+        assert client.infer("m", [x], outputs=[wanted]).as_numpy("y").size == 0
+
+
+def test_rows_of_one_input_and_none_of_another_are_refused(server):
+    for feeds in ({"x": X, "shift": NONE}, {"x": NONE, "shift": X}):
+        assert over_rest(server, feeds).status_code == 400

@@ -296,7 +296,7 @@ def fill_up(batch: Sequence[Request], child: Backend) -> list[Request] | None:
     Returns:
         None where no copies bring the batch into the range.
     """
-    found = repeated([one.get("request_size", 1) for one in batch], child)
+    found = repeated([one.get("request_size", 1) or 1 for one in batch], child)
     return None if found is None else [*batch, *(filler(batch[place]) for place in found)]
 
 

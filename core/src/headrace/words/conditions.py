@@ -268,7 +268,7 @@ class CatSplit(Word):
             return [error if o is None else o for o in outcomes]
         gathered = dict(first)
         gathered["data"] = gathered.pop("result")
-        gathered["request_size"] = weight_of(alive)
+        gathered["request_size"] = sum(one.get("request_size", 1) for one in alive)
         failed: Answers = [None]
         # Without `pad`: the gathered item must not be filled up with copies of itself.
         run_child(self._infer, [gathered], [0], failed, pad=False)

@@ -23,11 +23,13 @@ class Item(NamedTuple):
             have a batch axis in front.
         rows: The length of the batch axis.
         sample: Whether the request brought one sample, without batch axis.
+        empty: Whether the request brought no row. One of zeros stands for it, and is in no result: many models do not run without a row.
     """
 
     tensors: Mapping[str, Any]
     rows: int
     sample: bool
+    empty: bool = False
 
 
 def text_of(tensor: Any) -> str:
@@ -45,6 +47,7 @@ def read_item(
     from_data: bool = False,
     is_sample: Callable[[Mapping[str, Any], Any], bool] | None = None,
     text: Callable[[Any], str] = text_of,
+    takes_empty: bool = False,
 ) -> Item:
     """Read the inputs of a model from a request.
 
@@ -57,6 +60,7 @@ def read_item(
         from_data: Whether ``data`` may also be a dict of values by input name, as gathering several inputs makes it.
         is_sample: Tells of a port without a declared shape whether the request brought one sample.
         text: Describes a tensor, for errors.
+        takes_empty: Whether a request may have no row, which `Item.empty` then tells; it has numpy arrays.
 
     Raises:
         InputError: A key is missing, or its value has another dtype or shape than the model takes.
@@ -65,6 +69,7 @@ def read_item(
     data = request.get("data") if from_data else None
     tensors: dict[str, Any] = {}
     sample: bool | None = None
+    empty = takes_empty and size == 0 and signature.fills
     for port in signature.inputs:
         key = keys.get(port.name)
         if type(data) is dict and port.name in data:
@@ -89,9 +94,20 @@ def read_item(
                     got=text(tensor),
                 )
             sample = alone
-            tensor = with_rows(tensor, port, key, size, signature, sample=alone, text=text)
+            rows = size
+            if empty and not alone and tensor.shape[port.axis] == 0:
+                tensor, rows = _row_of_zeros(tensor, port.axis), 1
+            tensor = with_rows(tensor, port, key, rows, signature, sample=alone, text=text)
         tensors[port.name] = tensor
-    return Item(tensors, size, bool(sample))
+    return Item(tensors, 1 if empty else size, bool(sample), empty)
+
+
+def _row_of_zeros(tensor: Any, axis: int) -> Any:
+    """Return a row of zeros, or of empty texts, of the shape and dtype of a tensor without a row."""
+    import numpy as np
+
+    shape = (*tensor.shape[:axis], 1, *tensor.shape[axis + 1 :])
+    return np.full(shape, "" if tensor.dtype == object else 0, tensor.dtype)
 
 
 def check_axes(tensor: Any, port: Port, key: str, text: Callable[[Any], str] = text_of) -> bool:

@@ -87,7 +87,7 @@ def split_outputs(
         axis, own = port.axis, (crops or {}).get(port.name, ())
         start = 0
         for item, result in zip(items, results, strict=True):
-            stop = start + item.rows
+            stop = start + (0 if item.empty else item.rows)
             if not port.batched:
                 result.append(output)
                 continue
@@ -100,5 +100,5 @@ def split_outputs(
             if item.sample:
                 part = part.reshape(part.shape[:axis] + part.shape[axis + 1 :])
             result.append(part)
-            start = stop
+            start += item.rows
     return results

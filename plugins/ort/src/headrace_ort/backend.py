@@ -262,7 +262,8 @@ class OnnxTensor(headrace.Backend):
     def _read(self, request: Request) -> Item:
         """Read a request; if its arrays will be padded, axes of one name must be equal before."""
         value = self._value if self._place is None else self._placed_value
-        item = read_item(request, self._signature, self._keys, value)
+        on_host = self._runner is None
+        item = read_item(request, self._signature, self._keys, value, takes_empty=on_host)
         if self._pads is not None:
             check_equal_axes(item, self._signature, self._keys)
         return item

@@ -220,7 +220,7 @@ def _tensor(port: Port, max_rows: int | None) -> dict[str, Any]:
     ]
     if port.batch_axis is not None and port.shape[port.batch_axis] < 0:
         most = {} if max_rows is None else {"maximum": max_rows}
-        axes[port.batch_axis] = {"type": "integer", "minimum": 1, **most}
+        axes[port.batch_axis] = {"type": "integer", "minimum": 0, **most}
     shape = {"type": "array", "prefixItems": axes, "minItems": len(axes), "maxItems": len(axes)}
     data: dict[str, Any] = {
         "type": "array",

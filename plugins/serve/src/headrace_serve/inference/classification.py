@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -57,14 +58,15 @@ def classified(model: Model, tensor: Tensor, most: int) -> Tensor:
         )
     signature = model.signature
     by_row = signature.by_item or signature.outputs[tensor.name].batch_axis == 0
-    rows = array.reshape(len(array), -1) if by_row and array.ndim else array.reshape(1, -1)
+    by_row = by_row and array.ndim > 0
+    rows = array.reshape(len(array) if by_row else 1, math.prod(array.shape[int(by_row) :]))
     count = min(most, rows.shape[1])
     labels = model.labels.get(tensor.name, ())
     texts = np.empty((len(rows), count), object)
     for place, row in enumerate(rows):
         best = _greatest(row, count)
         texts[place] = [_text(row[index], int(index), labels) for index in best]
-    texts = texts if by_row and array.ndim else texts[0]
+    texts = texts if by_row else texts[0]
     return Tensor(tensor.name, "BYTES", texts.shape, texts)
 
 

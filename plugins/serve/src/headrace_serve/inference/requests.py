@@ -376,19 +376,13 @@ def made_request(
             continue
         array = values[name]
         if port.batch_axis is not None:
-            rows = _rows(name, array.shape[port.batch_axis])
+            rows = array.shape[port.batch_axis]
             if request.setdefault(keys.REQUEST_SIZE, rows) != rows:
                 raise InputError(
                     f"input {name!r} has {rows} rows, others have {request[keys.REQUEST_SIZE]}"
                 )
         request[port.key] = array if item is None or not port.each else array[item]
     return request if model.fields is None else model.fields.completed(request)
-
-
-def _rows(name: str, rows: int) -> int:
-    if rows < 1:
-        raise InputError(f"input {name!r} has no row")
-    return rows
 
 
 def _as_said(port: Port | None, array: NDArray[Any]) -> NDArray[Any]:
