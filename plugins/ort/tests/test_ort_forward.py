@@ -174,9 +174,9 @@ def test_no_rows_of_a_model_of_a_fixed_batch(one_to_one):
     ],
 )
 def test_rows_that_are_not_what_the_request_says_are_refused(matmul, wrong):
-    with headrace.pipe({"backend": "OnnxTensor", "model": str(matmul[0])}) as pipe:
-        with pytest.raises(InputError):
-            pipe(wrong)
+    config = {"backend": "OnnxTensor", "model": str(matmul[0])}
+    with headrace.pipe(config) as pipe, pytest.raises(InputError):
+        pipe(wrong)
 
 
 def test_no_rows_pass_through_a_graph(matmul):

@@ -373,6 +373,67 @@ def test_what_is_no_tensor_is_json_text(serving):
     }
 
 
+X = {"name": "x", "datatype": "FP32", "shape": [1, 16], "data": [0.5] * 16}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"inputs": [X], "id": None},
+        {"inputs": [X], "parameters": None, "outputs": None, "model_name": None},
+        {"inputs": [{**X, "parameters": None}], "outputs": [{"name": "y", "parameters": None}]},
+        # What MLServer's types give, which name every parameter and field.
+        {
+            "inputs": [{**X, "parameters": {"content_type": None, "headers": None}}],
+            "parameters": {"priority": None, "timeout": None, "mine": None},
+            "outputs": [{"name": "y", "parameters": {"binary_data": None, "classification": None}}],
+        },
+        {"inputs": [{**X, "more": None}], "more": None},
+    ],
+)
+def test_what_is_null_is_as_if_it_were_not_there(serving, body):
+    server = serving({"m": FP32})
+    url = f"{server.url}/v2/models/m/infer"
+    wanted = httpx.post(url, json={"inputs": [X]})
+    assert wanted.status_code == 200
+    for _ in range(2):  # the second is read as the first was
+        answer = httpx.post(url, json=body)
+        assert (answer.status_code, answer.json()) == (200, wanted.json())
+
+
+def test_null_parameters_are_not_the_pipelines_and_null_fields_of_other_routes_are_none(serving):
+    server = serving({"m": {"backend": "ServePicky"}}, allow=["repository"])
+    asked = {"data": "context", "id": None, "mine": None, "parameters": {"a": 1, "b": None}}
+    answer = httpx.post(f"{server.url}/v2/models/m/generate", json=asked)
+    assert answer.json()["result"] == {"parameters": {"a": 1}}
+    for path, body in (
+        ("/v2/repository/index", {"ready": None}),
+        ("/v2/repository/models/m/load", {"parameters": None}),
+        ("/v2/repository/models/m/load", {"parameters": {"config": None}}),
+    ):
+        assert httpx.post(server.url + path, json=body).status_code == 200
+    asked = {"data": "a", "parameters": None}
+    assert httpx.post(f"{server.url}/v2/models/m/generate", json=asked).json()["result"] == "A"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"inputs": None},
+        {"inputs": [{**X, "name": None}]},
+        {"inputs": [{**X, "datatype": None}]},
+        {"inputs": [{**X, "shape": None}]},
+        {"inputs": [{**X, "data": None}]},
+        {"inputs": [X], "outputs": [{"name": None}]},
+        {"inputs": [None]},
+    ],
+)
+def test_what_is_needed_may_not_be_null(serving, body):
+    server = serving({"m": FP32})
+    answer = httpx.post(f"{server.url}/v2/models/m/infer", json=body)
+    assert (answer.status_code, answer.json()["code"]) == (400, "input")
+
+
 @pytest.mark.parametrize(
     "wrong", [{"inputs": []}, {"inputs": 5}, {"inputs": [{"name": "x"}]}, {"other": 1}]
 )

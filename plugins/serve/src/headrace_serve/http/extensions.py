@@ -8,7 +8,7 @@ import orjson
 
 from headrace.errors import InputError
 from headrace_serve.errors import NotAllowedError
-from headrace_serve.http.exchange import Reply
+from headrace_serve.http.exchange import Reply, without_nulls
 from headrace_serve.shared_memory import allowed, no_cuda_region
 
 if TYPE_CHECKING:
@@ -33,9 +33,10 @@ async def json_object(exchange: Exchange, *keys: str) -> dict[str, Any]:
         found = orjson.loads(body) if body.strip() else {}
     except orjson.JSONDecodeError as error:
         raise InputError(f"the body is no JSON: {error}") from None
-    if not isinstance(found, dict) or not set(found) <= set(keys):
+    said = without_nulls(found) if isinstance(found, dict) else None
+    if said is None or not set(said) <= set(keys):
         raise InputError("the body", expected=f"nothing, or an object with {', '.join(keys)}")
-    return found
+    return said
 
 
 async def _status(exchange: Exchange) -> Reply:
@@ -85,7 +86,7 @@ def _parameters(body: dict[str, Any]) -> dict[str, Any]:
     parameters = body.get("parameters", {})
     if not isinstance(parameters, dict):
         raise InputError("parameters", expected="an object", got=type(parameters).__name__)
-    return parameters
+    return without_nulls(parameters)
 
 
 async def _load(exchange: Exchange) -> Reply:

@@ -12,7 +12,7 @@ from headrace_serve.aside import apart
 from headrace_serve.datatypes import as_json_values, from_json
 from headrace_serve.errors import among
 from headrace_serve.http.events import event, send_events
-from headrace_serve.http.exchange import Reply, error_body
+from headrace_serve.http.exchange import Reply, error_body, without_nulls
 from headrace_serve.inference.messages import Asked, Encoded
 from headrace_serve.inference.results import JSON
 from headrace_serve.inference.tensors import check_items
@@ -76,6 +76,7 @@ async def _asked(exchange: Exchange) -> tuple[Model, Asked]:
         raise InputError(f"the body is no JSON: {error}") from None
     if not isinstance(document, dict):
         raise InputError("the body", expected="a JSON object", got=type(document).__name__)
+    document = without_nulls(document)
     identifier = document.pop("id", "")
     if not isinstance(identifier, str):
         raise InputError("id", expected="a string", got=type(identifier).__name__)
@@ -100,7 +101,7 @@ def _fields(document: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         if name == "parameters":
             if not isinstance(value, dict):
                 raise InputError("parameters", expected="an object", got=type(value).__name__)
-            yield from value.items()
+            yield from without_nulls(value).items()
         else:
             yield name, value
 

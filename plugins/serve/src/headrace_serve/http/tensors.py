@@ -12,6 +12,7 @@ from headrace.errors import InputError
 from headrace_serve.aside import apart
 from headrace_serve.datatypes import DATATYPES, ONLY_BINARY, as_json_values, from_json
 from headrace_serve.errors import ItemError, unknown_parameter
+from headrace_serve.http.exchange import without_nulls
 from headrace_serve.inference.classification import CLASSIFICATION, class_count
 from headrace_serve.inference.messages import Asked, Encoded
 from headrace_serve.inference.tensors import (
@@ -93,7 +94,7 @@ async def read_body(
         document = await apart(len(head) // _ELEMENT_BYTES, _loads, head)
     except orjson.JSONDecodeError as error:
         raise InputError(f"the body is no JSON: {error}") from None
-    _object("the request", document, _KEYS)
+    document = _object("the request", document, _KEYS)
     if document.get("model_name", model.name) != model.name:
         raise InputError(
             "model_name",
@@ -157,12 +158,14 @@ def _filled(outline: Outline, binary: memoryview) -> Asked:
     return Asked(inputs, outline.outputs, "", dict(outline.parameters), outline=outline)
 
 
-def _object(what: str, value: Any, keys: tuple[str, ...]) -> None:
+def _object(what: str, value: Any, keys: tuple[str, ...]) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InputError(what, expected="a JSON object", got=type(value).__name__)
-    for key in value:
+    found = without_nulls(value)
+    for key in found:
         if key not in keys:
             raise InputError(f"{what} has a key {key!r}", expected=", ".join(keys))
+    return found
 
 
 def _list(name: str, document: dict[str, Any], *, required: bool = False) -> list[Any]:
@@ -177,7 +180,7 @@ def _parameters(what: str, document: dict[str, Any]) -> dict[str, Any]:
     found = document.get("parameters", {})
     if not isinstance(found, dict):
         raise InputError(f"parameters of {what}", expected="an object", got=type(found).__name__)
-    return found
+    return without_nulls(found)
 
 
 class _Reader:
@@ -197,7 +200,9 @@ class _Reader:
 
     def tensor(self, document: Any) -> Encoded:
         """Read one input."""
-        _object("an input", document, ("name", "shape", "datatype", "parameters", "data"))
+        document = _object(
+            "an input", document, ("name", "shape", "datatype", "parameters", "data")
+        )
         name, datatype = document.get("name"), document.get("datatype")
         if not isinstance(name, str):
             raise InputError("name of an input", expected="a string", got=repr(name)[:40])
@@ -211,7 +216,6 @@ class _Reader:
         check_items(self._model, name, shape, self._most_items)
         parameters = _parameters(f"input {name!r}", document)
         place = self._access.place(f"input {name!r}", parameters)
-        parameters = dict(parameters)
         size = parameters.pop("binary_data_size", None)
         if place is not None:
             if size is not None or "data" in document:
@@ -253,14 +257,14 @@ def _outputs(
     listed = _list("outputs", document)
     check_number("outputs", len(listed), model.signature.outputs)
     for one in listed:
-        _object("an output", one, ("name", "parameters"))
-        name = one.get("name")
+        said = _object("an output", one, ("name", "parameters"))
+        name = said.get("name")
         if not isinstance(name, str):
             raise InputError("name of an output", expected="a string", got=repr(name)[:40])
         if name in names:
             raise InputError(f"output {name!r} is there twice")
         names.append(name)
-        given = _parameters(f"output {name!r}", one)
+        given = _parameters(f"output {name!r}", said)
         place = access.place(f"output {name!r}", given)
         if place is not None:
             places[name] = place
