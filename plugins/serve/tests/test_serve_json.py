@@ -206,8 +206,8 @@ def test_a_missing_field_is_422_on_every_route(serving):
         ("/run/m", {"content": b"ab"}),
         ("/run/m", {"files": [("file", b"ab"), ("file", b"c")]}),
         ("/v2/models/m/infer", {"json": {"inputs": [tensor]}}),
-        ("/v2/models/m/generate", {"json": {"data": "ab"}}),
-        ("/v2/models/m/generate_stream", {"json": {"data": "ab"}}),
+        ("/v2/models/m/generate", {"json": {"data": "YWI="}}),
+        ("/v2/models/m/generate_stream", {"json": {"data": "YWI="}}),
     ]
     for path, body in posts:
         answer = httpx.post(server.url + path, **body)
@@ -227,12 +227,43 @@ def test_a_missing_field_is_422_on_every_route(serving):
 def test_fields_have_their_defaults_on_every_route(serving):
     server = serving({"m": SAID})
     wanted = {"data": ["bytes", "a"], "count": ["int", 3]}
-    for path, body in (
-        ("/run/m", {"content": b"a"}),
-        ("/v2/models/m/generate", {"json": {"data": "a"}}),
+    file = httpx.post(f"{server.url}/run/m", content=b"a")
+    assert file.json() == {"result": wanted}
+    wanted["data"] = ["str", "a"]
+    assert run(server, {"data": "a"}).json() == {"result": wanted}
+    generated = httpx.post(f"{server.url}/v2/models/m/generate", json={"data": "a"})
+    assert generated.json()["result"] == wanted
+
+
+@pytest.mark.parametrize("end", ["generate", "generate_stream"])
+def test_generate_takes_the_fields_that_a_model_declares(serving, end):
+    server = serving({"m": {"backend": "ServeJsonScaled"}, "said": SAID})
+    url = f"{server.url}/v2/models"
+
+    def answered(name, body):
+        answer = httpx.post(f"{url}/{name}/{end}", json=body)
+        text = answer.text.removeprefix("data: ") if answer.status_code == 200 else answer.text
+        return answer.status_code, json.loads(text)
+
+    status, answer = answered("m", {"data": [1, 2.5], "scale": 2, "id": "r7", "mine": 3})
+    assert (status, answer["result"], answer["id"]) == (200, 7.0, "r7")
+    body = {"data": "é", "names": None, "by": {"a": 1}}
+    assert answered("said", body)[1]["result"] == {
+        "data": ["str", "é"], "count": ["int", 3], "names": ["NoneType", None], "by": ["dict", {"a": 1.0}],
+    }  # fmt: skip
+    for wrong, said in (
+        ({}, "'data' is missing"),
+        ({"data": "text"}, "'data': Input should be a valid"),
+        ({"data": [1], "scale": "x"}, "'scale': Input should be a valid number"),
     ):
-        answer = httpx.post(server.url + path, **body)
-        assert answer.json()["result"] == wanted
+        status, answer = answered("m", wrong)
+        assert (status, answer["code"]) == (422, "field")
+        assert said in answer["error"]
+    paths = httpx.get(f"{server.url}/openapi.json").json()["paths"]
+    schema = paths[f"/v2/models/m/{end}"]["post"]["requestBody"]["content"]["application/json"]
+    jsonschema.validate({"data": [1, 2], "scale": 0.5, "id": "a"}, schema["schema"])
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"data": "text"}, schema["schema"])
 
 
 @pytest.mark.parametrize(

@@ -33,10 +33,9 @@ async def json_object(exchange: Exchange, *keys: str) -> dict[str, Any]:
         found = orjson.loads(body) if body.strip() else {}
     except orjson.JSONDecodeError as error:
         raise InputError(f"the body is no JSON: {error}") from None
-    said = without_nulls(found) if isinstance(found, dict) else None
-    if said is None or not set(said) <= set(keys):
+    if not isinstance(found, dict) or not set(found) <= set(keys):
         raise InputError("the body", expected=f"nothing, or an object with {', '.join(keys)}")
-    return said
+    return found
 
 
 async def _status(exchange: Exchange) -> Reply:
@@ -83,7 +82,7 @@ async def _unregister(exchange: Exchange) -> Reply:
 
 
 def _parameters(body: dict[str, Any]) -> dict[str, Any]:
-    parameters = body.get("parameters", {})
+    parameters = without_nulls(body).get("parameters", {})
     if not isinstance(parameters, dict):
         raise InputError("parameters", expected="an object", got=type(parameters).__name__)
     return without_nulls(parameters)

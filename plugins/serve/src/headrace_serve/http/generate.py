@@ -76,12 +76,16 @@ async def _asked(exchange: Exchange) -> tuple[Model, Asked]:
         raise InputError(f"the body is no JSON: {error}") from None
     if not isinstance(document, dict):
         raise InputError("the body", expected="a JSON object", got=type(document).__name__)
+    fields = None
+    if model.fields is not None:
+        own = {name: document.pop(name) for name in model.fields.names if name in document}
+        fields = await apart(len(body) // _ELEMENT_BYTES, model.fields.read, orjson.dumps(own))
     document = without_nulls(document)
     identifier = document.pop("id", "")
     if not isinstance(identifier, str):
         raise InputError("id", expected="a string", got=type(identifier).__name__)
     exchange.identifier = identifier
-    asked = Asked([], id=identifier, request_id=exchange.request_id)
+    asked = Asked([], id=identifier, request_id=exchange.request_id, fields=fields)
     most_items = service.limits.narrowed(model.limits).max_items
     for field, value in _fields(document):
         _add(asked, model, field, value)

@@ -90,6 +90,8 @@ def document(models: Catalogue, *, keyed: bool = False, below: str = "") -> dict
             for end in ("config", "stats"):
                 paths[f"{place}/{end}"] = _get(f"{model.name}: {end}")
             paths[f"{place}/infer"] = {"post": _infer(model)}
+            if model.fields is not None:
+                schemas |= model.fields.schema(_schemas_of(model))[1]
             for end in ("generate", "generate_stream"):
                 paths[f"{place}/{end}"] = {"post": _generate(model, end)}
         if len(places) == 2 and _can_run(model):
@@ -182,10 +184,14 @@ def _generate(model: Model, end: str) -> dict[str, Any]:
     for port in inputs:
         one = _element(port.datatype)
         fields[port.name] = {"anyOf": [one, {"type": "array", "items": one}]}
+    required = [port.name for port in model.signature.inputs.values() if not port.optional]
+    if model.fields is not None:
+        said, _ = model.fields.schema(_schemas_of(model))
+        fields, required = said["properties"], said.get("required", [])
     schema = {
         "type": "object",
         "description": "Other fields, and those of parameters, are parameters.",
-        "required": [port.name for port in model.signature.inputs.values() if not port.optional],
+        "required": required,
         "properties": {**fields, "id": {"type": "string"}, "parameters": {"type": "object"}},
     }
     made = _operation(f"Run {model.name} version {model.version}", {"type": "object"})
@@ -194,6 +200,11 @@ def _generate(model: Model, end: str) -> dict[str, Any]:
         made["responses"]["200"]["content"] = _EVENTS
     made["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
     return made
+
+
+def _schemas_of(model: Model) -> str:
+    """Return what the names of the schemas begin with to which the fields of a model refer."""
+    return f"{model.name}.{model.version}"
 
 
 def _of_outputs(model: Model) -> dict[str, Any]:
@@ -274,7 +285,7 @@ def _run(model: Model) -> tuple[dict[str, Any], dict[str, Any]]:
     if file_name is not None and (model.fields is None or model.fields.takes_file(key)):
         content = {"application/octet-stream": file, "multipart/form-data": form}
     if model.fields is not None:
-        schema, schemas = model.fields.schema(f"{model.name}.{model.version}")
+        schema, schemas = model.fields.schema(_schemas_of(model))
         content = {"application/json": {"schema": schema}, **content}
         wrong = made["responses"]["400"]["content"]
         made["responses"]["422"] = {"description": "A field is wrong.", "content": wrong}

@@ -20,7 +20,7 @@ from headrace_serve.errors import (
 )
 from headrace_serve.http import extensions as rest_extensions
 from headrace_serve.http import openapi
-from headrace_serve.http.exchange import CYCLE, Exchange, Reply
+from headrace_serve.http.exchange import CYCLE, Exchange, Reply, without_nulls
 from headrace_serve.http.generate import generate, generate_stream
 from headrace_serve.http.metrics import Snapshot, encoded
 from headrace_serve.http.page_routes import PAGE_ROUTES
@@ -377,7 +377,7 @@ async def _all_statistics(exchange: Exchange) -> Reply:
 
 async def _index(exchange: Exchange) -> Reply:
     asked = await rest_extensions.json_object(exchange, "ready")
-    only = asked.get("ready", False)
+    only = without_nulls(asked).get("ready", False)
     if not isinstance(only, bool):
         raise InputError("ready", expected="true or false", got=repr(only)[:40])
     return Reply.json(described.index(exchange.service, only_ready=only))

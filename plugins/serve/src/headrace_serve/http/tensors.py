@@ -101,7 +101,7 @@ async def read_body(
             expected=f"{model.name!r}, as in the path",
             got=repr(document["model_name"])[:40],
         )
-    parameters = _parameters("the request", document)
+    parameters = without_nulls(_parameters("the request", document))
     reader = _Reader(binary, access, model, most_items)
     listed = _list("inputs", document, required=True)
     check_number("inputs", len(listed), model.signature.inputs)
@@ -180,7 +180,7 @@ def _parameters(what: str, document: dict[str, Any]) -> dict[str, Any]:
     found = document.get("parameters", {})
     if not isinstance(found, dict):
         raise InputError(f"parameters of {what}", expected="an object", got=type(found).__name__)
-    return without_nulls(found)
+    return found
 
 
 class _Reader:
@@ -216,6 +216,7 @@ class _Reader:
         check_items(self._model, name, shape, self._most_items)
         parameters = _parameters(f"input {name!r}", document)
         place = self._access.place(f"input {name!r}", parameters)
+        parameters = without_nulls(parameters)
         size = parameters.pop("binary_data_size", None)
         if place is not None:
             if size is not None or "data" in document:
@@ -268,6 +269,7 @@ def _outputs(
         place = access.place(f"output {name!r}", given)
         if place is not None:
             places[name] = place
+        given = without_nulls(given)
         for key in given:
             if key == CLASSIFICATION:
                 classes[name] = class_count(f"output {name!r}", given[key])

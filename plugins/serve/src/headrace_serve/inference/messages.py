@@ -92,6 +92,7 @@ class Asked:
         client: The key of the client and the number of keys, as the ``context`` of the request has them; empty without keys.
         request_id: The id of the request where ``id`` is ``""``: that of the header ``X-Request-Id``.
         outline: The outline that the request shares with an earlier one; None: it was read anew.
+        fields: The keys of the pipeline's request that the fields of a model's JSON give; None: its inputs are tensors.
     """
 
     inputs: list[Encoded]
@@ -105,6 +106,7 @@ class Asked:
     request_id: str = ""
     classes: dict[str, int] = field(default_factory=dict)
     client: dict[str, Any] = field(default_factory=dict)
+    fields: dict[str, Any] | None = None
 
 
 @dataclass(slots=True)

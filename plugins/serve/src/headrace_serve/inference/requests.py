@@ -120,7 +120,7 @@ async def begin(
     outline = asked.outline
     if outline is None or not outline.checked:
         check_parameters(asked.parameters, model.signature.sequence_key)
-        _check_inputs(model, asked.inputs)
+        _check_inputs(model, asked.inputs, all_needed=asked.fields is None)
         _check_outputs(model, asked.outputs)
         if outline is not None:
             outline.checked = True
@@ -140,7 +140,7 @@ def _same_for_all_items(model: Model, asked: Asked) -> dict[str, Any]:
             SEQUENCES[1]: "required",
         }  # as Triton does, where a backend leaves it open
     add_context(fixed, asked.parameters, asked.times, client, for_pipeline(asked))
-    return fixed
+    return {**fixed, **(asked.fields or {})}
 
 
 def _at_the_edges(requests: Sequence[dict[str, Any]]) -> None:
@@ -301,7 +301,9 @@ async def with_classes(model: Model, outputs: list[Tensor], asked: Asked) -> lis
     return await apart(elements, work)
 
 
-def _check_inputs(model: Model, inputs: Sequence[Tensor | Encoded]) -> None:
+def _check_inputs(
+    model: Model, inputs: Sequence[Tensor | Encoded], *, all_needed: bool = True
+) -> None:
     """Check the tensors against the signature."""
     ports = model.signature.inputs
     found = set()
@@ -317,7 +319,7 @@ def _check_inputs(model: Model, inputs: Sequence[Tensor | Encoded]) -> None:
         _check(port, tensor)
         found.add(tensor.name)
     for name, port in ports.items():
-        if name not in found and not port.optional:
+        if all_needed and name not in found and not port.optional:
             raise InputError(f"input {name!r} of model {model.name!r} is missing")
 
 
@@ -348,11 +350,12 @@ def _check_outputs(model: Model, wanted: list[str] | None) -> None:
 
 def item_count(model: Model, values: Mapping[str, NDArray[Any]]) -> int:
     """Return the number of items, which must be the same in all inputs of items."""
-    lengths = {name: len(values[name]) for name, p in model.signature.inputs.items() if p.each}
+    each = [name for name, port in model.signature.inputs.items() if port.each]
+    lengths = {name: len(values[name]) for name in each if name in values}
     if len(set(lengths.values())) > 1:
         counts = ", ".join(f"{name!r} {length}" for name, length in lengths.items())
         raise InputError(f"the inputs have different numbers of items: {counts}")
-    return next(iter(lengths.values()))
+    return next(iter(lengths.values()), 1)
 
 
 def made_request(
@@ -372,7 +375,7 @@ def made_request(
     """
     request: dict[str, Any] = dict(fixed)
     for name, port in model.signature.inputs.items():
-        if port.optional and name not in values:
+        if name not in values:
             continue
         array = values[name]
         if port.batch_axis is not None:
