@@ -175,8 +175,16 @@ def _key(key: Any) -> str:
     if isinstance(key, str):
         return key
     if hasattr(key, "dtype") and hasattr(key, "tolist"):
-        key = key.tolist()
+        key = _listed(key)
     return str(next(iter(_plain({key: None}, {str(key): None}))))
+
+
+def _listed(array: Any) -> Any:
+    """Return an array as lists; times of units that Python's have not are rounded to theirs, else they would be numbers."""
+    dtype = str(getattr(array, "dtype", ""))
+    if dtype.endswith(("[ns]", "[ps]", "[fs]", "[as]")) and hasattr(array, "astype"):
+        array = array.astype(dtype[:-3] + "us]")
+    return array.tolist()
 
 
 def _plain(value: Any, otherwise: Any) -> Any:
@@ -225,7 +233,7 @@ def _of_other_types(value: Any) -> Any:
     if isinstance(value, (set, frozenset, deque, KeysView, ValuesView, ItemsView)):
         return list(value)
     if callable(getattr(value, "tolist", None)):
-        return value.tolist()
+        return _listed(value)
     opened = _opened(value, "json")
     return _plain(value, str(value)) if opened is value else opened
 

@@ -167,6 +167,7 @@ def values(data):
         when, when.date(), datetime.timedelta(days=1, seconds=5), datetime.time(4, 5), uuid.UUID(int=5),
         decimal.Decimal("1.10"), pathlib.PureWindowsPath("c:/a"), {1}, collections.deque([{"a": {2}}]),
         {"a": when}.keys(), {"a": when}.values(), {"a": 1}.items(), Row(when, {numpy.int64(3): numpy.arange(2)}),
+        {"at": numpy.array(["2024-01-02"], "M8[ns]")},
         [Model(), {"m": Model()}], {when: 1, (1, 2): 2, True: 3, pathlib.PurePosixPath("a"): 4, numpy.bool_(True): 5},
     ]
 """
@@ -188,5 +189,5 @@ def test_the_command_and_the_server_write_a_result_alike(serving, tmp_path):
     assert told == [
         at, "2024-01-02", "P1DT5S", "04:05:00", "00000000-0000-0000-0000-000000000005", "1.10", "c:\\a",
         [1], [{"a": [2]}], ["a"], [at], [["a", 1]], {"at": at, "more": {"3": [0, 1]}},
-        [model, {"m": model}], {at: 1, "1,2": 2, "true": 5, "a": 4},
+        {"at": ["2024-01-02T00:00:00"]}, [model, {"m": model}], {at: 1, "1,2": 2, "true": 5, "a": 4},
     ]  # fmt: skip
