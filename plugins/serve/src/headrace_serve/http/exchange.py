@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from headrace_serve.models.model import Model
     from headrace_serve.service import Service
 
-__all__ = ["CYCLE", "Exchange", "Reply", "error_body", "without_nulls"]
+__all__ = ["CYCLE", "Exchange", "Reply", "error_body"]
 
 T = TypeVar("T")
 
@@ -372,11 +372,6 @@ class Exchange:
             self._admitted.inside -= 1
             self._admitted.receiving -= not self._received
             self._admitted = None
-
-
-def without_nulls(document: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of an object of the protocol; one that is null is as if it were not there."""
-    return {name: value for name, value in document.items() if value is not None}
 
 
 def _encoding(accepted: str) -> str:

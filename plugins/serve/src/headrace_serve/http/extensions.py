@@ -8,7 +8,8 @@ import orjson
 
 from headrace.errors import InputError
 from headrace_serve.errors import NotAllowedError
-from headrace_serve.http.exchange import Reply, without_nulls
+from headrace_serve.http.exchange import Reply
+from headrace_serve.inference.parameters import without_nulls
 from headrace_serve.shared_memory import allowed, no_cuda_region
 
 if TYPE_CHECKING:

@@ -12,8 +12,9 @@ from headrace_serve.aside import apart
 from headrace_serve.datatypes import as_json_values, from_json
 from headrace_serve.errors import among
 from headrace_serve.http.events import event, send_events
-from headrace_serve.http.exchange import Reply, error_body, without_nulls
+from headrace_serve.http.exchange import Reply, error_body
 from headrace_serve.inference.messages import Asked, Encoded
+from headrace_serve.inference.parameters import without_nulls
 from headrace_serve.inference.results import JSON
 from headrace_serve.inference.tensors import check_items
 

@@ -20,7 +20,7 @@ from headrace_serve.errors import (
 )
 from headrace_serve.http import extensions as rest_extensions
 from headrace_serve.http import openapi
-from headrace_serve.http.exchange import CYCLE, Exchange, Reply, without_nulls
+from headrace_serve.http.exchange import CYCLE, Exchange, Reply
 from headrace_serve.http.generate import generate, generate_stream
 from headrace_serve.http.metrics import Snapshot, encoded
 from headrace_serve.http.page_routes import PAGE_ROUTES
@@ -32,6 +32,7 @@ from headrace_serve.http.tensors import (
     read_body,
     write_body,
 )
+from headrace_serve.inference.parameters import without_nulls
 from headrace_serve.inference.tensors import place_outputs
 from headrace_serve.keys import Keys
 from headrace_serve.models import described

@@ -12,9 +12,9 @@ from headrace.errors import InputError
 from headrace_serve.aside import apart
 from headrace_serve.datatypes import DATATYPES, ONLY_BINARY, as_json_values, from_json
 from headrace_serve.errors import ItemError, unknown_parameter
-from headrace_serve.http.exchange import without_nulls
 from headrace_serve.inference.classification import CLASSIFICATION, class_count
 from headrace_serve.inference.messages import Asked, Encoded
+from headrace_serve.inference.parameters import without_nulls
 from headrace_serve.inference.tensors import (
     check_items,
     check_number,

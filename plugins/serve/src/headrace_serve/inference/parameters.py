@@ -23,6 +23,7 @@ __all__ = [
     "flag",
     "for_pipeline",
     "of_sequence",
+    "without_nulls",
 ]
 
 _GREATEST = (1 << 63) - 1
@@ -45,6 +46,11 @@ def for_pipeline(asked: Asked) -> dict[str, Any]:
     found = {k: v for k, v in asked.parameters.items() if k not in _KNOWN and k not in SEQUENCES}
     inputs = {one.name: one.parameters for one in asked.inputs if one.parameters}
     return {**found, _OF_INPUTS: inputs} if inputs else found
+
+
+def without_nulls(document: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of an object of the protocol; one that is null is as if it were not there."""
+    return {name: value for name, value in document.items() if value is not None}
 
 
 def add_context(
