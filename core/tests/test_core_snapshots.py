@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from pathlib import Path
 
-import pytest
+from loading import python
 from test_core_expression import REFUSED
 
 import headrace
@@ -154,11 +155,6 @@ PLANS = {
 }  # fmt: skip
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _shown():
-    headrace.register("Shown", Shown, replace=True)
-
-
 def text_of(source):
     """Return what is said of a configuration: the error, or that it is accepted."""
     try:
@@ -189,13 +185,20 @@ def plans():
 WRITTEN = {"errors.txt": errors, "plans.json": plans}
 
 
-@pytest.mark.parametrize("name", WRITTEN)
-def test_it_is_as_written_down(name, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    assert WRITTEN[name]() == (FOLDER / name).read_text(encoding="utf-8")
+def write(folder):
+    """Write all files into a folder."""
+    headrace.register("Shown", Shown, replace=True)
+    for name, made in WRITTEN.items():
+        (folder / name).write_text(made(), encoding="utf-8")
+
+
+def test_they_are_as_written_down(tmp_path):
+    """In a process of its own, where nothing else is registered that could be suggested."""
+    python(Path(__file__), tmp_path, cwd=tmp_path)
+    for name in WRITTEN:
+        written = (FOLDER / name).read_text(encoding="utf-8")
+        assert (tmp_path / name).read_text(encoding="utf-8") == written, name
 
 
 if __name__ == "__main__":
-    headrace.register("Shown", Shown, replace=True)
-    for name, made in WRITTEN.items():
-        (FOLDER / name).write_text(made(), encoding="utf-8")
+    write(Path([*sys.argv, FOLDER][1]))
