@@ -76,10 +76,16 @@ class QueueConformance(ObserverConformance):
     inside = _Declared
 
 
-class RepostConformance(ObserverConformance):
-    """`Repost`, after a word that answers every request, so that it sends none on."""
-
+class _Answered(ObserverConformance):
+    # Every request is answered before, so that none is sent on.
     expression = "S[Identity,(or)Repost[main]]"
+
+
+class RepostConformance(ObserverConformance):
+    """`Repost`, after a word that answers every request."""
+
+    expression = "Repost[main]"
+    inside = _Answered
 
 
 class CacheConformance(BackendConformance):

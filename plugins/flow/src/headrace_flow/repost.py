@@ -35,11 +35,12 @@ class Repost(headrace.Backend):
     Reads:
         data: Anything.
     Writes:
-        Nothing: the node at which the request goes on does.
+        result: What the node writes at which the request goes on.
     Batch:
         1 or more.
 
     Raises:
+        InputError: ``data`` is missing.
         LimitError: The request was reposted ``limit`` times before, by this Repost or another.
         ContractError: The item is none that was sent to the node, but one that a container has made.
     Source:

@@ -107,10 +107,11 @@ class FilterDetectionsConformance(BackendConformance):
         return {"data": _detections(k)}
 
 
-_ALONE = dict.fromkeys(
-    ("instances-agree", "options-kept"),
-    "it refuses instance_num above 1, since each instance would see only some frames of a source",
-)
+_ALONE = {
+    "instances-agree": (
+        "it refuses instance_num above 1, since each instance would see only some frames of a source"
+    )
+}
 
 
 class TrackConformance(BackendConformance):

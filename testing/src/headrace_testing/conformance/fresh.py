@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from headrace_testing.conformance.probe import Probe
+from headrace_testing.conformance.requirements import distributions_by_module
 
 if TYPE_CHECKING:
     from headrace.plugins import BuiltExpression
@@ -32,22 +33,67 @@ _LIGHT = frozenset(
 """Headrace, and the distributions that it requires itself."""
 
 
+_HEAVY_BYTES = 1_000_000
+"""A library that loads more code than this, source and compiled, is heavy: numpy loads 12 MB, click 0.3."""
+
+
 def _loaded() -> set[str]:
-    return {name.partition(".")[0] for name in sys.modules}
+    return {*sys.modules, *_compiled}
 
 
-def _libraries(names: set[str], own: list[str]) -> list[str]:
-    """Return the names that are libraries: not standard, not required by headrace, not the backend's own."""
-    known = {*sys.stdlib_module_names, *_LIGHT, *own}
-    found = {name for name in names - known if not name.startswith("__")}
-    if found:
-        from importlib.metadata import packages_distributions
+_compiled: dict[str, Path] = {}
+"""The files of compiled modules, also of those that hide behind another module in ``sys.modules``."""
 
-        by_name = packages_distributions()
-        ours = {d for name in own for d in by_name.get(name, ())}
+
+def _note_compiled(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "import" and isinstance(arguments[1], str):
+        _compiled[arguments[0]] = Path(arguments[1])
+
+
+class _Libraries:
+    """The libraries behind the names of modules: not standard, not required by headrace, not the backend's own.
+
+    Attributes:
+        heavy: The top-level names of those that load much code.
+        installed: Those that a distribution brings, which may be missing elsewhere.
+    """
+
+    def __init__(self, modules: set[str], own: list[str]) -> None:
+        known = {*sys.stdlib_module_names, *_LIGHT, *own}
+        files: dict[str, set[Path]] = {}
+        for module in modules:
+            name = module.partition(".")[0]
+            if name not in known and not name.startswith("__"):
+                files.setdefault(name, set()).update(_files(module))
+        brought = distributions_by_module([*files, *own] if files else [])
+        ours = {one for name in own for one in brought.get(name, ())}
+        theirs = {name: brought[name] for name in files if not ours & brought[name]}
+        # What one distribution brings is one library, `pytest` and `_pytest`.
+        sizes: dict[str, int] = {}
+        for name, distributions in theirs.items():
+            for one in distributions or (name,):
+                sizes[one] = sizes.get(one, 0) + sum(map(_size, files[name]))
+        self.heavy = sorted(
+            name
+            for name, distributions in theirs.items()
+            if any(sizes[one] > _HEAVY_BYTES for one in distributions or (name,))
+        )
         # A name without a distribution is an inner module of a library, such as a shim.
-        found = {name for name in found if by_name.get(name) and not ours & set(by_name[name])}
-    return sorted(found)
+        self.installed = sorted(name for name in theirs if theirs[name])
+
+
+def _files(module: str) -> list[Path]:
+    """Return the files from which a module was loaded."""
+    origin = getattr(getattr(sys.modules.get(module), "__spec__", None), "origin", None)
+    found = [Path(origin)] if isinstance(origin, str) else []
+    return [*found, _compiled[module]] if module in _compiled else found
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError:  # built in, or in an archive
+        return 0
 
 
 def _load_headrace() -> None:
@@ -95,6 +141,7 @@ def _answer(asked: dict[str, Any], path: Path) -> None:
 
     built = None
     found = Probe(asked["module"])
+    sys.addaudithook(_note_compiled)
     before = _loaded()
     sys.path[:] = asked["path"]
     importlib.invalidate_caches()
@@ -107,15 +154,19 @@ def _answer(asked: dict[str, Any], path: Path) -> None:
             _register(asked["backends"])
         else:
             importlib.import_module(asked["module"])
-        found.imported = _libraries(_loaded() - before, own)
+        libraries = _Libraries(_loaded() - before, own)
+        found.imported, found.required = libraries.heavy, libraries.installed
         found.stage, before = "configure", before | _loaded()
         settings = pickle.loads(base64.b64decode(asked["settings"]))  # noqa: S301 - made by the parent process
         config = headrace.PipelineConfig.load(settings)
-        found.configured = _libraries(_loaded() - before, own)
+        libraries = _Libraries(_loaded() - before, own)
+        found.configured = libraries.heavy
+        found.required = sorted({*found.required, *libraries.installed})
         if asked["build"]:
             found.stage, before = "build", before | _loaded()
             built = headrace.plugins.build(config)
-            found.built = _libraries(_loaded() - before, own)
+            installed = _Libraries(_loaded() - before, own).installed
+            found.built = [name for name in installed if name not in found.required]
     except Exception as error:  # noqa: BLE001 - the error is a part of the answer
         found.error, found.error_text = type(error).__name__, f"{type(error).__name__}: {error}"
     _write(found, path)

@@ -36,7 +36,9 @@ class Probe:
 
     Attributes:
         module: The module of the backend.
-        imported, configured, built: The libraries that each step was the first to load, by top-level name.
+        imported, configured: The heavy libraries that each step was the first to load, by top-level name.
+        required: All libraries that these two steps loaded and a distribution brings.
+        built: Such libraries that the last step was the first to load.
         stage: The last step that the process began: ``import``, ``configure``, ``build``.
         error: The class of the error that ended that step, empty for none.
         error_text: The class and text of that error.
@@ -45,6 +47,7 @@ class Probe:
     module: str = ""
     imported: list[str] = field(default_factory=list)
     configured: list[str] = field(default_factory=list)
+    required: list[str] = field(default_factory=list)
     built: list[str] = field(default_factory=list)
     stage: str = "import"
     error: str = ""

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
+import importlib.util
+import json
+from importlib.metadata import (
+    PackageNotFoundError,
+    distribution,
+    distributions,
+    packages_distributions,
+)
+from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -11,28 +21,68 @@ from packaging.utils import canonicalize_name
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["distributions_of", "not_required"]
+__all__ = ["distributions_by_module", "distributions_of", "not_required"]
+
+
+def distributions_by_module(modules: Iterable[str]) -> dict[str, set[str]]:
+    """Return for each top-level module the names of the distributions that bring it, installed from a wheel or editable."""
+    recorded, folders = packages_distributions(), _editable_folders()
+    return {
+        name: {
+            canonicalize_name(one)
+            for one in recorded.get(name) or _editable(name, folders) or _namesake(name)
+        }
+        for name in modules
+    }
+
+
+def _editable_folders() -> dict[Path, str]:
+    """Return the folder of each distribution that is installed editable: its RECORD does not name its modules."""
+    found = {}
+    for one in distributions():
+        told = json.loads(one.read_text("direct_url.json") or "{}")
+        if told.get("dir_info", {}).get("editable"):
+            path = Path(url2pathname(urlsplit(told["url"]).path)).resolve()
+            found[path] = one.metadata["Name"]
+    return found
+
+
+def _editable(module: str, folders: dict[Path, str]) -> list[str]:
+    """Return the distribution in whose folder a module lies, the innermost; the module is not imported."""
+    try:
+        spec = importlib.util.find_spec(module)
+    except (
+        ImportError,
+        ValueError,
+    ):  # some libraries put modules without a spec into `sys.modules`
+        return []
+    if spec is None:
+        return []
+    places = [*(spec.submodule_search_locations or ()), *filter(None, [spec.origin])]
+    parents = [parent for place in places for parent in Path(place).resolve().parents]
+    inner = max(
+        (one for one in parents if one in folders), key=lambda p: len(p.parts), default=None
+    )
+    return [] if inner is None else [folders[inner]]
+
+
+def _namesake(module: str) -> list[str]:
+    return [module] if _is_installed(module) else []
 
 
 def distributions_of(names: Iterable[str], modules: Iterable[str]) -> list[str]:
     """Return the installed distributions among ``names``, and those that the top-level modules belong to, sorted."""
-    by_module = packages_distributions()
-    found = {*names, *(one for module in modules for one in by_module.get(module, ()))}
+    found = {*names}.union(*distributions_by_module(modules).values())
     return sorted({canonicalize_name(one) for one in found if _is_installed(one)})
 
 
-def not_required(loaded: Iterable[str], distributions: Iterable[str]) -> list[str]:
-    """Return which of the loaded top-level modules none of ``distributions`` brings.
+def not_required(loaded: Iterable[str], requiring: Iterable[str]) -> list[str]:
+    """Return which of the loaded top-level modules none of the distributions ``requiring`` brings.
 
     A distribution brings what it requires, with any of its extras, and what those require in turn.
     """
-    brought = _brought(distributions)
-    by_module = packages_distributions()
-    return [
-        one
-        for one in loaded
-        if not brought & {canonicalize_name(name) for name in by_module.get(one, ())}
-    ]
+    brought = _brought(requiring)
+    return [one for one, by in distributions_by_module(loaded).items() if not brought & by]
 
 
 def _is_installed(name: str) -> bool:
@@ -43,10 +93,10 @@ def _is_installed(name: str) -> bool:
     return True
 
 
-def _brought(distributions: Iterable[str]) -> set[str]:
+def _brought(names: Iterable[str]) -> set[str]:
     """Return the names of distributions and of all that they require."""
     todo: list[tuple[str, frozenset[str]]] = []
-    for name in distributions:
+    for name in names:
         extras = distribution(name).metadata.get_all("Provides-Extra") or ()
         todo.append((canonicalize_name(name), frozenset(extras)))
     seen: set[tuple[str, frozenset[str]]] = set()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import random
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import headrace
 from headrace_testing.conformance.declared import Keys, declared_keys
-from headrace_testing.conformance.live import Live, weight_of
+from headrace_testing.conformance.live import MOST, Live, weight_of
 from headrace_testing.conformance.outcome import Broken
 from headrace_testing.conformance.settings import settings
 from headrace_testing.conformance.values import difference, kept
@@ -27,6 +28,16 @@ DISTINCT = 17
 It is a prime number, so that results which are shifted by half or a quarter of a batch belong to other
 requests.
 """
+
+
+CHANGES_INPUTS = "changes what requests come with"
+"""The key of `Subject.measured` under which `inputs-kept` says that it has reported this."""
+
+_DRAWN = ((range(17, 32), 2), (range(33, 64), 1), (range(101, 200), 1), (range(200, 401), 1))
+"""From which weights some are drawn, and how many: between powers of two libraries pad, and above 100 they cut."""
+
+_BATCH_BYTES = 1 << 28
+"""How large a batch of a weight that is drawn may be."""
 
 
 @contextlib.contextmanager
@@ -134,9 +145,13 @@ class Subject:
 
     # Building the backend.
 
-    def build(self, instance_num: int = 1) -> Live:
-        """Build the backend, which is closed by `done`, or else at the end of the run."""
-        config = self.config if instance_num == 1 else self.load(instance_num=instance_num)
+    def build(self, instance_num: int | None = None) -> Live:
+        """Build the backend, which is closed by `done`, or else at the end of the run.
+
+        Args:
+            instance_num: The number of instances, of a configuration of their own; None for one of the usual configuration.
+        """
+        config = self.config if instance_num is None else self.load(instance_num=instance_num)
         asked = self.settings().get("max")
         live = Live(config, None if asked is None else int(asked))
         self._open.append(live)
@@ -188,6 +203,34 @@ class Subject:
     def repeating(self, k: int) -> Request:
         """Return the request number ``k`` of a large batch."""
         return self.item(k % DISTINCT)
+
+    @cached_property
+    def weights(self) -> list[int]:
+        """The weights of the batches in which results are compared: those of `Live.weights`, and some drawn at random."""
+        least, most = self.live.range
+        draw = random.Random(self.kit.expression)  # noqa: S311 - the same for each run
+        drawn = [weight for span, count in _DRAWN for weight in draw.sample(span, count)]
+        largest = min(MOST if most is None else most, MOST)
+        room = _BATCH_BYTES // max(1, self.request_bytes(0, self.live))
+        return sorted({*self.live.weights, *(w for w in drawn if least <= w <= min(largest, room))})
+
+    def request_bytes(self, k: int, live: Live) -> int:
+        """Return how many bytes of Python's memory request ``k`` takes with its result."""
+        try:
+            import tracemalloc
+        except ImportError:  # an interpreter that does not count them
+            return 0
+        begun = not tracemalloc.is_tracing()
+        if begun:
+            tracemalloc.start()
+        try:
+            before = tracemalloc.get_traced_memory()[0]
+            request = self.item(k)
+            live.alone(request)
+            return tracemalloc.get_traced_memory()[0] - before
+        finally:
+            if begun:
+                tracemalloc.stop()
 
     def expected(self, k: int) -> Any:
         """Return the result that request ``k`` gets alone in `live`, which has run no invalid request."""
