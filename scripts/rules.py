@@ -10,6 +10,8 @@ import ast
 import sys
 from pathlib import Path
 
+from rule_cures import CURES
+
 from headrace_testing.conformance import Rule, rules
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -47,7 +49,8 @@ class ResizeMatConformance(BackendConformance):
 A rule **passes**, **fails**, does **not apply** (where the contract itself promises nothing), or is
 **blocked** because a rule that it needs fails: pytest skips what is blocked, and counts it in one line by the broken rule. An exception to a rule stands in
 `expected_failures` with its reason, which the certificate shows; when that rule holds after all, or
-the reason is empty, that is a failure. Rules that need an excepted one are judged all the same.
+the reason is empty, that is a failure. Rules that need an excepted one are judged all the same; what fails there cannot be told
+from the fault that is excepted, and is blocked by it.
 
 **On a machine that lacks the device** of a backend its class says so:
 
@@ -84,8 +87,8 @@ def pages() -> dict[str, str]:
 
 
 def broken() -> dict[str, str]:
-    """Give, per rule, the source of the first backend on the shelf that breaks it."""
-    found: dict[str, str] = {}
+    """Give, per rule, the source of the smallest backend on the shelf that breaks it."""
+    found: dict[str, list[tuple[ast.ClassDef, str]]] = {}
     for path in sorted(SHELF.glob("*.py")):
         text = path.read_text(encoding="utf-8")
         for part in ast.parse(text).body:
@@ -94,8 +97,16 @@ def broken() -> dict[str, str]:
             for call in part.decorator_list:
                 if isinstance(call, ast.Call) and ast.unparse(call.func) == "breaks":
                     identifier = ast.literal_eval(call.args[0])
-                    found.setdefault(identifier, source(text, part))
-    return found
+                    found.setdefault(identifier, []).append((part, source(text, part)))
+    # One that inherits its fault does not show it.
+    broken = {part.name for pairs in found.values() for part, _ in pairs}
+    return {
+        identifier: min(
+            (made for part, made in pairs if not broken & set(map(ast.unparse, part.bases))),
+            key=len,
+        )
+        for identifier, pairs in found.items()
+    }
 
 
 def source(text: str, part: ast.ClassDef) -> str:
@@ -112,11 +123,12 @@ def source(text: str, part: ast.ClassDef) -> str:
 
 def page(rule: Rule) -> str:
     """Write the page of one rule."""
-    text = f"# {rule.id}\n\n{rule.reason}\n\n{rule.text}\n"
+    fault, cure = CURES[rule.id]
+    text = f"# {rule.id}\n\n{rule.reason}\n\n**The fault**: {fault}\n\n**The cure**: {cure}\n\n{rule.text}\n"
     example = broken().get(rule.id)
     if example is not None:
         shelf = "../../testing/tests/conformance_shelf/perfect.py"
-        text += f"\nBroken by, where [`Perfect`]({shelf}) keeps every rule:\n\n"
+        text += f"\nThe smallest of the backends that it refuses, where [`Perfect`]({shelf}) keeps every rule:\n\n"
         text += f"```python\n{example}\n```\n"
     if rule.needs:
         needed = ", ".join(f"[`{name}`]({name}.md)" for name in rule.needs)

@@ -305,6 +305,19 @@ def test_an_expected_failure_is_shown_with_its_reason(shout, pytest_in, no_fresh
     assert done.returncode == 0
 
 
+def test_what_fails_beside_an_expected_failure_is_no_success(shout, pytest_in, no_fresh_process):
+    text = (shout / "shout_backend.py").read_text("utf-8")
+    (shout / "shout_backend.py").write_text(text.replace("Raises:", "Throws:"))
+    (shout / "test_shout.py").write_text(
+        textwrap.dedent(EXCEPTED % '"docstring-sections": "a lawyer wrote it"')
+    )
+    done = pytest_in()
+    assert done.returncode == 1
+    assert "1 failed" in done.stdout
+    assert "rule 'docstring-raises' blocked" in done.stdout
+    assert "it cannot be told from the fault of 'docstring-sections'" in done.stdout
+
+
 def test_an_expected_failure_that_passes_is_a_failure(shout, pytest_in, no_fresh_process):
     (shout / "test_shout.py").write_text(textwrap.dedent(EXCEPTED % '"order-kept": "it is hard"'))
     done = pytest_in()

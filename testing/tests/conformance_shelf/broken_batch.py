@@ -159,13 +159,13 @@ class UnboundedInWords(Perfect):
         return super().forward(batch)
 
 
-@breaks("range")
 class RunsAboveItsMax(Perfect):
     max = 4
     __doc__ = GOOD.replace("1 or more", "1 to 4")
 
 
 RunsAboveItsMax._out_of_range = lambda self, batch: None
+breaks("range")(RunsAboveItsMax)  # no decorator: the page of the rule would not show the line above
 
 
 @breaks("range")
@@ -302,7 +302,7 @@ class KeepsABufferPerNumber(Perfect):
 
     def one(self, request):
         super().one(request)
-        memory = self.buffers.setdefault(request["data"], array.array("d", [0.0]))
+        memory = self.buffers.setdefault(request["data"] % 100, array.array("d", [0.0]))
         request["result"] = Vector(memory, request["result"])
 
 

@@ -45,7 +45,7 @@ class KeepsDeviceMemoryPerNumber(OnADevice):
         self.kept = {}
 
     def memory(self, number):
-        return self.kept.setdefault(number, on_device(0.0))
+        return self.kept.setdefault(number % 100, on_device(0.0))
 
 
 def on_device_item(self, k):

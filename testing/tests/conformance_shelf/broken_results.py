@@ -61,6 +61,26 @@ class RotatesFromNineOn(Perfect):
 
 
 @breaks("order-kept")
+class TurnsRoundSeventeenTo31(Perfect):
+    def forward(self, batch):
+        outcomes = super().forward(batch)
+        if 17 <= len(batch) < 32 and outcomes is None:
+            results = [request["result"] for request in batch]
+            for request, result in zip(batch, reversed(results), strict=True):
+                request["result"] = result
+        return outcomes
+
+
+@breaks("batch-equals-items")
+class CutsAtAHundred(Perfect):
+    def forward(self, batch):
+        outcomes = super().forward(batch)
+        for request in good(batch)[100:]:
+            request["result"] = 0.0
+        return outcomes
+
+
+@breaks("order-kept")
 class SwapsTwoOfMore(Perfect):
     def forward(self, batch):
         outcomes = super().forward(batch)
@@ -122,6 +142,9 @@ class ClearsRequestsThatWereAnswered(Perfect):
 
 @breaks("results-kept", **lists)
 class GoesRoundInARing(Sorting):
+    max = 64
+    __doc__ = (Sorting.__doc__ or "").replace("1 or more", "1 to 64")
+
     def init(self, options, context):
         super().init(options, context)
         self.ring = [[] for _ in range(80)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import numpy as np
 
 import headrace
@@ -232,6 +234,29 @@ class KeepsEveryRequest(Perfect):
     def one(self, request):
         super().one(request)
         self.kept.append(request)
+
+
+@breaks("requests-released")
+class RemembersEveryAnswer(Perfect):
+    def init(self, options, context):
+        super().init(options, context)
+        self.answers = {}
+
+    def one(self, request):
+        super().one(request)
+        request["result"] = self.answers.setdefault(request["data"], request["result"])
+
+
+@breaks("requests-released")
+class LeaksInC(Perfect):
+    def init(self, options, context):
+        super().init(options, context)
+        self.c = ctypes.CDLL(None)
+        self.c.malloc.restype = ctypes.c_void_p
+
+    def one(self, request):
+        super().one(request)
+        ctypes.memset(self.c.malloc(20_000), 1, 20_000)
 
 
 @breaks("requests-released")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from typing import Any, TypedDict
 
@@ -70,6 +71,34 @@ class PerfectConformance(BackendConformance):
 
     def make_item(self, k):
         return {"data": k + 1}
+
+
+class RemembersSome(Perfect):
+    """Multiply a number, or give the product that it has remembered.
+
+    Reads:
+        data: A number, int or float.
+    Writes:
+        result: The number times ``factor``.
+    Batch:
+        1 or more
+
+    Raises:
+        InputError: ``data`` is missing or no number.
+    Source:
+        Own.
+    """
+
+    def init(self, options, context):
+        super().init(options, context)
+        self.product = functools.lru_cache(maxsize=1000)(lambda number: number * options.factor)
+
+    def one(self, request):
+        request["result"] = self.product(self.read(request))
+
+
+class RemembersSomeConformance(PerfectConformance):
+    expression = "RemembersSome"
 
 
 class OneAtATime(Perfect):
@@ -547,6 +576,7 @@ class ReadsUnwatchedConformance(PerfectConformance):
 
 CONFORMANCE = [
     PerfectConformance,
+    RemembersSomeConformance,
     OneAtATimeConformance,
     FixedConformance,
     RangeByInitConformance,
@@ -564,7 +594,19 @@ CONFORMANCE = [
 ]
 
 for cls in (
-    *(Perfect, OneAtATime, Fixed, RangeByInit, Rows, OwnThread, Passing, Scale, ByKey, Twice),
+    *(
+        Perfect,
+        RemembersSome,
+        OneAtATime,
+        Fixed,
+        RangeByInit,
+        Rows,
+        OwnThread,
+        Passing,
+        Scale,
+        ByKey,
+        Twice,
+    ),
     *(Around, WithAThread, OnADevice, OnADeviceAlone, ReadsUnwatched),
 ):
     headrace.register(cls.__name__, cls, replace=True)

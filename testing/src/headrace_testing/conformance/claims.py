@@ -50,6 +50,47 @@ def shapes_of(text: str) -> list[tuple[str, ...]]:
     return [one for one in found if all(one) and "0" not in one]
 
 
+_OR = re.compile(
+    # Two bare dtypes share the shape that follows the second one: `uint8` or `float32`, [H, W].
+    rf"(?<!\w)(?P<shared>{_DTYPE.pattern}`*\s+or\s+`*{_DTYPE.pattern}(?!\s*\[[^\]]*\]`))"
+    r"|,?\s*(?:\bor\s+else\b|\bor\b|\belse\b|\botherwise\b)"
+)
+_SENTENCE = re.compile(r"[.;]\s+")
+
+
+def describes(text: str, shape: Collection[int], dtype: object) -> bool:
+    """Return whether an entry describes an array: the whole of it, or one of the clauses that it has.
+
+    What is named without a dtype and a shape beside something else, as in "a label, or ``float [K]``", describes an
+    array without axes.
+    """
+    sentences = [_alternatives(sentence) for sentence in _SENTENCE.split(text.strip(" ."))]
+    each_is_whole = all(claims_dtype(one) and shapes_of(one) for one in sentences[0])
+    if _describes(text, shape, dtype) and not (each_is_whole and len(sentences) == 1):
+        return True
+    for clauses in sentences:
+        for clause in clauses:
+            if claims_dtype(clause) or shapes_of(clause):
+                if _describes(clause, shape, dtype):
+                    return True
+            elif len(clauses) > 1 and not shape:
+                return True
+    return False
+
+
+def _describes(text: str, shape: Collection[int], dtype: object) -> bool:
+    shapes = shapes_of(text)
+    right = not claims_dtype(text) or covers_dtype(text, dtype)
+    return right and (not shapes or any(fits(shape, one) for one in shapes))
+
+
+def _alternatives(sentence: str) -> list[str]:
+    """Cut a sentence at each "or" and "else" that parts two things."""
+    cuts = [match.span() for match in _OR.finditer(sentence) if match["shared"] is None]
+    begins, ends = [0, *(end for _, end in cuts)], [*(begin for begin, _ in cuts), len(sentence)]
+    return [sentence[a:b].strip() for a, b in zip(begins, ends, strict=True)]
+
+
 def fits(shape: Collection[int], claimed: tuple[str, ...]) -> bool:
     """Return whether an array has a claimed shape: as many axes, and the lengths that are numbers."""
     return len(shape) == len(claimed) and all(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace_testing.conformance.outcome import BLOCKED, EXPECTED_FAILURE, NOT_JUDGED
+from headrace_testing.conformance.outcome import BLOCKED, EXPECTED_FAILURE, FAILED, NOT_JUDGED
 from headrace_testing.conformance.run import ConformanceRun, check_class, rules
 
 if TYPE_CHECKING:
@@ -103,7 +103,8 @@ class RuleItem(pytest.Item):
     def _reported(self, verdict: Verdict) -> bool:
         """Return whether another test reports the rule that blocks this one."""
         names = {item.name for item in self.session.items if item.parent is self.parent}
-        return verdict.blocked_by in names
+        by = verdict.blocked_by
+        return by in names and self.parent.run.verdict(by).outcome == FAILED
 
     def _text(self, verdict: Verdict) -> str:
         what = "listed in expected_failures" if verdict.expected else verdict.outcome

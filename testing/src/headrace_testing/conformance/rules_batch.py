@@ -154,15 +154,15 @@ def empty_batch(subject: Subject) -> None:
 def batch_range(subject: Subject) -> str:
     """Schedulers cut batches by the range: every batch in it must work, and none outside of it may run.
 
-    Batches of every weight from `min` to 16, of each power of two above, and of `max` succeed. (Without a
-    `max` that of `options` counts, at least 64; a `max` of more than 1024 counts as 1024.) A batch above
+    Batches of every weight from `min` to 16, of each power of two above, of some weights between these and in the hundreds, which are
+    drawn at random, always the same for an expression, and of `max` succeed. (Without a `max` that of `options` counts, at least 64; a `max` of more than 1024 counts as 1024.) A batch above
     `max` and one below `min` fail with BatchRangeError for every item, and do not reach `forward`. Where
     `rerun` is True, `forward` must not raise for a batch of equal requests at any weight: core would run
     the requests one by one, so that the error would never be seen.
     """
     live = subject.live
     least, most = live.range
-    for weight in live.weights:
+    for weight in subject.weights:
         ks = _of_weight(subject, live, weight)
         try:
             subject.given_once(ks)
@@ -181,7 +181,7 @@ def batch_range(subject: Subject) -> str:
 
 def _not_saved_by_rerun(subject: Subject, live: Live) -> None:
     """Refuse a backend whose ``forward`` raises inside its range, which ``rerun = True`` hides."""
-    for want in live.weights:
+    for want in subject.weights:
         batch = live.take(lambda _: subject.item(0), want)
         with Spy(live.root) as spy:
             live.call(batch)

@@ -10,13 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import InputError
-from headrace_testing.conformance.claims import (
-    claims_array,
-    claims_dtype,
-    covers_dtype,
-    fits,
-    shapes_of,
-)
+from headrace_testing.conformance.claims import claims_array, describes
 from headrace_testing.conformance.outcome import Broken, NotJudged
 from headrace_testing.conformance.rule import Rule, rule
 from headrace_testing.conformance.values import is_array, said
@@ -295,10 +289,11 @@ def _names_with_subclasses(cls: type[Any]) -> Iterator[str]:
 def docstring_results(subject: Subject) -> str:
     """Who reads a result relies on the dtype and the shape that the section Writes names.
 
-    Where the entry of a key names dtypes (`uint8`, "floating") or shapes (`[H, W, 3]`), an array that is
-    written under that key has one of them: as many axes, and the lengths that are numbers. An entry with
-    "same", "any" or "..." in place of a shape, or that speaks of a `dtype`, is not compared. Where it begins
-    with both (`float32 [N]`) and speaks of no list or tuple, what is written is no list, tuple or generator.
+        Where the entry of a key names dtypes (`uint8`, "floating") or shapes (`[H, W, 3]`), an array that is
+        written under that key has one of them: as many axes, and the lengths that are numbers. Where it names several things, the array is one
+    of them: in "a label, or ``float [K]``" the label is any value without axes. An entry with
+        "same", "any" or "..." in place of a shape, or that speaks of a `dtype`, is not compared. Where it begins
+        with both (`float32 [N]`) and speaks of no list or tuple, what is written is no list, tuple or generator.
     """
     written = entries(sections(documentation(subject.cls)).get("Writes", ""))
     seen = 0
@@ -318,9 +313,7 @@ def docstring_results(subject: Subject) -> str:
             if not is_array(value) or not hasattr(value, "shape") or subject.children:
                 continue
             seen += 1
-            shapes = shapes_of(text)
-            right = covers_dtype(text, value.dtype) if claims_dtype(text) else True
-            if not right or (shapes and not any(fits(tuple(value.shape), one) for one in shapes)):
+            if not describes(text, tuple(value.shape), value.dtype):
                 raise Broken(
                     f"the section Writes says of {key!r} {text!r}, and it is {said(value)}"
                 )

@@ -50,7 +50,7 @@ class _WhereWritten(_Interrupting):
         super().__setitem__(key, value)
 
 
-@rule("interrupts-pass", "works-after-failure")
+@rule("interrupts-pass", "works-after-failure", "missing-key")
 def interrupts_pass(subject: Subject) -> str:
     """Ctrl-C and SystemExit belong to the thread that they hit, and no backend may hold them up.
 

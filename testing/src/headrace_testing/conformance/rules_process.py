@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import io
+import itertools
 import random
 import sys
+import time
 import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace_testing.conformance.outcome import Broken
 from headrace_testing.conformance.rule import Rule, rule
 from headrace_testing.conformance.settings import restore, settings
+from headrace_testing.conformance.subject import DISTINCT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from headrace_testing.conformance.live import Live
     from headrace_testing.conformance.subject import Subject
 
 _BATCHES = 16
@@ -28,9 +34,29 @@ _LARGE_BYTES = 64
 _LEAST_BYTES = 4
 """Smaller growth does not count: a list takes eight bytes per element, and sometimes room for more."""
 
+_STEADY = 0.75
+"""What is kept for every request grows as much per batch in a cycle as in the one before, but for the steps of a table."""
+
 _FIRST_CYCLES = 4
 _CYCLES = 8
 """Each is twice as long as the one before. A backend that keeps nothing grows by some hundred bytes in the first."""
+
+_WINDOW_ITEMS = 1024
+"""How many different requests are run between two looks at the memory, as far as `_WINDOW_S` allows."""
+
+_WINDOW_S = 8.0
+_WINDOWS = 6
+"""In each of so many windows the memory has to grow. The first one, in which caches fill, is not counted."""
+
+_LEAST_ITEM_BYTES = 24
+"""An int of 32 bytes that is kept for each request counts."""
+
+_LEAST_NATIVE_BYTES = 1024
+_LEAST_GROWTH_BYTES = 1 << 18
+"""Memory of the process comes in pages and in larger pieces, so that less than this in a window says nothing."""
+
+_SMALL_BYTES = 1 << 14
+"""A request that with its result has this size is not too large, whatever the first ones are."""
 
 _EMPTY_CACHES: Callable[[], object] | None = getattr(
     sys, "_clear_internal_caches", getattr(sys, "_clear_type_cache", None)
@@ -117,8 +143,10 @@ def requests_released(subject: Subject) -> str | None:
     """A backend that keeps something of every request fills the memory, sooner or later.
 
     While the same requests are run many times, the memory that Python allocates does not grow again and again
-    with the number of batches: neither with valid requests nor with such that fail. The last
-    batch, or a cache of what was asked before, may be kept.
+    with the number of batches: neither with valid requests nor with such that fail.
+    Then come thousands of different requests, as far as `make_item` gives them. Neither Python's memory nor that of the
+    process, in which C libraries allocate, grows with each thousand. The last batch may be kept, and so may a cache that has
+    a bound: `options` of the conformance class sets one of a few hundred entries.
     """
     tracemalloc = _tracemalloc()
     if tracemalloc is None:
@@ -139,15 +167,89 @@ def requests_released(subject: Subject) -> str | None:
             kept = _kept(run, tracemalloc)
             if kept is not None:
                 raise Broken(f"it keeps memory of every {what}: {kept}")
+        seen = _run_different(subject, live, tracemalloc)
     subject.done(live)
-    return None
+    return f"{seen} different requests"
+
+
+def _run_different(subject: Subject, live: Live, tracemalloc: Any) -> int:
+    """Run different requests, window by window, until memory stays the same in one; give how many they were.
+
+    Raises:
+        Broken: It grew in each window.
+    """
+    given = _different_items(subject, live)
+    # In random order, since a request may be the larger the higher its number is.
+    order = itertools.cycle(random.Random(0).sample(range(given), given))  # noqa: S311 - no secret
+    counters = {"Python": lambda: _traced_bytes(tracemalloc), "the process": _anonymous_bytes}
+    least = {"Python": _LEAST_ITEM_BYTES, "the process": _LEAST_NATIVE_BYTES}
+    until = time.monotonic() + _WINDOW_S
+    window = ran = 0
+    while window < _WINDOW_ITEMS and time.monotonic() < until:
+        window += _run_next(subject, live, order)
+    before, growing, ran = (
+        {name: count() for name, count in counters.items()},
+        set(counters),
+        window,
+    )
+    grown: dict[str, int] = {}
+    for _ in range(_WINDOWS):
+        done = 0
+        while done < window:
+            done += _run_next(subject, live, order)
+        ran += done
+        for name in sorted(growing):
+            now = counters[name]()
+            grown[name], before[name] = now - before[name], now
+            floor = _LEAST_GROWTH_BYTES if name == "the process" else 0
+            if grown[name] < max(floor, done * least[name]):
+                growing.discard(name)
+        if not growing:
+            return min(given, ran)
+    name = min(growing)  # what Python allocates is memory of the process as well
+    raise Broken(
+        f"it keeps memory of every different request: that of {name} grows by {grown[name] // done} bytes for each, "
+        f"as it did for the {ran} before; give what it keeps a bound"
+    )
+
+
+def _run_next(subject: Subject, live: Live, order: Iterator[int]) -> int:
+    batch = live.take(lambda _: subject.item(next(order)))
+    live.call(batch)
+    return len(batch)
+
+
+def _different_items(subject: Subject, live: Live) -> int:
+    """Return how many different requests the factory gives, as far as they are not much larger than the first ones."""
+    usual = max(subject.request_bytes(k, live) for k in range(DISTINCT))
+    given = (_WINDOWS + 1) * _WINDOW_ITEMS
+    while given > DISTINCT:
+        with contextlib.suppress(Exception):  # a factory may end, as a folder of files does
+            if subject.request_bytes(given - 1, live) <= max(4 * usual, _SMALL_BYTES):
+                return given
+        given //= 2
+    return DISTINCT
+
+
+def _anonymous_bytes() -> int:
+    """Return the memory of the process that no file backs; where the system tells only the peak, that."""
+    with contextlib.suppress(Exception):  # only glibc has it: what is free goes back to the system
+        ctypes.CDLL(None).malloc_trim(0)
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon:"))
+    try:
+        import resource
+    except ImportError:
+        return 0
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in bytes on macOS
 
 
 def _kept(run: Callable[[], None], tracemalloc: Any) -> str | None:
     """Run many batches, and say how much memory they kept; None if it does not grow with their number."""
     for _ in range(_BATCHES):  # things that are made once, when they are first needed
         run()
-    before, large = _traced_bytes(tracemalloc), True
+    before, large, last = _traced_bytes(tracemalloc), True, 0.0
     for cycle in range(_CYCLES):
         # Memory that is kept per request grows with the cycle; memory that another thread allocates meanwhile does
         # not.
@@ -159,8 +261,13 @@ def _kept(run: Callable[[], None], tracemalloc: Any) -> str | None:
         large = large and grown >= batches * _LARGE_BYTES
         if grown < batches * _LEAST_BYTES:
             return None
-        if large and cycle == _FIRST_CYCLES - 1:
+        # What fills up to a bound grows less and less per batch.
+        steady, last = grown / batches / (last or 1), grown / batches
+        if large and cycle == _FIRST_CYCLES - 1 and steady > _STEADY:
             break
+    else:
+        if steady < _STEADY / 2:
+            return None
     return f"{grown} bytes of {batches} batches"
 
 

@@ -16,7 +16,7 @@ from headrace_testing.conformance.memory import same_memory, shares_memory
 from headrace_testing.conformance.outcome import Broken
 from headrace_testing.conformance.rule import Rule, rule
 from headrace_testing.conformance.rules_threads import in_thread
-from headrace_testing.conformance.subject import DISTINCT
+from headrace_testing.conformance.subject import CHANGES_INPUTS, DISTINCT
 from headrace_testing.conformance.values import arrays_on_device, difference, kept, said
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _MIXED_UP = "results of other requests"
 """The key of `Subject.measured` under which `batch-equals-items` leaves an error to `order-kept`."""
 
 _ROTATED = 16
-"""The largest batch that `order-kept` runs a second time."""
+"""The largest batch that `order-kept` runs a second time, of sizes that are a power of two."""
 
 _TURNS = 3
 """The number of batches whose results are read as soon as they are returned."""
@@ -48,7 +48,7 @@ _LARGER = 16
 def _batches(subject: Subject, live: Live) -> list[list[int]]:
     """Return the requests of a batch of each size that is tried, as far as their weights allow."""
     item = subject.repeating
-    sizes = sorted({len(live.take(item, want)) for want in live.weights})
+    sizes = sorted({len(live.take(item, want)) for want in subject.weights})
     return [[k % DISTINCT for k in range(size)] for size in sizes]
 
 
@@ -155,7 +155,8 @@ def _wait_for_devices() -> None:
 def batch_equals_items(subject: Subject) -> str:
     """The result of a request must not depend on the strangers that share its batch.
 
-    In batches of every size up to 16, of each power of two above, and of the largest size, each request
+    In batches of every size up to 16, of each power of two above, of the largest size, and of sizes from 17 to 400 that are drawn at random
+    (always the same for an expression, as far as `max` and 256 MB allow), each request
     gets the same result as alone (filled up with copies of itself where `min` is above 1). The largest size
     is `max`; without one it is that of `options`, at least 64; it is never more than 1024. Large batches
     repeat the requests 0 to 16. Numbers with fractions may differ by the tolerance of the conformance class.
@@ -189,7 +190,7 @@ def order_kept(subject: Subject) -> None:
     """A result belongs to its request, wherever the request stands in the batch.
 
     In the batches of `batch-equals-items` each request gets its own result, and the same requests
-    backwards, and rotated, get the same results; batches of up to 16 requests are rotated too, so that
+    backwards, and rotated, get the same results; the batches of other sizes are rotated too, so that
     nothing is left of an earlier batch of that size. Where only one request fits in a batch, the requests are
     run one after the other in these orders.
     """
@@ -201,7 +202,7 @@ def order_kept(subject: Subject) -> None:
         for part in _fitting(subject, live, ks):
             subject.must_give(live, part, f"in the order {ks}")
     for ks in _batches(subject, live):
-        if size < len(ks) <= _ROTATED:
+        if size < len(ks) and (len(ks) <= _ROTATED or len(ks) & (len(ks) - 1)):
             subject.must_give(live, [*ks[1:], ks[0]], f"in a second batch of {len(ks)}")
 
 
@@ -347,6 +348,7 @@ def _must_be_fresh(subject: Subject, came: list[tuple[int, dict[str, Any]]], sin
             if _writeable(request[key]) != _writeable(fresh[key]):
                 found = f"at {key!r}: whether the array can be written to"
         if found is not None:
+            subject.measured[CHANGES_INPUTS] = True
             raise Broken(f"{since} changed what request {k} came with: {found}")
 
 

@@ -219,6 +219,12 @@ class ConformanceRun:
         else:
             outcome, detail = self._check(rule)
         reason = self.expected.get(rule.id)
+        excepted = self._excepted_before(rule) if outcome == FAILED and reason is None else None
+        if excepted is not None:
+            outcome, blocked_by = BLOCKED, excepted
+            detail = (
+                f"it cannot be told from the fault of {excepted!r}, which is excepted: {detail}"
+            )
         if reason is not None:
             if outcome == FAILED:
                 outcome = EXPECTED_FAILURE
@@ -226,6 +232,16 @@ class ConformanceRun:
                 outcome = UNEXPECTED_PASS
                 detail = "it is listed in expected_failures, and holds: take it out there"
         return Verdict(rule.id, outcome, rule.reason, detail, reason, blocked_by)
+
+    def _excepted_before(self, rule: Rule) -> str | None:
+        """Return a rule that is needed, directly or by others, and whose failure is excepted."""
+        for needed in rule.needs:
+            if self.verdict(needed).outcome == EXPECTED_FAILURE:
+                return needed
+            found = self._excepted_before(self.rules[needed])
+            if found is not None:
+                return found
+        return None
 
     def _limit(self, most_s: float = math.inf) -> Limit:
         module = self.subject.kit.__class__.__module__

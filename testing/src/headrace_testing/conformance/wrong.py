@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from numbers import Number
 from typing import Any
 
-from headrace_testing.conformance.claims import claims_dtype, covers_dtype, fits, shapes_of
+from headrace_testing.conformance.claims import claims_dtype, covers_dtype, describes, shapes_of
 from headrace_testing.conformance.values import is_array
 
 _AXES = 3
@@ -62,7 +62,7 @@ def foreign_shapes(value: Any, documented: str) -> Iterator[tuple[Any, bool]]:
         yield from ((other, False) for other in ([value], value[:1], []) if other != value)
     if not is_array(value):
         return
-    claimed = shapes_of(documented)
+    claimed = bool(shapes_of(documented))
     for place in (None, 0, (0,) * len(value.shape), slice(0)):
         try:
             other = value[place]
@@ -70,7 +70,7 @@ def foreign_shapes(value: Any, documented: str) -> Iterator[tuple[Any, bool]]:
         except Exception:  # noqa: BLE001, S112 - arrays of some libraries, and of some shapes, cannot be cut
             continue
         more_or_less = len(shape) != len(value.shape)
-        yield other, more_or_less and bool(claimed) and not any(fits(shape, c) for c in claimed)
+        yield other, more_or_less and claimed and not describes(documented, shape, value.dtype)
 
 
 def foreign_dtypes(value: Any, documented: str) -> Iterator[tuple[Any, bool]]:
@@ -89,7 +89,8 @@ def foreign_dtypes(value: Any, documented: str) -> Iterator[tuple[Any, bool]]:
         except Exception:  # noqa: BLE001, S112 - a library may lack a dtype
             continue
         if other.dtype != value.dtype:
-            yield other, dtype in texts or not covers_dtype(documented, dtype)
+            named = covers_dtype(documented, dtype) or describes(documented, other.shape, dtype)
+            yield other, dtype in texts or not named
 
 
 def wrong_shape(value: Any) -> Any:
