@@ -337,6 +337,22 @@ def test_boxes_by_name(unit, corners):
         run("BoxDetections", {"data": data, "letterbox": box})
 
 
+@pytest.mark.parametrize("words", ["DecodeMat", "DecodeMat,LetterBoxMat(64,64)"])
+def test_boxes_in_pixels_of_the_image_need_no_size_and_are_clipped_where_it_is_known(words):
+    boxes = np.array([[-2, 2, 30, 40], [60, 1, 99, 99]], np.float32)
+
+    def torchvision_detector(image):
+        return {"boxes": boxes, "scores": np.array([0.9, 0.8]), "labels": np.array([1, 3])}
+
+    headrace.register("TorchvisionDetector", torchvision_detector, replace=True)
+    file = cv2.imencode(".png", np.zeros((48, 64, 3), np.uint8))[1].tobytes()
+    found = run(f"S[{words},TorchvisionDetector,BoxDetections]", {"data": file})
+    clipped = np.array([[0, 2, 30, 40], [60, 1, 64, 48]], np.float32)
+    np.testing.assert_array_equal(found.xyxy, clipped if "LetterBox" in words else boxes)
+    with pytest.raises(InputError, match="the size of the source image is unknown"):
+        run("S[DecodeMat,TorchvisionDetector,BoxDetections(unit=part)]", {"data": file})
+
+
 def test_classes_are_detections_of_the_whole_image():
     image = np.zeros((30, 40, 3), np.uint8)
     found = run(

@@ -21,6 +21,7 @@ __all__ = [
     "finite",
     "from_center",
     "image_size",
+    "known_image_size",
     "labels_of",
     "make_detections",
     "ranked",
@@ -50,26 +51,33 @@ def finite(value: Any, what: str, dims: int) -> NDArray[np.float64]:
     return numbers
 
 
-def image_size(request: Mapping[str, Any]) -> tuple[int, int]:
-    """Return height and width of the source image, in pixels.
+def known_image_size(request: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Return height and width of the source image, in pixels, or None.
 
     They are those of ``letterbox`` (written by LetterBoxMat), else those of ``image``.
-
-    Raises:
-        InputError: The request has neither.
     """
     box = request.get("letterbox")
     if box is not None:
         return int(box.image_h), int(box.image_w)
     shape: tuple[int, ...] = getattr(request.get("image"), "shape", ())
-    if len(shape) < 2 or not all(shape):
+    return (int(shape[0]), int(shape[1])) if len(shape) >= 2 and all(shape) else None
+
+
+def image_size(request: Mapping[str, Any]) -> tuple[int, int]:
+    """Return what `known_image_size` does.
+
+    Raises:
+        InputError: The request has neither ``letterbox`` nor ``image``.
+    """
+    size = known_image_size(request)
+    if size is None:
         raise InputError(
             "the size of the source image is unknown",
             key="image",
             expected="the key letterbox, as LetterBoxMat writes it, or the key image: uint8 [H, W, 3]",
             got="neither",
         )
-    return int(shape[0]), int(shape[1])
+    return size
 
 
 def from_center(boxes: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -27,18 +27,19 @@ class BoxDetections(Each):
     Reads:
         data: A mapping with the arrays that ``boxes`` (``[N, 4]``), ``scores`` (``[N]``) and ``classes`` (``[N]``) name,
             each with a leading axis of 1, if you like.
-        letterbox: How the image was fitted into the input.
+        letterbox: How the image was fitted into the input. Pixels of the source image need neither this nor ``image``.
         image: Without a letterbox, the source image, whose size says with ``input_size`` how it was resized.
 
     Writes:
-        result: ``supervision.Detections``, by descending score, clipped to the source image, with
+        result: ``supervision.Detections``, by descending score, clipped to the source image where its size is known, with
             ``data["class_name"]``.
 
     Batch:
         1 or more; items are independent, a bad one fails alone.
 
     Raises:
-        InputError: ``data`` is missing, is no such mapping, or the size of the source image is unknown.
+        InputError: ``data`` is missing, is no such mapping, or ``unit`` needs the size of the source image, which is
+            unknown.
 
     Source:
         own
@@ -73,6 +74,7 @@ class BoxDetections(Each):
         from headrace_vision.boxes import (
             finite,
             image_size,
+            known_image_size,
             labels_of,
             make_detections,
             ranked,
@@ -101,16 +103,18 @@ class BoxDetections(Each):
             boxes, scores, classes = arrays_of(need(request, "data", expected))
             boxes = _corners(boxes, options.corners)
             order = ranked(scores, options.score_threshold, options.max_boxes)
-            height, width = image_size(request)
-            size = options.input_size
-            if options.unit == "part":
-                box = request.get("letterbox")
-                size = (height, width) if box is None else (box.canvas_h, box.canvas_w)
-                boxes = boxes * np.array([size[1], size[0]] * 2)
+            boxes = boxes[order]
             if options.unit == "image":
-                mapped = np.clip(boxes[order], 0, [width, height] * 2).astype(np.float32)
+                known = known_image_size(request)
+                mapped = boxes if known is None else np.clip(boxes, 0, [known[1], known[0]] * 2)
             else:
-                mapped = to_image(boxes[order], request, size)
+                size = options.input_size
+                if options.unit == "part":
+                    box = request.get("letterbox")
+                    size = image_size(request) if box is None else (box.canvas_h, box.canvas_w)
+                    boxes = boxes * np.array([size[1], size[0]] * 2)
+                mapped = to_image(boxes, request, size)
+            mapped = mapped.astype(np.float32)
             request["result"] = make_detections(mapped, scores[order], classes[order], labels)
 
         return work
