@@ -152,10 +152,104 @@ def test_yolo_is_read_by_supervision(kit, tmp_path):
         annotations_directory_path=str(tmp_path / "labels"),
         data_yaml_path=str(tmp_path / "data.yaml"),
     )
-    assert dataset.classes == ["square"]
+    assert dataset.classes == ["0", "1", "2", "3", "square"]
     found = sorted((path, note.xyxy) for path, _, note in dataset)
     for (_, boxes), frame in zip(found, frames, strict=True):
         np.testing.assert_allclose(boxes, frame.result.xyxy, atol=0.01)
+
+
+NAMES = np.array(["person", "car", "dog", "1 boîte: #2"])
+
+
+def day(sink, name, ids, names=NAMES):
+    """One run into a sink: a frame for each class number, which finds one box of that class."""
+
+    def find_class(image):
+        found = np.array([ids[int(image[0, 0, 0])]])
+        data = {} if names is None else {"class_name": names[found]}
+        return sv.Detections(np.array([[10, 10, 30, 30]], np.float32), class_id=found, data=data)
+
+    headrace.register("FindClass", find_class, replace=True)
+    with VideoRunner({"backend": "FindClass"}, sinks=[sink]) as runner:
+        pictures = [np.full((64, 64, 3), k, np.uint8) for k in range(len(ids))]
+        for _ in runner.run({name: pictures}):
+            pass
+    return next(iter(runner.status()["sinks"].values()))["error"]
+
+
+def yolo_classes(folder):
+    """What is in a data set, as supervision reads it: names of classes, and those of each image."""
+    found = sv.DetectionDataset.from_yolo(
+        str(folder / "images"), str(folder / "labels"), str(folder / "data.yaml")
+    )
+    return found.classes, {Path(p).stem: note.class_id.tolist() for p, _, note in found}
+
+
+def test_two_runs_into_one_folder_of_yolo_agree_with_the_model(tmp_path):
+    assert day(SaveYOLO(tmp_path), "monday", [1, 0]) is None
+    assert day(SaveYOLO(tmp_path), "tuesday", [0, 3]) is None
+    classes, found = yolo_classes(tmp_path)
+    assert classes == ["person", "car", "2", "1 boîte: #2"]  # a gap has its number as a name
+    assert found == {
+        "monday_000000": [1],
+        "monday_000001": [0],
+        "tuesday_000000": [0],
+        "tuesday_000001": [3],
+    }
+    assert day(SaveYOLO(tmp_path), "wednesday", [2, 0]) is None
+    assert yolo_classes(tmp_path)[0] == list(NAMES)
+
+
+def test_two_runs_into_one_folder_of_coco_agree_with_the_model(tmp_path):
+    for _ in range(2):  # what is written again replaces what was there
+        assert day(SaveCOCO(tmp_path), "monday", [1, 0]) is None
+    assert day(SaveCOCO(tmp_path), "tuesday", [0, 3]) is None
+    whole = json.loads((tmp_path / "annotations.json").read_text())
+    assert {one["id"]: one["name"] for one in whole["categories"]} == {
+        0: "person",
+        1: "car",
+        3: "1 boîte: #2",
+    }
+    assert [one["category_id"] for one in whole["annotations"]] == [1, 0, 0, 3]
+    assert len({one["id"] for one in whole["annotations"]}) == 4
+    read = sv.DetectionDataset.from_coco(str(tmp_path), str(tmp_path / "annotations.json"))
+    names = {Path(path).stem: read.classes[note.class_id[0]] for path, _, note in read}
+    assert names == {
+        "monday_000000": "car",
+        "monday_000001": "person",
+        "tuesday_000000": "person",
+        "tuesday_000001": "1 boîte: #2",
+    }
+
+
+@pytest.mark.parametrize("kind", [SaveYOLO, SaveCOCO])
+def test_a_data_set_with_other_names_is_left_as_it_is(tmp_path, kind):
+    assert day(kind(tmp_path), "monday", [0, 1]) is None
+    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    error = day(kind(tmp_path), "tuesday", [0], NAMES[::-1])
+    assert "class 0 is '1 boîte: #2' here, and 'person' in" in error
+    assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
+    assert day(kind(tmp_path), "tuesday", [0, 2], None) is None  # no names: the known ones stay
+    text = (tmp_path / kind.file).read_text()
+    assert text.count("person") == 1
+    (tmp_path / kind.file).write_text("- no data set\n")
+    assert "write to another folder" in day(kind(tmp_path), "friday", [0])
+    assert (tmp_path / kind.file).read_text() == "- no data set\n"
+
+
+@pytest.mark.parametrize("kind", [SaveYOLO, SaveCOCO])
+@pytest.mark.parametrize("number", [-1, 10**9])
+def test_a_number_that_no_data_set_has_ends_the_sink(tmp_path, kind, number):
+    assert f"class_id {number} is not from 0" in day(kind(tmp_path), "monday", [number], None)
+
+
+def test_names_of_classes_in_a_list_are_gone_on_with(tmp_path):
+    (tmp_path / "data.yaml").write_text("train: a\nval: b\nnc: 2\nnames: [person, car]\n")
+    assert day(SaveYOLO(tmp_path), "monday", [2, 1]) is None
+    assert (yolo_classes(tmp_path)[0], "train: a" in (tmp_path / "data.yaml").read_text()) == (
+        ["person", "car", "dog"],
+        True,
+    )
 
 
 @pytest.mark.parametrize("kind", [SaveVideo, SaveImages, SaveJSONL, SaveCOCO, SaveYOLO])

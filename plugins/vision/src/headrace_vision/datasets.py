@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,19 +16,34 @@ if TYPE_CHECKING:
 
 __all__ = ["SaveCOCO", "SaveYOLO"]
 
+MAX_CLASSES = 100_000
+"""A number of a class is below this: ``data.yaml`` has a name for each number up to the highest."""
+
 
 class _DataSet(Sink):
-    """Images in ``FOLDER/images``, without boxes on them."""
+    """Images in ``FOLDER/images``, without boxes on them; a data set that is there already is gone on with."""
+
+    file = ""
 
     def __init__(self, folder: str | os.PathLike[str], *, images: bool = True) -> None:
         self._folder = Path(folder)
         self._images = images
         self._names = Names()
-        self._classes: dict[str, int] = {}
+        self._classes: dict[int, str] = {}
+        self._is_open = False
 
     def open(self) -> None:
-        """Make the folder."""
+        """Make the folder, and read the data set that it has."""
         self._folder.mkdir(parents=True, exist_ok=True)
+        path = self._folder / self.file
+        if path.exists():
+            try:
+                self.read(path.read_text(encoding="utf-8"))
+            except (ValueError, TypeError, LookupError, AttributeError) as error:
+                raise ValueError(
+                    f"{path} is no data set to go on with ({error}); write to another folder"
+                ) from error
+        self._is_open = True
 
     def write(self, frame: Frame) -> None:
         """Write the image of a frame and what was found; frames that have failed are left out."""
@@ -36,30 +52,75 @@ class _DataSet(Sink):
             return
         if not type(found).__module__.startswith("supervision"):
             raise TypeError(f"the result is no supervision.Detections but {type(found).__name__}")
+        numbers = self._numbers_of(found)
         name = f"{self._names.of(frame.source)}_{frame.frame:06d}"
         if self._images:
             write_image(self._folder / "images" / f"{name}.jpg", frame.image)
-        self.add(name, frame, found)
+        self.add(name, frame, found, numbers)
 
-    def add(self, name: str, frame: Frame, found: Any) -> None:
-        """Write what was found in an image of that name."""
+    def close(self) -> None:
+        """Write the file, unless another one is in its place that could not be read."""
+        if self._is_open:
+            part = self._folder / f"{self.file}.part"
+            part.write_text(self.text(), encoding="utf-8")
+            part.replace(self._folder / self.file)
+
+    def read(self, text: str) -> None:
+        """Take over what the file of a data set says.
+
+        Raises:
+            ValueError: It is no such file. So are the other errors of reading what others wrote.
+        """
         raise NotImplementedError
 
-    def class_of(self, found: Any, row: int) -> int:
-        """Return the number of the class of a row, by the order in which classes were seen."""
+    def add(self, name: str, frame: Frame, found: Any, numbers: list[int]) -> None:
+        """Write what was found in an image of that name; ``numbers`` are those of the classes."""
+        raise NotImplementedError
+
+    def text(self) -> str:
+        """Return the content of the file."""
+        raise NotImplementedError
+
+    def _numbers_of(self, found: Any) -> list[int]:
+        """Return the number of the class of each row, and note the names.
+
+        Raises:
+            ValueError: A class has no number that can be written, or two names.
+        """
         names = found.data.get("class_name")
-        if names is not None:
-            name = str(names[row])
+        if found.class_id is None:
+            if names is not None and len(found):
+                raise ValueError("the detections have names of classes, but no class_id")
+            numbers = [0] * len(found)
         else:
-            name = "object" if found.class_id is None else str(found.class_id[row])
-        return self._classes.setdefault(name, len(self._classes))
+            numbers = [int(one) for one in found.class_id]
+        for row, number in enumerate(numbers):
+            self.note(number, str(number if names is None else names[row]))
+        return numbers
+
+    def note(self, number: int, name: str) -> None:
+        """Note the name of a class; its number as a text is no name.
+
+        Raises:
+            ValueError: The number cannot be written, or the class has another name already.
+        """
+        if not 0 <= number < MAX_CLASSES:
+            raise ValueError(f"class_id {number} is not from 0 to {MAX_CLASSES - 1}")
+        known = self._classes.get(number, str(number))
+        if str(number) not in (known, name) and known != name:
+            raise ValueError(
+                f"class {number} is {name!r} here, and {known!r} in {self._folder / self.file}; "
+                "write to another folder, or use the same labels"
+            )
+        self._classes[number] = name if known == str(number) else known
 
 
 class SaveCOCO(_DataSet):
     """Writes ``FOLDER/annotations.json`` in the format of COCO, and the images beside it.
 
-    Boxes are ``[x, y, width, height]`` in pixels; annotations also have ``score`` and ``track_id``. The annotations are kept in
-    memory, and the file is written when the sink is closed.
+    ``category_id`` is the ``class_id`` of the detections. Boxes are ``[x, y, width, height]`` in pixels; annotations also have
+    ``score`` and ``track_id``. The annotations are kept in memory, and the file is written when the sink is closed. A file that is
+    there already is gone on with: images of the same name are replaced, and a class keeps its name.
 
     Args:
         folder: Where it goes; it is made.
@@ -69,31 +130,48 @@ class SaveCOCO(_DataSet):
         The data format at cocodataset.org.
     """
 
+    file = "annotations.json"
+
     def __init__(self, folder: str | os.PathLike[str], *, images: bool = True) -> None:
         super().__init__(folder, images=images)
-        self._pictures: list[dict[str, Any]] = []
-        self._annotations: list[dict[str, Any]] = []
+        self._others: dict[str, Any] = {}
+        self._pictures: dict[str, dict[str, Any]] = {}
+        self._annotations: dict[int, list[dict[str, Any]]] = {}
+        self._next_id = 1
 
-    def add(self, name: str, frame: Frame, found: Any) -> None:
+    def read(self, text: str) -> None:
+        """Take over images, annotations and categories."""
+        whole = dict(json.loads(text))
+        for category in whole.pop("categories"):
+            self.note(category["id"], category["name"])
+        self._pictures = {one["file_name"]: one for one in whole.pop("images")}
+        self._annotations = {one["id"]: [] for one in self._pictures.values()}
+        for one in whole.pop("annotations"):
+            self._annotations[one["image_id"]].append(one)
+            self._next_id = max(self._next_id, one["id"] + 1)
+        self._others = whole
+
+    def add(self, name: str, frame: Frame, found: Any, numbers: list[int]) -> None:
         """Keep the annotations of an image."""
-        number = len(self._pictures) + 1
+        path = f"images/{name}.jpg"
+        known = self._pictures.get(path)
+        number = known["id"] if known else max(self._annotations, default=0) + 1
         height, width = (int(side) for side in frame.image.shape[:2])  # type: ignore[union-attr]
-        self._pictures.append(
-            {
-                "id": number,
-                "file_name": f"images/{name}.jpg",
-                "height": height,
-                "width": width,
-                "source": frame.source,
-                "frame": frame.frame,
-                "timestamp": frame.timestamp,
-            }
-        )
+        self._pictures[path] = {
+            "id": number,
+            "file_name": path,
+            "height": height,
+            "width": width,
+            "source": frame.source,
+            "frame": frame.frame,
+            "timestamp": frame.timestamp,
+        }
+        self._annotations[number] = []
         for row, (x1, y1, x2, y2) in enumerate(found.xyxy.tolist()):
             annotation = {
-                "id": len(self._annotations) + 1,
+                "id": self._next_id,
                 "image_id": number,
-                "category_id": self.class_of(found, row) + 1,
+                "category_id": numbers[row],
                 "bbox": [x1, y1, x2 - x1, y2 - y1],
                 "area": (x2 - x1) * (y2 - y1),
                 "iscrowd": 0,
@@ -102,25 +180,27 @@ class SaveCOCO(_DataSet):
                 annotation["score"] = float(found.confidence[row])
             if found.tracker_id is not None:
                 annotation["track_id"] = int(found.tracker_id[row])
-            self._annotations.append(annotation)
+            self._annotations[number].append(annotation)
+            self._next_id += 1
 
-    def close(self) -> None:
-        """Write the file."""
-        categories = [{"id": number + 1, "name": name} for name, number in self._classes.items()]
+    def text(self) -> str:
+        """Return the whole data set."""
+        found = sorted(self._classes.items())
         whole = {
-            "images": self._pictures,
-            "annotations": self._annotations,
-            "categories": categories,
+            **self._others,
+            "images": list(self._pictures.values()),
+            "annotations": [one for rows in self._annotations.values() for one in rows],
+            "categories": [{"id": number, "name": name} for number, name in found],
         }
-        part = self._folder / "annotations.json.part"
-        part.write_text(json.dumps(whole), encoding="utf-8")
-        part.replace(self._folder / "annotations.json")
+        return json.dumps(whole)
 
 
 class SaveYOLO(_DataSet):
     """Writes ``FOLDER/labels/NAME.txt`` with a line per box, the images beside them, and ``data.yaml``.
 
-    A line is ``class x y width height``: the centre, and sizes, in parts of the image (0 to 1).
+    A line is ``class x y width height``: the ``class_id`` of the detections, the centre, and sizes, in parts of the image (0 to
+    1). ``data.yaml`` has a name for each number up to the highest, which is the number itself where no name is known. A file that
+    is there already is gone on with: a class keeps its name.
 
     Args:
         folder: Where it goes; it is made.
@@ -130,21 +210,46 @@ class SaveYOLO(_DataSet):
         The format of labels that the documentation of Ultralytics describes.
     """
 
-    def add(self, name: str, frame: Frame, found: Any) -> None:
+    file = "data.yaml"
+
+    def __init__(self, folder: str | os.PathLike[str], *, images: bool = True) -> None:
+        super().__init__(folder, images=images)
+        self._others: dict[str, Any] = {"path": ".", "train": "images", "val": "images"}
+
+    def read(self, text: str) -> None:
+        """Take over the names of the classes, by number or as a list."""
+        import yaml
+
+        try:
+            whole = dict(yaml.safe_load(text))
+        except yaml.YAMLError as error:
+            raise ValueError(str(error)) from error
+        names = whole.pop("names")
+        pairs = names.items() if isinstance(names, Mapping) else enumerate(names)
+        for number, name in pairs:
+            self.note(int(number), str(name))
+        whole.pop("nc", None)  # how many there are, which may change
+        self._others = whole
+
+    def add(self, name: str, frame: Frame, found: Any, numbers: list[int]) -> None:
         """Write the labels of an image."""
         height, width = frame.image.shape[:2]  # type: ignore[union-attr]
         lines = []
         for row, (x1, y1, x2, y2) in enumerate(found.xyxy.tolist()):
             place = ((x1 + x2) / 2 / width, (y1 + y2) / 2 / height)
             size = ((x2 - x1) / width, (y2 - y1) / height)
-            numbers = " ".join(f"{one:.6f}" for one in (*place, *size))
-            lines.append(f"{self.class_of(found, row)} {numbers}\n")
+            texts = " ".join(f"{one:.6f}" for one in (*place, *size))
+            lines.append(f"{numbers[row]} {texts}\n")
         labels = self._folder / "labels"
         labels.mkdir(exist_ok=True)
         (labels / f"{name}.txt").write_text("".join(lines), encoding="utf-8")
 
-    def close(self) -> None:
-        """Write the names of the classes."""
-        names = "".join(f"  {n}: {json.dumps(name)}\n" for name, n in self._classes.items())
-        text = f"path: .\ntrain: images\nval: images\nnames:\n{names}"
-        (self._folder / "data.yaml").write_text(text, encoding="utf-8")
+    def text(self) -> str:
+        """Return the names of the classes, without a gap: readers count them."""
+        import yaml
+
+        count = max(self._classes, default=-1) + 1
+        names = {number: self._classes.get(number, str(number)) for number in range(count)}
+        whole = {**self._others, "names": names}
+        text: str = yaml.safe_dump(whole, sort_keys=False, allow_unicode=True)
+        return text
