@@ -324,6 +324,24 @@ def test_a_drawing_is_written_with_escapes_where_the_encoding_lacks_letters(tmp_
         assert shown.encode() in done.stdout_bytes
 
 
+@pytest.mark.skipif(os.name == "nt", reason="names are text there")
+@pytest.mark.parametrize("charset", ["ascii", "latin-1", "utf-8"])
+def test_a_name_that_is_no_text_goes_out_as_it_came_in(tmp_path, charset):
+    name = os.fsencode(tmp_path) + b"/gr\xf6\xc3\xb6.txt"
+    try:
+        Path(os.fsdecode(name)).write_text("1234", encoding="utf-8")
+    except OSError:
+        pytest.skip("the file system takes text alone")
+    command = ["run", "Call(builtins:len)", os.fsdecode(name)]
+    done = CliRunner(charset=charset).invoke(app, command)
+    shown = name if charset == "utf-8" else name.replace(b"\xc3\xb6", rb"\xf6")
+    shown = name.replace(b"\xc3\xb6", b"\xf6") if charset == "latin-1" else shown
+    assert done.stdout_bytes == shown + b"\t4\n"  # as `ls` and `find` write it
+    done = CliRunner(charset=charset).invoke(app, [*command, "--json"])
+    read = json.loads(done.stdout_bytes.decode("utf-8"))  # JSON stays JSON, and gives the name back
+    assert os.fsencode(read["path"]) == name
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 @pytest.mark.parametrize(
     "command",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import io
 import os
@@ -54,11 +55,27 @@ class NoThreadError(Exception):
     code = "threads"
 
 
+def _bytes_of_name_or_escape(error: UnicodeError) -> tuple[str | bytes, int]:
+    """Encode a character that the encoding of stdout lacks."""
+    if isinstance(error, UnicodeEncodeError):
+        error.end = error.start + 1  # the next one may be of the other kind
+    try:
+        return codecs.lookup_error("surrogateescape")(error)
+    except UnicodeError:
+        return codecs.backslashreplace_errors(error)
+
+
 def let_stdout_take_any_text() -> None:
-    """Make stdout escape characters that its encoding lacks, and bytes of file names that are no text."""
+    """Make stdout escape characters that its encoding lacks, and write bytes of file names that are no text as they are."""
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:
-        reconfigure(errors="backslashreplace")
+        codecs.register_error("headrace_cli", _bytes_of_name_or_escape)
+        reconfigure(errors="headrace_cli")
+
+
+def encodable(text: str) -> str:
+    """Write bytes of file names that are no text as escapes, which JSON and people can read."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def is_utf8(stream: Any) -> bool:
@@ -86,7 +103,7 @@ def print_drawing(what: Any, *, width: int, **settings: Any) -> None:
     # itself, with another exit status.
     with console.capture() as drawn:
         console.print(what, crop=False)
-    sys.stdout.write(drawn.get())
+    sys.stdout.write(encodable(drawn.get()))
 
 
 def harmless(text: str) -> str:

@@ -123,8 +123,7 @@ def _content(result: Any) -> tuple[bytes, str]:
     kind = getattr(getattr(result, "dtype", "O"), "kind", "")
     if getattr(result, "shape", None) and kind != "O" and not masked:
         return _npy(result), ".npy"
-    # A lone surrogate, which UTF-8 cannot encode, is written as a JSON escape.
-    return f"{as_json(result)}\n".encode(errors="backslashreplace"), ".json"
+    return f"{as_json(result)}\n".encode(), ".json"
 
 
 def suffix_of(content: bytes) -> str:

@@ -16,7 +16,7 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from headrace_cli.console import is_utf8, print_data
+from headrace_cli.console import encodable, is_utf8, print_data
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -205,21 +205,17 @@ def as_json(value: Any, *, ascii_only: bool = False, indent: int | None = None) 
 
     Values with ``tolist`` (arrays) become nested lists, bytes become base64, mappings, dataclasses and models
     of pydantic become objects, sets, deques and views of dicts become lists. All else is what pydantic writes for it, as
-    a date in ISO 8601, or its text. NaN and
-    infinities, which JSON lacks, become null. A value that holds itself, or is nested more than 250 levels
+    a date in ISO 8601, or its text. NaN and infinities, which JSON lacks, become null. A lone surrogate becomes an
+    escape. A value that holds itself, or is nested more than 250 levels
     deep, is cut off with ``"..."``.
     """
+    settings: Any = {"ensure_ascii": ascii_only, "allow_nan": False, "indent": indent}
     try:
-        return json.dumps(
-            value,
-            ensure_ascii=ascii_only,
-            allow_nan=False,
-            default=_of_other_types,
-            indent=indent,
-        )
+        text = json.dumps(value, default=_of_other_types, **settings)
     except (TypeError, ValueError, RecursionError):
         # A key is no text, a number is none of JSON's, or a value holds itself.
-        return json.dumps(_complete(value), ensure_ascii=ascii_only, allow_nan=False, indent=indent)
+        text = json.dumps(_complete(value), **settings)
+    return encodable(text)
 
 
 def print_json(value: Any, *, indent: int | None = None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import itertools
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -156,6 +157,33 @@ def test_yolo_is_read_by_supervision(kit, tmp_path):
     found = sorted((path, note.xyxy) for path, _, note in dataset)
     for (_, boxes), frame in zip(found, frames, strict=True):
         np.testing.assert_allclose(boxes, frame.result.xyxy, atol=0.01)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="names are text there")
+def test_file_names_that_are_no_text_come_out_as_they_came_in(kit, tmp_path):
+    folder = os.fsencode(tmp_path)
+    picture, video = (os.fsdecode(folder + name) for name in (b"/a0\xff.png", b"/gr\xf6.mp4"))
+    try:
+        Path(picture).write_bytes(kit.encoded(kit.picture(1)))
+    except OSError:
+        pytest.skip("the file system takes text alone")
+    os.rename(kit.render(tmp_path / "v.mp4", count=3), video)
+    out = tmp_path / "out"
+    kinds = [
+        SaveJSONL(out / "all.jsonl"),
+        SaveVideo(out),
+        SaveImages(out),
+        SaveCOCO(out),
+        SaveYOLO(out),
+    ]
+    frames, sinks = run(kinds, [picture, video])
+    assert [one["error"] for one in sinks.values()] == [None] * 5
+    assert len(frames) == 4
+    lines = (out / "all.jsonl").read_text(encoding="utf-8").splitlines()
+    read = {os.fsencode(json.loads(line)["path"]) for line in lines}
+    assert read == {folder + b"/a0\xff.png", folder + b"/gr\xf6.mp4"}
+    whole = json.loads((out / "annotations.json").read_text(encoding="utf-8"))
+    assert {os.fsencode(one["source"]) for one in whole["images"]} == read
 
 
 NAMES = np.array(["person", "car", "dog", "1 boîte: #2"])

@@ -239,7 +239,8 @@ class SaveJSONL(Sink):
     def open(self) -> None:
         """Make the file."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self._path.open("w", encoding="utf-8")
+        # Bytes of a file name that are no text become an escape of JSON, which gives them back when it is read.
+        self._file = self._path.open("w", encoding="utf-8", errors="backslashreplace")
 
     def write(self, frame: Frame) -> None:
         """Write a line, so that others see it at once."""
