@@ -296,6 +296,13 @@ def test_the_command_runs_a_file_and_its_arguments(folder):
     assert "no such file" in done.stderr
     done = command("vision.toml", "garden.mp4", cwd=folder)  # in place of what the file names
     assert done.stdout == "garden.mp4\t9 delivered\t0 failed\t0 dropped\n", done.stderr
+    (folder / "empty.gif").write_bytes(b"GIF89a\1\0\1\0\0\0\0;")  # a header and an end
+    done = command("vision.toml", "empty.gif", cwd=folder)
+    assert (done.returncode, done.stdout) == (
+        1,
+        "empty.gif\t0 delivered\t1 failed\t0 dropped\n",
+    )
+    assert "empty.gif: frame 0: error: input" in done.stderr
     (folder / "video.mp4").write_bytes(b"\x00\xe2\x00")
     done = command("video.mp4", cwd=folder)
     assert done.returncode == 2

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import itertools
+import re
 import struct
 import sys
 import threading
+from pathlib import Path
 
 import av
 import cv2
@@ -16,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from headrace.errors import InputError
+from headrace.errors import InputError, code_of
 from headrace_vision import SourceOptions, VideoRunner, timing, video_files
 from headrace_vision.reading import back_off
 
@@ -305,6 +308,56 @@ def test_a_video_that_is_cut_ends_early_without_harm_to_others(runner, kit, tmp_
     by_source = found(runner.run([whole, str(cut)]))
     assert len(by_source[whole]) == 10
     assert by_source[str(cut)][-1].error is not None
+
+
+def cut_in_index(kit, folder):
+    """Cut an MP4 inside its index so that FFmpeg opens it, and finds no frame in it."""
+    video = Path(kit.render(folder / "whole.mp4", count=40))
+    data, cut = video.read_bytes(), folder / "cut.mp4"
+    for size in range(len(data) - 1, data.rindex(b"moov"), -1):
+        cut.write_bytes(data[:size])
+        with contextlib.suppress(av.FFmpegError), av.open(str(cut)) as container:
+            if container.streams.video and not list(container.decode(video=0)):
+                return cut
+    raise AssertionError("FFmpeg opens no cut without a frame")
+
+
+def damaged_animation(kit, folder):
+    """Write an animated PNG whose pictures are zeros."""
+    path = folder / "damaged.png"
+    pictures = [Image.fromarray(kit.picture(n)) for n in range(3)]
+    pictures[0].save(path, save_all=True, append_images=pictures[1:])
+    data = path.read_bytes()
+    for match in re.finditer(rb"IDAT|fdAT", data):
+        size = int.from_bytes(data[match.start() - 4 : match.start()], "big")
+        data = data[: match.end() + 4] + bytes(size - 4) + data[match.end() + size :]
+    path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize("make", [cut_in_index, damaged_animation])
+@pytest.mark.parametrize("options", [{}, {"start": 0.1}, {"loop": True}, {"realtime": True}])
+def test_a_video_without_a_frame_is_one_failed_frame(runner, kit, tmp_path, make, options):
+    path = str(make(kit, tmp_path))
+    (frame,) = runner.run(path, **options)
+    assert "the video has no frame" in str(frame.error)
+    assert code_of(frame.error) == "input"
+    status = runner.status()["sources"][path]
+    assert (status["state"], status["read"], status["failed"]) == ("failed", 1, 1)
+    (frame,) = runner.run(Path(path).read_bytes(), **options)
+    assert "the video has no frame" in str(frame.error)
+
+
+@pytest.mark.parametrize("suffix", ["mp4", "mkv", "ts", "gif"])
+def test_a_part_behind_the_end_of_a_video_is_empty(runner, kit, tmp_path, suffix):
+    path = str(tmp_path / f"v.{suffix}")
+    if suffix == "gif":
+        pictures = [Image.fromarray(kit.picture(n)) for n in range(3)]
+        pictures[0].save(path, save_all=True, append_images=pictures[1:])
+    else:
+        kit.render(path, count=5, rate=10)
+    assert list(runner.run(path, start=100.0)) == []
+    assert runner.status()["sources"][path]["state"] == "ended"
 
 
 def faststart(source, target):

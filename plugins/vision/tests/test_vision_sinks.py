@@ -167,7 +167,7 @@ def test_file_names_that_are_no_text_come_out_as_they_came_in(kit, tmp_path):
         Path(picture).write_bytes(kit.encoded(kit.picture(1)))
     except OSError:
         pytest.skip("the file system takes text alone")
-    os.rename(kit.render(tmp_path / "v.mp4", count=3), video)
+    Path(kit.render(tmp_path / "v.mp4", count=3)).rename(video)
     out = tmp_path / "out"
     kinds = [
         SaveJSONL(out / "all.jsonl"),

@@ -20,6 +20,7 @@ __all__ = [
     "CAMERAS",
     "MAX_DAMAGED_PACKETS",
     "Damage",
+    "NoFrameError",
     "open_address",
     "open_camera",
     "open_video",
@@ -48,6 +49,10 @@ class Damage:
 
     def __init__(self, error: Exception) -> None:
         self.error = error
+
+
+class NoFrameError(InputError):
+    """A video was read to its end, and has no frame."""
 
 
 def open_video(file: Path | Any) -> Any:
@@ -158,6 +163,7 @@ def video_shots(
 
     Raises:
         InputError: `MAX_DAMAGED_PACKETS` in a row cannot be decoded.
+        NoFrameError: There is no picture, not even outside of ``start`` and ``stop``.
         av.FFmpegError, OSError: Reading goes no further.
     """
     import av
@@ -169,12 +175,12 @@ def video_shots(
             av.FFmpegError
         ):  # where that is impossible, what comes before is read as well
             container.seek(int(begin_s * av.time_base), backward=True)
-    damaged, gap = 0, False
+    damaged, gap, said, is_empty = 0, False, "no packet with one", True
     for packet in container.demux(stream):
         try:
             pictures = packet.decode()
         except (av.FFmpegError, ValueError) as error:
-            damaged, gap = damaged + 1, True
+            damaged, gap, said = damaged + 1, True, str(error)
             yield Damage(error)
             if damaged >= MAX_DAMAGED_PACKETS:
                 raise InputError(
@@ -182,7 +188,7 @@ def video_shots(
                 ) from error
             continue
         for picture in pictures:
-            damaged = 0
+            damaged, is_empty = 0, False
             time_s = picture.time
             if options.start is not None and time_s is not None and time_s < options.start:
                 continue
@@ -192,6 +198,22 @@ def video_shots(
                 return
             yield Shot(_converter(picture), time_s, gap, path)
             gap = False
+    if is_empty and after_s is None and (begin_s is None or not _has_picture(container, stream)):
+        raise NoFrameError(
+            "the video has no frame",
+            expected="a frame that can be decoded; it may be cut off, or damaged",
+            got=said,
+        )
+
+
+def _has_picture(container: Any, stream: Any) -> bool:
+    """Return whether a video has a picture from its beginning on."""
+    import av
+
+    with suppress(av.FFmpegError, ValueError):
+        container.seek(0)
+        return any(True for _ in container.decode(stream))
+    return False
 
 
 def _converter(picture: Any) -> Callable[[], Any]:
