@@ -106,16 +106,95 @@ def test_a_wrong_file_is_refused_with_its_reason(folder, line, error):
         headrace_vision.open(folder / "vision.toml")
 
 
+def problems_of(path):
+    with pytest.raises(ConfigError) as caught:
+        headrace_vision.open(path)
+    assert all(one.file == str(path) for one in caught.value.problems)
+    return [(one.path, one.message.split(";")[0]) for one in caught.value.problems]
+
+
 def test_all_problems_are_named_together_and_there_is_a_schema(folder):
     (folder / "vision.toml").write_text("[sources.a]\n[sources.b]\nx = 1\n")
-    with pytest.raises(ConfigError, match=r"sources\.a\.input: it is missing; sources\.b"):
-        headrace_vision.open(folder / "vision.toml")
-    (folder / "vision.toml").write_text(
-        'model = "p"\n[sources.a]\n[sources.b]\ninput = "v"\nx = 1\n'
-    )
-    with pytest.raises(ConfigError, match=r"sources\.a.*sources\.b"):
-        headrace_vision.open(folder / "vision.toml")
+    assert problems_of(folder / "vision.toml") == [
+        ("sources.a.input", "it is missing"),
+        ("sources.b.input", "it is missing"),
+        ("sources.b", "there is no key 'x'"),
+        (None, "there is no model: write model = ..., or tables [models.NAME]"),
+    ]
     assert "sources" in VisionConfig.model_json_schema()["properties"]
+
+
+WRONG = """
+model = "nowhere.toml"
+ordred = "Track"
+ordered = "S[Track,CountLin]"
+decode = "DecodeMatt"
+score_threshold = 7
+network = "127.0.0.1"
+[sources.gate]
+stried = 3
+stride = 0
+max_fps = -1.0
+loop = 3.5
+[sources.yard]
+input = ["no.mp4", "rtsp://other.example/a", "yard.mp4"]
+model = "cars"
+start = 3.0
+stop = 2.0
+[sinks.View]
+kind = "SaveVideo"
+codecs = "x"
+[sinks.call]
+kind = "Webhook"
+url = "http://other.example/a"
+attempts = 0
+[sinks.lines]
+path = "x"
+"""
+
+
+def test_mistakes_of_every_kind_are_named_in_one_run_each_as_a_problem(folder):
+    (folder / "vision.toml").write_text(WRONG)
+    found = problems_of(folder / "vision.toml")
+    assert sorted(path or "" for path, _ in found) == [
+        "",
+        "decode: main.backend",
+        "model",
+        "network",
+        "ordered: main.backend",
+        "score_threshold",
+        "sinks.View",
+        "sinks.View.folder",
+        "sinks.call",
+        "sinks.call.attempts",
+        "sinks.lines",
+        "sources.gate",
+        "sources.gate",
+        "sources.gate",
+        "sources.gate.input",
+        "sources.gate.loop",
+        "sources.yard",
+        "sources.yard",
+        "sources.yard.input",
+        "sources.yard.input",
+    ]
+    texts = " ".join(text for _, text in found)
+    for one in ("'ordred'", "'stried'", "'codecs'", "'cars'", "CountLin", "DecodeMatt", "stop = 2"):
+        assert texts.count(one) == 1
+    done = command("vision.toml", "--check", "--json", cwd=folder)
+    assert done.returncode == 2
+    assert len(json.loads(done.stdout)["problems"]) == len(found)
+
+
+def test_all_problems_of_a_model_are_named_with_their_places(several):
+    text = (several / "vision.toml").read_text()
+    wrong = text.replace("max = 2", "maxx = 2, min = 0").replace("CountLine(", "CountLines(x=1,")
+    (several / "vision.toml").write_text(wrong)
+    (several / "pipe.toml").write_text('backend = "Identity"\nmaxx = 1\nmin = -3\n')
+    places = [path for path, _ in problems_of(several / "vision.toml")]
+    assert sum(place.startswith("models.light.model: ") for place in places) >= 2
+    assert sum(place.startswith("models.cars.ordered: ") for place in places) >= 1
+    assert sum(f"models.cars.model: {several / 'pipe.toml'}" in place for place in places) >= 2
 
 
 SEVERAL = """

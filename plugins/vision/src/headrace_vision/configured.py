@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +21,7 @@ from headrace_vision.lanes import VideoModel, check_model
 from headrace_vision.network import check_address
 from headrace_vision.options import SourceOptions, options_of
 from headrace_vision.runner import VideoRunner
-from headrace_vision.tables import SINKS, ModelTable, VisionConfig, WebhookTable
+from headrace_vision.tables import SINKS, ModelTable, SourceTable, VisionConfig, WebhookTable
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -55,20 +58,80 @@ def load(path: str | os.PathLike[str], *, check_inputs: bool = True) -> VisionCo
     except ValueError as error:
         hint = "headrace video CONFIG INPUT: the configuration comes first, then what it reads."
         raise ConfigError(Problem("vision", f"it cannot be read: {error}", hint=hint)) from error
+    config: VisionConfig | None = None
+    problems: list[Problem] = []
     try:
         config = VisionConfig.model_validate(table)
     except ValidationError as error:
-        problems = [_problem(one["loc"], _said(one)) for one in error.errors()]
-        raise ConfigError(f"{file}: {'; '.join(problems)}") from error
-    config = _with_paths(config, file.parent)
-    problems = [
-        *_of_models(config, file.parent),
-        *_of_sources(config, check_inputs),
-        *_of_sinks(config),
+        problems = _of_tables(table, error)
+    wrong = {one.path for one in problems}
+    problems += [
+        *_of_models(table, file.parent),
+        *_of_sources(table, file.parent, wrong, check_inputs=check_inputs),
+        *_of_sinks(table),
     ]
-    if problems:
-        raise ConfigError(f"{file}: {'; '.join(problems)}")
-    return config
+    if problems or config is None:
+        raise ConfigError([replace(one, file=str(file)) for one in problems])
+    return _with_paths(config, file.parent)
+
+
+def _of_error(where: str, error: Exception) -> list[Problem]:
+    """Return the problems that an error has, at a place of the ``vision.toml``."""
+    if not isinstance(error, ConfigError):
+        text, _, hint = str(error).partition("\n  ")
+        return [Problem("vision", text, path=where, hint=hint or None)]
+    problems = []
+    for one in error.problems:
+        inner = one.file if one.line is None else f"{one.file}:{one.line}"
+        place = ": ".join(part for part in (where, inner, one.path) if part)
+        problems.append(replace(one, file=None, path=place, line=None, column=None))
+    return problems
+
+
+def _of_tables(table: dict[str, Any], error: ValidationError) -> list[Problem]:
+    """Return what is wrong with keys and their types, one problem for each place."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for one in error.errors():
+        place = _place_of(table, one["loc"])
+        if one["type"] == "extra_forbidden":
+            *place, key = place
+            text = f"there is no key {key!r}{_near(key, _keys_at(table, place))}"
+            found[".".join(place), text] = [text]
+        else:
+            found.setdefault((".".join(place), ""), []).append(_said(one))
+    return [
+        Problem("vision", " or ".join(texts), path=where or None)
+        for (where, _), texts in found.items()
+    ]
+
+
+def _place_of(table: Any, location: tuple[Any, ...]) -> list[str]:
+    """Return the keys of a place in the file, without what pydantic calls the parts of a union."""
+    place = []
+    for number, part in enumerate(location, 1):
+        if (isinstance(table, dict) and part in table) or (
+            isinstance(table, list) and isinstance(part, int)
+        ):
+            table = table[part]
+        elif not isinstance(table, dict) or number < len(location):
+            continue
+        place.append(str(part))
+    return place
+
+
+def _keys_at(table: dict[str, Any], place: list[str]) -> Collection[str]:
+    """Return the keys that a table may have."""
+    if not place:
+        return VisionConfig.model_fields
+    if place[0] == "sinks":
+        return SINKS[table["sinks"][place[1]]["kind"]].model_fields
+    fields: Collection[str] = (ModelTable if place[0] == "models" else SourceTable).model_fields
+    return fields
+
+
+def _near(name: str, known: Collection[str]) -> str:
+    near = difflib.get_close_matches(name, known, 1)
+    return f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(known)}"
 
 
 def _said(error: Any) -> str:
@@ -76,33 +139,39 @@ def _said(error: Any) -> str:
         return "it is missing"
     if error["type"] == "kind" and "kind" in error["input"]:
         return f"{error['msg']}, not {error['input']['kind']!r}"
-    return str(error["msg"]).removeprefix("Value error, ")
+    return str(error["msg"])
 
 
-def _problem(place: tuple[Any, ...], text: str) -> str:
-    where = ".".join(str(one) for one in place if one not in SINKS)
-    return f"{where}: {text}" if where else text
+def _below_key(table: dict[str, Any], key: str) -> dict[str, dict[str, Any]]:
+    """Return the tables below a key by name; what is none is told by `_of_tables`."""
+    found = table.get(key)
+    pairs = found.items() if isinstance(found, dict) else ()
+    return {name: one for name, one in pairs if isinstance(one, dict)}
 
 
-def _of_models(config: VisionConfig, base: Path) -> list[str]:
-    """Return what is wrong with the models, and with what is in order behind them."""
-    if config.models:
-        alone = set(ModelTable.model_fields) & config.model_fields_set
-        problems = [f"{key}: write it below [models.NAME]" for key in sorted(alone)]
-    elif config.model is None:
-        return ["there is no model: write model = ..., or tables [models.NAME]"]
-    else:
-        problems = []
-    for name, one in config.all_models.items():
-        where = f"models.{name}." if config.models else ""
+def _of_models(table: dict[str, Any], base: Path) -> list[Problem]:
+    """Return what is wrong with expressions and models, and with what is in order behind them."""
+    problems = []
+    if table.get("models"):
+        alone = sorted(set(ModelTable.model_fields) & set(table))
+        text = "write it below [models.NAME]"
+        problems += [Problem("vision", text, path=key) for key in alone]
+    elif "model" not in table:
+        text = "there is no model: write model = ..., or tables [models.NAME]"
+        problems.append(Problem("vision", text))
+    checks: list[tuple[str, Callable[[], object]]] = [
+        ("decode", lambda: _order_of(table.get("decode"), base))
+    ]
+    models = {f"models.{name}.": one for name, one in _below_key(table, "models").items()}
+    for where, one in (models or {"": table}).items():
+        model, order = _placed(one.get("model"), base), one.get("ordered")
+        checks.append((f"{where}model", partial(_check_model, model, base)))
+        checks.append((f"{where}ordered", partial(_order_of, order, base)))
+    for where, check in checks:
         try:
-            _check_model(one.model, base)
+            check()
         except HeadraceError as error:
-            problems.append(f"{where}model: {error}")
-        try:
-            _order_of(one, base)
-        except HeadraceError as error:
-            problems.append(f"{where}ordered: {error}")
+            problems += _of_error(where, error)
     return problems
 
 
@@ -110,7 +179,7 @@ def _check_model(model: Any, base: Path) -> None:
     if _is_onnx(model):
         if not Path(model).is_file():
             raise ConfigError(f"there is no file {model!r}")
-    else:
+    elif isinstance(model, (str, dict)):
         _pipeline_of(model, base)
 
 
@@ -121,9 +190,8 @@ def _pipeline_of(model: Any, base: Path | None) -> headrace.PipelineConfig:
     return headrace.PipelineConfig.load(model, base=base)
 
 
-def _order_of(table: ModelTable, base: Path | None) -> headrace.PipelineConfig | None:
-    order = table.ordered
-    if order is None:
+def _order_of(order: Any, base: Path | None) -> headrace.PipelineConfig | None:
+    if not isinstance(order, (str, dict)):
         return None
     return _pipeline_of({"backend": order} if isinstance(order, str) else order, base)
 
@@ -132,32 +200,64 @@ def _is_onnx(model: Any) -> bool:
     return isinstance(model, str) and model.lower().endswith(".onnx")
 
 
-def _of_sources(config: VisionConfig, check_inputs: bool) -> list[str]:
-    problems = []
-    for name, table in config.sources.items():
+def _of_sources(
+    table: dict[str, Any], base: Path, wrong: Collection[str | None], *, check_inputs: bool
+) -> list[Problem]:
+    """Return what is wrong with values of sources that have the right type; ``wrong`` are the places of the others."""
+    problems: list[Problem] = []
+    models = table.get("models")
+    names = list(models) if isinstance(models, dict) and models else ["main"]
+    for name, one in _below_key(table, "sources").items():
+        where = f"sources.{name}"
+        known = SourceTable.model_fields
+        right = {k: v for k, v in one.items() if k in known and f"{where}.{k}" not in wrong}
+        inputs = right.pop("input", [])
+        # Each value alone, and then those that must fit each other.
+        alone = [p for k, v in right.items() for p in _of_options(where, {k: v})]
+        problems += alone or _of_options(where, right)
         try:
-            options_of(SourceOptions(), _options(table))
-            check_model(table.model, config.all_models)
-        except (TypeError, ValueError) as error:
-            problems.append(f"sources.{name}: {error}")
-        inputs = [table.input] if isinstance(table.input, str) else table.input
-        for one in inputs if check_inputs else ():
+            if f"{where}.model" not in wrong:
+                check_model(right.get("model"), names)
+        except ValueError as error:
+            problems += _of_error(where, error)
+        for item in inputs if isinstance(inputs, list) else [inputs]:
             try:
-                recognise(one, config.network)
+                if check_inputs and isinstance(item, str):
+                    recognise(_placed(item, base), _texts(table.get("network")))
             except InputError as error:
-                problems.append(f"sources.{name}.input: {error}")
+                problems += _of_error(f"{where}.input", error)
     return problems
 
 
-def _of_sinks(config: VisionConfig) -> list[str]:
+def _of_options(where: str, options: dict[str, Any]) -> list[Problem]:
+    try:
+        options_of(SourceOptions(), options)
+    except ValueError as error:
+        return _of_error(where, error)
+    return []
+
+
+def _of_sinks(table: dict[str, Any]) -> list[Problem]:
     problems = []
-    for name, table in config.sinks.items():
-        if isinstance(table, WebhookTable):
+    for name, one in _below_key(table, "sinks").items():
+        url = one.get("url")
+        if one.get("kind") == "Webhook" and isinstance(url, str):
             try:
-                check_address(table.url, _hosts(table, config))
+                check_address(url, _texts(one.get("network", table.get("network"))))
             except HeadraceError as error:
-                problems.append(f"sinks.{name}: {error}")
+                problems += _of_error(f"sinks.{name}", error)
     return problems
+
+
+def _texts(value: Any) -> list[str]:
+    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
+
+
+def _placed(text: Any, base: Path) -> Any:
+    """Return a path as it is from the folder of the file; anything else as it is."""
+    if isinstance(text, list):
+        return [_placed(one, base) for one in text]
+    return str(base / text) if isinstance(text, str) and is_place(text) else text
 
 
 def _options(table: Any) -> dict[str, Any]:
@@ -171,14 +271,9 @@ def _hosts(table: WebhookTable, config: VisionConfig) -> list[str]:
 def _with_paths(config: VisionConfig, base: Path) -> VisionConfig:
     """Return the configuration with paths that start from the folder of its file."""
 
-    def placed(text: Any) -> Any:
-        if isinstance(text, list):
-            return [placed(one) for one in text]
-        return str(base / text) if isinstance(text, str) and is_place(text) else text
-
     def with_(table: Any, *keys: str) -> Any:
         found = [key for key in keys if getattr(table, key, None) is not None]
-        return table.model_copy(update={key: placed(getattr(table, key)) for key in found})
+        return table.model_copy(update={key: _placed(getattr(table, key), base) for key in found})
 
     changes: dict[str, Any] = {
         "sources": {name: with_(one, "input") for name, one in config.sources.items()},
@@ -186,7 +281,7 @@ def _with_paths(config: VisionConfig, base: Path) -> VisionConfig:
         "models": {name: with_(one, "model") for name, one in config.models.items()},
     }
     if config.model is not None:
-        changes["model"] = placed(config.model)
+        changes["model"] = _placed(config.model, base)
     return config.placed(base, changes)
 
 
@@ -228,7 +323,9 @@ class Vision:
             sinks += [_made_sink(name, table, config) for name, table in config.sinks.items()]
             self._runner = VideoRunner(
                 {
-                    name: VideoModel(self.models[name], ordered=_order_of(table, config.base))
+                    name: VideoModel(
+                        self.models[name], ordered=_order_of(table.ordered, config.base)
+                    )
                     for name, table in config.all_models.items()
                 },
                 sinks=[*sinks, *more_sinks],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -15,7 +14,6 @@ from pydantic import (
     PrivateAttr,
     Tag,
     create_model,
-    model_validator,
 )
 
 from headrace_vision.options import SourceOptions
@@ -24,25 +22,9 @@ __all__ = ["SINKS", "ModelTable", "SinkTable", "SourceTable", "VisionConfig"]
 
 
 class _Table(BaseModel):
-    """A table that refuses keys it does not know, with the nearest that it knows."""
+    """A table that refuses keys it does not know."""
 
     model_config = ConfigDict(extra="forbid")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_unknown(cls, table: Any) -> Any:
-        unknown = [key for key in table if key not in cls.model_fields] if _is_dict(table) else []
-        texts = []
-        for key in unknown:
-            near = difflib.get_close_matches(key, cls.model_fields, 1)
-            known = ", ".join(cls.model_fields)
-            texts.append(
-                f"there is no key {key!r}"
-                + (f"; did you mean {near[0]!r}?" if near else f"; there are {known}")
-            )
-        if texts:
-            raise ValueError("; ".join(texts))
-        return table
 
 
 def _is_dict(value: Any) -> bool:
