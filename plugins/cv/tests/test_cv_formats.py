@@ -156,6 +156,51 @@ def test_a_bomb_is_refused_before_memory_is_taken(kit, name):
         assert "max_pixels" in error.hint
 
 
+def disposing_gif(image, screen=None):
+    """A GIF whose first frame is to be disposed of, at its place on a screen of that width and height."""
+    data = bytearray(
+        saved(image, "gif", disposal=2, save_all=True, append_images=[Image.new("RGB", (2, 2))])
+    )
+    struct.pack_into("<HH", data, 6, *(screen or image.shape[1::-1]))
+    return bytes(data)
+
+
+@pytest.mark.parametrize("name", [*PILLOW, "disposed", "beyond", "group4", "turned"])
+def test_the_limit_of_pillow_is_that_of_the_program_and_not_of_this(
+    kit, monkeypatch, recwarn, name
+):
+    image = kit.smooth_image(40, 60)
+    how = {"compression": "tiff_lzw"} if name == "group4" else {}
+    if name == "turned":
+        how = {"exif": Image.Exif()}
+        how["exif"][0x0112] = 6
+    known = name if name in PILLOW else "gif" if name in ("disposed", "beyond") else "tiff"
+    data = saved(image, known, **how)
+    if known == "gif" and name != "gif":
+        data = disposing_gif(image, (3, 5) if name == "beyond" else None)
+    expected = decode_image(data, formats=[known])
+    most = expected.shape[0] * expected.shape[1]
+    for limit in (most - 1, 10):  # Pillow warns above its limit, and refuses twice as much
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
+        decoded = kit.run(kit.ready(DecodeMat, formats=[known], max_pixels=most), data=data)
+        np.testing.assert_array_equal(decoded["result"], expected)
+        assert not recwarn.list
+        error = error_of(kit, data, formats=[known], max_pixels=most - 1)
+        assert "max_pixels" in error.hint
+    assert Image.MAX_IMAGE_PIXELS == 10
+    with pytest.raises(Image.DecompressionBombError):
+        Image.open(io.BytesIO(data)).load()
+
+
+def test_what_a_gif_disposes_of_counts_as_pixels(kit):
+    data = bytearray(disposing_gif(kit.smooth_image(4, 6)))
+    place = data.index(b",")
+    struct.pack_into("<HH", data, place + 5, 30_000, 30_000)
+    struct.pack_into("<HH", data, 6, 30_000, 30_000)
+    error = error_of(kit, bytes(data), formats=["gif"])
+    assert "30000 x 30000 = 900000000 pixels" in error.got
+
+
 @pytest.mark.parametrize("name", PILLOW)
 def test_the_limits_are_inclusive(kit, name):
     data = saved(kit.smooth_image(10, 20), name)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import types
 from typing import TYPE_CHECKING, Any
 
 import cv2
@@ -31,6 +32,9 @@ _CLASSES = {
     "ppm": ("PIL.PpmImagePlugin", "PpmImageFile"),
     "jpeg2000": ("PIL.Jpeg2KImagePlugin", "Jpeg2KImageFile"),
 }
+_ASKS_PILLOWS_LIMIT = {"tiff": "load_prepare", "gif": "_seek"}
+"""The methods that compare a size with `PIL.Image.MAX_IMAGE_PIXELS`."""
+
 _FEATURES = {"avif": "avif", "jpeg2000": "jpg_2000"}
 _ORIENTATION = 0x0112
 _INVERSE = {6: 8, 8: 6}  # all the others undo themselves
@@ -55,13 +59,13 @@ def pillow_decoder(
     Raises:
         MissingDependencyError: Pillow is not installed, or cannot decode one of the formats.
     """
-    classes = {one: _class_of(one) for one in formats}
+    classes = {one: _with_limit(_class_of(one), one, max_pixels) for one in formats}
 
     def decode(view: memoryview, file_format: str) -> NDArray[np.uint8]:
         try:
             # The class itself: `Image.open` has a limit of its own, which holds for the whole process.
             opened = classes[file_format](io.BytesIO(view))
-        except MemoryError:
+        except (MemoryError, InputError):
             raise
         except Exception as error:  # noqa: BLE001 - a decoder may raise anything for a broken file
             raise _broken(file_format, error) from None
@@ -74,7 +78,7 @@ def pillow_decoder(
                 orientation = image.getexif().get(_ORIENTATION, 1)
                 image.load()
                 pixels = _eight_bits(image)
-            except MemoryError:
+            except (MemoryError, InputError):
                 raise
             except Exception as error:  # noqa: BLE001 - a decoder may raise anything for a broken file
                 raise _broken(file_format, error) from None
@@ -86,7 +90,7 @@ def pillow_decoder(
     return decode
 
 
-def _class_of(file_format: str) -> Callable[[io.BytesIO], Any]:
+def _class_of(file_format: str) -> type[Any]:
     module, name = _CLASSES[file_format]
     try:
         features = importlib.import_module("PIL.features")
@@ -98,7 +102,7 @@ def _class_of(file_format: str) -> Callable[[io.BytesIO], Any]:
         ) from error
     feature = _FEATURES.get(file_format)
     try:
-        found: Callable[[io.BytesIO], Any] = getattr(importlib.import_module(module), name)
+        found: type[Any] = getattr(importlib.import_module(module), name)
         lacks = feature is not None and not features.check(feature)
     except ImportError:
         lacks = True
@@ -109,6 +113,32 @@ def _class_of(file_format: str) -> Callable[[io.BytesIO], Any]:
             hint="Type `pip install --upgrade pillow`.",
         )
     return found
+
+
+def _with_limit(found: type[Any], file_format: str, max_pixels: int) -> type[Any]:
+    """Return a class of Pillow that compares sizes with ``max_pixels``, not with Pillow's limit.
+
+    That one is a variable of the process, which belongs to the program. So the method gets a scope of its own.
+    """
+    name = _ASKS_PILLOWS_LIMIT.get(file_format)
+    if name is None:
+        return found
+
+    class Image:
+        """`PIL.Image`, but for the function that compares."""
+
+        def __getattr__(self, attribute: str) -> Any:
+            return getattr(module, attribute)
+
+        @staticmethod
+        def _decompression_bomb_check(size: tuple[int, int], **_: Any) -> None:
+            check_pixels(size[1], size[0], max_pixels)
+
+    module = importlib.import_module("PIL.Image")
+    method = getattr(found, name)
+    scope = {**method.__globals__, "Image": Image()}
+    made = types.FunctionType(method.__code__, scope, name, method.__defaults__, method.__closure__)
+    return type(found.__name__, (found,), {name: made})
 
 
 def _eight_bits(image: Any) -> NDArray[np.uint8]:
