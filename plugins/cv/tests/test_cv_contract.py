@@ -16,7 +16,7 @@ import headrace
 import headrace_cv
 from headrace.errors import InputError, MissingDependencyError
 from headrace_cv.color import CvtColorMat
-from headrace_cv.crop import CropMat, PerspectiveCropMat
+from headrace_cv.crop import CenterCropMat, CropMat, PerspectiveCropMat
 from headrace_cv.decode import DecodeMat
 from headrace_cv.detection import NMS
 from headrace_cv.encode import EncodeMat
@@ -29,6 +29,7 @@ OPTIONS = {
     ResizeMat: {"resize_h": 8, "resize_w": 6},
     LetterBoxMat: {"resize_h": 9, "resize_w": 12},
     TopLeftResizeMat: {"resize_h": 14, "resize_w": 13},
+    CenterCropMat: {"crop_h": 5, "crop_w": 9},
     CropMat: {},
     PerspectiveCropMat: {},
     CvtColorMat: {"color": "rgb"},
@@ -371,6 +372,7 @@ def programs():
 PRINTED = [
     "(3, 224, 224) float32",
     "(3, 224, 224) float32",
+    "torchvision (3, 224, 224) float32\ntf (224, 224, 3) float32\ntorch (224, 224, 3) float32\ncaffe (224, 224, 3) float32",
     "[[100.0, 40.0, 300.0, 440.0, 0.8999999761581421, 2.0]]",
 ]
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from headrace.errors import InputError
-from headrace_cv import crop_image, crop_quad, resize_image
-from headrace_cv.crop import CropMat, PerspectiveCropMat
+from headrace_cv import center_crop_image, crop_image, crop_quad, resize_image
+from headrace_cv.crop import CenterCropMat, CropMat, PerspectiveCropMat
 
 
 class Unreadable:
@@ -389,3 +389,46 @@ def test_a_bad_place_fails_alone(kit):
 def test_wrong_options_are_refused(backend_class, options):
     with pytest.raises(ValidationError):
         backend_class.Options(**options)
+
+
+def torchvision_center_crop(image, height, width, fill=0):
+    """What the documentation of torchvision says: pad on all sides where it is smaller, then cut the middle."""
+    old_height, old_width = image.shape[:2]
+    more_h, more_w = max(height - old_height, 0), max(width - old_width, 0)
+    margins = [(more_h // 2, (more_h + 1) // 2), (more_w // 2, (more_w + 1) // 2)]
+    image = np.pad(image, [*margins, (0, 0)][: image.ndim], constant_values=fill)
+    top = int(round((image.shape[0] - height) / 2.0))  # noqa: RUF046 - as it is written there
+    left = int(round((image.shape[1] - width) / 2.0))  # noqa: RUF046
+    return image[top : top + height, left : left + width]
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (4,)])
+def test_the_middle_is_that_of_torchvision(kit, dtype, shape):
+    for old in range(1, 12):
+        image = noise(old, 13 - old, *shape, dtype=dtype)
+        for height, width in ((4, 4), (5, 4), (1, 7), (11, 2), (12, 13)):
+            expected = torchvision_center_crop(image, height, width, 7)
+            backend = kit.ready(CenterCropMat, crop_h=height, crop_w=width, fill_value=7)
+            result = kit.run(backend, data=image)["result"]
+            np.testing.assert_array_equal(result, expected)
+            assert result.dtype == dtype
+            assert result is image or result.flags.owndata
+    square = kit.run(kit.ready(CenterCropMat, crop_h=3), data=noise(9, 8, 3))["result"]
+    np.testing.assert_array_equal(square, torchvision_center_crop(noise(9, 8, 3), 3, 3))
+
+
+def test_a_middle_has_its_limits(kit):
+    image = noise(4, 6, 3)
+    backend = kit.ready(CenterCropMat, crop_h=8, fill_value=[1, 2])
+    assert "2 channel(s)" in error_of(kit, backend, data=image).expected
+    backend = kit.ready(CenterCropMat, crop_h=2, max_pixels=23)
+    assert "max_pixels" in error_of(kit, backend, data=image).hint
+    for options in ({}, {"crop_h": 0}, {"crop_h": 5, "max_pixels": 24}, {"crop_w": 5}):
+        with pytest.raises(ValidationError):
+            CenterCropMat.Options(**options)
+    for sides in ((0,), (3, 0), (True,), (2.5,)):
+        with pytest.raises(ValueError, match="at least 1"):
+            center_crop_image(image, *sides)
+    with pytest.raises(InputError, match="too large"):
+        center_crop_image(image, 40_000, 1)

@@ -1,13 +1,19 @@
 """`ResizeMat` against a slow computation, pixel by pixel."""
 
 import math
+import sys
 from fractions import Fraction
+from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from headrace.errors import InputError
+import headrace
+from headrace.errors import InputError, MissingDependencyError
 from headrace_cv import crop_quad, letterbox_image, resize_image
 from headrace_cv.geometry import ResizeMat
 
@@ -135,6 +141,12 @@ def test_a_free_side_beyond_the_limit_is_refused(kit):
         {"resize_h": 2.5},
         {"resize_h": 5, "interpolation": "best"},
         {"resize_h": 5, "height": 5},
+        {"resize_short": 0},
+        {"resize_short": 5, "resize_h": 5},
+        {"resize_short": 5, "resize_w": 5},
+        {"resize_short": 5, "max_pixels": 24},
+        {"resize_h": 5, "interpolation": "area", "antialias": True},
+        {"resize_h": 5, "interpolation": "nearest", "antialias": True},
     ],
 )
 def test_wrong_options_are_refused(options):
@@ -190,3 +202,108 @@ def test_a_side_that_is_no_number_of_pixels_is_refused(side):
     for cut in (resize_image, letterbox_image, lambda *args: crop_quad(picture, quad, *args[1:])):
         with pytest.raises(ValueError, match="width is a number of pixels of at least 1"):
             cut(picture, 8, side)
+
+
+@given(st.integers(1, 300), st.integers(1, 300), st.integers(1, 300))
+def test_the_shorter_side_is_that_of_torchvision(height, width, size):
+    short, long = (height, width) if height <= width else (width, height)
+    new_long = int(size * long / short)  # as it is written there
+    expected = (size, new_long) if height <= width else (new_long, size)
+    result = resize_image(np.zeros((height, width), np.uint8), short=size, interpolation="nearest")
+    assert result.shape == expected
+
+
+def test_a_longer_side_beyond_the_limits_is_refused(kit):
+    image = np.zeros((1, 1000, 3), np.uint8)
+    with pytest.raises(InputError) as caught:
+        kit.run(kit.ready(ResizeMat, resize_short=33), data=image)
+    assert "33 x 33000" in caught.value.got
+    with pytest.raises(InputError) as caught:
+        kit.run(kit.ready(ResizeMat, resize_short=8, max_pixels=8 * 7999), data=image)
+    assert "max_pixels" in caught.value.hint
+    for sides in ({"short": 0}, {"height": 3, "short": 3}):
+        with pytest.raises(ValueError, match="short"):
+            resize_image(image, **sides)
+
+
+@pytest.mark.parametrize("name", ["linear", "cubic", "lanczos"])
+@pytest.mark.parametrize("size", [(7, 9), (40, 13), (80, 90)])
+def test_antialias_is_that_of_pillow(kit, name, size):
+    pillow = pytest.importorskip("PIL.Image")
+    chosen = {"linear": "BILINEAR", "cubic": "BICUBIC", "lanczos": "LANCZOS"}[name]
+
+    def expected(image):
+        made = pillow.fromarray(image).resize(size[::-1], getattr(pillow.Resampling, chosen))
+        return np.asarray(made)
+
+    backend = kit.ready(
+        ResizeMat, resize_h=size[0], resize_w=size[1], interpolation=name, antialias=True
+    )
+    color = noise(60, 70, 3)
+    result = kit.run(backend, data=color)["result"]
+    np.testing.assert_array_equal(result, expected(color))
+    assert result.flags.owndata
+    assert result.flags.writeable
+    for image in (noise(60, 70), noise(60, 70, 1), noise(60, 70, 2), noise(60, 70, 4)):
+        for one in (image, image.astype(np.float32) / 255):
+            planes = one.reshape(60, 70, -1)
+            result = kit.run(backend, data=one)["result"]
+            assert (result.dtype, result.shape) == (one.dtype, (*size, *one.shape[2:]))
+            for k in range(planes.shape[2]):
+                plane = np.ascontiguousarray(planes[:, :, k])
+                np.testing.assert_array_equal(result.reshape(*size, -1)[:, :, k], expected(plane))
+    np.testing.assert_array_equal(  # a view of another order of channels
+        kit.run(backend, data=color[:, ::-1, ::-1])["result"],
+        expected(np.ascontiguousarray(color[:, ::-1, ::-1])),
+    )
+
+
+def test_antialias_without_pillow_says_what_to_install(monkeypatch, kit):
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
+    with pytest.raises(MissingDependencyError, match=r"pip install 'headrace-cv\[formats\]'"):
+        kit.ready(ResizeMat, resize_h=5, antialias=True)
+
+
+TORCHVISION = (
+    "S[DecodeMat,ResizeMat(resize_short=256,antialias=true),CenterCropMat(224),CvtColorMat(rgb),"
+    "Mat2Tensor(scale={},mean=[0.485,0.456,0.406],std=[0.229,0.224,0.225])]"
+)
+
+
+@pytest.mark.parametrize("size", [(300, 451), (451, 300), (256, 700), (90, 77)])
+def test_the_preparation_of_torchvision_is_one_expression(kit, size):
+    """Resize(256), CenterCrop(224), ToTensor, Normalize: by Pillow, and by what torchvision's documentation says."""
+    pillow = pytest.importorskip("PIL.Image")
+    picture = np.ascontiguousarray(kit.smooth_image(*size) ^ (noise(*size, 3) & 15))
+    short, long = min(size), max(size)
+    new_long = int(256 * long / short)
+    width, height = (new_long, 256) if size[1] >= size[0] else (256, new_long)
+    image = pillow.fromarray(np.ascontiguousarray(picture[:, :, ::-1]))
+    image = image.resize((width, height), pillow.Resampling.BILINEAR)
+    top, left = int(round((height - 224) / 2.0)), int(round((width - 224) / 2.0))  # noqa: RUF046
+    pixels = np.asarray(image.crop((left, top, left + 224, top + 224)), np.float64) / 255
+    mean, std = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
+    expected = ((pixels - mean) / std).transpose(2, 0, 1)
+    with headrace.pipe({"backend": TORCHVISION.format(1 / 255)}) as pipe:
+        result = pipe({"data": kit.encode(picture)})["result"]
+    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5)
+
+
+README = Path(__file__).parent.parent / "README.md"
+AREA, LINEAR = 2.3, 5.5
+
+
+def test_area_is_near_to_the_antialias_of_pillow_and_linear_is_not(kit):
+    """The figures that the README gives, of smoothed noise: details of a few pixels."""
+    pytest.importorskip("PIL.Image")
+    picture = cv2.GaussianBlur(noise(900, 1400, 3), (0, 0), 2)
+    picture = cv2.normalize(picture, None, 0, 255, cv2.NORM_MINMAX)
+    right = resize_image(picture, short=256, antialias=True).astype(float)
+    away = {
+        name: np.abs(resize_image(picture, short=256, interpolation=name) - right).mean()
+        for name in ("area", "linear")
+    }
+    assert away == pytest.approx({"area": AREA, "linear": LINEAR}, abs=0.1)
+    assert f"by {AREA} of 255 on average, and those of `linear` by {LINEAR}" in README.read_text(
+        "utf-8"
+    )

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+import headrace
 from headrace.errors import InputError
 from headrace_cv import Normalization, image_to_tensor, tensor_to_image
 from headrace_cv.tensor import Mat2Tensor, Tensor2Mat
@@ -47,6 +48,10 @@ def test_the_result_is_the_formula_plane_by_plane(kit, dtype, shape, options):
     assert result.flags.owndata
     np.testing.assert_allclose(result, slow_tensor(image, **options), rtol=1e-5, atol=1e-5)
     assert (image == noise(*shape, dtype=dtype)).all()
+    side_by_side = kit.run(kit.ready(Mat2Tensor, layout="hwc", **options), data=image)["result"]
+    np.testing.assert_array_equal(side_by_side, result.transpose(1, 2, 0))
+    assert (side_by_side.dtype, side_by_side.flags.c_contiguous) == (np.float32, True)
+    assert side_by_side.flags.owndata
 
 
 def test_without_options_the_values_are_exactly_those_of_the_image(kit):
@@ -115,7 +120,8 @@ def test_wrong_options_are_refused(options):
 
 @pytest.mark.parametrize("options", [{"mean": [0, 1e37, 2], "std": 0.1}, {"scale": 1e38}])
 def test_factors_that_float32_just_holds_are_taken(options):
-    assert Normalization(**Mat2Tensor.Options(**options).model_dump(exclude={"max_pixels"})).changes
+    numbers = Mat2Tensor.Options(**options).model_dump(include={"scale", "mean", "std"})
+    assert Normalization(**numbers).changes
 
 
 @pytest.mark.parametrize(
@@ -217,6 +223,53 @@ def test_all_numbers_of_channels_come_back(channels):
     assert (result == image).all()
     one = Normalization(2.0, (3,) * channels, 4.0)
     assert (tensor_to_image(image_to_tensor(image, one), one.inverse()) == image).all()
+    for view in (lambda t: t, lambda t: t[None]):
+        tensor = image_to_tensor(image, one, layout="hwc")
+        assert tensor.shape == image.shape
+        assert (tensor_to_image(view(tensor), one.inverse(), layout="hwc") == image).all()
+
+
+# As Keras' own `preprocess_input` of images [H, W, 3], red, green, blue, computes them: mode, formula, expression.
+KERAS = {
+    "tf": (
+        lambda rgb: rgb / 127.5 - 1.0,
+        f"S[CvtColorMat(rgb),Mat2Tensor(scale={1 / 127.5!r},mean=1,layout=hwc)]",
+    ),
+    "torch": (
+        lambda rgb: (rgb / 255.0 - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225],
+        (
+            f"S[CvtColorMat(rgb),Mat2Tensor(scale={1 / 255!r},mean=[0.485,0.456,0.406],"
+            "std=[0.229,0.224,0.225],layout=hwc)]"
+        ),
+    ),
+    "caffe": (
+        lambda rgb: rgb[..., ::-1] - [103.939, 116.779, 123.68],
+        "Mat2Tensor(mean=[103.939,116.779,123.68],layout=hwc)",
+    ),
+}
+
+
+@pytest.mark.parametrize("mode", KERAS)
+def test_the_preparations_of_keras_are_expressions(mode):
+    formula, expression = KERAS[mode]
+    rgb = noise(6, 5, 3)
+    with headrace.pipe({"backend": expression}) as pipe:
+        request = pipe({"data": np.ascontiguousarray(rgb[..., ::-1]), "color": "bgr"})
+    expected = formula(rgb.astype(np.float64))
+    assert request["result"].dtype == np.float32
+    np.testing.assert_allclose(request["result"], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_wrong_layout_is_refused(kit):
+    for backend in (Mat2Tensor, Tensor2Mat):
+        with pytest.raises(ValidationError, match="'chw' or 'hwc'"):
+            backend.Options(layout="nchw")
+    with pytest.raises(ValueError, match="layout is one of chw, hwc"):
+        image_to_tensor(noise(2, 2, 3), layout="HWC")
+    planar = np.zeros((3, 7, 8), np.float32)
+    with pytest.raises(InputError) as caught:
+        kit.run(kit.ready(Tensor2Mat, layout="hwc"), data=planar)
+    assert "[H, W, C]" in caught.value.expected
 
 
 def test_halves_go_to_the_even_number_and_the_rest_is_limited():

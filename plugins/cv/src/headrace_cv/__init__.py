@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headrace_cv.boxes import filter_detections, iou_matrix, nms
     from headrace_cv.canvas import letterbox_image
-    from headrace_cv.crops import crop_image, crop_quad
+    from headrace_cv.crops import center_crop_image, crop_image, crop_quad
     from headrace_cv.headers import ImageHeader, check_image_file
     from headrace_cv.image_files import decode_image, encode_image
     from headrace_cv.images import convert_color, resize_image
@@ -25,6 +25,7 @@ __all__ = [
     "Normalization",
     "__version__",
     "boxes_to_image",
+    "center_crop_image",
     "check_image_file",
     "convert_color",
     "crop_image",
@@ -45,6 +46,7 @@ _HOME = {
     "LetterBoxTransform": "headrace_cv.transforms",
     "Normalization": "headrace_cv.tensors",
     "boxes_to_image": "headrace_cv.transforms",
+    "center_crop_image": "headrace_cv.crops",
     "check_image_file": "headrace_cv.headers",
     "convert_color": "headrace_cv.images",
     "crop_image": "headrace_cv.crops",

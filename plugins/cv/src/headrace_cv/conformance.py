@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from headrace.keys import Request
 
 __all__ = [
+    "CenterCropMatConformance",
     "CropMatConformance",
     "CvtColorMatConformance",
     "DecodeMatConformance",
@@ -65,6 +66,12 @@ class EncodeMatConformance(_OnPictures):
     def make_item(self, k: int) -> Request:
         """Give a picture and its colour."""
         return {"data": picture(k), "color": ("bgr", "rgb")[k % 2]}
+
+
+class CenterCropMatConformance(_OnPictures):
+    """Pictures of different sizes, of which some are smaller."""
+
+    expression = "CenterCropMat(22,33)"
 
 
 class ResizeMatConformance(_OnPictures):

@@ -10,7 +10,7 @@ from pydantic import Field, FiniteFloat, model_validator
 
 from headrace.errors import InputError
 from headrace_cv._fields import ImageOptions, PerChannel, Side, check_made
-from headrace_cv._per_image import PerImage, read_key
+from headrace_cv._per_image import PerImage, of_data, read_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from headrace.keys import Request
 
-__all__ = ["CropMat", "PerspectiveCropMat"]
+__all__ = ["CenterCropMat", "CropMat", "PerspectiveCropMat"]
 
 
 class _Crop(PerImage):
@@ -116,6 +116,64 @@ class CropMat(_Crop):
             fill_value=options.fill_value,
             max_pixels=options.max_pixels,
         )
+
+
+class CenterCropMat(PerImage):
+    """Cut out the middle of an image, and fill up around one that is smaller.
+
+    Of an odd number of pixels to be cut off, half is rounded to the nearest integer, halves to the even one; an odd pixel
+    that is filled goes right or below.
+
+    Reads:
+        data: ``uint8`` or ``float32``, ``[H, W, C]`` with C from 1 to 4, or ``[H, W]``.
+
+    Writes:
+        result: Same dtype and number of dimensions, ``[crop_h, crop_w, C]`` or ``[crop_h, crop_w]``: a new array, or
+            ``data`` itself when it has the size already.
+
+    Batch:
+        1 or more; items are independent, a bad one fails alone.
+
+    Raises:
+        InputError: ``data`` is missing, is no such image or has more than ``max_pixels``, or ``fill_value`` is a list
+            whose length is not C.
+
+    Source:
+        The ``center_crop`` of torchvision: its offsets and its padding.
+    """
+
+    class Options(ImageOptions):
+        """The size of the crop."""
+
+        crop_h: Side = Field(description="Height of the result, in pixels.")
+        crop_w: Side | None = Field(
+            default=None, description="Width of the result, in pixels; none: as crop_h."
+        )
+        fill_value: FiniteFloat | PerChannel = Field(
+            default=0,
+            description="Value of pixels outside of the image, in pixel values: one number or one per channel.",
+        )
+
+        positional = ("crop_h", "crop_w")
+
+        @model_validator(mode="after")
+        def _crop_within_limit(self) -> Self:
+            width = self.crop_h if self.crop_w is None else self.crop_w
+            check_made(self.crop_h, width, self.max_pixels)
+            return self
+
+    def build(self, options: Any) -> Callable[[Request], None]:
+        """Cut the middle out of one image."""
+        from headrace_cv.crops import center_crop_image
+
+        cut = functools.partial(
+            center_crop_image,
+            height=options.crop_h,
+            width=options.crop_w,
+            fill_value=options.fill_value,
+            max_pixels=options.max_pixels,
+        )
+        return of_data(cut, self.expected)
 
 
 class PerspectiveCropMat(_Crop):

@@ -12,14 +12,21 @@ from headrace.errors import InputError
 from headrace_cv.arrays import array_of, describe, numbers_of
 from headrace_cv.canvas import pad_image, padding_of
 from headrace_cv.images import INTERPOLATIONS, as_image, dense
-from headrace_cv.limits import MAX_PIXELS, MAX_SIDE, check_choice, check_pixels, check_sides
+from headrace_cv.limits import (
+    MAX_PIXELS,
+    MAX_SIDE,
+    check_choice,
+    check_pixels,
+    check_side,
+    check_sides,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-__all__ = ["BOX", "QUAD", "crop_image", "crop_quad"]
+__all__ = ["BOX", "QUAD", "center_crop_image", "crop_image", "crop_quad"]
 
 BOX = "4 finite numbers: x1, y1, x2, y2 in pixels"
 """The definition of a box, in the words of the errors."""
@@ -80,6 +87,56 @@ def crop_image(
     if outside == "fill" and not is_inside:
         _check_size(y2 - y1, x2 - x1, max_pixels)
         return pad_image(piece, (top - y1, y2 - bottom, left - x1, x2 - right), padding)
+    owned: NDArray[Any] = piece.copy()
+    return owned
+
+
+def center_crop_image(
+    image: Any,
+    height: int,
+    width: int | None = None,
+    *,
+    fill_value: float | Sequence[float] = 0,
+    max_pixels: int = MAX_PIXELS,
+) -> NDArray[Any]:
+    """Cut out the middle of an image; where the image is smaller, fill up around it.
+
+    Of an odd number of pixels to be cut off, half is rounded to the nearest integer, halves to the even one; an odd pixel that
+    is filled goes right or below.
+
+    Args:
+        image: See `headrace_cv.images`. Returned itself when it has the size already.
+        height: Height of the result in pixels, 1 to `MAX_SIDE`.
+        width: Width of the result in pixels; None: as ``height``.
+        fill_value: The value of pixels outside of the image, one number or one per channel; for ``uint8`` rounded to
+            the nearest integer and limited to 0 and 255.
+        max_pixels: Most pixels (width x height) of ``image`` and of the result.
+
+    Returns:
+        An array of the same dtype and number of dimensions, never a view into the image.
+
+    Raises:
+        InputError: ``image`` is no image, the image or the crop is too large, or ``fill_value`` is a list whose length
+            is not the number of channels.
+        ValueError: A side is below 1.
+
+    Source:
+        The ``center_crop`` of torchvision: its offsets and its padding.
+    """
+    height = check_side("height", height)
+    width = height if width is None else check_side("width", width)
+    pixels = as_image(image, max_pixels)
+    padding = padding_of(pixels, fill_value)
+    _check_size(height, width, max_pixels)
+    below, right = max(height - pixels.shape[0], 0), max(width - pixels.shape[1], 0)
+    if pixels.shape[:2] == (height, width):
+        return pixels
+    top = round(max(pixels.shape[0] - height, 0) / 2)
+    left = round(max(pixels.shape[1] - width, 0) / 2)
+    piece: NDArray[Any] = pixels[top : top + height, left : left + width]
+    if below or right:
+        margins = (below // 2, below - below // 2, right // 2, right - right // 2)
+        return pad_image(piece, margins, padding)
     owned: NDArray[Any] = piece.copy()
     return owned
 

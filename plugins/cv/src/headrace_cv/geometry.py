@@ -20,12 +20,12 @@ __all__ = ["ResizeMat"]
 
 
 class ResizeMat(PerImage):
-    """Resize an image to a height and a width, or to one of them with its aspect ratio kept.
+    """Resize an image to a height and a width, or to one of them or the shorter side with its aspect ratio kept.
 
     A side that is not given follows from the other side: its exact length is rounded to the nearest
-    integer, halves up, at least 1 pixel. Pixel centres lie at half coordinates, for ``nearest``
+    integer, halves up, at least 1 pixel; with ``resize_short`` it is rounded down, as in torchvision. Pixel centres lie at half coordinates, for ``nearest``
     too. ``cubic`` and ``lanczos`` overshoot at edges: ``float32`` values may leave their range.
-    Choose ``area`` to shrink an image a lot: it averages pixels that the other methods skip.
+    Choose ``area`` or ``antialias`` to shrink an image a lot: they average pixels that the other methods skip.
 
     Reads:
         data: ``uint8`` or ``float32``, ``[H, W, C]`` with C from 1 to 4, or ``[H, W]``.
@@ -43,7 +43,8 @@ class ResizeMat(PerImage):
             ``max_pixels``.
 
     Source:
-        OpenCV's ``resize``; ``nearest`` is own: the pixel that holds the centre.
+        OpenCV's ``resize``; ``nearest`` is own: the pixel that holds the centre; with ``antialias`` Pillow's ``resize``,
+        which torchvision calls.
     """
 
     class Options(ImageOptions):
@@ -57,17 +58,32 @@ class ResizeMat(PerImage):
             default=None,
             description="Width of the result, in pixels; none keeps the aspect ratio.",
         )
+        resize_short: Side | None = Field(
+            default=None,
+            description="Length of the shorter side, in pixels, in place of resize_h and resize_w.",
+        )
         interpolation: Interpolation = Field(
             default="linear", description="How values between pixels are computed (a name)."
+        )
+        antialias: bool = Field(
+            default=False,
+            description="Let Pillow compute linear, cubic or lanczos, from all pixels of an image that becomes smaller "
+            "(true or false).",
         )
 
         positional = ("resize_h", "resize_w")
 
         @model_validator(mode="after")
         def _a_side_is_given(self) -> Self:
-            if self.resize_h is None and self.resize_w is None:
-                raise ValueError("resize_h, resize_w or both must be given")
+            is_free = self.resize_h is None and self.resize_w is None
+            if is_free and self.resize_short is None:
+                raise ValueError("resize_h, resize_w or both must be given, or resize_short")
+            if not is_free and self.resize_short is not None:
+                raise ValueError("resize_short takes the place of resize_h and resize_w")
+            if self.antialias and self.interpolation in ("nearest", "area"):
+                raise ValueError("antialias is for the interpolations linear, cubic and lanczos")
             check_made(self.resize_h, self.resize_w, self.max_pixels)
+            check_made(self.resize_short, self.resize_short, self.max_pixels)
             return self
 
     def build(self, options: Any) -> Callable[[Request], None]:
@@ -77,7 +93,9 @@ class ResizeMat(PerImage):
         resize = image_resizer(
             options.resize_h,
             options.resize_w,
+            short=options.resize_short,
             interpolation=options.interpolation,
+            antialias=options.antialias,
             max_pixels=options.max_pixels,
         )
         return of_data(resize, self.expected)

@@ -13,7 +13,15 @@ import numpy as np
 
 from headrace.errors import InputError
 from headrace_cv.arrays import array_of, describe
-from headrace_cv.limits import MAX_PIXELS, MAX_SIDE, check_choice, check_pixels, check_sides
+from headrace_cv.limits import (
+    MAX_PIXELS,
+    MAX_SIDE,
+    check_choice,
+    check_pixels,
+    check_side,
+    check_sides,
+)
+from headrace_cv.pillow_resize import pillow_resizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -113,41 +121,71 @@ def resize_image(
     height: int | None = None,
     width: int | None = None,
     *,
+    short: int | None = None,
     interpolation: str = "linear",
+    antialias: bool = False,
     max_pixels: int = MAX_PIXELS,
 ) -> NDArray[Any]:
     """Resize an image; dtype and number of dimensions are kept.
 
     Pixel centres lie at half coordinates. A side that is None follows from the other one, so that
     the aspect ratio is kept: the exact value rounded to the nearest integer, halves up, at least 1.
+    With ``short``, the longer side follows from the shorter one, rounded down, as in torchvision.
 
     Args:
         image: See the module's docstring. Returned itself when it has the size already.
         height: The height of the result in pixels, 1 to `MAX_SIDE`; None if ``width`` is given.
         width: The width of the result in pixels, 1 to `MAX_SIDE`; None if ``height`` is given.
+        short: The shorter side of the result in pixels, in place of ``height`` and ``width``.
         interpolation: ``"nearest"``, ``"linear"``, ``"cubic"``, ``"area"`` or ``"lanczos"``.
+        antialias: Let Pillow resize, whose ``linear``, ``cubic`` and ``lanczos`` average all pixels of an image that
+            becomes smaller.
         max_pixels: Most pixels (width x height) of ``image`` and of the result.
 
     Raises:
         InputError: ``image`` is no image, or the image or the result is too large, or a side of the
             result would exceed `MAX_SIDE`.
-        ValueError: Both sides are None, a side is below 1, or ``interpolation`` is another word.
+        MissingDependencyError: ``antialias`` is set, and Pillow is not installed.
+        ValueError: No side is given, or too many, a side is below 1, or ``interpolation`` is another word, or has no
+            ``antialias``.
     """
-    resize = image_resizer(height, width, interpolation=interpolation, max_pixels=max_pixels)
+    resize = image_resizer(
+        height,
+        width,
+        short=short,
+        interpolation=interpolation,
+        antialias=antialias,
+        max_pixels=max_pixels,
+    )
     return resize(image)
 
 
 def image_resizer(
-    height: int | None, width: int | None, *, interpolation: str, max_pixels: int
+    height: int | None,
+    width: int | None,
+    *,
+    short: int | None = None,
+    interpolation: str,
+    antialias: bool = False,
+    max_pixels: int,
 ) -> Callable[[Any], NDArray[Any]]:
     """Return `resize_image` with its options, for many images.
 
     Raises:
-        ValueError: A side is below 1, or ``interpolation`` is another word.
+        MissingDependencyError: ``antialias`` is set, and Pillow is not installed.
+        ValueError: No side is given, or too many, a side is below 1, or ``interpolation`` is another word, or has no
+            ``antialias``.
     """
     height, width = check_sides(height, width)
+    short = None if short is None else check_side("short", short)
+    is_free = height is None and width is None
+    if is_free and short is None:
+        raise ValueError("height and width are both None, and so is short")
+    if not is_free and short is not None:
+        raise ValueError("short takes the place of height and width")
     check_choice("interpolation", interpolation, ("nearest", *INTERPOLATIONS))
     is_nearest = interpolation == "nearest"
+    by_pillow = pillow_resizer(interpolation) if antialias else None
     flag: int = 0 if is_nearest else INTERPOLATIONS[interpolation]
     resize: Callable[..., Any] = cv2.resize
     empty = np.empty
@@ -158,13 +196,15 @@ def image_resizer(
         source = as_image(image, max_pixels)
         old_hw, new_hw = source.shape[:2], wanted
         if new_hw is None:
-            new_hw = _free_side(old_hw[0], old_hw[1], height, width)
+            new_hw = _free_side(old_hw[0], old_hw[1], height, width, short)
         if new_hw == old_hw:
             return source
         if not is_within:
             _check_resized(old_hw, new_hw, max_pixels)
         if is_nearest:
             return _nearest(source, *new_hw)
+        if by_pillow is not None:
+            return by_pillow(source, *new_hw)
         # OpenCV computes without the interpreter lock. If it had to make the result array, it
         # would take the lock once more and wait for the other threads.
         target = empty(new_hw + source.shape[2:], source.dtype)
@@ -176,12 +216,16 @@ def image_resizer(
 
 
 def _free_side(
-    old_height: int, old_width: int, height: int | None, width: int | None
+    old_height: int, old_width: int, height: int | None, width: int | None, short: int | None
 ) -> tuple[int, int]:
     """Return height and width of the result; the side that is None follows from the aspect ratio."""
+    if short is not None:
+        if old_height <= old_width:
+            return short, old_width * short // old_height
+        return old_height * short // old_width, short
     if height is not None:
         return height, max(1, (2 * old_width * height + old_height) // (2 * old_height))
-    if width is None:
+    if width is None:  # for the type checker: `image_resizer` has refused it
         raise ValueError("height and width are both None")
     return max(1, (2 * old_height * width + old_width) // (2 * old_width)), width
 

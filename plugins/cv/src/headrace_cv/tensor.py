@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, FiniteFloat, field_validator, model_validator
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Mat2Tensor", "Tensor2Mat"]
 
+
+Layout = Literal["chw", "hwc"]
+"""The order of the axes of a tensor: planes one after the other, or channels side by side."""
 
 _MOST = 3.4028234663852886e38
 """The greatest ``float32``."""
@@ -52,7 +55,7 @@ def _listed(value: Any, default: float) -> tuple[float, ...]:
 
 
 class Mat2Tensor(PerImage):
-    """Turn an image into a planar float tensor, unscaled unless the options say otherwise.
+    """Turn an image into a float tensor, planar and unscaled unless the options say otherwise.
 
     ``result = (data * scale - mean) / std``; an option that is not given is left out. ``mean`` and
     ``std`` are in the units of ``data * scale``, and in the order of the channels of ``data``. The
@@ -63,7 +66,7 @@ class Mat2Tensor(PerImage):
         data: ``uint8`` or ``float32``, ``[H, W, C]`` with C from 1 to 4, or ``[H, W]`` (C = 1).
 
     Writes:
-        result: ``float32 [C, H, W]``, contiguous, a new array.
+        result: ``float32 [C, H, W]``, with ``layout=hwc`` ``[H, W, C]``, contiguous, a new array.
 
     Batch:
         1 or more; items are independent, a bad one fails alone.
@@ -90,6 +93,9 @@ class Mat2Tensor(PerImage):
             default=None,
             description="Divided by last, in scaled values, not 0: one number or one per channel.",
         )
+        layout: Layout = Field(
+            default="chw", description="Order of the axes of the result: chw or hwc."
+        )
 
         positional = ("scale", "mean", "std")
         _divides = field_validator("std")(_refuse_zero)
@@ -114,18 +120,20 @@ class Mat2Tensor(PerImage):
         from headrace_cv.tensors import Normalization, tensor_maker
 
         normalization = Normalization(options.scale, options.mean, options.std)
-        return of_data(tensor_maker(normalization, options.max_pixels), self.expected)
+        turned = tensor_maker(normalization, options.layout, options.max_pixels)
+        return of_data(turned, self.expected)
 
 
 class Tensor2Mat(PerImage):
-    """Turn a planar float tensor into an image: the inverse of `Mat2Tensor`.
+    """Turn a float tensor into an image: the inverse of `Mat2Tensor`.
 
     ``result = (data * std + mean) / scale``, with the options that `Mat2Tensor` had; an option that
     is not given is left out. The result is computed in ``float32``, rounded to the nearest integer
     (halves to the even one) and limited to 0 and 255.
 
     Reads:
-        data: ``float32``, ``[C, H, W]`` with C from 1 to 4, or ``[1, C, H, W]``.
+        data: ``float32``, ``[C, H, W]`` with C from 1 to 4, or ``[1, C, H, W]``; with ``layout=hwc`` ``[H, W, C]`` or
+            ``[1, H, W, C]``.
 
     Writes:
         result: ``uint8 [H, W, C]``, contiguous, a new array.
@@ -156,6 +164,9 @@ class Tensor2Mat(PerImage):
             default=None,
             description="Multiplied first, in scaled values, not 0: one number or one per channel.",
         )
+        layout: Layout = Field(
+            default="chw", description="Order of the axes of the tensor: chw or hwc."
+        )
 
         positional = ("scale", "mean", "std")
         _divide = field_validator("scale", "std")(_refuse_zero)
@@ -165,7 +176,7 @@ class Tensor2Mat(PerImage):
             _check(self, inverse=True)
             return self
 
-    expected = "a tensor: float32 [C, H, W] or [1, C, H, W], C from 1 to 4"
+    expected = "a tensor: float32 [C, H, W] or [1, C, H, W], C from 1 to 4, or as layout says"
 
     def build(self, options: Any) -> Callable[[Request], None]:
         """Turn one tensor into an image."""
@@ -173,6 +184,9 @@ class Tensor2Mat(PerImage):
 
         normalization = Normalization(options.scale, options.mean, options.std).inverse()
         turned = functools.partial(
-            tensor_to_image, denormalization=normalization, max_pixels=options.max_pixels
+            tensor_to_image,
+            denormalization=normalization,
+            layout=options.layout,
+            max_pixels=options.max_pixels,
         )
         return of_data(turned, self.expected)

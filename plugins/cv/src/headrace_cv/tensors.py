@@ -1,4 +1,4 @@
-"""From images to planar, normalised float tensors, which networks read, and back."""
+"""From images to normalised float tensors, which networks read, and back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from headrace.errors import InputError
 from headrace_cv.arrays import array_of, describe
 from headrace_cv.images import as_image, dense
-from headrace_cv.limits import MAX_PIXELS, check_pixels
+from headrace_cv.limits import MAX_PIXELS, check_choice, check_pixels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Normalization", "image_to_tensor", "tensor_maker", "tensor_to_image"]
 
+
+LAYOUTS = ("chw", "hwc")
+"""The orders of the axes of a tensor: planes one after the other, or channels side by side."""
 
 _FAR = 1e9
 """A mean beyond this, in the units of the pixels, is not near any of them."""
@@ -118,26 +121,38 @@ _UNCHANGED = Normalization()
 
 
 def image_to_tensor(
-    image: Any, normalization: Normalization = _UNCHANGED, *, max_pixels: int = MAX_PIXELS
+    image: Any,
+    normalization: Normalization = _UNCHANGED,
+    *,
+    layout: str = "chw",
+    max_pixels: int = MAX_PIXELS,
 ) -> NDArray[np.float32]:
-    """Turn an image into a new contiguous ``float32 [C, H, W]``.
+    """Turn an image into a new contiguous ``float32 [C, H, W]``, or ``[H, W, C]``.
 
     Args:
         image: See `headrace_cv.images`; ``[H, W]`` gives C = 1.
         normalization: What happens to the values; the default leaves them as they are.
+        layout: The order of the axes: ``"chw"`` or ``"hwc"``.
         max_pixels: Most pixels (width x height).
 
     Raises:
         InputError: ``image`` is no image, is too large, or has another number of channels than
             ``normalization``.
+        ValueError: ``layout`` is another word.
     """
-    return tensor_maker(normalization, max_pixels)(image)
+    return tensor_maker(normalization, layout, max_pixels)(image)
 
 
 def tensor_maker(
-    normalization: Normalization, max_pixels: int
+    normalization: Normalization, layout: str, max_pixels: int
 ) -> Callable[[Any], NDArray[np.float32]]:
-    """Return `image_to_tensor` with its options, for many images."""
+    """Return `image_to_tensor` with its options, for many images.
+
+    Raises:
+        ValueError: ``layout`` is another word.
+    """
+    check_choice("layout", layout, LAYOUTS)
+    is_planar = layout == "chw"
     wanted, changes = normalization.channels, normalization.changes
     empty, split, float32 = np.empty, cv2.split, np.dtype(np.float32)
 
@@ -160,34 +175,56 @@ def tensor_maker(
             tensor = planes.astype(float32, copy=False)
         if changes:
             normalization.apply(tensor, limit=255 if pixels.dtype == np.uint8 else None)
-        return tensor
+        if is_planar:
+            return tensor
+        # Merging planes that are ready is faster than computing with channels that lie side by side.
+        merged = empty((*shape[:2], channels), float32)
+        if channels == 1:
+            merged[:, :, 0] = tensor[0]
+        else:
+            cv2.merge(list(tensor), merged)
+        return merged
 
     return turned
 
 
 def tensor_to_image(
-    tensor: Any, denormalization: Normalization = _UNCHANGED, *, max_pixels: int = MAX_PIXELS
+    tensor: Any,
+    denormalization: Normalization = _UNCHANGED,
+    *,
+    layout: str = "chw",
+    max_pixels: int = MAX_PIXELS,
 ) -> NDArray[np.uint8]:
-    """Turn a planar tensor into a new image, ``uint8 [H, W, C]``.
+    """Turn a tensor into a new image, ``uint8 [H, W, C]``.
 
     Values are rounded to the nearest integer, halves to the even one, and limited to 0 and 255.
 
     Args:
-        tensor: ``float32``, ``[C, H, W]`` with C from 1 to 4, or ``[1, C, H, W]``.
+        tensor: ``float32``, ``[C, H, W]`` with C from 1 to 4, or ``[1, C, H, W]``; or the same as ``layout`` says.
         denormalization: What happens to the values first: `Normalization.inverse` of what made
             them; the default leaves them as they are.
+        layout: The order of the axes of ``tensor``: ``"chw"`` or ``"hwc"``.
         max_pixels: Most pixels (width x height).
 
     Raises:
         InputError: ``tensor`` is no such tensor, is too large, holds NaN after ``denormalization``,
             or has another number of channels than ``denormalization``.
+        ValueError: ``layout`` is another word.
     """
+    check_choice("layout", layout, LAYOUTS)
     array = array_of(tensor)
     planes = array[0] if array is not None and array.ndim == 4 and len(array) == 1 else array
+    if layout == "hwc" and planes is not None and planes.ndim == 3:
+        planes = planes.transpose(2, 0, 1)
     is_tensor = planes is not None and planes.ndim == 3 and planes.dtype == np.float32
     if planes is None or not is_tensor or planes.size == 0 or len(planes) > 4:
-        expected = "float32 [C, H, W] or [1, C, H, W], C from 1 to 4, no side empty"
-        raise InputError("this is no planar image", expected=expected, got=describe(tensor, array))
+        axes = ", ".join(layout.upper())
+        expected = f"float32 [{axes}] or [1, {axes}], C from 1 to 4, no side empty"
+        raise InputError(
+            "this is no planar image" if layout == "chw" else "this is no image",
+            expected=expected,
+            got=describe(tensor, array),
+        )
     channels, height, width = planes.shape
     check_pixels(height, width, max_pixels)
     if denormalization.channels not in (None, channels):

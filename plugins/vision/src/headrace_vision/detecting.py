@@ -137,7 +137,7 @@ def configuration_of(
     elif layout == "yolox":
         fit, scaled = "TopLeftResizeMat", {}
     if layout != "detr":
-        config["layout"] = layout
+        config["YoloDetections::layout"] = layout  # Mat2Tensor has a layout of its own
     color = [] if layout == "yolox" else ["CvtColorMat(rgb)"]
     chain = [f"{fit}({height},{width})", *color, "Mat2Tensor", "OnnxTensor", word]
     config["backend"] = f"S[{','.join(chain)}]"

@@ -1,0 +1,57 @@
+"""Images made smaller by Pillow, which is imported when such a function is made.
+
+Its filters grow with the step from pixel to pixel, so that every pixel of the image counts (antialias). OpenCV's do not.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from headrace.errors import MissingDependencyError
+from headrace_cv.limits import check_choice
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+__all__ = ["pillow_resizer"]
+
+_FILTERS = {"linear": "BILINEAR", "cubic": "BICUBIC", "lanczos": "LANCZOS"}
+
+
+def pillow_resizer(interpolation: str) -> Callable[[NDArray[Any], int, int], NDArray[Any]]:
+    """Return a function of an image, a height and a width that makes a new image of that size.
+
+    Args:
+        interpolation: ``"linear"``, ``"cubic"`` or ``"lanczos"``.
+
+    Raises:
+        MissingDependencyError: Pillow is not installed.
+        ValueError: ``interpolation`` is another word.
+    """
+    check_choice("with antialias, interpolation", interpolation, _FILTERS)
+    try:
+        pillow: Any = importlib.import_module("PIL.Image")
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"Pillow (PIL) cannot be imported, which resizes with antialias: {error}",
+            distribution="headrace-cv",
+            hint="Type `pip install 'headrace-cv[formats]'`.",
+        ) from error
+    chosen = getattr(pillow.Resampling, _FILTERS[interpolation])
+
+    def resize(image: NDArray[Any], height: int, width: int) -> NDArray[Any]:
+        whole = image.ndim == 2 or (image.shape[2] == 3 and image.dtype == np.uint8)
+        # Pillow has no mode for other channels that it resizes each alone: it multiplies by alpha.
+        planes = [image] if whole else [image[:, :, k] for k in range(image.shape[2])]
+        made = [
+            np.asarray(pillow.fromarray(np.ascontiguousarray(one)).resize((width, height), chosen))
+            for one in planes
+        ]
+        return made[0].copy() if whole else np.stack(made, axis=2)
+
+    return resize
