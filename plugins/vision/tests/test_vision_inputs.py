@@ -213,6 +213,16 @@ def test_start_and_stop_choose_a_part_of_a_video(runner, kit, tmp_path):
         np.testing.assert_array_equal(frame.image, image)
 
 
+def test_a_part_of_a_stream_begins_between_its_key_frames(runner, kit, tmp_path):
+    video = kit.render(tmp_path / "v.ts", count=40, rate=25)
+    times = [time_s for _, time_s in kit.plain_loop(video)]
+    part = list(runner.run(video, start=times[13] - 0.01, stop=times[30] - 0.01))
+    expected = kit.plain_loop(video)[13:30]
+    assert len(part) == len(expected)
+    for frame, (image, _) in zip(part, expected, strict=True):
+        np.testing.assert_array_equal(frame.image, image)
+
+
 def test_dropped_frames_are_counted_in_the_numbers(runner, kit, tmp_path):
     video = kit.render(tmp_path / "v.mp4", count=20, rate=10)
     assert [f.frame for f in runner.run(video, stride=6)] == [0, 6, 12, 18]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import contextlib
+import hashlib
 import http.server
 import itertools
 import re
@@ -16,6 +18,7 @@ import supervision as sv
 import trackers
 
 import headrace
+from headrace.errors import InputError
 from headrace_vision import VideoRunner
 
 
@@ -212,6 +215,229 @@ def test_a_file_at_an_address_can_begin_again_and_ends_at_stop(kit, tmp_path, pe
     assert [f.timestamp for f in frames] == pytest.approx([n / 10 for n in range(12)])
     assert [f.frame for f in frames if f.gap] == [5, 10]
     assert [f.timestamp for f in part] == pytest.approx([0.1, 0.2, 0.3])
+
+
+class ClipServer:
+    """Serves one clip as a server of some kind does; each of `cuts` is where an answer breaks off.
+
+    `how` is "length", "chunked" (HTTP/1.1) or "close" (HTTP/1.0, where nothing says the end).
+    """
+
+    def __init__(self, data, how, *, ranges=False, cuts=(), kind="application/octet-stream"):
+        self.asked = []
+        cuts = list(cuts)
+        server = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.0" if how == "close" else "HTTP/1.1"
+
+            def do_GET(self):
+                wanted = re.match(r"bytes=(\d+)-$", self.headers.get("Range", ""))
+                server.asked.append(self.headers.get("Range"))
+                first = int(wanted[1]) if ranges and wanted else 0
+                body = data[first:]
+                self.send_response(206 if ranges and wanted else 200)
+                self.send_header("Content-Type", kind)
+                if ranges and wanted:
+                    last = len(data) - 1
+                    self.send_header("Content-Range", f"bytes {first}-{last}/{len(data)}")
+                if how == "length":
+                    self.send_header("Content-Length", str(len(body)))
+                elif how == "chunked":
+                    self.send_header("Transfer-Encoding", "chunked")
+                self.send_header("Connection", "close")
+                self.end_headers()
+                self.close_connection = True
+                cut = cuts.pop(0) if cuts else None
+                body = body if cut is None else body[:cut]
+                with contextlib.suppress(OSError):
+                    if how != "chunked":
+                        self.wfile.write(body)
+                        return
+                    for at in range(0, len(body), 1000):
+                        piece = body[at : at + 1000]
+                        self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+                    if cut is None:
+                        self.wfile.write(b"0\r\n\r\n")
+
+            def log_message(self, *_):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,))
+
+    def __enter__(self):
+        self.thread.start()
+        return f"http://127.0.0.1:{self.server.server_port}/clip"
+
+    def __exit__(self, *_):
+        self.server.shutdown()
+        self.thread.join()
+        self.server.server_close()
+
+
+CLIPS = {
+    "ts": ("mpegts", "libx264", {"g": "7", "bf": "2"}),
+    "mkv": ("matroska", "libx264", {"g": "7"}),
+    "mp4": ("mp4", "libx264", {"g": "7", "movflags": "+faststart"}),
+    "mpg": ("mpeg", "mpeg2video", {"g": "7"}),
+    "mjpeg": ("mjpeg", "mjpeg", {}),
+    "multipart": ("mpjpeg", "mjpeg", {}),
+    "h264": ("h264", "libx264", {"g": "7"}),
+}
+
+
+def clip(folder, name):
+    """A clip of 30 frames whose gray says their number, and the numbers that PyAV alone finds in it."""
+    kind, codec, options = CLIPS[name]
+    path = folder / f"clip.{name}"
+    with av.open(str(path), "w", format=kind) as container:
+        stream = container.add_stream(codec, rate=25, options=options)
+        stream.width, stream.height = 64, 48
+        stream.pix_fmt = "yuvj420p" if codec == "mjpeg" else "yuv420p"
+        for k in range(30):
+            image = np.full((48, 64, 3), 8 * k, np.uint8)
+            image[20:28, 2 * k : 2 * k + 4] = 255
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="bgr24")))
+        container.mux(stream.encode())
+    with av.open(str(path)) as container:
+        expected = []
+        with contextlib.suppress(
+            av.error.InvalidDataError
+        ):  # behind the last boundary of a multipart
+            expected += (f.to_ndarray(format="bgr24") for f in container.decode(video=0))
+    assert len(expected) == 30
+    return path.read_bytes(), expected
+
+
+def read_clip(url, **options):
+    with runner(frames="every", clock=Quick(), **options) as r:
+        frames = list(r.run({"clip": url}))
+        return frames, r.status()["sources"]["clip"]
+
+
+def assert_each_once(frames, expected):
+    assert [f.error for f in frames if f.error] == []
+    assert len(frames) == len(expected)
+    for frame, image in zip(frames, expected, strict=True):
+        np.testing.assert_array_equal(frame.image, image)
+
+
+@pytest.mark.parametrize("name", CLIPS)
+@pytest.mark.parametrize("ranges", [False, True])
+def test_a_clip_with_a_length_ends_there_and_goes_on_where_it_broke_off(tmp_path, name, ranges):
+    data, expected = clip(tmp_path, name)
+    server = ClipServer(data, "length", ranges=ranges)
+    with server as url:
+        frames, status = read_clip(url)
+    assert_each_once(frames, expected)
+    assert (status["state"], status["live"], status["reconnects"]) == ("ended", False, 0)
+    if not ranges:
+        assert len(server.asked) == 1
+    cuts = [len(data) // 3, 2 * len(data) // 3, len(data) - 1 if not ranges else 7]
+    with ClipServer(data, "length", ranges=ranges, cuts=cuts) as url:
+        frames, status = read_clip(url)
+    assert_each_once(frames, expected)
+    assert status["state"] == "ended"
+    assert status["reconnects"] >= 1
+
+
+@pytest.mark.parametrize("name", CLIPS)
+def test_a_clip_in_chunks_ends_with_the_last_one(tmp_path, name):
+    data, expected = clip(tmp_path, name)
+    server = ClipServer(data, "chunked")
+    with server as url:
+        frames, status = read_clip(url)
+    assert_each_once(frames, expected)
+    assert (status["state"], status["reconnects"], len(server.asked)) == ("ended", 0, 1)
+    server = ClipServer(data, "chunked", cuts=[2 * len(data) // 3])
+    with server as url:
+        frames, status = read_clip(url)
+    assert (status["state"], status["reconnects"], len(server.asked)) == ("ended", 1, 2)
+    assert all(a.timestamp < b.timestamp for a, b in itertools.pairwise(frames))
+
+
+@pytest.mark.parametrize("name", ["mkv", "mp4"])
+def test_a_clip_that_says_how_long_it_plays_needs_no_length(tmp_path, name):
+    data, expected = clip(tmp_path, name)
+    with ClipServer(data, "close") as url:
+        frames, status = read_clip(url)
+    assert_each_once(frames, expected)
+    assert (status["state"], status["live"]) == ("ended", False)
+
+
+def test_a_clip_that_is_damaged_at_its_end_is_not_asked_for_again(tmp_path):
+    data, _ = clip(tmp_path, "mkv")
+    data = data[: data.index(b"\x1f\x43\xb6\x75")]  # up to the first cluster: no frame is left
+    for how in ("length", "chunked"):
+        server = ClipServer(data, how)
+        with server as url:
+            (frame,), status = read_clip(url)
+        assert isinstance(frame.error, InputError)
+        assert (status["state"], len(server.asked)) == ("failed", 1)
+
+
+def digest_of(method, path, realm, nonce, said):
+    """What RFC 7616 says for MD5 with qop=auth, for the user `me` with the password `secret word`."""
+
+    def md5(text):
+        return hashlib.md5(text.encode()).hexdigest()
+
+    first, second = md5(f"me:{realm}:secret word"), md5(f"{method}:{path}")
+    return md5(f"{first}:{nonce}:{said['nc']}:{said['cnonce']}:auth:{second}")
+
+
+@pytest.mark.parametrize("scheme", ["Basic", "Digest"])
+def test_a_password_is_sent_as_the_server_asks_for_it(tmp_path, scheme, caplog):
+    data, expected = clip(tmp_path, "ts")
+    answers = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            kind, _, rest = (self.headers.get("Authorization") or "").partition(" ")
+            if scheme == "Basic":
+                right = base64.b64decode(rest).decode() == "me:secret wörd"
+            else:
+                said = {k: a or b for k, a, b in re.findall(r'(\w+)=(?:"([^"]*)"|([^,\s]*))', rest)}
+                right = kind and said["response"] == digest_of("GET", "/a", "cam", "n1", said)
+            answers.append(bool(right))
+            self.send_response(200 if right else 401)
+            if not right:
+                more = ', nonce="n1", qop="auth", algorithm=MD5' * (scheme == "Digest")
+                self.send_header("WWW-Authenticate", f'{scheme} realm="cam"{more}')
+            self.send_header("Content-Length", str(len(data) * bool(right)))
+            self.end_headers()
+            self.wfile.write(data * bool(right))
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        word = "w%C3%B6rd" if scheme == "Basic" else "word"
+        address = f"http://me:secret%20{word}@127.0.0.1:{server.server_port}/a"
+        with runner(frames="every", clock=Quick()) as r:
+            frames = list(r.run(address))
+            told = f"{r.status()} {caplog.text} {[f.path for f in frames]}"
+        server.shutdown()
+    assert answers == [False, True]
+    assert_each_once(frames, expected)
+    assert "cret" not in told
+
+
+@pytest.mark.parametrize("name", ["ts", "mjpeg", "multipart"])
+def test_a_connection_that_merely_closes_is_lost_and_tried_again(tmp_path, name):
+    data, expected = clip(tmp_path, name)
+    server = ClipServer(
+        data, "close", kind="multipart/x-mixed-replace; boundary=ffmpeg" * (name == "multipart")
+    )
+    with server as url, runner(frames="every", clock=Quick()) as r:
+        frames = list(itertools.islice(r.run({"clip": url}), 2 * len(expected) + 3))
+        status = r.status()["sources"]["clip"]
+    assert status["live"]
+    assert status["reconnects"] >= 2
+    assert_each_once(frames[: len(expected)], expected)
 
 
 def playlist(folder, video, **options):

@@ -6,11 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from headrace.errors import InputError
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["Frame", "Shot"]
+__all__ = ["Frame", "NoFrameError", "Shot"]
+
+
+class NoFrameError(InputError):
+    """A video was read to its end, and has no frame."""
 
 
 @dataclass(slots=True)

@@ -72,6 +72,6 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         """Follow nothing: another host would not be an allowed one."""
 
 
-def plain_opener() -> urllib.request.OpenerDirector:
+def plain_opener(*handlers: urllib.request.BaseHandler) -> urllib.request.OpenerDirector:
     """Return what opens addresses over HTTP without a proxy, and follows no redirect."""
-    return urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)
+    return urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect, *handlers)

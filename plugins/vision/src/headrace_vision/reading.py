@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError, InputError
-from headrace_vision.frames import Shot
+from headrace_vision.frames import NoFrameError, Shot
 from headrace_vision.stills import StillDecoder, as_image
 
 if TYPE_CHECKING:
@@ -145,18 +145,13 @@ def _read_file(source: Source, one: Input) -> None:
 
 
 def _shots(source: Source, one: Input) -> Generator[Shot, None, None]:
-    from headrace_vision.video_files import open_video, rate_of, video_shots, webp_shots
+    from headrace_vision.video_files import open_video, webp_shots
 
     if one.kind == "webp":
         yield from webp_shots(one.target, one.name)
         return
     with open_video(one.target) as container:
-        source.timeline.period_s = 1.0 / rate_of(container)
-        for found in video_shots(container, source.options, one.name):
-            if isinstance(found, Shot):
-                yield found
-            else:
-                source.damaged()
+        yield from _shots_of(container, source, one)
 
 
 class _Pace:
@@ -183,7 +178,7 @@ def _follow(source: Source, one: Input) -> None:
     way = _Way(source)
     while not source.stopping.is_set():
         try:
-            with closing(_live_shots(source, one, way.last_s)) as shots:
+            with closing(_live_shots(source, one, way)) as shots:
                 goes_on = way.read(shots)
             if not goes_on:
                 return
@@ -192,9 +187,12 @@ def _follow(source: Source, one: Input) -> None:
             reason: BaseException | str = "the stream ended"
         except NoEndError:
             raise
-        except Exception as error:  # noqa: BLE001 - types of errors of reads mislead; any loses the source
+        except Exception as error:
             if source.stopping.is_set():
                 return
+            # What was read to its end would be the same again.
+            if way.is_over or (isinstance(error, NoFrameError) and not source.live):
+                raise
             reason = error
         wait_s = back_off(way.attempt, random.random)
         said = str(reason) or type(reason).__name__
@@ -215,11 +213,13 @@ class _Way:
     Attributes:
         attempt: How often it was tried in vain since its last frame.
         last_s: Of an address with an end: the time of its last frame, behind which reading goes on; else None.
+        is_over: Whether what was read is over: the server said that this is its end.
     """
 
     def __init__(self, source: Source) -> None:
         self.attempt = 0
         self.last_s: float | None = None
+        self.is_over = False
         self._source = source
         self._seen_s = source.clock.now()
         self._is_gap = False
@@ -251,31 +251,47 @@ class _Way:
             if not source.push(shot):
                 return False
         if source.live:
-            return True
+            return not self.is_over
         self.last_s, self._is_gap = None, True
         return source.options.loop and found
 
 
-def _live_shots(source: Source, one: Input, after_s: float | None) -> Generator[Shot, None, None]:
-    from headrace_vision.video_files import open_address, open_camera, rate_of, video_shots
+def _live_shots(source: Source, one: Input, way: _Way) -> Generator[Shot, None, None]:
+    from headrace_vision.video_files import open_address, open_camera, web_file
 
     timeout_s = source.options.read_timeout
+    way.is_over = False
     if one.kind == "camera":
         _refuse_ends(source)
-        opened = open_camera(one.target, timeout_s)
-    else:
-        opened = open_address(one.target, timeout_s, one.hosts)
-    with opened as container:
-        source.timeline.period_s = 1.0 / rate_of(container)
-        if one.kind == "address":
-            source.live = container.duration is None
+        with open_camera(one.target, timeout_s) as container:
+            yield from _shots_of(container, source, one, way.last_s)
+        return
+    file = web_file(one.target, timeout_s)
+    try:
+        with open_address(one.target, timeout_s, one.hosts, file) as container:
+            has_length = file is not None and file.size is not None
+            source.live = container.duration is None and not has_length
             if source.live:
                 _refuse_ends(source)
-        for found in video_shots(container, source.options, one.name, after_s):
-            if isinstance(found, Shot):
-                yield found
-            else:
-                source.damaged()
+            yield from _shots_of(container, source, one, way.last_s)
+    finally:
+        if file is not None:
+            way.is_over = file.is_over
+            file.close()
+
+
+def _shots_of(
+    container: Any, source: Source, one: Input, after_s: float | None = None
+) -> Generator[Shot, None, None]:
+    """Yield the shots of an open video, and count its damaged packets."""
+    from headrace_vision.video_files import rate_of, video_shots
+
+    source.timeline.period_s = 1.0 / rate_of(container)
+    for found in video_shots(container, source.options, one.name, after_s):
+        if isinstance(found, Shot):
+            yield found
+        else:
+            source.damaged()
 
 
 def _refuse_ends(source: Source) -> None:

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import InputError
-from headrace_vision.frames import Shot
+from headrace_vision.frames import NoFrameError, Shot
 from headrace_vision.network import FILE_PROTOCOLS, FORMATS, NETWORK_PROTOCOLS
 from headrace_vision.playlists import PlaylistOpener, is_playlist
+from headrace_vision.web_files import WebFile
 
 if TYPE_CHECKING:
     from headrace_vision.options import SourceOptions
@@ -20,17 +21,24 @@ __all__ = [
     "CAMERAS",
     "MAX_DAMAGED_PACKETS",
     "Damage",
-    "NoFrameError",
     "open_address",
     "open_camera",
     "open_video",
     "rate_of",
     "video_shots",
+    "web_file",
     "webp_shots",
 ]
 
 MAX_DAMAGED_PACKETS = 100
 """So many packets in a row that cannot be decoded lose a source."""
+
+KEY_FRAMES_S = 60.0
+"""Most seconds between two pictures from which decoding can begin, in formats without an index of them."""
+
+_NO_TIMES = 0x80
+_NO_INDEX = 0x100 | 0x200
+"""FFmpeg's ``AVFMT_NOTIMESTAMPS``, ``AVFMT_GENERIC_INDEX`` and ``AVFMT_TS_DISCONT`` (avformat.h)."""
 
 CAMERAS = {
     "linux": ("v4l2", "/dev/video{}"),
@@ -49,10 +57,6 @@ class Damage:
 
     def __init__(self, error: Exception) -> None:
         self.error = error
-
-
-class NoFrameError(InputError):
-    """A video was read to its end, and has no frame."""
 
 
 def open_video(file: Path | Any) -> Any:
@@ -83,13 +87,26 @@ def _with_video(container: Any) -> Any:
     return container
 
 
-def open_address(address: str, timeout_s: float, hosts: Iterable[str] = ()) -> Any:
+def web_file(address: str, timeout_s: float) -> WebFile | None:
+    """Return what an address is read from where that is one file of HTTP, and no playlist; else None.
+
+    Raises:
+        OSError, http.client.HTTPException: There is no answer within ``timeout_s`` seconds, or another one.
+    """
+    is_http = address.lower().startswith(("http:", "https:"))
+    return WebFile(address, timeout_s) if is_http and not is_playlist(address) else None
+
+
+def open_address(
+    address: str, timeout_s: float, hosts: Iterable[str] = (), file: WebFile | None = None
+) -> Any:
     """Open an address, which `headrace_vision.network.check_address` has allowed.
 
     Args:
         address: It; a playlist (HLS) may name others.
         timeout_s: Seconds of silence after which it is lost.
         hosts: Those that a playlist may name.
+        file: What `web_file` returned.
 
     Raises:
         InputError: It has no pictures, or names a host that is not allowed.
@@ -99,13 +116,12 @@ def open_address(address: str, timeout_s: float, hosts: Iterable[str] = ()) -> A
 
     if is_playlist(address):
         return _open_playlist(address, timeout_s, hosts)
-    options = {
-        "protocol_whitelist": NETWORK_PROTOCOLS,
-        "format_whitelist": FORMATS,
-        "max_redirects": "0",
-        "rtsp_transport": "tcp",
-    }
-    return _with_video(av.open(address, options=options, timeout=(timeout_s, timeout_s)))
+    options = {"protocol_whitelist": NETWORK_PROTOCOLS, "format_whitelist": FORMATS}
+    if file is not None:
+        return _with_video(av.open(file, format=file.format, options=options))
+    options["rtsp_transport"] = "tcp"
+    timeouts = (timeout_s, timeout_s)
+    return _with_video(av.open(address, options=options, timeout=timeouts))
 
 
 def _open_playlist(address: str, timeout_s: float, hosts: Iterable[str]) -> Any:
@@ -171,12 +187,9 @@ def video_shots(
     stream = container.streams.best("video")
     begin_s = max((one for one in (options.start, after_s) if one is not None), default=None)
     if begin_s is not None:
-        with suppress(
-            av.FFmpegError
-        ):  # where that is impossible, what comes before is read as well
-            container.seek(int(begin_s * av.time_base), backward=True)
+        _seek(container, begin_s)
     damaged, gap, said, is_empty = 0, False, "no packet with one", True
-    for packet in container.demux(stream):
+    for packet in _packets(container, stream):
         try:
             pictures = packet.decode()
         except (av.FFmpegError, ValueError) as error:
@@ -204,6 +217,34 @@ def video_shots(
             expected="a frame that can be decoded; it may be cut off, or damaged",
             got=said,
         )
+
+
+def _packets(container: Any, stream: Any) -> Iterator[Any]:
+    """Yield the packets of an open video; a multipart stream that ends behind a boundary has ended."""
+    import av
+
+    try:
+        yield from container.demux(stream)
+    except av.error.InvalidDataError:
+        if container.format.name != "mpjpeg":
+            raise
+
+
+def _seek(container: Any, time_s: float) -> None:
+    """Go to the last picture before a time from which decoding can begin, or stay where that is impossible."""
+    import av
+
+    flags = container.format.flags
+    if flags & _NO_TIMES:
+        return
+    if (
+        flags & _NO_INDEX
+    ):  # a seek finds any packet, so that pictures up to the next key frame would be missing
+        time_s -= KEY_FRAMES_S
+        if time_s <= 0:
+            return
+    with suppress(av.FFmpegError):  # where that is impossible, what comes before is read as well
+        container.seek(int(time_s * av.time_base), backward=True)
 
 
 def _has_picture(container: Any, stream: Any) -> bool:
