@@ -8,7 +8,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -208,6 +208,7 @@ def test_a_side_that_is_no_number_of_pixels_is_refused(side):
 def test_the_shorter_side_is_that_of_torchvision(height, width, size):
     short, long = (height, width) if height <= width else (width, height)
     new_long = int(size * long / short)  # as it is written there
+    assume(new_long < 2**15)  # OpenCV refuses longer sides
     expected = (size, new_long) if height <= width else (new_long, size)
     result = resize_image(np.zeros((height, width), np.uint8), short=size, interpolation="nearest")
     assert result.shape == expected

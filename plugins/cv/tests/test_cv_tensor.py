@@ -48,7 +48,7 @@ def test_the_result_is_the_formula_plane_by_plane(kit, dtype, shape, options):
     assert result.flags.owndata
     np.testing.assert_allclose(result, slow_tensor(image, **options), rtol=1e-5, atol=1e-5)
     assert (image == noise(*shape, dtype=dtype)).all()
-    side_by_side = kit.run(kit.ready(Mat2Tensor, layout="hwc", **options), data=image)["result"]
+    side_by_side = kit.run(kit.ready(Mat2Tensor, axes="hwc", **options), data=image)["result"]
     np.testing.assert_array_equal(side_by_side, result.transpose(1, 2, 0))
     assert (side_by_side.dtype, side_by_side.flags.c_contiguous) == (np.float32, True)
     assert side_by_side.flags.owndata
@@ -224,27 +224,27 @@ def test_all_numbers_of_channels_come_back(channels):
     one = Normalization(2.0, (3,) * channels, 4.0)
     assert (tensor_to_image(image_to_tensor(image, one), one.inverse()) == image).all()
     for view in (lambda t: t, lambda t: t[None]):
-        tensor = image_to_tensor(image, one, layout="hwc")
+        tensor = image_to_tensor(image, one, axes="hwc")
         assert tensor.shape == image.shape
-        assert (tensor_to_image(view(tensor), one.inverse(), layout="hwc") == image).all()
+        assert (tensor_to_image(view(tensor), one.inverse(), axes="hwc") == image).all()
 
 
 # As Keras' own `preprocess_input` of images [H, W, 3], red, green, blue, computes them: mode, formula, expression.
 KERAS = {
     "tf": (
         lambda rgb: rgb / 127.5 - 1.0,
-        f"S[CvtColorMat(rgb),Mat2Tensor(scale={1 / 127.5!r},mean=1,layout=hwc)]",
+        f"S[CvtColorMat(rgb),Mat2Tensor(scale={1 / 127.5!r},mean=1,axes=hwc)]",
     ),
     "torch": (
         lambda rgb: (rgb / 255.0 - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225],
         (
             f"S[CvtColorMat(rgb),Mat2Tensor(scale={1 / 255!r},mean=[0.485,0.456,0.406],"
-            "std=[0.229,0.224,0.225],layout=hwc)]"
+            "std=[0.229,0.224,0.225],axes=hwc)]"
         ),
     ),
     "caffe": (
         lambda rgb: rgb[..., ::-1] - [103.939, 116.779, 123.68],
-        "Mat2Tensor(mean=[103.939,116.779,123.68],layout=hwc)",
+        "Mat2Tensor(mean=[103.939,116.779,123.68],axes=hwc)",
     ),
 }
 
@@ -263,12 +263,12 @@ def test_the_preparations_of_keras_are_expressions(mode):
 def test_a_wrong_layout_is_refused(kit):
     for backend in (Mat2Tensor, Tensor2Mat):
         with pytest.raises(ValidationError, match="'chw' or 'hwc'"):
-            backend.Options(layout="nchw")
-    with pytest.raises(ValueError, match="layout is one of chw, hwc"):
-        image_to_tensor(noise(2, 2, 3), layout="HWC")
+            backend.Options(axes="nchw")
+    with pytest.raises(ValueError, match="axes is one of chw, hwc"):
+        image_to_tensor(noise(2, 2, 3), axes="HWC")
     planar = np.zeros((3, 7, 8), np.float32)
     with pytest.raises(InputError) as caught:
-        kit.run(kit.ready(Tensor2Mat, layout="hwc"), data=planar)
+        kit.run(kit.ready(Tensor2Mat, axes="hwc"), data=planar)
     assert "[H, W, C]" in caught.value.expected
 
 

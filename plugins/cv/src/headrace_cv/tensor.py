@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Mat2Tensor", "Tensor2Mat"]
 
 
-Layout = Literal["chw", "hwc"]
+Axes = Literal["chw", "hwc"]
 """The order of the axes of a tensor: planes one after the other, or channels side by side."""
 
 _MOST = 3.4028234663852886e38
@@ -66,7 +66,7 @@ class Mat2Tensor(PerImage):
         data: ``uint8`` or ``float32``, ``[H, W, C]`` with C from 1 to 4, or ``[H, W]`` (C = 1).
 
     Writes:
-        result: ``float32 [C, H, W]``, with ``layout=hwc`` ``[H, W, C]``, contiguous, a new array.
+        result: ``float32 [C, H, W]``, with ``axes=hwc`` ``[H, W, C]``, contiguous, a new array.
 
     Batch:
         1 or more; items are independent, a bad one fails alone.
@@ -93,7 +93,7 @@ class Mat2Tensor(PerImage):
             default=None,
             description="Divided by last, in scaled values, not 0: one number or one per channel.",
         )
-        layout: Layout = Field(
+        axes: Axes = Field(
             default="chw", description="Order of the axes of the result: chw or hwc."
         )
 
@@ -120,7 +120,7 @@ class Mat2Tensor(PerImage):
         from headrace_cv.tensors import Normalization, tensor_maker
 
         normalization = Normalization(options.scale, options.mean, options.std)
-        turned = tensor_maker(normalization, options.layout, options.max_pixels)
+        turned = tensor_maker(normalization, options.axes, options.max_pixels)
         return of_data(turned, self.expected)
 
 
@@ -132,7 +132,7 @@ class Tensor2Mat(PerImage):
     (halves to the even one) and limited to 0 and 255.
 
     Reads:
-        data: ``float32``, ``[C, H, W]`` with C from 1 to 4, or ``[1, C, H, W]``; with ``layout=hwc`` ``[H, W, C]`` or
+        data: ``float32``, ``[C, H, W]`` with C from 1 to 4, or ``[1, C, H, W]``; with ``axes=hwc`` ``[H, W, C]`` or
             ``[1, H, W, C]``.
 
     Writes:
@@ -164,7 +164,7 @@ class Tensor2Mat(PerImage):
             default=None,
             description="Multiplied first, in scaled values, not 0: one number or one per channel.",
         )
-        layout: Layout = Field(
+        axes: Axes = Field(
             default="chw", description="Order of the axes of the tensor: chw or hwc."
         )
 
@@ -176,7 +176,7 @@ class Tensor2Mat(PerImage):
             _check(self, inverse=True)
             return self
 
-    expected = "a tensor: float32 [C, H, W] or [1, C, H, W], C from 1 to 4, or as layout says"
+    expected = "a tensor: float32 [C, H, W] or [1, C, H, W], C from 1 to 4, or as axes says"
 
     def build(self, options: Any) -> Callable[[Request], None]:
         """Turn one tensor into an image."""
@@ -186,7 +186,7 @@ class Tensor2Mat(PerImage):
         turned = functools.partial(
             tensor_to_image,
             denormalization=normalization,
-            layout=options.layout,
+            axes=options.axes,
             max_pixels=options.max_pixels,
         )
         return of_data(turned, self.expected)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Normalization", "image_to_tensor", "tensor_maker", "tensor_to_image"]
 
 
-LAYOUTS = ("chw", "hwc")
+AXES = ("chw", "hwc")
 """The orders of the axes of a tensor: planes one after the other, or channels side by side."""
 
 _FAR = 1e9
@@ -124,7 +124,7 @@ def image_to_tensor(
     image: Any,
     normalization: Normalization = _UNCHANGED,
     *,
-    layout: str = "chw",
+    axes: str = "chw",
     max_pixels: int = MAX_PIXELS,
 ) -> NDArray[np.float32]:
     """Turn an image into a new contiguous ``float32 [C, H, W]``, or ``[H, W, C]``.
@@ -132,27 +132,27 @@ def image_to_tensor(
     Args:
         image: See `headrace_cv.images`; ``[H, W]`` gives C = 1.
         normalization: What happens to the values; the default leaves them as they are.
-        layout: The order of the axes: ``"chw"`` or ``"hwc"``.
+        axes: The order of the axes: ``"chw"`` or ``"hwc"``.
         max_pixels: Most pixels (width x height).
 
     Raises:
         InputError: ``image`` is no image, is too large, or has another number of channels than
             ``normalization``.
-        ValueError: ``layout`` is another word.
+        ValueError: ``axes`` is another word.
     """
-    return tensor_maker(normalization, layout, max_pixels)(image)
+    return tensor_maker(normalization, axes, max_pixels)(image)
 
 
 def tensor_maker(
-    normalization: Normalization, layout: str, max_pixels: int
+    normalization: Normalization, axes: str, max_pixels: int
 ) -> Callable[[Any], NDArray[np.float32]]:
     """Return `image_to_tensor` with its options, for many images.
 
     Raises:
-        ValueError: ``layout`` is another word.
+        ValueError: ``axes`` is another word.
     """
-    check_choice("layout", layout, LAYOUTS)
-    is_planar = layout == "chw"
+    check_choice("axes", axes, AXES)
+    is_planar = axes == "chw"
     wanted, changes = normalization.channels, normalization.changes
     empty, split, float32 = np.empty, cv2.split, np.dtype(np.float32)
 
@@ -192,7 +192,7 @@ def tensor_to_image(
     tensor: Any,
     denormalization: Normalization = _UNCHANGED,
     *,
-    layout: str = "chw",
+    axes: str = "chw",
     max_pixels: int = MAX_PIXELS,
 ) -> NDArray[np.uint8]:
     """Turn a tensor into a new image, ``uint8 [H, W, C]``.
@@ -200,28 +200,28 @@ def tensor_to_image(
     Values are rounded to the nearest integer, halves to the even one, and limited to 0 and 255.
 
     Args:
-        tensor: ``float32``, ``[C, H, W]`` with C from 1 to 4, or ``[1, C, H, W]``; or the same as ``layout`` says.
+        tensor: ``float32``, ``[C, H, W]`` with C from 1 to 4, or ``[1, C, H, W]``; or the same as ``axes`` says.
         denormalization: What happens to the values first: `Normalization.inverse` of what made
             them; the default leaves them as they are.
-        layout: The order of the axes of ``tensor``: ``"chw"`` or ``"hwc"``.
+        axes: The order of the axes of ``tensor``: ``"chw"`` or ``"hwc"``.
         max_pixels: Most pixels (width x height).
 
     Raises:
         InputError: ``tensor`` is no such tensor, is too large, holds NaN after ``denormalization``,
             or has another number of channels than ``denormalization``.
-        ValueError: ``layout`` is another word.
+        ValueError: ``axes`` is another word.
     """
-    check_choice("layout", layout, LAYOUTS)
+    check_choice("axes", axes, AXES)
     array = array_of(tensor)
     planes = array[0] if array is not None and array.ndim == 4 and len(array) == 1 else array
-    if layout == "hwc" and planes is not None and planes.ndim == 3:
+    if axes == "hwc" and planes is not None and planes.ndim == 3:
         planes = planes.transpose(2, 0, 1)
     is_tensor = planes is not None and planes.ndim == 3 and planes.dtype == np.float32
     if planes is None or not is_tensor or planes.size == 0 or len(planes) > 4:
-        axes = ", ".join(layout.upper())
-        expected = f"float32 [{axes}] or [1, {axes}], C from 1 to 4, no side empty"
+        order = ", ".join(axes.upper())
+        expected = f"float32 [{order}] or [1, {order}], C from 1 to 4, no side empty"
         raise InputError(
-            "this is no planar image" if layout == "chw" else "this is no image",
+            "this is no planar image" if axes == "chw" else "this is no image",
             expected=expected,
             got=describe(tensor, array),
         )

@@ -137,7 +137,7 @@ def configuration_of(
     elif layout == "yolox":
         fit, scaled = "TopLeftResizeMat", {}
     if layout != "detr":
-        config["YoloDetections::layout"] = layout  # Mat2Tensor has a layout of its own
+        config["layout"] = layout
     color = [] if layout == "yolox" else ["CvtColorMat(rgb)"]
     chain = [f"{fit}({height},{width})", *color, "Mat2Tensor", "OnnxTensor", word]
     config["backend"] = f"S[{','.join(chain)}]"
