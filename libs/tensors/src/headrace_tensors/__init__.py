@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from headrace_tensors.company import RowVerdict, compare_rows, sizes_to_compare
     from headrace_tensors.dlpack import export_capsule, read_capsule
     from headrace_tensors.entering import CallerStream, caller_streams
     from headrace_tensors.grouping import cut_groups, group_items, refuse_ragged
@@ -64,6 +65,7 @@ __all__ = [
     "Item",
     "LostDevice",
     "Port",
+    "RowVerdict",
     "Signature",
     "TensorOptions",
     "UnbatchedOptions",
@@ -77,6 +79,7 @@ __all__ = [
     "check_padding",
     "check_rows",
     "choose_keys",
+    "compare_rows",
     "concatenate",
     "counted_rows",
     "cropped",
@@ -105,6 +108,7 @@ __all__ = [
     "refuse_ragged",
     "refuse_unknown",
     "rows_apart",
+    "sizes_to_compare",
     "split_outputs",
     "text_of",
     "warm_up_rows",
@@ -122,6 +126,7 @@ _HOME = {
     "LOST_DEVICE": "lost",
     "LostDevice": "lost",
     "Port": "ports",
+    "RowVerdict": "company",
     "STRING": "ports",
     "Signature": "ports",
     "TensorOptions": "options",
@@ -135,6 +140,7 @@ _HOME = {
     "check_padding": "padding",
     "check_rows": "results",
     "choose_keys": "ports",
+    "compare_rows": "company",
     "concatenate": "joining",
     "counted_rows": "ports",
     "cropped": "results",
@@ -161,6 +167,7 @@ _HOME = {
     "refuse_ragged": "grouping",
     "refuse_unknown": "ports",
     "rows_apart": "joining",
+    "sizes_to_compare": "company",
     "split_outputs": "results",
     "text_of": "reading",
     "warm_up_rows": "warming",

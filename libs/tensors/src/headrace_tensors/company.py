@@ -1,22 +1,25 @@
-"""Compares the results of rows alone with those of the same rows in the company of others."""
+"""Compares the results of a row beside other rows, at other places and in batches of other sizes."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
-
-from headrace.errors import InstanceLostError
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 if TYPE_CHECKING:
-    import logging
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from numpy.typing import NDArray
+    from typing_extensions import TypeAlias
 
-    from headrace_tensors.ports import Port, Signature
+    Results = Sequence[Mapping[str, Any]]
 
-    Outputs = Sequence[NDArray[Any] | Sequence[int]]
+__all__ = ["RowVerdict", "compare_rows", "nudged", "sizes_to_compare"]
 
-__all__ = ["Comparison", "company_warning", "confirmed", "find_dependence"]
+Row = TypeVar("Row")
+_Where: TypeAlias = "tuple[int, int]"
+"""A run, and a place in it."""
+
+_LARGEST: Final = 8
+"""The largest batch of a warm-up's comparison, unless the node cuts none that small."""
 
 _NOISE: Final = 1e-3
 """What float noise may be, as a part of the greatest value: TF32, the coarsest arithmetic for float32, has 10 bits of
@@ -24,207 +27,327 @@ mantissa (NVIDIA A100 Tensor Core GPU Architecture, 2020), and so rounds each fa
 _NOISE_OF_HALVES: Final = 3e-2
 """The same for float16, bfloat16 and less; bfloat16 has 7 bits of mantissa, and so rounds by up to 0.004."""
 
+_ULPS: Final = 64
+"""What may differ between two rows at one place of batches of one size, in units of the last place: the same
+instructions run, but a vectorised function may take another branch for a whole register."""
+_AGAIN: Final = 4
+"""How often a run is repeated to see whether the model draws at random, and nudged to see how it enlarges noise."""
+_ENLARGED: Final = 8
+"""How many times as far as in those runs results must be apart: noise comes into each layer, not only the inputs."""
+_INFINITE: Final = float("inf")
 
-class Comparison:
-    """Compares two runs of a warm-up, of which the first rows are the same and the others are not.
+
+@dataclass(frozen=True)
+class RowVerdict:
+    """What an output of a row does beside other rows, at other places and in batches of other sizes.
+
+    Attributes:
+        verdict: ``"equal"``: the same bits everywhere. ``"noise"``: no more apart than float noise, or than the model
+            enlarges noise of its inputs. ``"random"``: apart between two equal runs, so the model draws at random.
+            ``"dependent"``: the result depends on the other rows, on the place or on the size of the batch.
+        sizes: The sizes of the batches that were compared.
+        size, place: The batch in which the result was furthest from that of the same row elsewhere, and its place
+            there, from 0; None if all are equal.
+        apart: By how much, as a text; empty if all are equal.
+    """
+
+    verdict: Literal["equal", "noise", "random", "dependent"]
+    sizes: tuple[int, ...]
+    size: int | None = None
+    place: int | None = None
+    apart: str = ""
+
+    def warning(self, node: str, output: str) -> str:
+        """Return the text that a warm-up logs of a dependent output."""
+        return (
+            f"node {node!r}: output {output!r} of a row depends on the company in which it runs: at place {self.place}"
+            f" of a batch of {self.size} it differs by more than float noise from the same row elsewhere"
+            f" ({self.apart}). max = 1 runs each request alone"
+        )
+
+
+def sizes_to_compare(
+    least: int, most: int | None = None, sizes: Sequence[int] | None = None
+) -> tuple[int, ...]:
+    """Return the batch sizes that a warm-up compares: the two least, the node's own, and 8 or the largest.
 
     Args:
-        signature: Inputs and outputs of the model.
-        node: The node, for the warning; None: nothing is compared, since its requests never share a run.
-        least, more: The rows of the first and of the second run.
-        invented: Whether the inputs are random, and may be changed.
+        least: The least batch of one run.
+        most: The largest batch that may be run; None: requests are not known to share one.
+        sizes: The node's `batch_sizes`.
     """
+    most = least + 1 if most is None else max(least, most)
+    own = [size for size in sizes or () if least <= size <= most]
+    largest = max(_LARGEST, least, min(own, default=0))
+    chosen = {least, min(least + 1, most), *(size for size in own if size <= largest)}
+    return tuple(sorted(chosen if own else {*chosen, min(most, largest)}))
+
+
+def _arrangements(sizes: Sequence[int]) -> Iterator[list[int]]:
+    """Yield the numbers of the rows of each run.
+
+    A batch of the largest size runs three times: in order; moved by one place behind a new row, so that every place is
+    compared with the next one; and in order again with each second row replaced, so that the same place is compared
+    in other company. Row 0 is first, second and last. A smaller batch runs once, moved; one of one row is row 0.
+    """
+    *fewer, most = sorted(set(sizes))
+    for size in fewer:
+        yield [0] if size == 1 else [most, *range(size - 1)]
+    if most > 1:
+        yield list(range(most))
+        yield [most, *range(most - 1)]
+        mixed = [place if place % 2 == 0 else most + 1 + place // 2 for place in range(most)]
+        yield [*mixed[:-1], 0] if most > 2 else mixed
+
+
+def compare_rows(
+    run: Callable[[Sequence[Row]], Results],
+    rows: Sequence[Row],
+    sizes: Sequence[int],
+    *,
+    coarse: bool = False,
+    nudge: Callable[[Row, float, int], Row] | None = None,
+) -> dict[str, RowVerdict]:
+    """Run rows in batches of several sizes, each row beside others and at other places, and compare its results.
+
+    A batch of the largest size runs three times, one of each other size once; an output that differs costs up to
+    34 runs more. A difference counts only if it is not drawn at random, and is more than the model makes of noise in its
+    inputs: a batch of another length is computed in another order, and a network may enlarge what that changes.
+
+    Args:
+        run: Runs rows as one batch; returns for each row its outputs by name, as arrays or what numpy makes arrays of.
+            An array may change once the next run begins.
+        rows: The rows, as ``run`` takes them, all different; it asks for up to one and a half times the largest size
+            and one more. Fewer are repeated.
+        sizes: The sizes of the batches; where the largest is 1 nothing is run.
+        coarse: Whether the model computes floats in 16 bits or less, whatever its outputs have.
+        nudge: Returns a row whose floats are changed at random by a part of themselves; called with the row, the part
+            and a seed. Default: `nudged`, for rows that are mappings of arrays.
+
+    Returns:
+        The verdict of each output, by name.
+
+    Raises:
+        Exception: What ``run`` raises.
+    """
+    if max(sizes, default=1) < 2:
+        return {}
+    compared = _Compared(run, rows, coarse, nudged if nudge is None else nudge)
+    for numbers in _arrangements(sizes):
+        compared.run_next([number % len(rows) for number in numbers])
+    names = dict.fromkeys(name for run in compared.results for row in run for name in row)
+    tried = tuple(sorted(set(sizes)))
+    return {name: compared.verdict(name, tried) for name in names}
+
+
+def nudged(row: Any, part: float, seed: int) -> Any:
+    """Return a mapping of arrays whose floats are changed at random by up to a part of themselves; others as they are."""
+    import numpy as np
+
+    generator = np.random.default_rng(seed)
+    made = dict(row)
+    for name, value in made.items():
+        if isinstance(value, np.ndarray) and value.dtype.kind in "fc":
+            least = 4 * float(np.finfo(value.dtype).eps)
+            drawn = generator.uniform(-1, 1, value.shape) * max(part, least)
+            with np.errstate(all="ignore"):
+                made[name] = (value * (1 + drawn)).astype(value.dtype)
+    return made
+
+
+class _Compared:
+    """The runs so far: the numbers of their rows, and the results of each row."""
 
     def __init__(
-        self, signature: Signature, node: str | None, least: int, more: int, *, invented: bool
-    ) -> None:
-        self._signature, self._node, self._rows = signature, node, (least, more)
-        self._same = least if least < more else 1
-        self._invented = invented
-        self._active = node is not None and self._same < more and not signature.one_at_a_time
-        self._runs: list[tuple[Mapping[str, NDArray[Any]], Sequence[Any]]] = []
-
-    def inputs(self, drawn: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
-        """Return the inputs of a run; of the second, the first rows are those of the first run.
-
-        The floats in the other rows are then from 4 to 8 in place of 0 to 1, so that a scale which a model takes from
-        all rows is another one.
-        """
-        if not self._active or not self._invented or len(self._runs) != 1:
-            return drawn
-        (alone, _), same = self._runs[0], self._same
-        made = dict(drawn)
-        for port in self._signature.inputs:
-            if port.name not in drawn:
-                continue
-            array, before = drawn[port.name].copy(), alone[port.name]
-            if not port.batched:
-                made[port.name] = before if before.shape == array.shape else array
-                continue
-            if array.dtype.kind not in "biu":
-                array[same:] = array[same:] * array.dtype.type(4) + array.dtype.type(4)
-            if array.shape[1:] == before.shape[1:]:
-                array[:same] = before[:same]
-            made[port.name] = array
-        return made
-
-    def keep(self, feeds: Mapping[str, NDArray[Any]], outputs: Sequence[Any]) -> None:
-        """Keep the inputs and the outputs of the first two runs."""
-        if self._active and len(self._runs) < 2:
-            self._runs.append((feeds, _copied(outputs)))
-
-    def warn(
         self,
-        run: Callable[[Mapping[str, NDArray[Any]], int], Sequence[Any]],
-        logger: logging.Logger | logging.LoggerAdapter[Any],
+        run: Callable[[Sequence[Any]], Results],
+        rows: Sequence[Any],
+        coarse: bool,
+        nudge: Callable[[Any, float, int], Any],
     ) -> None:
-        """Warn of outputs that differ between the two runs by more than float noise; see `confirmed`."""
-        if len(self._runs) < 2:
-            return
-        (feeds, alone), (_, together) = self._runs
-        ports, same, rows = self._signature.outputs, self._same, self._rows
-        found = find_dependence(ports, alone, together, same)
-        if not found and self._invented and any(hasattr(one, "dtype") for one in alone):
-            together = self._beside_other_integers(run)
-            found = find_dependence(ports, alone, together, same)
-        if not found:
-            return
-        again = _copied(run(feeds, rows[0]))
-        beside = run(self._repeated(feeds), rows[1])
-        for output in confirmed(found, ports, (alone, together, again, beside), same):
-            logger.warning("%s", company_warning(self._node or "", output, found[output]))
+        self._run, self._rows, self._nudge = run, rows, nudge
+        self._coarse = coarse
+        self._again: dict[Any, dict[str, Any]] = {}
+        self.numbers: list[list[int]] = []
+        self.results: list[list[dict[str, Any]]] = []
 
-    def _beside_other_integers(
-        self, run: Callable[[Mapping[str, NDArray[Any]], int], Sequence[Any]]
-    ) -> Sequence[Any]:
-        """Run the first rows in company whose integers are 2 and 9, as the tokens of another text.
+    def run_next(self, numbers: list[int]) -> None:
+        """Run rows by their numbers, and keep the results."""
+        self.numbers.append(numbers)
+        self.results.append(self._results([self._rows[number] for number in numbers]))
 
-        Returns:
-            The outputs; those of the second run if there is no such input, or the model refuses such numbers.
-        """
-        feeds, together = self._runs[1]
-        changed = dict(feeds)
-        for port in self._signature.inputs:
-            array = feeds.get(port.name)
-            if port.batched and array is not None and array.dtype.kind in "iu":
-                array = array.copy()
-                array[self._same :] = array[self._same :] * 7 + 2  # 2 or 9
-                changed[port.name] = array
-        if not any(changed[name] is not feeds[name] for name in changed):
-            return together
-        try:
-            return run(changed, self._rows[1])
-        except (InstanceLostError, MemoryError):
-            raise
-        except Exception:  # noqa: BLE001 - whatever the engine raises: it need not take them
-            return together
+    def _results(self, rows: Sequence[Any]) -> list[dict[str, Any]]:
+        found = self._run(rows)
+        if len(found) != len(rows):
+            raise ValueError(f"a run of {len(rows)} rows has given {len(found)} results")
+        made = [{name: _array(value) for name, value in one.items()} for one in found]
+        return [{name: one for name, one in row.items() if one is not None} for row in made]
 
-    def _repeated(self, feeds: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Return the first rows, repeated to as many as the second run has."""
+    def verdict(self, name: str, sizes: tuple[int, ...]) -> RowVerdict:
+        """Judge an output: each result of a row beside its first one, and beside the first at that place and size."""
+        first: dict[Any, _Where] = {}
+        furthest: dict[bool, tuple[float, _Where, _Where]] = {}
+        for at, numbers in enumerate(self.numbers):
+            for place, number in enumerate(numbers):
+                here = (at, place)
+                for key in (number, (number, place, len(numbers))):
+                    before = first.setdefault(key, here)
+                    one, other = self._one(name, before), self._one(name, here)
+                    if before == here or _same(one, other):
+                        continue
+                    far = isinstance(key, int)
+                    ratio = _apart(one, other)[0] / (self._limits(one)[far] or 1e-9)
+                    if ratio > furthest.get(far, (-1.0,))[0]:
+                        furthest[far] = (ratio, before, here)
+        if not furthest:
+            return RowVerdict("equal", sizes)
+        found: dict[str, tuple[_Where, _Where]] = {}
+        for ratio, before, here in sorted(furthest.values(), reverse=True):
+            judged = self._judge(name, before, here) if ratio > 1 else "noise"
+            found.setdefault(judged, (before, here))
+            if judged == "dependent":
+                break
+        verdict: Literal["dependent", "random", "noise"] = (
+            "dependent" if "dependent" in found else "random" if "random" in found else "noise"
+        )
+        before, here = found[verdict]
+        _, text = _apart(self._one(name, before), self._one(name, here))
+        return RowVerdict(verdict, sizes, len(self.numbers[here[0]]), here[1], text)
+
+    def _one(self, name: str, where: _Where) -> Any:
+        at, place = where
+        return self.results[at][place].get(name)
+
+    def _limits(self, value: Any) -> tuple[float, float]:
+        """Return how far results may be apart at one place of batches of one size, and elsewhere."""
         import numpy as np
 
-        batched = {port.name for port in self._signature.inputs if port.batched}
-        at = np.arange(self._rows[1]) % self._same
-        return {name: one[at] if name in batched else one for name, one in feeds.items()}
+        if value is None or value.dtype.kind not in "fc":
+            return 0.0, 0.0
+        if self._coarse or (value.dtype.kind == "f" and value.dtype.itemsize == 2):
+            return 4 * float(np.finfo(np.float16).eps), _NOISE_OF_HALVES
+        return _ULPS * float(np.finfo(value.dtype).eps), _NOISE
+
+    def _judge(self, name: str, before: _Where, here: _Where) -> str:
+        """Say why two results of a row differ: ``"random"``, ``"noise"`` or ``"dependent"``.
+
+        Beside copies of itself, at the same place of a batch of the same size, the same instructions run: what differs
+        from that comes from the other rows. The rest comes from the place or the size, and may be noise.
+        """
+        runs, place = (self.numbers[before[0]], self.numbers[here[0]]), here[1]
+        number = runs[1][place]
+        copies = [number] * len(runs[1])
+        one, other = self._one(name, before), self._one(name, here)
+        alike = self._once_more(copies, place).get(name)
+        near, far = self._limits(one)
+
+        def shaken(numbers: list[int], at: int, was: Any, part: float | None) -> list[Any]:
+            again = (self._once_more(numbers, at, part, seed) for seed in range(1, _AGAIN + 1))
+            return [(was, found.get(name)) for found in again]
+
+        drawn = [*shaken(runs[0], before[1], one, None), *shaken(runs[1], place, other, None)]
+        noisy = [*drawn, *shaken(copies, place, alike, 0.0)]
+        there = [one, other] if before[1] == place and len(runs[0]) == len(runs[1]) else [other]
+        if any(_stands_out(alike, beside, near, near, noisy) for beside in there):
+            return "dependent"
+        rough = _NOISE_OF_HALVES / 8 if far == _NOISE_OF_HALVES else _NOISE / 2
+        noisy = [*drawn, *shaken(runs[0], before[1], one, rough)]
+        if _stands_out(one, alike, far, _NOISE_OF_HALVES, noisy):
+            return "dependent"
+        return "random" if any(_apart(*pair)[0] > far for pair in drawn) else "noise"
+
+    def _once_more(
+        self, numbers: list[int], place: int, part: float | None = None, seed: int = 0
+    ) -> dict[str, Any]:
+        """Run rows again, nudged by a part of their values or as they are; return the results at a place."""
+        key = (*numbers, place, part, seed)
+        if key not in self._again:
+            rows = [self._rows[number] for number in numbers]
+            if part is not None:
+                drawn = range(seed * len(rows), (seed + 1) * len(rows))
+                rows = [self._nudge(row, part, one) for row, one in zip(rows, drawn, strict=True)]
+            self._again[key] = self._results(rows)[place]
+        return self._again[key]
 
 
-def _copied(outputs: Sequence[Any]) -> list[Any]:
-    """Copy what the next run may change."""
-    return [one.copy() if hasattr(one, "copy") else one for one in outputs]
-
-
-def find_dependence(
-    ports: Sequence[Port],
-    alone: Outputs,
-    together: Outputs,
-    same: int,
-    *,
-    coarse: bool = False,
-) -> dict[str, str]:
-    """Return the outputs whose first rows differ by more than float noise between two runs, with what differs.
+def _stands_out(
+    one: Any, other: Any, still: float, moved: float, noisy: Sequence[tuple[Any, Any]]
+) -> bool:
+    """Return whether two results are further apart than noise makes them.
 
     Args:
-        ports: The outputs.
-        alone: The outputs of one run, in the order of ``ports``; one of which only the shape is given is left out.
-        together: Those of the other.
-        same: How many first rows were the same in both.
-        coarse: Whether the model computes floats in 16 bits or less, whatever its outputs have.
+        one, other: The results.
+        still: How far apart values may be that stay exactly as they are in each of ``noisy``, where others do not.
+        moved: How far apart all may be.
+        noisy: Pairs of results that only noise sets apart.
     """
     import numpy as np
 
-    found: dict[str, str] = {}
-    for port, one, other in zip(ports, alone, together, strict=True):
-        if not port.batched or not isinstance(one, np.ndarray) or not isinstance(other, np.ndarray):
-            continue
-        first, second = (np.moveaxis(array, port.axis, 0)[:same] for array in (one, other))
-        if first.shape != second.shape:
-            found[port.name] = f"shape {list(first.shape)} alone, {list(second.shape)} in company"
-        elif (text := _difference(first, second, coarse)) is not None:
-            found[port.name] = text
-    return found
+    apart = _apart(one, other)[0]
+    noise = max(_apart(*pair)[0] for pair in noisy)
+    if _INFINITE in (apart, noise) or None in map(type, (one, other)):
+        return apart > noise
+    pairs = [pair for pair in noisy if getattr(pair[0], "shape", None) == one.shape]
+    same = np.all([_equal(*pair) for pair in pairs], axis=0)
+    exact = one.dtype.kind not in "fc"
+    if exact or not same.all():
+        if _apart(one, np.where(same, other, one), other)[0] > still:
+            return True
+    return not exact and apart > max(moved, _ENLARGED * noise)
 
 
-def confirmed(
-    found: Iterable[str],
-    ports: Sequence[Port],
-    runs: tuple[Outputs, Outputs, Outputs, Outputs],
-    same: int,
-    *,
-    coarse: bool = False,
-) -> list[str]:
-    """Return the outputs that depend on the other rows, of those that differ between a run alone and one in company.
-
-    What differs between two runs of the same rows is drawn at random. A network may also enlarge float noise: a batch
-    of another length is computed in another order. So the company counts if results beside it are not those beside
-    copies of the row itself, or if these are far from those of the row alone.
-
-    Args:
-        found: What `find_dependence` has found between the first and the second run.
-        ports: The outputs.
-        runs: The outputs of a run of the rows alone, of one in company, of one alone again, and of one beside copies
-            of the rows, with as many rows as that in company.
-        same: How many first rows are the same in all.
-        coarse: As in `find_dependence`.
-    """
-    alone, together, again, beside = runs
-    drawn = find_dependence(ports, alone, again, same, coarse=coarse)
-    by_rows = find_dependence(ports, beside, together, same, coarse=coarse)
-    by_number = find_dependence(ports, alone, beside, same, coarse=True)
-    return [name for name in found if name not in drawn and (name in by_rows or name in by_number)]
-
-
-def _difference(first: NDArray[Any], second: NDArray[Any], coarse: bool) -> str | None:
-    """Return by how much two arrays of one shape differ; None: by no more than float noise."""
+def _array(value: Any) -> Any:
+    """Copy what the next run may change, as an array; None: numpy makes none of it, so it is not compared."""
     import numpy as np
 
-    kind, size = first.dtype.kind, first.dtype.itemsize
-    if kind in "biuOUS":
-        # A quantised number that lies between two may be rounded to either.
-        near = kind in "iu" and size == 1
-        apart = (
-            np.abs(first.astype(np.int64) - second.astype(np.int64)) > 1
-            if near
-            else first != second
-        )
-        count = int(np.count_nonzero(apart))
-        return f"{count} of {first.size} values" if count else None
-    fine = kind == "c" or (kind == "f" and size > 2)
-    noise = _NOISE if fine and not coarse else _NOISE_OF_HALVES
-    if kind != "c":
-        first, second = first.astype(np.float64), second.astype(np.float64)
-    with np.errstate(all="ignore"):
-        equal = (first == second) | (np.isnan(first) & np.isnan(second))
-        apart = np.where(equal, 0, np.abs(first - second))
-        sizes = np.abs(np.stack([first, second]))
-    scale = float(np.max(sizes, initial=0, where=np.isfinite(sizes)))
-    if np.all(apart <= noise * scale):
+    try:
+        return np.array(value)
+    except (TypeError, ValueError, RuntimeError):
         return None
-    return f"by up to {np.max(apart):.3g}, where the greatest value is {scale:.3g}"
 
 
-def company_warning(node: str, output: str, what: str) -> str:
-    """Return the text that a warm-up logs of an output that `find_dependence` has found."""
-    return (
-        f"node {node!r}: output {output!r} of a row depends on the company in which it runs: alone and in a batch it"
-        f" differs by more than float noise ({what}). max = 1 runs each request alone"
-    )
+def _equal(one: Any, other: Any) -> Any:
+    """Return for each value of two arrays of one shape whether they are the same, NaN included."""
+    return (one == other) | ((one != one) & (other != other))
+
+
+def _same(one: Any, other: Any) -> bool:
+    if one is None or other is None:
+        return one is other
+    alike = one.shape == other.shape and one.dtype == other.dtype
+    return alike and bool(_equal(one, other).all())
+
+
+def _apart(one: Any, other: Any, whole: Any = None) -> tuple[float, str]:
+    """Return how far two results are apart, and a text.
+
+    Floats: as a part of the greatest value, of ``whole`` too; others: the part of the values that differ. Infinite where
+    shapes or dtypes are unlike, or only one value is NaN.
+    """
+    import numpy as np
+
+    if one is None or other is None:
+        return (0.0, "") if one is other else (_INFINITE, "it is not always there")
+    if one.shape != other.shape or one.dtype.kind != other.dtype.kind:
+        what = [f"{array.dtype} {list(array.shape)}" for array in (one, other)]
+        return _INFINITE, f"{what[0]}, and {what[1]}"
+    if not one.size:
+        return 0.0, ""
+    if one.dtype.kind not in "fc":
+        unlike = ~_equal(one, other)
+        if one.dtype.kind in "iu" and one.dtype.itemsize == 1:
+            # A quantised number that lies between two may be rounded to either.
+            unlike = np.abs(one.astype(np.int64) - other.astype(np.int64)) > 1
+        count = int(np.count_nonzero(unlike))
+        return count / one.size, f"{count} of {one.size} values"
+    if one.dtype.kind == "f":
+        one, other = one.astype(np.float64), other.astype(np.float64)
+    with np.errstate(all="ignore"):
+        far = np.where(_equal(one, other), 0, np.abs(one - other))
+        values = np.abs(np.stack([one, other] if whole is None else [one, other, whole]))
+    scale = float(np.max(values, initial=0, where=np.isfinite(values)))
+    most = float(np.max(far))
+    text = f"by up to {most:.3g}, where the greatest value is {scale:.3g}"
+    if not np.isfinite(most):
+        return _INFINITE, text
+    return (most / scale if scale else 0.0), text

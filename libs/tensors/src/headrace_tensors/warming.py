@@ -1,12 +1,13 @@
-"""Warm-up: runs a model on one and on two rows, and compares the outputs with the rows and with each other."""
+"""Warm-up: runs a model on few rows, and compares the outputs with the rows and with each other."""
 
 from __future__ import annotations
 
 import math
+import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import InputError, InstanceLostError, SetupError
-from headrace_tensors.company import Comparison
+from headrace_tensors.company import compare_rows, sizes_to_compare
 from headrace_tensors.host_arrays import host_array, numpy_dtype
 from headrace_tensors.ports import counted_rows, refuse_unknown
 from headrace_tensors.reading import read_item
@@ -141,60 +142,166 @@ def warm_up_rows(
     told: Sequence[str] = (),
     free_axes: bool = True,
     node: str | None = None,
+    most: int | None = None,
+    sizes: Sequence[int] | None = None,
 ) -> None:
-    """Run a model with one row and with two, and refuse it if an output does not follow the rows.
+    """Run a model with few rows, refuse it if an output does not follow them, and compare the rows with each other.
 
-    The inputs are random, of fixed seeds, unless ``real`` has some. Where the batch is fixed it runs twice with that
-    many rows. A run that raises on random inputs is a warning, for they may be no inputs of that model. The first row
-    is the same in a run of one row and in one of two, or in both of a fixed batch; results that differ by more than
-    float noise are a warning.
+    The inputs are random, of fixed seeds, unless ``real`` has some. Where the batch is fixed all runs have that many
+    rows. A run that raises on random inputs is a warning, for they may be no inputs of that model. With ``node`` the
+    rows run once in the two least batches and in each of ``sizes``, three times in the largest one, and `compare_rows`
+    judges: an output of a row that depends on other rows, on its place or on the size of the batch is a warning.
 
     Args:
         run: Runs inputs by name, whose batch axis is in front, of a number of rows; returns each wanted output, which
             may change once the next run begins, or only its shape where the values are not on the host.
         signature: Inputs and outputs of the model.
         logger: Gets the warnings.
-        real: Inputs to run in place of random ones; the rows are repeated as needed.
+        real: Inputs to run in place of random ones. Where the comparison needs further rows, their values are moved
+            along the last axis.
         told: Outputs of which the user has said that they have no batch axis.
         free_axes: Whether to invent lengths for axes whose length is not known.
         node: The node, for the warning that results depend on other rows; None: its requests never share a run, and
             nothing is compared.
+        most: The largest batch of the node, in rows; None: it is not known.
+        sizes: The node's `batch_sizes`.
 
     Raises:
         SetupError: An output does not follow the rows.
         Exception: What ``run`` raises on ``real``; out of memory and a lost device always.
     """
-    least, most = signature.rows or signature.low_rows, signature.most_rows
-    more = least if signature.rows or least == most else least + 1
-    batched = any(port.batched for port in signature.inputs)
-    shapes: dict[int, Sequence[Any]] = {}
-    compared = Comparison(signature, node, least, more, invented=real is None)
-    for rows, seed in ((least, 0), (more, 0), (more, 1)) if batched else ((1, 0), (1, 1)):
-        if real is not None:
-            feeds: Mapping[str, Any] | None = _repeated(real, signature, rows)
-        else:
-            feeds = invented_inputs(signature.inputs, rows, seed, free_axes=free_axes)
-        if feeds is None:
-            break
-        feeds = compared.inputs(feeds)
+    warm_up = _WarmUp(run, signature, told, real=real, free_axes=free_axes)
+    if not warm_up.can_run:
+        return
+    least = signature.rows or signature.low_rows
+    more = least if signature.rows or least == signature.most_rows else least + 1
+    compared = (
+        sizes_to_compare(least, _least_of(most, signature.most_rows), sizes)
+        if node is not None and warm_up.batched and not signature.one_at_a_time
+        else (1,)
+    )
+    for wider in (True, False) if max(compared) > 1 else (False,):
+        rows = _Rows(signature, real, free_axes=free_axes, wider=wider)
         try:
-            found = run(feeds, rows)
+            if max(compared) > 1:
+                for name, found in compare_rows(warm_up.run_rows, rows, compared).items():
+                    if found.verdict == "dependent":
+                        logger.warning("%s", found.warning(node or "", name))
+            else:
+                for start, count in ((0, least), (0, more), (more, more)):
+                    numbers = range(start, start + count)
+                    warm_up.run_rows([rows[number % len(rows)] for number in numbers])
         except Exception as error:
-            if real is not None or _is_of_the_device(error):
+            if isinstance(error, SetupError) or _is_of_the_device(error):
+                raise
+            if wider:
+                continue  # they may be none that the model takes
+            if real is not None:
                 raise
             logger.warning(
                 "the warm-up ran the model on random inputs, and it refused them: %s. If it takes real ones, all is"
                 " well; warm_up_input = FILE brings some",
                 " ".join(str(error).split())[:300],
             )
-            break
-        shapes[rows] = [one.shape if hasattr(one, "shape") else one for one in found]
-        compared.keep(feeds, found)
-        if batched and more in shapes:
-            check_followed(signature, shapes, told)
-    if batched and shapes:
-        check_followed(signature, shapes, told)
-    compared.warn(run, logger)
+        break
+    warm_up.check()
+
+
+def _least_of(*known: int | None) -> int | None:
+    return min((one for one in known if one is not None), default=None)
+
+
+class _WarmUp:
+    """Runs rows as one batch, and refuses outputs that do not follow them."""
+
+    def __init__(
+        self,
+        run: Callable[[Mapping[str, NDArray[Any]], int], Sequence[Any]],
+        signature: Signature,
+        told: Sequence[str],
+        *,
+        real: Item | None,
+        free_axes: bool,
+    ) -> None:
+        self._run, self._signature, self._told = run, signature, told
+        self._free_axes, self._real = free_axes, real
+        self._shapes: dict[int, Sequence[Any]] = {}
+        self.batched = any(port.batched for port in signature.inputs)
+        self.can_run = real is not None or self._whole(1) is not None
+
+    def _whole(self, rows: int) -> Mapping[str, Any] | None:
+        """Return the inputs of a run, of which those without batch axis are taken."""
+        if self._real is not None:
+            return self._real.tensors
+        return invented_inputs(self._signature.inputs, rows, 0, free_axes=self._free_axes)
+
+    def run_rows(self, rows: Sequence[Mapping[str, NDArray[Any]]]) -> list[dict[str, Any]]:
+        """Run rows; return for each the outputs that have a batch axis, where their values are on the host."""
+        import numpy as np
+
+        count, ports = len(rows), self._signature.outputs
+        whole = [port.name for port in self._signature.inputs if not port.batched]
+        given = (self._whole(count) or {}) if whole else {}
+        feeds = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+        feeds.update((name, given[name]) for name in whole if name in given)
+        found = self._run(feeds, count)
+        self._shapes[count] = [one.shape if hasattr(one, "shape") else one for one in found]
+        if self.batched and (len(self._shapes) > 1 or self._signature.rows):
+            self.check()
+        results = [
+            (port.name, np.moveaxis(one, port.axis, 0))
+            for port, one in zip(ports, found, strict=True)
+            if port.batched and isinstance(one, np.ndarray)
+        ]
+        return [{name: one[place] for name, one in results} for place in range(count)]
+
+    def check(self) -> None:
+        """Refuse outputs that did not follow the rows of the runs so far."""
+        if self.batched and self._shapes:
+            check_followed(self._signature, self._shapes, self._told)
+
+
+class _Rows:
+    """Rows to compare, made as they are asked for: one mapping of the inputs with a batch axis for each.
+
+    Of random ones, row 0 has floats from 0 to 1 and integers 0 and 1. Where ``wider``, each second of the others has
+    floats from 4 to 8, so that a scale which a model takes from all rows is another one, and all have integers 2 and
+    9, as the tokens of another text. Of real ones, those behind the last are moved along their last axis.
+    """
+
+    def __init__(
+        self, signature: Signature, real: Item | None, *, free_axes: bool, wider: bool
+    ) -> None:
+        self._ports = [port for port in signature.inputs if port.batched]
+        self._all = signature.inputs
+        self._real, self._free_axes, self._wider = real, free_axes, wider
+
+    def __len__(self) -> int:
+        if self._real is not None and not self._wider:
+            return self._real.rows
+        return sys.maxsize
+
+    def __getitem__(self, number: int) -> Mapping[str, NDArray[Any]]:
+        import numpy as np
+
+        if self._real is None:
+            made = invented_inputs(self._all, 1, number, free_axes=self._free_axes) or {}
+            found = {port.name: made[port.name][0] for port in self._ports if port.name in made}
+            return {name: self._widened(one, number) for name, one in found.items()}
+        turn, place = divmod(number, self._real.rows)
+        tensors = self._real.tensors
+        rows = {port.name: tensors[port.name][place] for port in self._ports if port.name in tensors}
+        return {
+            name: np.roll(one, turn, axis=-1) if one.ndim and turn else one
+            for name, one in rows.items()
+        }
+
+    def _widened(self, one: NDArray[Any], number: int) -> NDArray[Any]:
+        if not number or not self._wider or one.dtype.kind == "b":
+            return one
+        if one.dtype.kind in "iu":
+            return one * one.dtype.type(7) + one.dtype.type(2)
+        return one * one.dtype.type(4) + one.dtype.type(4) if number % 2 else one
 
 
 def _is_of_the_device(error: Exception) -> bool:
@@ -202,16 +309,6 @@ def _is_of_the_device(error: Exception) -> bool:
     said = str(error).lower()
     lost = isinstance(error, (InstanceLostError, MemoryError))
     return lost or any(word in said for word in _OUT_OF_MEMORY)
-
-
-def _repeated(item: Item, signature: Signature, rows: int) -> dict[str, Any]:
-    import numpy as np
-
-    batched = {port.name for port in signature.inputs if port.batched}
-    return {
-        name: np.resize(tensor, (rows, *tensor.shape[1:])) if name in batched else tensor
-        for name, tensor in item.tensors.items()
-    }
 
 
 def check_followed(

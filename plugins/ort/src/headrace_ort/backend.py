@@ -353,6 +353,8 @@ class OnnxTensor(headrace.Backend):
             told=told,
             free_axes=self._runner is None,
             node=self._shared_by,
+            most=self._sizes[1],
+            sizes=self._sizes[0],
         )
         if self._runner is not None:
             from headrace_ort.on_device import sizes_to_capture
