@@ -363,8 +363,47 @@ def test_the_arena_and_the_spinning_of_idle_threads_are_options(start, one_to_on
     for options, arena, spin in (({}, True, "0"), ({"arena": False, "spin": True}, False, "1")):
         found = start(path, **options)._session.get_session_options()
         assert found.enable_cpu_mem_arena is arena
+        assert found.enable_mem_pattern is arena
         assert found.get_session_config_entry(spins) == spin
     assert start(path, spin=True).describe()["spinning"]
+
+
+GROWN = """
+import sys, numpy as np, headrace
+from pathlib import Path
+def kept():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 >> 20
+model, arena = sys.argv[1:]
+with headrace.pipe({"backend": "OnnxTensor", "model": model, "arena": arena == "True"}) as pipe:
+    pipe({"data": np.zeros((3, 700, 700), np.float32)})
+    before = kept()
+    for number in range(150):
+        pipe({"data": np.zeros((3, 100 + 4 * number, 690 - 3 * number), np.float32)})
+    print(kept() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the memory of the process as Linux tells it")
+def test_without_the_arena_the_memory_of_ever_new_shapes_is_given_back(save):
+    """At most what the arena, made for that, keeps of the same shapes beside the largest one."""
+    weights = [(f"w{n}", np.ones((16, n, 3, 3), F32)) for n in (3, 16)]
+    path = save(
+        [
+            ("Conv", ["x", "w3"], ["a"], {"pads": [1] * 4}),
+            ("Relu", ["a"], ["b"], {}),
+            ("Conv", ["b", "w16"], ["c"], {"pads": [1] * 4}),
+            ("GlobalAveragePool", ["c"], ["y"], {}),
+        ],
+        [("x", T.FLOAT, ["n", 3, "h", "w"])],
+        [("y", T.FLOAT, ["n", 16, 1, 1])],
+        weights,
+    )
+    command = [sys.executable, "-c", GROWN, str(path)]
+    grown = [
+        int(subprocess.run([*command, arena], capture_output=True, text=True, timeout=300, check=True).stdout)
+        for arena in ("True", "False")
+    ]
+    assert grown[1] < max(100, 1.5 * grown[0]), grown
 
 
 def test_libraries_with_operators_are_loaded_and_bring_in_code(start, one_to_one, tmp_path):

@@ -1,11 +1,14 @@
+import ast
 import importlib.util
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
 import numpy as np
 import onnxruntime
+import onnxruntime.datasets
 import pydantic
 import pytest
 from onnx import ModelProto, helper
@@ -445,8 +448,24 @@ def test_an_input_that_is_a_sequence_is_refused_by_its_type(start, tmp_path):
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     path = tmp_path / "model.onnx"
     path.write_bytes(model.SerializeToString())
-    with pytest.raises(SetupError, match=r"'x' has the type seq\(tensor\(float\)\)"):
+    with pytest.raises(SetupError, match=r"'x' has the type seq\(tensor\(float\)\)") as caught:
         start(path)
+    assert "`outputs`" not in caught.value.hint, "it is an input"
+
+
+def test_a_classifier_of_scikit_learn_with_a_zipmap_is_told_the_way_out(start):
+    """The file comes with ONNX Runtime; `outputs` as the hint writes it gives the labels that ONNX Runtime gives."""
+    path = Path(onnxruntime.datasets.get_example("logreg_iris.onnx"))
+    with pytest.raises(SetupError, match=r"'probabilities' has the type seq\(map") as caught:
+        start(path)
+    assert "options={'zipmap': False}" in caught.value.hint
+    assert "{id(model): {'zipmap': False}}" in caught.value.hint
+    (way,) = re.findall("`outputs = (.*)`", caught.value.hint)
+    rows = 9 * np.random.default_rng(0).random((3, 2)).astype(np.float32)
+    request = {"data": rows, "request_size": 3}
+    assert start(path, outputs=ast.literal_eval(way))([request]) is None
+    labels, _ = onnxruntime.InferenceSession(str(path)).run(None, {"float_input": rows})
+    assert request["result"].tolist() == labels.tolist()
 
 
 def test_a_model_without_inputs_runs_once_unbatched_names_its_output(start, save):

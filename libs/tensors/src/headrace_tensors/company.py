@@ -76,7 +76,7 @@ def sizes_to_compare(
         most: The largest batch that may be run; None: requests are not known to share one.
         sizes: The node's `batch_sizes`.
     """
-    most = least + 1 if most is None else max(least, most)
+    most = max(least, max(sizes or (least + 1,)) if most is None else most)
     own = [size for size in sizes or () if least <= size <= most]
     largest = max(_LARGEST, least, min(own, default=0))
     chosen = {least, min(least + 1, most), *(size for size in own if size <= largest)}
@@ -263,9 +263,8 @@ class _Compared:
         key = (*numbers, place, part, seed)
         if key not in self._again:
             rows = [self._rows[number] for number in numbers]
-            if part is not None:
-                drawn = range(seed * len(rows), (seed + 1) * len(rows))
-                rows = [self._nudge(row, part, one) for row, one in zip(rows, drawn, strict=True)]
+            if part is not None:  # copies of a row stay equal
+                rows = [self._nudge(self._rows[number], part, seed + number) for number in numbers]
             self._again[key] = self._results(rows)[place]
         return self._again[key]
 

@@ -157,8 +157,8 @@ def warm_up_rows(
             may change once the next run begins, or only its shape where the values are not on the host.
         signature: Inputs and outputs of the model.
         logger: Gets the warnings.
-        real: Inputs to run in place of random ones. Where the comparison needs further rows, their values are moved
-            along the last axis.
+        real: Inputs to run in place of random ones. Where the comparison needs further rows, the values of these
+            come in another order.
         told: Outputs of which the user has said that they have no batch axis.
         free_axes: Whether to invent lengths for axes whose length is not known.
         node: The node, for the warning that results depend on other rows; None: its requests never share a run, and
@@ -266,7 +266,7 @@ class _Rows:
 
     Of random ones, row 0 has floats from 0 to 1 and integers 0 and 1. Where ``wider``, each second of the others has
     floats from 4 to 8, so that a scale which a model takes from all rows is another one, and all have integers 2 and
-    9, as the tokens of another text. Of real ones, those behind the last are moved along their last axis.
+    9, as the tokens of another text. Of real ones, those behind the last are copies with the values in another order.
     """
 
     def __init__(
@@ -292,7 +292,9 @@ class _Rows:
         tensors = self._real.tensors
         rows = {port.name: tensors[port.name][place] for port in self._ports if port.name in tensors}
         return {
-            name: np.roll(one, turn, axis=-1) if one.ndim and turn else one
+            name: np.random.default_rng(turn).permutation(one.ravel()).reshape(one.shape)
+            if turn
+            else one
             for name, one in rows.items()
         }
 

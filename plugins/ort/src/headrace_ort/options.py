@@ -60,8 +60,8 @@ class OnnxOptions(BatchAxisOptions):
     )
     arena: bool = Field(
         True,
-        description="Whether ONNX Runtime keeps freed memory of the CPU in an arena; false gives it "
-        "back after each run, which is slower.",
+        description="Whether ONNX Runtime keeps freed memory of the CPU in an arena, and plans a run's as "
+        "one block; false gives it back after each run, which is slower.",
     )
     share_weights: bool | None = Field(
         None,

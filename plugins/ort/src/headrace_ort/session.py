@@ -63,7 +63,7 @@ def make_session(  # noqa: PLR0913 - all but two by name
         providers: The result of `choose_providers`.
         intra_op_threads: The threads that one operator may use; with 1 the calling thread runs it, without a pool.
         spinning: Whether idle threads of the pool keep their core busy, which makes runs start sooner.
-        arena: Whether ONNX Runtime keeps freed memory of the CPU in an arena.
+        arena: Whether ONNX Runtime keeps freed memory of the CPU in an arena, and plans one block for all tensors of a run.
         graph_optimization: A key of `LEVELS`.
         session_config: Further entries of the session's configuration, which win over those set here.
         log_level: A key of `SEVERITIES`: the least level of messages that ONNX Runtime itself prints to stderr.
@@ -88,6 +88,8 @@ def make_session(  # noqa: PLR0913 - all but two by name
     options.graph_optimization_level = LEVELS[graph_optimization]
     options.log_severity_level = SEVERITIES[log_level]
     options.enable_cpu_mem_arena = arena
+    # A pattern is one block of its own size for each shape, which the system's allocator keeps once it is freed.
+    options.enable_mem_pattern = arena
     config = {SPINNING: "1" if spinning else "0"}
     if CPU not in names:
         config[_NO_FALLBACK] = "1"

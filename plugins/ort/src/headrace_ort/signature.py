@@ -74,7 +74,7 @@ def read_signature(
     if outputs is not None:
         refuse_unknown("outputs", outputs, list(by_name))
         gives = [by_name[name] for name in outputs]
-    _refuse_types([*takes, *gives])
+    _refuse_types(takes, gives, list(by_name.values()))
     first = {
         node.name: _axis(node.shape[axes.get(node.name, 0)])
         for node in takes
@@ -139,14 +139,27 @@ def _kind(node: Any) -> str:
     return kind.removeprefix("tensor(").removesuffix(")") if kind.startswith("tensor(") else kind
 
 
-def _refuse_types(nodes: Iterable[Any]) -> None:
-    for node in nodes:
+def _refuse_types(takes: Sequence[Any], gives: Sequence[Any], all_outputs: Sequence[Any]) -> None:
+    tensors = f"Supported are tensors of {', '.join(sorted(_DTYPES))}"
+    for node in takes:
         if _kind(node) not in _DTYPES:
             raise SetupError(
-                f"{node.name!r} has the type {node.type}, which numpy cannot hold",
-                hint=f"Supported are tensors of {', '.join(sorted(_DTYPES))}; leave an output out by"
-                " naming the others in `outputs`.",
+                f"the input {node.name!r} has the type {node.type}, which numpy cannot hold",
+                hint=f"{tensors}. Export the model with tensors as inputs.",
             )
+    rest = [node.name for node in all_outputs if _kind(node) in _DTYPES]
+    for node in gives:
+        if _kind(node) in _DTYPES:
+            continue
+        if node.type.startswith("seq(map("):
+            tensors = (
+                "A ZipMap makes a dict of each row's probabilities. Without it they are a tensor: export with"
+                " options={'zipmap': False}, or {id(model): {'zipmap': False}}, of skl2onnx"
+            )
+        raise SetupError(
+            f"the output {node.name!r} has the type {node.type}, which numpy cannot hold",
+            hint=f"{tensors}. {f'`outputs = {rest}` leaves it out.' if rest else ''}".rstrip(),
+        )
 
 
 def _listed(nodes: Iterable[Any]) -> str:
