@@ -383,7 +383,9 @@ with headrace.pipe({"backend": "OnnxTensor", "model": model, "arena": arena == "
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads the memory of the process as Linux tells it")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="reads the memory of the process as Linux tells it"
+)
 def test_without_the_arena_the_memory_of_ever_new_shapes_is_given_back(save):
     """At most what the arena, made for that, keeps of the same shapes beside the largest one."""
     weights = [(f"w{n}", np.ones((16, n, 3, 3), F32)) for n in (3, 16)]
@@ -400,7 +402,11 @@ def test_without_the_arena_the_memory_of_ever_new_shapes_is_given_back(save):
     )
     command = [sys.executable, "-c", GROWN, str(path)]
     grown = [
-        int(subprocess.run([*command, arena], capture_output=True, text=True, timeout=300, check=True).stdout)
+        int(
+            subprocess.run(
+                [*command, arena], capture_output=True, text=True, timeout=300, check=True
+            ).stdout
+        )
         for arena in ("True", "False")
     ]
     assert grown[1] < max(100, 1.5 * grown[0]), grown

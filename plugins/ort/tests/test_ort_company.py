@@ -157,7 +157,10 @@ WRONG = {
     ),
 }
 
-MATRIX = [("w", draw.normal(size=(4, 40)).astype(F32)), ("v", draw.normal(size=(40, 4)).astype(F32))]
+MATRIX = [
+    ("w", draw.normal(size=(4, 40)).astype(F32)),
+    ("v", draw.normal(size=(40, 4)).astype(F32)),
+]
 DEEP = [
     ("MatMul", ["x", "w"], ["a"], {}),
     ("Tanh", ["a"], ["b"], {}),
@@ -174,7 +177,12 @@ RIGHT = {
         Y,
         [*MATRIX, ("many", F32([1e4]))],
     ),
-    "argmax": ([*DEEP, ("ArgMax", ["c"], ["y"], {"axis": 1})], X, [("y", T.INT64, ["n", 1])], MATRIX),
+    "argmax": (
+        [*DEEP, ("ArgMax", ["c"], ["y"], {"axis": 1})],
+        X,
+        [("y", T.INT64, ["n", 1])],
+        MATRIX,
+    ),
     "argmax of ties": (
         [("MatMul", ["x", "t"], ["a"], {}), ("ArgMax", ["a"], ["y"], {"axis": 1})],
         X,
@@ -244,14 +252,21 @@ RIGHT = {
         [("y", T.FLOAT, ["n", 3])],
         [("table", F32([0.5, 0.25]))],
     ),
-    "free axes": ([("Relu", ["x"], ["y"], {})], *[[(k, T.FLOAT, ["n", "h", "w"])] for k in "xy"], []),
+    "free axes": (
+        [("Relu", ["x"], ["y"], {})],
+        *[[(k, T.FLOAT, ["n", "h", "w"])] for k in "xy"],
+        [],
+    ),
 }
 
 
 def differs(path, inputs):
     """Whether ONNX Runtime gives rows that differ from those alone in a batch of eight."""
     session = onnxruntime.InferenceSession(str(path))
-    rows = {name: (9 * draw.random((8, 4))).astype(F32 if t == T.FLOAT else I64) for name, t, _ in inputs}
+    rows = {
+        name: (9 * draw.random((8, 4))).astype(F32 if t == T.FLOAT else I64)
+        for name, t, _ in inputs
+    }
     whole = session.run(None, rows)
     for place in range(8):
         alone = session.run(None, {name: one[place : place + 1] for name, one in rows.items()})

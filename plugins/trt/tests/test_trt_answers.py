@@ -61,3 +61,37 @@ def test_an_output_is_cut_to_what_the_request_brought_where_crop_says_so(device,
         pipe(backend=PLAIN, crop={"y": "x"}, **config)
     with pytest.raises(SetupError, match="on the device"):
         pipe(backend=SHORT, crop={"y": "x"}, output_device="device", **config)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "says"),
+    [
+        (
+            [("Gather", ["x", "from"], ["a"], {"axis": 0}), ("Expand", ["a", "like"], ["y"], {})],
+            True,
+        ),
+        ([("CumSum", ["x", "axis"], ["y"], {})], True),
+        ([("CumSum", ["x", "axis"], ["y"], {"reverse": 1})], True),
+        ([("CumSum", ["x", "row"], ["y"], {})], False),
+        ([("Softmax", ["x"], ["y"], {"axis": 1})], False),
+    ],
+    ids=["first", "before", "behind", "row", "softmax"],
+)
+def test_a_row_whose_answer_other_rows_change_is_a_warning(
+    device, plan, pipe, save, caplog, nodes, says
+):
+    """Bare ONNX Runtime says which: what a row gives alone is not what it gives as the second of two."""
+    weights = [("from", np.int64([0])), ("axis", np.int64(0)), ("row", np.int64(1))]
+    shape = [("Shape", ["x"], ["like"], {})]
+    ports = [("x", T.FLOAT, ["n", 4])], [("y", T.FLOAT, ["n", 4])]
+    model = save([*shape, *nodes], *ports, weights)
+    rows = np.random.default_rng(0).random((2, 4)).astype(np.float32)
+    whole = bare(model, x=rows)[0]
+    alone = np.concatenate([bare(model, x=row[None])[0] for row in rows])
+    assert np.allclose(whole, alone, atol=1e-3) is not says
+    made = plan(model, {"x": ((1, 4), (2, 4), (8, 4))})
+    pipe(backend=SHORT, model=str(made), max=8)
+    assert ("output 'y' of a row depends on the company" in caplog.text) is says
+    caplog.clear()
+    pipe(backend=SHORT, model=str(made), max=1)
+    assert not caplog.text

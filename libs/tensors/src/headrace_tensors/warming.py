@@ -144,6 +144,7 @@ def warm_up_rows(
     node: str | None = None,
     most: int | None = None,
     sizes: Sequence[int] | None = None,
+    bounded: bool = True,
 ) -> None:
     """Run a model with few rows, refuse it if an output does not follow them, and compare the rows with each other.
 
@@ -165,6 +166,7 @@ def warm_up_rows(
             nothing is compared.
         most: The largest batch of the node, in rows; None: it is not known.
         sizes: The node's `batch_sizes`.
+        bounded: Whether the engine refuses an index out of range, so that other integers than 0 and 1 may be tried.
 
     Raises:
         SetupError: An output does not follow the rows.
@@ -181,7 +183,7 @@ def warm_up_rows(
         else (1,)
     )
     for wider in (True, False) if max(compared) > 1 else (False,):
-        rows = _Rows(signature, real, free_axes=free_axes, wider=wider)
+        rows = _Rows(signature, real, free_axes=free_axes, wider=wider, bounded=bounded)
         try:
             if max(compared) > 1:
                 for name, found in compare_rows(warm_up.run_rows, rows, compared).items():
@@ -266,15 +268,22 @@ class _Rows:
 
     Of random ones, row 0 has floats from 0 to 1 and integers 0 and 1. Where ``wider``, each second of the others has
     floats from 4 to 8, so that a scale which a model takes from all rows is another one, and all have integers 2 and
-    9, as the tokens of another text. Of real ones, those behind the last are copies with the values in another order.
+    9, as the tokens of another text, where the engine refuses what it does not know (``bounded``). Of real ones, those behind the last are copies with the values in another order.
     """
 
     def __init__(
-        self, signature: Signature, real: Item | None, *, free_axes: bool, wider: bool
+        self,
+        signature: Signature,
+        real: Item | None,
+        *,
+        free_axes: bool,
+        wider: bool,
+        bounded: bool,
     ) -> None:
         self._ports = [port for port in signature.inputs if port.batched]
         self._all = signature.inputs
         self._real, self._free_axes, self._wider = real, free_axes, wider
+        self._bounded = bounded
 
     def __len__(self) -> int:
         if self._real is not None and not self._wider:
@@ -290,7 +299,9 @@ class _Rows:
             return {name: self._widened(one, number) for name, one in found.items()}
         turn, place = divmod(number, self._real.rows)
         tensors = self._real.tensors
-        rows = {port.name: tensors[port.name][place] for port in self._ports if port.name in tensors}
+        rows = {
+            port.name: tensors[port.name][place] for port in self._ports if port.name in tensors
+        }
         return {
             name: np.random.default_rng(turn).permutation(one.ravel()).reshape(one.shape)
             if turn
@@ -302,7 +313,7 @@ class _Rows:
         if not number or not self._wider or one.dtype.kind == "b":
             return one
         if one.dtype.kind in "iu":
-            return one * one.dtype.type(7) + one.dtype.type(2)
+            return one * one.dtype.type(7) + one.dtype.type(2) if self._bounded else one
         return one * one.dtype.type(4) + one.dtype.type(4) if number % 2 else one
 
 

@@ -355,6 +355,7 @@ class OnnxTensor(headrace.Backend):
             node=self._shared_by,
             most=self._sizes[1],
             sizes=self._sizes[0],
+            bounded=self._runner is None,
         )
         if self._runner is not None:
             from headrace_ort.on_device import sizes_to_capture

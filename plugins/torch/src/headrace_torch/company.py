@@ -1,4 +1,4 @@
-"""Compares the results of rows alone with those of the same rows in the company of others, in the warm-up."""
+"""Compares the results of a row beside other rows, at other places and in other sizes of batch, in the warm-up."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from headrace_tensors.company import company_warning, confirmed, find_dependence
+from headrace_tensors import compare_rows, sizes_to_compare
 from headrace_torch.memory import is_lost, is_out_of_memory
-from headrace_torch.signature import Port
 from headrace_torch.warming import inputs_of
 
 if TYPE_CHECKING:
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
     from headrace_torch.running import Runner
     from headrace_torch.signature import Signature
 
+    Row = tuple[torch.Tensor, ...]
+
 __all__ = ["warn_of_company"]
 
 
@@ -30,15 +31,15 @@ def warn_of_company(
     node: str,
     logger: logging.Logger,
     *,
+    sizes: tuple[Sequence[int] | None, int],
     dtype: torch.dtype | None = None,
     real: Item | None = None,
 ) -> None:
-    """Warn of outputs of which a row has other results beside other rows, by more than float noise.
+    """Warn of outputs of a row that depend on other rows, on its place or on the size of the batch.
 
-    The rows are random, of a fixed seed, unless ``real`` has some; the floats of the other rows are from 4 to 8 in
-    place of 0 to 1, so that a scale which a model takes from all rows is another one. What differs between two equal
-    runs, too, is drawn at random by the model, and is no warning. A compiled model is not compared unless its batch is
-    fixed, since each size would be compiled.
+    The rows are random, of fixed seeds, unless ``real`` has some; of each second one the floats are from 4 to 8 in
+    place of 0 to 1, so that a scale which a model takes from all rows is another one. A compiled model is not compared
+    unless its batch is fixed, since each size would be compiled.
 
     Args:
         runner: Runs the model, which has been warmed up.
@@ -46,79 +47,86 @@ def warn_of_company(
         place: Device and stream of the instance.
         node: The node, for the warning.
         logger: Gets the warning.
+        sizes: The node's `batch_sizes` or None, and the largest batch in rows.
         dtype: The dtype to which floating inputs are cast; None: they are not cast.
-        real: Inputs to run in place of random ones; the rows are repeated as needed.
+        real: Inputs to run in place of random ones; those behind the last come with their values in another order.
     """
-    few, many = signature.rows or signature.low_rows, signature.rows or signature.low_rows + 1
-    if signature.rows is None and signature.low_rows == signature.high_rows:
-        many = few
-    same = few if few < many else 1
+    least = signature.rows or signature.low_rows
+    most = signature.rows or min(sizes[1], signature.high_rows or sizes[1])
+    chosen = sizes_to_compare(least, most, sizes[0])
     compiled = runner.compiled and signature.rows is None
-    if same == many or compiled or signature.one_at_a_time:
+    if chosen[-1] == 1 or compiled or signature.one_at_a_time:
         return
-    alone, drawn = (
-        inputs_of(runner, signature, place, rows, seed=seed, dtype=dtype, real=real)
-        for rows, seed in ((few, 1), (many, 2))
-    )
-    together = []
-    for port, first, more in zip(signature.inputs, alone, drawn, strict=True):
-        mixed = more.clone() if port.batched else first
-        if port.batched:
-            if real is None and mixed.is_floating_point():
-                mixed[same:] = mixed[same:] * 4 + 4
-            mixed[:same] = first[:same]
-        together.append(mixed)
-    at = torch.arange(many, device=place.device) % same
-    copies = [
-        first[at] if port.batched else first
-        for port, first in zip(signature.inputs, alone, strict=True)
-    ]
+    batched = [port.batched for port in signature.inputs]
+
+    def row_of(number: int) -> Row:
+        turn, at = (0, number) if real is None else divmod(number, real.rows)
+        rows = 1 if real is None else at + 1
+        seed = number + 1
+        made = inputs_of(runner, signature, place, rows, seed=seed, dtype=dtype, real=real)
+        found = []
+        for one, follows in zip(made, batched, strict=True):
+            row = one[rows - 1] if follows else one
+            if follows and real is None and number % 2 and row.is_floating_point():
+                row = row * 4 + 4
+            elif follows and turn:
+                order = torch.randperm(row.numel(), generator=_drawing(turn))
+                row = row.flatten()[order.to(row.device)].reshape(row.shape)
+            found.append(row)
+        return tuple(found)
+
+    def gathered(some: Sequence[Row]) -> list[torch.Tensor]:
+        return [
+            torch.stack([row[at] for row in some]) if follows else rows[0][at]
+            for at, follows in enumerate(batched)
+        ]
+
+    def run(some: Sequence[Row]) -> list[dict[str, Any]]:
+        outputs = _on_host(runner.run(gathered(some), len(some)))
+        return [{name: one[at] for name, one in outputs.items()} for at in range(len(some))]
+
     place.use()
     try:
-        found = _dependence(runner, (alone, together, copies), (few, many), same)
+        rows = [row_of(number) for number in range(chosen[-1] + chosen[-1] // 2 + 1)]
+        outputs = runner.run(gathered(rows[:least]), least).values()
+        coarse = any(
+            kind is not None and kind.is_floating_point and kind.itemsize < 4
+            for kind in (runner.likely_dtype, *(one.dtype for one in outputs))
+        )
+        found = compare_rows(run, rows, chosen, coarse=coarse, nudge=_nudged)
         place.wait()
     except Exception as error:  # whatever the model raises; the warm-up before has told of it
         if is_lost(error) or is_out_of_memory(error):
             raise
         return
-    for output, what in found.items():
-        logger.warning("%s", company_warning(node, output, what))
+    for output, verdict in found.items():
+        if verdict.verdict == "dependent":
+            logger.warning("%s", verdict.warning(node, output))
 
 
-def _dependence(
-    runner: Runner,
-    inputs: tuple[Sequence[torch.Tensor], Sequence[torch.Tensor], Sequence[torch.Tensor]],
-    rows: tuple[int, int],
-    same: int,
-) -> dict[str, str]:
-    """Return the outputs that depend on the other rows, with what differs; ``inputs`` alone, in company, beside copies."""
-    (few, many), (first, mixed, copies) = rows, inputs
-    outputs = runner.run(first, few)
-    ports = [
-        Port(name, tuple(one.shape), one.dtype, batched=one.ndim > 0)
-        for name, one in outputs.items()
-    ]
-    coarse = any(
-        one is not None and one.is_floating_point and one.itemsize < 4
-        for one in (runner.likely_dtype, *(port.dtype for port in ports))
-    )
-    alone, together = _on_host(outputs), _on_host(runner.run(mixed, many))
-    found = find_dependence(ports, alone, together, same, coarse=coarse)
-    if not found:
-        return {}
-    again, beside = _on_host(runner.run(first, few)), _on_host(runner.run(copies, many))
-    runs = (alone, together, again, beside)
-    return {name: found[name] for name in confirmed(found, ports, runs, same, coarse=coarse)}
+def _drawing(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
 
 
-def _on_host(outputs: dict[str, torch.Tensor]) -> list[Any]:
-    """Return outputs as numpy arrays; of one that is sparse or quantised, the shape alone."""
+def _nudged(row: Row, part: float, seed: int) -> Row:
+    """Return a row whose floats are changed at random by up to a part of themselves."""
+    generator = _drawing(seed)
+    made = []
+    for one in row:
+        if one.is_floating_point():
+            least = 4 * torch.finfo(one.dtype).eps
+            drawn = 2 * torch.rand(one.shape, generator=generator).to(one) - 1
+            one = (one * (1 + drawn * max(part, least))).to(one.dtype)
+        made.append(one)
+    return tuple(made)
+
+
+def _on_host(outputs: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """Return outputs as numpy arrays, without those that are sparse or quantised."""
     known = (torch.float16, torch.float32, torch.float64)  # numpy has no others
-    made: list[Any] = []
-    for one in outputs.values():
-        if one.layout is not torch.strided or one.is_quantized:
-            made.append(tuple(one.shape))
-            continue
-        cast = one.float() if one.is_floating_point() and one.dtype not in known else one
-        made.append(cast.detach().cpu().resolve_conj().resolve_neg().numpy())
+    made: dict[str, Any] = {}
+    for name, one in outputs.items():
+        if one.layout is torch.strided and not one.is_quantized and one.ndim:
+            cast = one.float() if one.is_floating_point() and one.dtype not in known else one
+            made[name] = cast.detach().cpu().resolve_conj().resolve_neg().numpy()
     return made

@@ -226,7 +226,7 @@ class TorchModule(TensorBackend):
             )
             if found.get("outputs") and self._shared_by is not None:
                 place, node = self._place, self._shared_by
-                about = {"dtype": self._dtype, "real": real}
+                about = {"sizes": self._sizes, "dtype": self._dtype, "real": real}
                 warn_of_company(self._runner, self._signature, place, node, self._logger, **about)
         self._built.update(found)
 

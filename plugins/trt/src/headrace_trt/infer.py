@@ -75,6 +75,8 @@ class TensorrtInferTensor(headrace.Backend):
 
     _runner: Runner | None = None
     _gathering: Gathering | None = None
+    _shared_by: str | None
+    """The node whose requests share runs; None if its `max` is 1, or another instance compares them."""
 
     def init(self, options: InferOptions, context: headrace.InitContext) -> None:  # noqa: PLR0915
         """Make an execution context of the engine before this, on the instance's stream."""
@@ -84,6 +86,9 @@ class TensorrtInferTensor(headrace.Backend):
 
         self._options, self._logger = options, context.logger
         self._entered = context.entered
+        alone = context.max == 1 or context.instance_index > 0  # one instance speaks for all
+        self._shared_by = None if alone else context.node_name
+        self._sizes = context.batch_sizes, context.max
         with device_errors_in_setup():
             engine = engine_of(context)
             cuda, ordinal = cuda_for(context)
@@ -156,6 +161,9 @@ class TensorrtInferTensor(headrace.Backend):
                     self._logger,
                     told=[port.name for port in outputs] if told == "all" else told,
                     real=options.warm_up_input,
+                    node=self._shared_by,
+                    most=self._sizes[1],
+                    sizes=self._sizes[0],
                 )
 
     def forward(self, batch: list[Request]) -> list[Exception | None] | None:
@@ -216,6 +224,8 @@ class TensorrtCat(headrace.Backend):
     enter = staticmethod(enter)
 
     _gathering: Gathering | None = None
+    _shared_by: str | None
+    """The node whose requests share runs; None if its `max` is 1, or another instance compares them."""
 
     def init(self, options: headrace.Options, context: headrace.InitContext) -> None:
         """Find the gathering of the TensorrtInferTensor before this.
@@ -231,6 +241,9 @@ class TensorrtCat(headrace.Backend):
             )
         self.reads = tuple(dict.fromkeys(self._gathering.keys.values()))
         self._entered = context.entered
+        alone = context.max == 1 or context.instance_index > 0  # one instance speaks for all
+        self._shared_by = None if alone else context.node_name
+        self._sizes = context.batch_sizes, context.max
         with device_errors_in_setup():
             self._stream = stream_of(context, *cuda_for(context))
 
@@ -273,6 +286,8 @@ class TensorrtSplit(headrace.Backend):
     writes = ("result",)
 
     _gathering: Gathering | None = None
+    _shared_by: str | None
+    """The node whose requests share runs; None if its `max` is 1, or another instance compares them."""
 
     def init(self, options: headrace.Options, context: headrace.InitContext) -> None:
         """Find the gathering of the TensorrtInferTensor before this."""

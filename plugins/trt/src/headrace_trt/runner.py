@@ -335,6 +335,9 @@ class Runner:
         *,
         told: Sequence[str] = (),
         real: Path | None = None,
+        node: str | None = None,
+        most: int | None = None,
+        sizes: Sequence[int] | None = None,
     ) -> None:
         """Run few rows, and zeros at the profile's best and largest shapes.
 
@@ -342,6 +345,9 @@ class Runner:
             logger: Gets a warning if the engine refuses random inputs; None: the logger of this module.
             told: Outputs of which the user has said that they have no batch axis.
             real: A file of inputs to run in place of random ones.
+            node: The node, for a warning that results depend on other rows; None: its requests never share a run.
+            most: The largest batch of the node, in rows; None: it is not known.
+            sizes: The node's `batch_sizes`.
 
         Raises:
             BackendError: The engine refuses a shape.
@@ -350,22 +356,35 @@ class Runner:
         """
         found = None if real is None else read_warm_up(real, self.signature)
         logger = logger or logging.getLogger("headrace.trt")
-        warm_up_rows(self._shapes_of, self.signature, logger, real=found, told=told)
+        warm_up_rows(
+            self._outputs_of,
+            self.signature,
+            logger,
+            real=found,
+            told=told,
+            node=node,
+            most=most,
+            sizes=sizes,
+            bounded=False,
+        )
         for which in ("best", "high"):
             self._run_alone(zeros(self.signature, which))
 
-    def _run_alone(self, item: Item) -> list[tuple[int, ...]]:
-        """Run one item, and return the shape of each output."""
+    def _run_alone(self, item: Item) -> list[Any]:
+        """Run one item, and return each output, or its shape where it is on the device."""
         shapes = {name: tuple(tensor.shape) for name, tensor in item.tensors.items()}
         try:
             run = Run((0,), item.rows, item.rows, shapes)
             outputs = self.run_placed(run, self.place(run, [item]))
             self._inputs.warm_up(self._stream.handle)
-            return [tuple(output.shape) for output in outputs]
+            if self.outputs.on_device:
+                return [tuple(output.shape) for output in outputs]
+            self.settle_for_host()
+            return [output.copy() for output in outputs]
         finally:
             self.finish()
 
-    def _shapes_of(self, feeds: Mapping[str, Any], rows: int) -> list[tuple[int, ...]]:
+    def _outputs_of(self, feeds: Mapping[str, Any], rows: int) -> list[Any]:
         best = zeros(self.signature, "best").tensors
         decide = {port.name: best[port.name] for port in self.signature.inputs if port.is_shape}
         return self._run_alone(Item({**feeds, **decide}, rows, sample=False))
