@@ -5,8 +5,6 @@ import onnxruntime
 import pytest
 from onnx import TensorProto as T
 
-import headrace
-
 F32, I64 = np.float32, np.int64
 X = [("x", T.FLOAT, ["n", 4])]
 Y = [("y", T.FLOAT, ["n", 4])]

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from typing_extensions import TypeAlias
 
     Results = Sequence[Mapping[str, Any]]
 
@@ -275,7 +273,8 @@ def _stands_out(
     """Return whether two results are further apart than noise makes them.
 
     Args:
-        one, other: The results.
+        one: A result.
+        other: The other one.
         still: How far apart values may be that stay exactly as they are in each of ``noisy``, where others do not.
         moved: How far apart all may be.
         noisy: Pairs of results that only noise sets apart.
@@ -284,14 +283,14 @@ def _stands_out(
 
     apart = _apart(one, other)[0]
     noise = max(_apart(*pair)[0] for pair in noisy)
-    if _INFINITE in (apart, noise) or None in map(type, (one, other)):
+    if one is None or other is None or _INFINITE in (apart, noise):
         return apart > noise
     pairs = [pair for pair in noisy if getattr(pair[0], "shape", None) == one.shape]
     same = np.all([_equal(*pair) for pair in pairs], axis=0)
     exact = one.dtype.kind not in "fc"
-    if exact or not same.all():
-        if _apart(one, np.where(same, other, one), other)[0] > still:
-            return True
+    fixed = _apart(one, np.where(same, other, one), other)[0]
+    if fixed > still and (exact or not same.all()):
+        return True
     return not exact and apart > max(moved, _ENLARGED * noise)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import InputError, InstanceLostError, SetupError
@@ -14,11 +15,12 @@ from headrace_tensors.reading import read_item
 
 if TYPE_CHECKING:
     import logging
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from numpy.typing import NDArray
 
+    from headrace_tensors.company import RowVerdict
     from headrace_tensors.ports import Port, Signature
     from headrace_tensors.reading import Item
 
@@ -133,7 +135,7 @@ def read_warm_up(
         raise SetupError(f"warm_up_input = {str(path)!r} does not fit: {error}") from error
 
 
-def warm_up_rows(
+def warm_up_rows(  # noqa: PLR0913 - all but three by name
     run: Callable[[Mapping[str, NDArray[Any]], int], Sequence[Sequence[int] | NDArray[Any]]],
     signature: Signature,
     logger: logging.Logger | logging.LoggerAdapter[Any],
@@ -186,13 +188,9 @@ def warm_up_rows(
         rows = _Rows(signature, real, free_axes=free_axes, wider=wider, bounded=bounded)
         try:
             if max(compared) > 1:
-                for name, found in compare_rows(warm_up.run_rows, rows, compared).items():
-                    if found.verdict == "dependent":
-                        logger.warning("%s", found.warning(node or "", name))
+                _warn(compare_rows(warm_up.run_rows, rows, compared), node or "", logger)
             else:
-                for start, count in ((0, least), (0, more), (more, more)):
-                    numbers = range(start, start + count)
-                    warm_up.run_rows([rows[number % len(rows)] for number in numbers])
+                warm_up.run_without(rows, (least, more))
         except Exception as error:
             if isinstance(error, SetupError) or _is_of_the_device(error):
                 raise
@@ -207,6 +205,16 @@ def warm_up_rows(
             )
         break
     warm_up.check()
+
+
+def _warn(
+    found: Mapping[str, RowVerdict],
+    node: str,
+    logger: logging.Logger | logging.LoggerAdapter[Any],
+) -> None:
+    for name, one in found.items():
+        if one.verdict == "dependent":
+            logger.warning("%s", one.warning(node, name))
 
 
 def _least_of(*known: int | None) -> int | None:
@@ -257,13 +265,19 @@ class _WarmUp:
         ]
         return [{name: one[place] for name, one in results} for place in range(count)]
 
+    def run_without(self, rows: Sequence[Any], counts: tuple[int, int]) -> None:
+        """Run as many rows as ``counts`` says, the second time also on others, and compare nothing."""
+        least, more = counts
+        for start, count in ((0, least), (0, more), (more, more)):
+            self.run_rows([rows[number % len(rows)] for number in range(start, start + count)])
+
     def check(self) -> None:
         """Refuse outputs that did not follow the rows of the runs so far."""
         if self.batched and self._shapes:
             check_followed(self._signature, self._shapes, self._told)
 
 
-class _Rows:
+class _Rows(Sequence[Any]):
     """Rows to compare, made as they are asked for: one mapping of the inputs with a batch axis for each.
 
     Of random ones, row 0 has floats from 0 to 1 and integers 0 and 1. Where ``wider``, each second of the others has
@@ -290,7 +304,7 @@ class _Rows:
             return self._real.rows
         return sys.maxsize
 
-    def __getitem__(self, number: int) -> Mapping[str, NDArray[Any]]:
+    def __getitem__(self, number: Any) -> Any:
         import numpy as np
 
         if self._real is None:

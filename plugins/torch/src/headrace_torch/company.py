@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,7 +13,7 @@ from headrace_torch.warming import inputs_of
 
 if TYPE_CHECKING:
     import logging
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from headrace_tensors import Item
     from headrace_torch.place import Place
@@ -59,22 +60,6 @@ def warn_of_company(
         return
     batched = [port.batched for port in signature.inputs]
 
-    def row_of(number: int) -> Row:
-        turn, at = (0, number) if real is None else divmod(number, real.rows)
-        rows = 1 if real is None else at + 1
-        seed = number + 1
-        made = inputs_of(runner, signature, place, rows, seed=seed, dtype=dtype, real=real)
-        found = []
-        for one, follows in zip(made, batched, strict=True):
-            row = one[rows - 1] if follows else one
-            if follows and real is None and number % 2 and row.is_floating_point():
-                row = row * 4 + 4
-            elif follows and turn:
-                order = torch.randperm(row.numel(), generator=_drawing(turn))
-                row = row.flatten()[order.to(row.device)].reshape(row.shape)
-            found.append(row)
-        return tuple(found)
-
     def gathered(some: Sequence[Row]) -> list[torch.Tensor]:
         return [
             torch.stack([row[at] for row in some]) if follows else rows[0][at]
@@ -87,7 +72,9 @@ def warn_of_company(
 
     place.use()
     try:
-        rows = [row_of(number) for number in range(chosen[-1] + chosen[-1] // 2 + 1)]
+        made = functools.partial(inputs_of, runner, signature, place, dtype=dtype, real=real)
+        count = chosen[-1] + chosen[-1] // 2 + 1
+        rows = [_row(made, batched, number, real) for number in range(count)]
         outputs = runner.run(gathered(rows[:least]), least).values()
         coarse = any(
             kind is not None and kind.is_floating_point and kind.itemsize < 4
@@ -102,6 +89,23 @@ def warn_of_company(
     for output, verdict in found.items():
         if verdict.verdict == "dependent":
             logger.warning("%s", verdict.warning(node, output))
+
+
+def _row(
+    inputs: Callable[..., Row], batched: Sequence[bool], number: int, real: Item | None
+) -> Row:
+    """Return a row by its number; of an input without batch axis the whole."""
+    turn, at = (0, 0) if real is None else divmod(number, real.rows)
+    row = []
+    for one, follows in zip(inputs(at + 1, seed=number + 1), batched, strict=True):
+        sample = one[at] if follows else one
+        if follows and real is None and number % 2 and one.is_floating_point():
+            sample = sample * 4 + 4
+        elif follows and turn:
+            order = torch.randperm(sample.numel(), generator=_drawing(turn))
+            sample = sample.flatten()[order.to(sample.device)].reshape(sample.shape)
+        row.append(sample)
+    return tuple(row)
 
 
 def _drawing(seed: int) -> torch.Generator:
