@@ -55,12 +55,15 @@ class RowVerdict:
     place: int | None = None
     apart: str = ""
 
-    def warning(self, node: str, output: str) -> str:
-        """Return the text that a warm-up logs of a dependent output."""
+    def warning(self, node: str, output: str, *, fixed: bool = False) -> str:
+        """Return the text that a warm-up logs of a dependent output; ``fixed``: no other batch size can be run."""
+        way = "max = 1 runs each request alone"
+        if fixed:
+            way = f"The model takes {self.size} rows only: export it for 1, or for any number, with max = 1"
         return (
             f"node {node!r}: output {output!r} of a row depends on the company in which it runs: at place {self.place}"
             f" of a batch of {self.size} it differs by more than float noise from the same row elsewhere"
-            f" ({self.apart}). max = 1 runs each request alone"
+            f" ({self.apart}). {way}"
         )
 
 
@@ -116,7 +119,7 @@ def compare_rows(
         run: Runs rows as one batch; returns for each row its outputs by name, as arrays or what numpy makes arrays of.
             An array may change once the next run begins.
         rows: The rows, as ``run`` takes them, all different; it asks for up to one and a half times the largest size
-            and one more. Fewer are repeated.
+            and one more. Fewer take turns; at least three.
         sizes: The sizes of the batches; where the largest is 1 nothing is run.
         coarse: Whether the model computes floats in 16 bits or less, whatever its outputs have.
         nudge: Returns a row whose floats are changed at random by a part of themselves; called with the row, the part
@@ -132,7 +135,11 @@ def compare_rows(
         return {}
     compared = _Compared(run, rows, coarse, nudged if nudge is None else nudge)
     for numbers in _arrangements(sizes):
-        compared.run_next([number % len(rows) for number in numbers])
+        # Where rows are few, the others take turns, and row 0 is still not among them.
+        others = max(len(rows) - 1, 1)
+        compared.run_next(
+            [min(number, 1 + (number - 1) % others, len(rows) - 1) for number in numbers]
+        )
     names = dict.fromkeys(name for run in compared.results for row in run for name in row)
     tried = tuple(sorted(set(sizes)))
     return {name: compared.verdict(name, tried) for name in names}

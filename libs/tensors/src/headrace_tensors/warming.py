@@ -188,7 +188,8 @@ def warm_up_rows(  # noqa: PLR0913 - all but three by name
         rows = _Rows(signature, real, free_axes=free_axes, wider=wider, bounded=bounded)
         try:
             if max(compared) > 1:
-                _warn(compare_rows(warm_up.run_rows, rows, compared), node or "", logger)
+                found = compare_rows(warm_up.run_rows, rows, compared)
+                _warn(found, node or "", logger, fixed=compared[0] > 1)
             else:
                 warm_up.run_without(rows, (least, more))
         except Exception as error:
@@ -211,10 +212,12 @@ def _warn(
     found: Mapping[str, RowVerdict],
     node: str,
     logger: logging.Logger | logging.LoggerAdapter[Any],
+    *,
+    fixed: bool,
 ) -> None:
     for name, one in found.items():
         if one.verdict == "dependent":
-            logger.warning("%s", one.warning(node, name))
+            logger.warning("%s", one.warning(node, name, fixed=fixed))
 
 
 def _least_of(*known: int | None) -> int | None:

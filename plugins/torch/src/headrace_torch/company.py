@@ -88,7 +88,7 @@ def warn_of_company(
         return
     for output, verdict in found.items():
         if verdict.verdict == "dependent":
-            logger.warning("%s", verdict.warning(node, output))
+            logger.warning("%s", verdict.warning(node, output, fixed=chosen[0] > 1))
 
 
 def _row(
