@@ -181,17 +181,17 @@ def warm_up_rows(  # noqa: PLR0913 - all but three by name
     more = least if signature.rows or least == signature.most_rows else least + 1
     compared = (
         sizes_to_compare(least, _least_of(most, signature.most_rows), sizes)
-        if node is not None and warm_up.batched and not signature.one_at_a_time
+        if node is not None and _comparable(signature)
         else (1,)
     )
     for wider in (True, False) if max(compared) > 1 else (False,):
-        rows = _Rows(signature, real, free_axes=free_axes, wider=wider, bounded=bounded)
         try:
             if max(compared) > 1:
+                rows = _Rows(signature, real, free_axes=free_axes, wider=wider, bounded=bounded)
                 found = compare_rows(warm_up.run_rows, rows, compared)
                 _warn(found, node or "", logger, fixed=compared[0] > 1)
             else:
-                warm_up.run_without(rows, (least, more))
+                warm_up.run_without((least, more) if warm_up.batched else (1, 1))
         except Exception as error:
             if isinstance(error, SetupError) or _is_of_the_device(error):
                 raise
@@ -220,6 +220,14 @@ def _warn(
             logger.warning("%s", one.warning(node, name, fixed=fixed))
 
 
+def _comparable(signature: Signature) -> bool:
+    """Return whether rows may share a run, and no other axis of theirs is as long as the batch."""
+    batched = [port for port in signature.inputs if port.batched and port.names]
+    batches = {port.names[port.axis] for port in batched} - {None}
+    tied = any(batches & set(port.sample_names) for port in batched)
+    return any(port.batched for port in signature.inputs) and not (signature.one_at_a_time or tied)
+
+
 def _least_of(*known: int | None) -> int | None:
     return min((one for one in known if one is not None), default=None)
 
@@ -240,39 +248,48 @@ class _WarmUp:
         self._free_axes, self._real = free_axes, real
         self._shapes: dict[int, Sequence[Any]] = {}
         self.batched = any(port.batched for port in signature.inputs)
-        self.can_run = real is not None or self._whole(1) is not None
+        self.can_run = self._whole(1, 0) is not None
 
-    def _whole(self, rows: int) -> Mapping[str, Any] | None:
-        """Return the inputs of a run, of which those without batch axis are taken."""
-        if self._real is not None:
-            return self._real.tensors
-        return invented_inputs(self._signature.inputs, rows, 0, free_axes=self._free_axes)
+    def _whole(self, rows: int, seed: int) -> Mapping[str, Any] | None:
+        """Return all inputs of a run, as `invented_inputs` does; of real ones the rows are repeated as needed."""
+        import numpy as np
+
+        ports = self._signature.inputs
+        if self._real is None:
+            return invented_inputs(ports, rows, seed, free_axes=self._free_axes)
+        batched = {port.name for port in ports if port.batched}
+        return {
+            name: np.resize(one, (rows, *one.shape[1:])) if name in batched else one
+            for name, one in self._real.tensors.items()
+        }
 
     def run_rows(self, rows: Sequence[Mapping[str, NDArray[Any]]]) -> list[dict[str, Any]]:
         """Run rows; return for each the outputs that have a batch axis, where their values are on the host."""
         import numpy as np
 
-        count, ports = len(rows), self._signature.outputs
+        count = len(rows)
         whole = [port.name for port in self._signature.inputs if not port.batched]
-        given = (self._whole(count) or {}) if whole else {}
+        given = (self._whole(count, 0) or {}) if whole else {}
         feeds = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
         feeds.update((name, given[name]) for name in whole if name in given)
-        found = self._run(feeds, count)
-        self._shapes[count] = [one.shape if hasattr(one, "shape") else one for one in found]
-        if self.batched and (len(self._shapes) > 1 or self._signature.rows):
-            self.check()
         results = [
             (port.name, np.moveaxis(one, port.axis, 0))
-            for port, one in zip(ports, found, strict=True)
-            if port.batched and isinstance(one, np.ndarray)
+            for port, one in zip(self._signature.outputs, self._ran(feeds, count), strict=True)
+            if port.batched and isinstance(one, np.ndarray) and count in one.shape[port.axis :][:1]
         ]
         return [{name: one[place] for name, one in results} for place in range(count)]
 
-    def run_without(self, rows: Sequence[Any], counts: tuple[int, int]) -> None:
-        """Run as many rows as ``counts`` says, the second time also on others, and compare nothing."""
-        least, more = counts
-        for start, count in ((0, least), (0, more), (more, more)):
-            self.run_rows([rows[number % len(rows)] for number in range(start, start + count)])
+    def run_without(self, counts: tuple[int, int]) -> None:
+        """Run as many rows as ``counts`` says, the second time also others, and compare nothing."""
+        for count, seed in ((counts[0], 0), (counts[1], 0), (counts[1], 1)):
+            self._ran(self._whole(count, seed) or {}, count)
+
+    def _ran(self, feeds: Mapping[str, Any], count: int) -> Sequence[Any]:
+        found = self._run(feeds, count)
+        self._shapes[count] = [one.shape if hasattr(one, "shape") else one for one in found]
+        if len(self._shapes) > 1 or self._signature.rows:
+            self.check()
+        return found
 
     def check(self) -> None:
         """Refuse outputs that did not follow the rows of the runs so far."""
@@ -285,7 +302,8 @@ class _Rows(Sequence[Any]):
 
     Of random ones, row 0 has floats from 0 to 1 and integers 0 and 1. Where ``wider``, each second of the others has
     floats from 4 to 8, so that a scale which a model takes from all rows is another one, and all have integers 2 and
-    9, as the tokens of another text, where the engine refuses what it does not know (``bounded``). Of real ones, those behind the last are copies with the values in another order.
+    9, as the tokens of another text, where the engine refuses what it does not know (``bounded``). Of real ones, those
+    behind the last are copies with the values in another order.
     """
 
     def __init__(

@@ -352,7 +352,7 @@ class OnnxTensor(headrace.Backend):
             real=real,
             told=told,
             free_axes=self._runner is None,
-            node=self._shared_by,
+            node=None if options.output_device == "device" else self._shared_by,
             most=self._sizes[1],
             sizes=self._sizes[0],
             bounded=self._runner is None,

@@ -362,7 +362,7 @@ class Runner:
             logger,
             real=found,
             told=told,
-            node=node,
+            node=None if self.outputs.on_device else node,
             most=most,
             sizes=sizes,
             bounded=False,
