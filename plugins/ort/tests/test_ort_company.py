@@ -1,5 +1,8 @@
 """The warm-up says whether a row has one answer: the right verdict is that of bare ONNX Runtime, row by row."""
 
+import subprocess
+import sys
+
 import numpy as np
 import onnxruntime
 import pytest
@@ -292,3 +295,42 @@ def test_a_row_whose_answer_others_change_is_a_warning(start, save, caplog, name
 def test_a_row_that_has_one_answer_is_no_warning(start, save, caplog, name):
     start(save(*RIGHT[name]), {"max": 8})
     assert not caplog.text
+
+
+SEEN_ANYWHERE = ["row 0 for all", "sum so far", "LSTM along the batch", "batch id in front", "mean"]
+ALL_RIGHT = ["matrices", "LSTM along the row", "argmax of ties"]
+
+
+def fixed(ports, rows):
+    return [(name, kind, [rows, *axes[1:]]) for name, kind, axes in ports]
+
+
+@pytest.mark.parametrize("how", ["fixed", "sizes", "two", "real"])
+@pytest.mark.parametrize("name", [*SEEN_ANYWHERE, *ALL_RIGHT])
+def test_it_is_seen_in_any_range_of_batches_and_on_real_rows(
+    start, save, caplog, tmp_path, name, how
+):
+    nodes, takes, gives, weights = (WRONG if name in WRONG else RIGHT)[name]
+    if how == "fixed":
+        start(save(nodes, fixed(takes, 4), fixed(gives, 4), weights))
+        assert ("export it for 1" in caplog.text) is (name in WRONG)
+    elif how == "real":
+        np.save(tmp_path / "real.npy", F32([0.3, 0.1, 0.7, 0.2]))
+        path = save(nodes, takes, gives, weights)
+        start(path, {"max": 8}, warm_up_input=tmp_path / "real.npy")
+    else:
+        sizes = {"batch_sizes": (2, 4)} if how == "sizes" else {"max": 2}
+        start(save(nodes, takes, gives, weights), sizes)
+    assert ("depends on the company" in caplog.text) is (name in WRONG)
+
+
+def test_check_tells_the_size_and_the_place(save):
+    pytest.importorskip("headrace_cli")
+    path = save(*WRONG["place, only 5"])
+    command = ["check", "--build", f"OnnxTensor(model='{path}')", "--set", "max=8"]
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace", *command], capture_output=True, text=True, check=True
+    )
+    assert (
+        "at place 5 of a batch of 8" in done.stderr or "at place 6 of a batch of 8" in done.stderr
+    )
