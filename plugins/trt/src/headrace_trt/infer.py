@@ -224,8 +224,6 @@ class TensorrtCat(headrace.Backend):
     enter = staticmethod(enter)
 
     _gathering: Gathering | None = None
-    _shared_by: str | None
-    """The node whose requests share runs; None if its `max` is 1, or another instance compares them."""
 
     def init(self, options: headrace.Options, context: headrace.InitContext) -> None:
         """Find the gathering of the TensorrtInferTensor before this.
@@ -241,9 +239,6 @@ class TensorrtCat(headrace.Backend):
             )
         self.reads = tuple(dict.fromkeys(self._gathering.keys.values()))
         self._entered = context.entered
-        alone = context.max == 1 or context.instance_index > 0  # one instance speaks for all
-        self._shared_by = None if alone else context.node_name
-        self._sizes = context.batch_sizes, context.max
         with device_errors_in_setup():
             self._stream = stream_of(context, *cuda_for(context))
 
@@ -286,8 +281,6 @@ class TensorrtSplit(headrace.Backend):
     writes = ("result",)
 
     _gathering: Gathering | None = None
-    _shared_by: str | None
-    """The node whose requests share runs; None if its `max` is 1, or another instance compares them."""
 
     def init(self, options: headrace.Options, context: headrace.InitContext) -> None:
         """Find the gathering of the TensorrtInferTensor before this."""
