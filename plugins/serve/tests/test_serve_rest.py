@@ -599,6 +599,7 @@ BODY = json.dumps(
         ("identity , gzip", gzip.compress(BODY)),
         ("", BODY),
     ],
+    ids=["two", "many", "empty", "x-gzip", "deflate", "identity", "none"],
 )
 @pytest.mark.parametrize("path", ["/v2/models/m/infer", "/run/m"])
 def test_bodies_of_several_members_and_codings_are_read(serving, coding, body, path):

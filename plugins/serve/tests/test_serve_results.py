@@ -115,7 +115,7 @@ def test_results_are_written_as_pydantic_writes_them(serving, result):
         ({"at": np.timedelta64(2, "s")}, {"at": "PT2S"}),
         ({"text": memoryview(b"ab")}, {"text": "ab"}),
     ],
-    ids=str,
+    ids=lambda one: type(one).__name__,
 )
 def test_what_pydantic_does_not_know_is_what_it_stands_for(serving, result, wanted):
     assert answered(serving, result) == (wanted, wanted)
