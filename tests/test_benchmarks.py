@@ -338,15 +338,6 @@ def test_observe_tune_compares_the_search_with_a_grid(tmp_path):
         assert all(0 < share <= 1 for share in shares)
 
 
-def test_hosts_measures_both_sides(tmp_path):
-    pytest.importorskip("headrace_process")
-    _, figures = run("benchmarks.hosts", tmp_path)
-    assert "60000 x 8" in figures
-    for one in (figure for load, figure in figures.items() if " x " in load):
-        assert set(one["rps"]) == {"Process", "Host"}
-        assert all(rps > 0 for side in one["rps"].values() for rps in side)
-
-
 def test_remote_overhead_counts_every_request(tmp_path):
     pytest.importorskip("headrace_remote")
     _, figures = run("benchmarks.remote.overhead", tmp_path)

@@ -62,7 +62,7 @@ DOCUMENTS = [
 ]
 # Not here: what the README shows runs in test_readme. first_backend.md is followed by test_first_backend, hooks.md and publishing.md by
 # test_followed_pages, streams.md by test_streams_page, start.md by test_start_page,
-# kubernetes.md by test_kubernetes and test_kubernetes_balancer, machines.md and hosts.md by
+# kubernetes.md by test_kubernetes and test_kubernetes_balancer, machines.md by
 # test_elsewhere_pages, ray.md by plugins/ray: test_ray_pages,
 # interleavings.md by test_interleavings_page,
 # models.md by libs/models: test_models_pages; from_python_servers.md by

@@ -47,6 +47,8 @@ class AllCommands(Commands):
         if ctx.resilient_parsing and name not in COMMANDS:
             return name, for_completion(name), args[1:]
         if not name.startswith("-") and self.get_command(ctx, name) is None:
+            if name in ("worker", "process:worker"):
+                ctx.fail(f"{headrace.plugins.why_unknown('process:Host').message}.")
             plugins = headrace.plugins.installed()
             if brings := KNOWN_COMMANDS.get(name):
                 comes = f"The command {name!r} comes with {brings}, which"

@@ -38,15 +38,15 @@ from headrace.errors import (
     SetupError,
 )
 from headrace.isolation import Liveness, Restarts, RunningBatch
-from headrace_process import local
+from headrace_process import local, pipes
 from headrace_process.local import ChildProcess
+from headrace_process.pipes import PipeLink
 from headrace_process.process import Process
 from headrace_workers import exchange as exchanges
-from headrace_workers import packing, pipes, spawning, supervisor
+from headrace_workers import packing, spawning, supervisor
 from headrace_workers.apart import Siblings
 from headrace_workers.exchange import Exchange
 from headrace_workers.packing import apply, changes, pack, unpack
-from headrace_workers.pipes import PipeLink
 from headrace_workers.supervisor import Child, Supervisor
 
 FILE = '''

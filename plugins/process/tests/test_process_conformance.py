@@ -1,9 +1,9 @@
-"""Process and Host keep every rule of the contract; pytest collects a test per rule and class."""
+"""Process keeps every rule of the contract; pytest collects a test per rule and class."""
 
 import pytest
 
-from headrace_process.conformance import HostConformance, ProcessConformance
+from headrace_process.conformance import ProcessConformance
 
 pytestmark = pytest.mark.slow
 
-__all__ = ["HostConformance", "ProcessConformance"]
+__all__ = ["ProcessConformance"]

@@ -364,6 +364,12 @@ MOVED = {
 }
 """The distribution to which a word of core has moved, by name; these names stay reserved for a minor release."""
 
+GONE = {
+    "Host": "Host and `headrace worker` are gone: take RayActor on a Ray cluster (headrace-ray), "
+    "or Remote to any server of the Open Inference Protocol (headrace-remote)",
+}
+"""What to take in place of a backend of headrace-process that is no more, by its name."""
+
 
 def after_move(name: str) -> str:
     """Return a name as it is written today: ``flow:Queue`` for ``headrace:Queue``."""

@@ -17,6 +17,7 @@ from headrace._registry.discovery import (
     CORE,
     CORE_BACKENDS,
     CORE_POLICIES,
+    GONE,
     KNOWN_ELSEWHERE,
     MOVED,
     Plugin,
@@ -232,7 +233,12 @@ class Registry:
     def unknown(self, name: str, known: Iterable[str]) -> Problem:
         """Say why ``name`` is unknown and what to do about it."""
         plugin, _, part = after_move(name).rpartition(":")
-        for one in (plugins := self.plugins()):
+        plugins = self.plugins()
+        gone = GONE.get(part) if plugin in ("", "process") else None
+        if gone and (plugin or not any(part in one.backends for one in plugins)):
+            both = "docs/machines.md of the repository shows both."
+            return Problem("unknown_backend", gone, hint=both)
+        for one in plugins:
             has_it = part in one.backends or KNOWN_ELSEWHERE.get(part) == one.distribution
             if not one.usable and (plugin == one.plugin or (has_it and not plugin)):
                 by = f"{one.distribution} {one.version}"

@@ -1,9 +1,8 @@
-"""What containers share whose part lives in another process, on this machine or another: `Process`, `Host`, `RayActor`.
+"""What containers share whose part lives in another process, on this machine or another: `Process`, `RayActor`.
 
 `headrace.isolation` says what such a container is; here is the running of it: one batch there and back (`exchange`, `far`,
-`packing`), the links that carry it (`pipes`, `tcp`), who starts the other side and sees it die (`supervisor`, `spawning`),
-and the process that listens on another machine (`worker`, `machine`, `secret`, `hello`). A container of another kind of
-place is an `apart.Apart` with its own options.
+`packing`), and who starts the other side and sees it die (`supervisor`, `spawning`). A container of another kind of place
+is an `apart.Apart` with its own options, place and link.
 """
 
 from __future__ import annotations

@@ -78,6 +78,17 @@ def end_with_parent(parent: int, wait: Callable[[], object]) -> None:
         os._exit(1)
 
 
+def ended_with(status: int) -> tuple[str, str | None]:
+    """Say how a process has ended, by a signal or with an exit status; and what that may mean, or None."""
+    if status >= 0:
+        return f"with status {status}", None
+    hint = "Perhaps the system has killed it because memory ran out." if status == -9 else None
+    try:
+        return f"of signal {signal.Signals(-status).name}", hint
+    except ValueError:
+        return f"of signal {-status}", hint
+
+
 _PR_SET_PDEATHSIG = 1
 """From ``linux/prctl.h``. Linux takes the end of the thread that started the process for the parent's."""
 

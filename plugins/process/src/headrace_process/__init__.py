@@ -1,4 +1,4 @@
-"""Containers for Headrace whose part lives in another process, here or on another machine: `Process`, `Host`.
+"""A container for Headrace whose part lives in another process of this machine: `Process`.
 
 Nothing is imported until it is used.
 """
@@ -8,27 +8,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headrace_process.host import Host
     from headrace_process.process import Process
-    from headrace_workers.worker import Worker
 
 __version__ = "0.1.0"
 
-__all__ = ["Host", "Process", "Worker", "__version__"]
-
-_HOME = {
-    "Host": "headrace_process.host",
-    "Process": "headrace_process.process",
-    "Worker": "headrace_workers.worker",
-}
+__all__ = ["Process", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
     import importlib
 
-    if name not in _HOME:
+    if name in ("Host", "Worker"):
+        from headrace.plugins import why_unknown
+
+        # Not AttributeError, whose text `from headrace_process import Host` would not show.
+        raise ImportError(why_unknown("process:Host").message)
+    if name != "Process":
         raise AttributeError(f"module 'headrace_process' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOME[name]), name)
+    value = importlib.import_module("headrace_process.process").Process
     globals()[name] = value
     return value
 

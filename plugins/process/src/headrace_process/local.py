@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import sys
 from typing import TYPE_CHECKING
 
+from headrace_process.pipes import PipeLink
 from headrace_workers.far import Reports, serve
-from headrace_workers.pipes import PipeLink
-from headrace_workers.spawning import end_with_parent, memory_file, spawn
+from headrace_workers.spawning import end_with_parent, ended_with, memory_file, spawn
 
 if TYPE_CHECKING:
     import subprocess
@@ -59,14 +58,7 @@ class ChildProcess:
 
     def how_ended(self) -> tuple[str, str | None]:
         """Say how the process has ended: by a signal, or with an exit status; and what that may mean."""
-        status = self.process.returncode
-        hint = "Perhaps the system has killed it because memory ran out." if status == -9 else None
-        if status >= 0:
-            return f"with status {status}", hint
-        try:
-            return f"of signal {signal.Signals(-status).name}", hint
-        except ValueError:
-            return f"of signal {-status}", hint
+        return ended_with(self.process.returncode)
 
     def close(self) -> None:
         """Do nothing: the link and the socket are all that is open."""

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, model_validator
 
+import headrace_workers
 from headrace import Options as _Options
 from headrace.isolation import Restarts
 from headrace_workers.apart import Apart
-from headrace_workers.machine import Workers, versions_for
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -34,10 +34,9 @@ class RayActor(Apart):
     of ``RAY_ADDRESS``; none is started. Its nodes need the same versions of Python, Ray, core and all plugins in X,
     and the files that the configuration names at the same paths, unless ``files="ship"`` sends them there.
 
-    All that holds for `Host` holds here: what X reads is sent, what it wrote comes back, outcomes are those of each
-    request, log records and warnings arrive, and what dies is started again. The resources of all instances are
-    reserved together, all or nothing; an instance that dies is started again with its own, or, when its node has
-    gone, where Ray finds room.
+    What X reads is sent, what it wrote comes back, outcomes are those of each request, log records and warnings
+    arrive, and what dies is started again. The resources of all instances are reserved together, all or nothing; an
+    instance that dies is started again with its own, or, when its node has gone, where Ray finds room.
 
     What says nothing for three heartbeats is away, long before Ray notices: its batch fails with InstanceLostError,
     or, where all backends in X say ``rerun``, each item runs once more, alone, on another instance, at most
@@ -164,8 +163,8 @@ class RayActor(Apart):
             options.placement,
             options.placement_timeout_s,
         )
-        versions = {**versions_for(plan), "headrace-ray": __version__}
-        self._workers = Workers(b"", versions, options.heartbeat_ms / 1000)
+        own = {"headrace-workers": headrace_workers.__version__, "headrace-ray": __version__}
+        self._versions = {**plan.requires, **own}
         self._started: set[int] = set()
         self.instance_index = index = context.instance_index
         places = context.pipeline.get_or_create(("ray", context.node_name, "groups"), Groups)
@@ -222,7 +221,8 @@ class RayActor(Apart):
 
         first = index not in self._started
         self._started.add(index)
-        return ActorPlace(self._group, index, self._workers, first=first)
+        heartbeat_s = self.options.heartbeat_ms / 1000
+        return ActorPlace(self._group, index, self._versions, heartbeat_s, first=first)
 
     def restarts(self) -> Restarts:
         """Return how often X is started again."""

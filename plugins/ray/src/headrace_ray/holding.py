@@ -7,12 +7,17 @@ starts a process in which X lives, with a connection of its own to the container
 from __future__ import annotations
 
 import os
+import sys
 import threading
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
 
 import ray
 
-from headrace_ray.tls import context
-from headrace_workers.worker import Worker
+from headrace_ray.worker import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = ["Holding"]
 
@@ -27,36 +32,38 @@ class Holding:
     """The class of the actor.
 
     Args:
-        secret: The 32 bytes by which the container and its worker know each other.
+        secret: By which the container and its worker know each other.
+        versions: The versions that the container needs, by distribution; ``python`` among them.
+        heartbeat_s: How often the worker says that it is there (seconds).
     """
 
-    def __init__(self, secret: bytes) -> None:
-        host = ray.util.get_node_ip_address()
-        brackets = f"[{host}]" if ":" in host else host
-        # Without TLS who reads what travels between the nodes sees the calls of Ray as well, and may run code.
-        self._worker = Worker(
-            f"{brackets}:0", secret, context(server=True), insecure=True, once=True
-        )
-        self._address = f"{brackets}:{self._worker.port}"
-        self._claimed = threading.Event()
+    def __init__(self, secret: bytes, versions: Mapping[str, str], heartbeat_s: float) -> None:
+        self._host = ray.util.get_node_ip_address()
+        self._worker = Worker(self._host, secret, heartbeat_s)
+        self._differing = _differing(versions)
         threading.Thread(target=self._serve, name="headrace-worker", daemon=True).start()
-        threading.Thread(target=self._wait_claimed, name="headrace-unclaimed", daemon=True).start()
 
-    def where(self) -> tuple[str, str]:
-        """Return the address at which the container is awaited, and the identifier of the node."""
+    def where(self) -> tuple[str, int, str, list[str]]:
+        """Return where the container is awaited, the identifier of the node, and the versions that differ there."""
         node: str = ray.get_runtime_context().get_node_id()
-        return self._address, node
-
-    def claim(self) -> int:
-        """Note that the container has come; return the process id of the actor."""
-        self._claimed.set()
-        return os.getpid()
-
-    def _wait_claimed(self) -> None:
-        if not self._claimed.wait(_UNCLAIMED_S):
-            self._worker.close()
+        return self._host, self._worker.port, node, self._differing
 
     def _serve(self) -> None:
-        self._worker.serve()
-        threading.Event().wait(_LINGERS_S)
-        os._exit(0)
+        try:
+            self._worker.serve(_UNCLAIMED_S)
+        finally:
+            threading.Event().wait(_LINGERS_S)
+            os._exit(0)
+
+
+def _differing(wanted: Mapping[str, str]) -> list[str]:
+    """Return what is installed here in another version than is wanted, a sentence each."""
+    found: list[str] = []
+    for name, there in wanted.items():
+        try:
+            here = "{}.{}".format(*sys.version_info) if name == "python" else version(name)
+        except PackageNotFoundError:
+            here = "not installed"
+        if here != there:
+            found.append(f"{name} is {there} at the caller's, {here} on the node")
+    return found

@@ -6,7 +6,7 @@ import contextlib
 import secrets
 import threading
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -14,18 +14,16 @@ import ray
 from headrace.errors import SetupError
 from headrace.isolation import Liveness
 from headrace_ray.cluster import Reservation, reserve, room
+from headrace_ray.greeting import SECRET_BYTES
 from headrace_ray.holding import Holding
-from headrace_ray.tls import context
+from headrace_ray.machine import Machine
 from headrace_workers.apart import Siblings
-from headrace_workers.machine import Machine
-from headrace_workers.secret import SECRET_BYTES
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterable, Mapping
 
     from headrace.isolation import Link
-    from headrace_workers.machine import Workers
     from headrace_workers.supervisor import Supervisor
 
 __all__ = ["ActorPlace", "Group", "Groups", "Shown", "Wanted"]
@@ -224,22 +222,29 @@ class ActorPlace:
     Args:
         group: The instances of the container.
         index: Which of them it is for.
-        workers: What the worker must have; the secret is made anew for each actor.
+        versions: The versions that must be installed there, by distribution.
+        heartbeat_s: How often the worker says that it is there (seconds).
         first: Whether it is the first start, which fails where the actor does not start.
     """
 
-    def __init__(self, group: Group, index: int, workers: Workers, *, first: bool) -> None:
-        secret = secrets.token_bytes(SECRET_BYTES)
+    def __init__(
+        self,
+        group: Group,
+        index: int,
+        versions: Mapping[str, str],
+        heartbeat_s: float,
+        *,
+        first: bool,
+    ) -> None:
         self._group, self._index, self._first = group, index, first
-        self._workers = replace(workers, secret=secret, tls=context(server=False), insecure=True)
+        self._versions, self._heartbeat_s = versions, heartbeat_s
         self.node = ""
-        self.address = ""
 
     def start(self) -> tuple[Link, socket.socket]:
         """Let Ray start the actor, and connect to it.
 
         Raises:
-            SetupError: Ray cannot start it, it does not answer, or it has other versions.
+            SetupError: Ray cannot start it, it is not reached, or it has other versions.
         """
         if not ray.is_initialized():  # a call of Ray would start a cluster
             what = "this program is not connected to Ray any more"
@@ -251,28 +256,30 @@ class ActorPlace:
             resources=dict(wanted.resources) or None,
             scheduling_strategy=seat.reservation.strategy(seat.index),
             max_restarts=0,
-            max_concurrency=2,
         )
-        self._actor = actor.remote(self._workers.secret)
+        secret = secrets.token_bytes(SECRET_BYTES)
+        self._actor = actor.remote(secret, dict(self._versions), self._heartbeat_s)
         try:
-            self.address, self.node = self._placed(seat)
-            self._machine = Machine(self._workers, self.address)
+            host, port, self.node, _ = self._placed(seat)
+            self._machine = Machine(host, port, secret, self._heartbeat_s)
             opened = self._machine.start()
-            self._actor.claim.remote()
         except BaseException:
             self._end_actor()
             raise
         return opened
 
-    def _placed(self, seat: Seat) -> tuple[str, str]:
-        """Wait until the actor runs; return its address and its node."""
+    def _placed(self, seat: Seat) -> tuple[str, int, str, list[str]]:
+        """Wait until the actor runs; return what `Holding.where` does."""
         answer = self._actor.where.remote()
         begun = time.monotonic()
         try:
             while True:
                 if ray.wait([answer], timeout=_LOOK_S)[0]:
-                    found: tuple[str, str] = ray.get(answer)
+                    found: tuple[str, int, str, list[str]] = ray.get(answer)
                     self._let_know(seat, unplaced=False)
+                    if found[3]:
+                        what = f"node {found[2]} has other versions: {'; '.join(found[3])}"
+                        raise SetupError(what)
                     return found
                 if self._group.over(self._index):
                     raise SetupError("it is needed no more")
@@ -317,4 +324,4 @@ class ActorPlace:
 
     def about(self) -> dict[str, Any]:
         """Return where the actor is."""
-        return {"node": self.node, "address": self.address}
+        return {"node": self.node, "address": self._machine.address}

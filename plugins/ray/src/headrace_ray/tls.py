@@ -31,6 +31,8 @@ def context(*, server: bool) -> ssl.SSLContext | None:
         made.verify_mode = ssl.CERT_REQUIRED
         made.load_verify_locations(roots)
         made.load_cert_chain(certificate, key)
+        if server:
+            made.num_tickets = 0  # else the other side finds something to read which is no message
     except (OSError, ssl.SSLError) as error:
         what = f"RAY_USE_TLS is set, and the certificates cannot be used: {error}"
         hint = "Ray reads RAY_TLS_SERVER_CERT, RAY_TLS_SERVER_KEY and RAY_TLS_CA_CERT."

@@ -1,8 +1,7 @@
 """How two machines send each other batches: through a TCP connection, with or without TLS.
 
-A message is a head of a fixed length, the sizes of its buffers, a pickle of plain values, and the buffers. It
-leaves in one gathered write, straight out of the arrays that it holds, and each buffer is read straight into the
-object that it becomes. Sizes are checked before memory is taken for them.
+A message is a head of a fixed length, the sizes of its buffers, a pickle of plain values, and the buffers. Each buffer
+leaves straight out of the array that holds it, and is read straight into the object that it becomes.
 """
 
 from __future__ import annotations
@@ -15,46 +14,22 @@ import struct
 from contextlib import suppress
 from typing import Any
 
-__all__ = ["TcpLink", "keep_alive", "read_exactly"]
+__all__ = ["TcpLink", "keep_alive"]
 
-_HEAD = struct.Struct("<4sQI")
-"""The first bytes of a message, the size of its pickle in bytes (0: no message will come), the count of its buffers."""
+_HEAD = struct.Struct("<QQ")
+"""The first bytes of a message: the size of its pickle in bytes (0: no message will come), the count of its buffers."""
 
-_MAGIC = b"hrm1"
 _CHANGES = 1 << 63
 """In the size of a buffer: it becomes a ``bytearray``, not ``bytes``."""
 
-MOST_BYTES = 1 << 34
-"""A message of more is refused before memory is taken for it."""
-
-_MOST_BUFFERS = 1 << 20
 _MOST_GATHERED = 512
 """How many buffers one system call is given; Linux takes 1024."""
-
-_MOST_AT_ONCE_BYTES = 1 << 30
 
 _TOGETHER_BYTES = 1 << 12
 """Buffers of no more than this in all are copied beside the head: one piece is sent faster than several."""
 
 _AHEAD_BYTES = 1 << 15
 """How much is read at once where little is asked for: most messages, with what is beside them."""
-
-
-def read_exactly(connection: socket.socket, size: int) -> bytes:
-    """Read so many bytes.
-
-    Raises:
-        EOFError: The connection has ended before.
-        OSError: The connection is broken, or its time limit has passed.
-    """
-    parts: list[bytes] = []
-    while size:
-        part = connection.recv(min(size, 1 << 20))
-        if not part:
-            raise EOFError
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
 
 
 def keep_alive(connection: socket.socket, within_s: float) -> None:
@@ -84,12 +59,10 @@ class TcpLink:
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
-        self._tls = isinstance(connection, ssl.SSLSocket)
-        self.begin()
+        self._reader: Any = connection.makefile("rb", _AHEAD_BYTES)
         self._found: list[Any] = []
-        self._ahead = memoryview(bytearray(_AHEAD_BYTES))
-        self._first = self._last = 0  # what of it was read, and not asked for yet
         self.awaits = False
+        self.begin()
 
     def begin(self) -> None:
         """Begin the buffers of the next message."""
@@ -107,8 +80,6 @@ class TcpLink:
     def take(self, at: int, size: int, kind: type[Any]) -> Any:
         """Return a buffer of the message that was received; once, since the link keeps it no longer."""
         found, self._found[at] = self._found[at], None
-        if type(found) is not kind or len(found) != size:
-            raise EOFError("a message does not fit its buffers")
         return found
 
     def send(self, message: Any, *, awaits: bool = False) -> None:
@@ -118,21 +89,20 @@ class TcpLink:
             EOFError: The other side has ended.
         """
         content, sizes = pickle.dumps(message, 5), self._sizes
-        count = len(sizes)
-        head = _HEAD.pack(_MAGIC, len(content), count) + struct.pack(f"<{count}Q", *sizes) + content
+        head = _HEAD.pack(len(content), len(sizes)) + struct.pack(f"<{len(sizes)}Q", *sizes)
+        pieces = [memoryview(head + content), *self._buffers]
+        if self._held_bytes <= _TOGETHER_BYTES:
+            pieces = [memoryview(b"".join(pieces))]
         self.awaits = awaits
         try:
-            if self._held_bytes <= _TOGETHER_BYTES:
-                self._socket.sendall(b"".join([head, *self._buffers]))
-            else:
-                self._send([memoryview(head), *self._buffers])
+            self._send(pieces)
         except (OSError, ValueError) as error:
             raise EOFError from error
         finally:
             self.begin()
 
     def _send(self, left: list[memoryview]) -> None:
-        if self._tls:
+        if isinstance(self._socket, ssl.SSLSocket):  # it has no call for several pieces
             for one in left:
                 self._socket.sendall(one)
             return
@@ -149,63 +119,38 @@ class TcpLink:
         """Wait for a message.
 
         Raises:
-            EOFError: The other side has ended, has called `end`, or has sent what is no message.
+            EOFError: The other side has ended, or has called `end`.
             TimeoutError: No message came within ``timeout_s`` seconds.
         """
-        if timeout_s is not None and not self._comes(timeout_s):
-            raise TimeoutError
+        if timeout_s is not None:
+            # Nothing lies in the reader: who waits so has asked, and has read all answers to what it asked before.
+            poll = select.poll()
+            poll.register(self._socket, select.POLLIN)
+            if not poll.poll(min(timeout_s * 1000, 2**31 - 1)):  # the most it takes
+                raise TimeoutError
         try:
-            magic, size, count = _HEAD.unpack(self._read(_HEAD.size))
-            if magic != _MAGIC or not 0 < size <= MOST_BYTES or count > _MOST_BUFFERS:
+            size, count = _HEAD.unpack(self._read(_HEAD.size))
+            if size == 0:
                 raise EOFError
-            content = memoryview(self._read(8 * count + size))
-            sizes = struct.unpack_from(f"<{count}Q", content)
-            if size + sum([one & ~_CHANGES for one in sizes]) > MOST_BYTES:
-                raise EOFError
+            sizes = struct.unpack(f"<{count}Q", self._read(8 * count))
+            content = self._read(size)
             self._found = [self._read(one & ~_CHANGES, changes=one >= _CHANGES) for one in sizes]
         except (OSError, ValueError) as error:
             raise EOFError from error
         self.awaits = False
-        return pickle.loads(content[8 * count :])  # noqa: S301 - the other side has proved the secret
-
-    def _comes(self, timeout_s: float) -> bool:
-        if self._first < self._last or (
-            isinstance(self._socket, ssl.SSLSocket) and self._socket.pending()
-        ):
-            return True
-        try:
-            poll = select.poll()
-            poll.register(self._socket, select.POLLIN)
-            return bool(poll.poll(min(timeout_s * 1000, 2**31 - 1)))  # the most it takes
-        except (OSError, ValueError) as error:
-            raise EOFError from error
+        return pickle.loads(content)  # noqa: S301 - the other side has proved the secret
 
     def _read(self, size: int, *, changes: bool = False) -> Any:
         """Read so many bytes, as ``bytes``, or as a ``bytearray`` where the receiver may change it."""
-        kind = bytearray if changes else bytes
-        first, last = self._first, self._last
-        if first == last and 0 < size <= _AHEAD_BYTES:  # all of a small message is read by one call
-            first, last = 0, self._socket.recv_into(self._ahead)
-        if size <= last - first:
-            self._first, self._last = first + size, last
-            return kind(self._ahead[first : first + size])
-        made = bytearray(size)
-        left = memoryview(made)
-        left[: last - first] = self._ahead[first:last]
-        left = left[last - first :]
-        self._first = self._last = 0
-        flags = 0 if self._tls else socket.MSG_WAITALL
-        while left.nbytes:
-            got = self._socket.recv_into(left, min(left.nbytes, _MOST_AT_ONCE_BYTES), flags)
-            if not got:
-                raise EOFError
-            left = left[got:]
-        return made if changes else kind(made)
+        made: Any = bytearray(size) if changes else self._reader.read(size)
+        if (self._reader.readinto(made) if changes else len(made)) < size:
+            raise EOFError
+        return made
 
     def end(self) -> None:
         """Tell the other side that no message will come any more."""
         with suppress(OSError, ValueError):  # the other side has ended
-            self._socket.sendall(_HEAD.pack(_MAGIC, 0, 0))
+            self._socket.sendall(_HEAD.pack(0, 0))
 
     def cut(self) -> None:
         """Let a thread in `receive` or `send`, now or later, meet EOFError."""
@@ -215,4 +160,5 @@ class TcpLink:
 
     def close(self) -> None:
         """Close the connection."""
+        self._reader.close()
         self._socket.close()
