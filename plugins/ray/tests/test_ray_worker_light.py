@@ -299,7 +299,7 @@ def test_each_side_knows_what_a_connection_is_for(role):
 
 def test_half_a_greeting_keeps_nobody_else_out(port):
     with contextlib.ExitStack() as held:
-        for _ in range(5):
+        for _ in range(100):
             raw = held.enter_context(socket.create_connection(("127.0.0.1", port), FAILS_LATE_S))
             raw.sendall(b"half")
         machine = Machine("127.0.0.1", port, SECRET, 0.5)

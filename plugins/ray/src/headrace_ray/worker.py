@@ -37,7 +37,7 @@ GREETING_S = 10.0
 """How long a connection has to prove the secret."""
 
 _MOST_GREETINGS = 64
-"""So many connections may be about to prove the secret at a time; others wait."""
+"""So many connections may be about to prove the secret at a time; the oldest makes room for another."""
 
 _CHUNK_BYTES = 1 << 16
 
@@ -64,7 +64,7 @@ class Worker:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.create_server((host, 0), family=family)
         self.port: int = self._listener.getsockname()[1]
-        self._greetings = threading.Semaphore(_MOST_GREETINGS)
+        self._unproved: list[socket.socket] = []
         self._come: dict[bytes, queue.Queue[socket.socket]] = {
             role: queue.Queue() for role in (CONTROL, BATCHES)
         }
@@ -96,11 +96,14 @@ class Worker:
 
     def _accept(self) -> None:
         while True:
-            self._greetings.acquire()
             try:
                 connection, _ = self._listener.accept()
             except OSError:
                 return
+            self._unproved.append(connection)
+            if len(self._unproved) > _MOST_GREETINGS:
+                with suppress(OSError):  # it has ended just now
+                    self._unproved.pop(0).shutdown(socket.SHUT_RDWR)
             threading.Thread(target=self._greet, args=(connection,), daemon=True).start()
 
     def _greet(self, connection: socket.socket) -> None:
@@ -111,7 +114,8 @@ class Worker:
             _log.warning("a connection was refused: %s: %s", type(error).__name__, error)
             connection.close()
         finally:
-            self._greetings.release()
+            with suppress(ValueError):  # it has made room
+                self._unproved.remove(connection)
 
     def _with_process(self, control: socket.socket, batches: socket.socket) -> None:
         reports, far_reports = socket.socketpair()
