@@ -15,11 +15,18 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 from counts import lines_below, rooms
 from distributions import ROOT, folders
 
-LINES = {"core": 14_300, "_running": 5_300, "_plan": 2_320, "_build": 1_290, "words": 990}
+LINES = {
+    "core": 14_700,
+    "_running": 5_300,
+    "_plan": 2_390,
+    "_build": 1_330,
+    "words": 1_020,
+    "_registry": 940,
+}
 """The most lines of code of core, and of the rooms that are not small."""
 
-TESTS_OF_CORE = 22_300
-SOURCES = 72_400
+TESTS_OF_CORE = 22_800
+SOURCES = 73_700
 
 
 def test_core_is_no_larger():

@@ -109,12 +109,13 @@ def test_its_time_limit_ends_a_request_that_the_other_node_runs(gate):
         gate.open()
 
 
-def test_its_queue_size_bounds_what_waits_at_the_other_node(gate):
+def test_its_queue_size_bounds_what_waits_at_the_other_node(gate, until):
     limits = {"queue_size": 2, "queue_full": "reject"}
     config = {"x": {"backend": "Gate"}, "alias": {**X["alias"], **limits}}
     with headrace.pipe(config) as pipe:
         futures = [pipe.submit({"data": n, "node_name": "alias"}) for n in range(2)]
         gate.wait_entered()
+        until(lambda: pipe.stats()["nodes"]["x"]["waiting"] == 1)
         with pytest.raises(errors.OverloadedError):
             pipe({"data": 3, "node_name": "alias"})
         gate.open()

@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from headrace._config.problems import MAX_DEPTH, SUGGESTED, Problems, key_place, with_room
+from headrace._config.problems import MAX_DEPTH, SUGGESTED, Problems, key_place
 from headrace._config.sections import GlobalKeys, NodeKeys, Sections
 from headrace._expression.parser import read_expression
 from headrace._plan.declared import narrowed, no_batch, states_range, static_range
@@ -31,11 +31,13 @@ from headrace._plan.parameters import (
     written_key,
 )
 from headrace._plan.planning import (
+    MAX_TEXTS,
     Definition,
     Planning,
     Scope,
     joined,
     open_slot,
+    parsed_quietly,
     plain_value,
     too_deep,
     with_bracket,
@@ -67,9 +69,6 @@ if TYPE_CHECKING:
 
 _INSTANCE, _FRONT = "Reflect[backend]", "Forward[node.{node_name}]"
 """The expressions of an instance, and of a node whose ``init`` registers what it is called through."""
-
-MAX_TEXTS = 1000
-"""How many definitions and parameters one expression may use, those in each other counted as often as they are written out."""
 
 _AROUND = 3
 """How many levels of what a plugin gives may stand around ``backend`` without counting as nesting."""
@@ -134,7 +133,7 @@ class Planner(Planning):
         for name in self.shape.nodes:
             read: set[str] = set()
             written = (written_key(key, name, self.shape) for key in ("init", "node_entrypoint"))
-            todo = [call for one in written if one for call in _parsed_quietly(one.value, name)]
+            todo = [call for one in written if one for call in parsed_quietly(one.value, name)]
             while todo:
                 call = todo.pop()
                 todo.extend(call.children)
@@ -148,7 +147,7 @@ class Planner(Planning):
                     texts |= {f"[{key}]": found.value} if found is not None else {}
                 for mark in [one for one in texts if one not in read]:
                     read.add(mark)
-                    todo += _parsed_quietly(texts[mark], name)
+                    todo += parsed_quietly(texts[mark], name)
         return {**standard, **homes}
 
     def _check_definitions(self) -> None:
@@ -378,7 +377,7 @@ class Planner(Planning):
         """Parse an expression and replace its placeholders; None when it is wrong, which is reported."""
         self.parameters.texts += 1
         if self.parameters.texts > MAX_TEXTS:
-            self._report_too_many(source)
+            self.report_too_many(source)
             return None
         call = self._parsed(text, source)
         self.parameters.unresolved += call is None
@@ -388,33 +387,6 @@ class Planner(Planning):
         hint = "A prefix belongs to a child in [ ]."
         self.add("prefix", message, call, span=call.prefix.span, hint=hint)
         return call.replace(prefix=None)
-
-    def _report_too_many(self, source: Source) -> None:
-        """Report an expression whose definitions and parameters use each other too often, once in a configuration."""
-        self.parameters.unresolved += 1
-        if self.too_many:
-            return
-        self.too_many = True
-        what = f"its definitions and parameters are used more than {MAX_TEXTS} times"
-        hint = "Definitions that use each other twice double with each level: build less, or write it out."
-        if not source.uses:
-            self.problems.add("nesting", what, hint=hint, file=source.file, path=source.path)
-            return
-        call = source.uses[0].call
-        total = with_room(lambda: self._size(call, {}))
-        self.add("nesting", f"{call.name!r} becomes {total:,} names: {what}", call, hint=hint)
-
-    def _size(self, call: Call, known: dict[str, int]) -> int:
-        """Return how many names an expression becomes where each definition is written out."""
-        total = sum(self._size(child, known) for child in call.children)
-        definition = next(iter(self.definitions.get(call.part, ())), None)
-        if definition is None:
-            return total + 1
-        if call.part not in known:
-            known[call.part] = 1  # where it uses itself, which is reported apart
-            trees = _parsed_quietly(definition.path, self.node)
-            known[call.part] = sum(self._size(tree, known) for tree in trees)
-        return total + known[call.part]
 
     def _parsed(self, text: Any, source: Source) -> Call | None:
         node, file, path = self.known_node, source.file, source.path
@@ -602,14 +574,6 @@ class Planner(Planning):
         near = self.problems.nearest(call.part, [*local, *here, *KNOWN_ELSEWHERE])
         ways = [f"{offer.plugin}:{near}" for offer in registry.find(near or "", self.files)]
         return (self.problems.nearest(call.name, ways) if call.plugin else None) or near
-
-
-def _parsed_quietly(text: Any, node: str) -> list[Call]:
-    """Parse an expression; give nothing where it is wrong, which is reported when its node is planned."""
-    try:
-        return [read_expression(text, node_name=node, environ=os.environ)]
-    except (ConfigError, TypeError):
-        return []
 
 
 def plan_expression(text: str, problems: Problems) -> Element | None:

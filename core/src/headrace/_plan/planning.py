@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
@@ -9,13 +10,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from headrace._config.problems import MAX_DEPTH, Problems, key_place, with_room
+from headrace._expression.parser import read_expression
 from headrace._expression.tree import EMPTY, PLAIN_NAME, Args, Call
 from headrace._options import mapped
 from headrace._plan.element import Element, Named, NodePlan, Prefix, Source, place_of
 from headrace._portable import nearest
 from headrace._registry.discovery import CORE_BACKENDS, MOVED
 from headrace._registry.registry import Files, Offer, registry
-from headrace.errors import PluginError
+from headrace.errors import ConfigError, PluginError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -58,6 +60,10 @@ class Scope:
         """Give the scope one level deeper, with changes; ``gets_name`` and ``parent`` are not passed on."""
         own: dict[str, Any] = {"depth": self.depth + 1, "gets_name": False, "parent": None}
         return replace(self, **{**own, **changes})
+
+
+MAX_TEXTS = 1000
+"""How many definitions and parameters one expression may use, those in each other counted as often as they are written out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,6 +245,33 @@ class Planning(ABC):
         self.parameters.unresolved += 1
         return None
 
+    def report_too_many(self, source: Source) -> None:
+        """Report an expression whose definitions and parameters use each other too often, once in a configuration."""
+        self.parameters.unresolved += 1
+        if self.too_many:
+            return
+        self.too_many = True
+        what = f"its definitions and parameters are used more than {MAX_TEXTS} times"
+        hint = "Definitions that use each other twice double with each level: build less, or write it out."
+        if not source.uses:
+            self.problems.add("nesting", what, hint=hint, file=source.file, path=source.path)
+            return
+        call = source.uses[0].call
+        total = with_room(lambda: self._size(call, {}))
+        self.add("nesting", f"{call.name!r} becomes {total:,} names: {what}", call, hint=hint)
+
+    def _size(self, call: Call, known: dict[str, int]) -> int:
+        """Return how many names an expression becomes where each definition is written out."""
+        total = sum(self._size(child, known) for child in call.children)
+        definition = next(iter(self.definitions.get(call.part, ())), None)
+        if definition is None:
+            return total + 1
+        if call.part not in known:
+            known[call.part] = 1  # where it uses itself, which is reported apart
+            trees = parsed_quietly(definition.path, self.node)
+            known[call.part] = sum(self._size(tree, known) for tree in trees)
+        return total + known[call.part]
+
     def refuse_cycle(self, call: Call) -> bool:
         """Report a name that an unfinished node will register: that node needs itself. False for any other."""
         node = self._home(call.name)
@@ -292,6 +325,14 @@ class Planning(ABC):
         own = (name for name, home in self._homes.items() if home == node and name != f"{node}.")
         for name in (f"node.{node}", *own, *(f"{node}.{index}" for index in range(instance_num))):
             self.registered.setdefault(name, Named(name, None, node))
+
+
+def parsed_quietly(text: Any, node: str) -> list[Call]:
+    """Parse an expression; give nothing where it is wrong, which is reported when its node is planned."""
+    try:
+        return [read_expression(text, node_name=node, environ=os.environ)]
+    except (ConfigError, TypeError):
+        return []
 
 
 # The bracket of a definition's use goes to the open slot: the innermost last name of the definition's text.

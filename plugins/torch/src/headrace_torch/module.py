@@ -226,8 +226,16 @@ class TorchModule(TensorBackend):
             )
             if found.get("outputs") and self._shared_by is not None:
                 place, node = self._place, self._shared_by
-                about = {"sizes": self._sizes, "dtype": self._dtype, "real": real}
-                warn_of_company(self._runner, self._signature, place, node, self._logger, **about)
+                warn_of_company(
+                    self._runner,
+                    self._signature,
+                    place,
+                    node,
+                    self._logger,
+                    sizes=self._sizes,
+                    dtype=self._dtype,
+                    real=real,
+                )
         self._built.update(found)
 
     def run(self, batch: list[Request]) -> list[Exception | None] | None:
