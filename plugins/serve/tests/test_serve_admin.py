@@ -23,7 +23,7 @@ def test_health_is_answered_while_clients_have_all_connections(serving):
     assert server.admin_port not in (0, server.port)
     with connect(server.url), connect(server.url) as second:
         # The answer shows that the server has both connections.
-        second.sendall(b"GET /v2/health/live HTTP/1.1\r\nhost: h\r\n\r\n")
+        second.sendall(b"GET /v2/health/live HTTP/1.1\r\nhost: localhost\r\n\r\n")
         assert second.recv(65536).startswith(b"HTTP/1.1 200")
         assert httpx.get(f"{server.url}/v2/health/live").status_code == 503
         for path in ("/v2/health/live", "/v2/health/ready", "/v2/models/m/ready"):

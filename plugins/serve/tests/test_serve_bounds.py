@@ -34,7 +34,7 @@ def connect(server):
 
 
 def head(path, length, *more):
-    lines = [f"POST {path} HTTP/1.1", "host: h", f"content-length: {length}", *more, "", ""]
+    lines = [f"POST {path} HTTP/1.1", "host: localhost", f"content-length: {length}", *more, "", ""]
     return "\r\n".join(lines).encode()
 
 
@@ -301,7 +301,7 @@ def test_what_a_connection_refuses_by_itself_is_logged_and_counted_as_well(servi
         one.sendall(head("/run/m", 100) + b"x")
         assert answer_of(one)[0] == 408
         assert one.recv(1) == b""
-    chunked = b"POST /run/m HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\nno length\r\n"
+    chunked = b"POST /run/m HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\nno length\r\n"
     large = b"GET /v2 HTTP/1.1\r\nx: " + b"a" * 600 + b"\r\n\r\n"
     for sent, status in ((chunked, 400), (large, 431), (b"no HTTP\r\n\r\n", 400)):
         until(lambda: not server._state.connections)

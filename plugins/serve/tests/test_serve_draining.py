@@ -12,7 +12,7 @@ import pytest
 from headrace_serve.grpc.messages import message
 from headrace_serve.operating import draining
 
-POST = b"POST /run/m HTTP/1.1\r\nhost: h\r\ncontent-length: 1\r\n\r\na"
+POST = b"POST /run/m HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1\r\n\r\na"
 SERVICE = "/inference.GRPCInferenceService"
 
 

@@ -27,7 +27,7 @@ from headrace_serve import Limits
 from headrace_serve.grpc.messages import message
 
 HONEST = 50
-BODY = b"POST /run/echo HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n"
+BODY = b"POST /run/echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n"
 HOURS = 10_000.0
 """Longer than any test: a deadline comes when `expire` says so."""
 
@@ -182,7 +182,7 @@ def test_a_thousand_connections_that_trickle(honest):
     allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     count = min(1000, (allowed - 300) // 2)  # both ends of a connection are in this process
     among = honest()
-    head = b"POST /run/echo HTTP/1.1\r\nHost: a\r\nX-Slow: "
+    head = b"POST /run/echo HTTP/1.1\r\nHost: localhost\r\nX-Slow: "
     slow = [dial(among.server, head[: 1 + i % len(head)]) for i in range(count)]
     among.round()
     for step in range(3):
@@ -242,7 +242,8 @@ def test_bodies_that_stop(honest):
 def test_bodies_that_lie_about_their_length(honest, head, body, statuses):
     among = honest()
     one = dial(
-        among.server, f"POST /run/echo HTTP/1.1\r\nHost: a\r\n{head}\r\n\r\n".encode() + body
+        among.server,
+        f"POST /run/echo HTTP/1.1\r\nHost: localhost\r\n{head}\r\n\r\n".encode() + body,
     )
     if statuses == (None,):
         one.shutdown(socket.SHUT_WR)
@@ -259,7 +260,7 @@ def test_bodies_that_never_end_are_answered_while_they_are_sent(honest, chunked)
     among = honest()
     kind = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: 9000000000"
     part = b"4000\r\n" + bytes(0x4000) + b"\r\n" if chunked else bytes(0x4000)
-    one = dial(among.server, b"POST /run/echo HTTP/1.1\r\nHost: a\r\n" + kind + b"\r\n\r\n")
+    one = dial(among.server, b"POST /run/echo HTTP/1.1\r\nHost: localhost\r\n" + kind + b"\r\n\r\n")
     one.setblocking(False)
     selected, answer = 0, b""
     import select
@@ -360,7 +361,7 @@ def test_clients_that_never_read(honest):
         }
     ).encode()
     request = (
-        f"POST /v2/models/big/infer HTTP/1.1\r\nHost: a\r\nInference-Header-Content-Length: {len(head)}\r\n"
+        f"POST /v2/models/big/infer HTTP/1.1\r\nHost: localhost\r\nInference-Header-Content-Length: {len(head)}\r\n"
         f"Content-Length: {len(head) + len(data)}\r\n\r\n"
     ).encode() + head + data  # fmt: skip
     deaf = []
@@ -415,7 +416,7 @@ def test_disconnects_in_every_state(honest, gate, caplog, reset):
     among = honest({"gate": {"backend": "ServeGate", "max": 1}})
     server = among.server
     pipe = server._service.models.find("gate").pipe
-    whole = b"POST /run/gate HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\n"
+    whole = b"POST /run/gate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\n"
     node = next(iter(pipe.stats()["nodes"]))
 
     def waiting():

@@ -239,7 +239,7 @@ def test_a_client_that_reads_too_slowly_gets_a_limit_error(served, steps):
     """The parts are larger than the buffers of both sides, so that they wait in the server."""
     with socket.create_connection((served.host, served.port), 60) as client:
         client.sendall(
-            b"POST /run/steps HTTP/1.1\r\nhost: h\r\naccept: text/event-stream\r\n"
+            b"POST /run/steps HTTP/1.1\r\nhost: localhost\r\naccept: text/event-stream\r\n"
             b"content-length: 1\r\nconnection: close\r\n\r\na"
         )
         assert Steps.begun.wait(60)

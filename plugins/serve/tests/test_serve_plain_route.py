@@ -336,10 +336,8 @@ UPGRADE = b"Connection: Upgrade, HTTP2-Settings, keep-alive\r\nUpgrade: h2c\r\nH
 def test_a_request_that_asks_for_http2_keeps_its_body(serving, rest, split):
     # As clients of HTTP/2 send it that try it without TLS; the server may ignore that, and does.
     server = serving({"m": {"backend": "ServeUpper", "max": 8}})
-    ordinary = (
-        b"POST /run/m HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 2\r\n\r\nde"
-    )
-    sent = b"POST /run/m HTTP/1.1\r\nHost: x\r\n" + UPGRADE + rest + ordinary
+    ordinary = b"POST /run/m HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 2\r\n\r\nde"
+    sent = b"POST /run/m HTTP/1.1\r\nHost: localhost\r\n" + UPGRADE + rest + ordinary
     with socket.create_connection((server.host, server.port), timeout=30) as connection:
         for k in range(0, len(sent), len(sent) // split):
             connection.sendall(sent[k : k + len(sent) // split])
@@ -352,7 +350,7 @@ def test_a_body_in_a_form_that_is_not_read_is_refused_and_none_is_logged_as_a_wa
     serving, caplog
 ):
     server = serving({"m": {"backend": "ServeUpper", "max": 8}})
-    head = b"POST /run/m HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+    head = b"POST /run/m HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
     packed = head + b"Transfer-Encoding: gzip, chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
     for sent, status in ((packed, b"501"), (b"\x16\x03\x01\x02\x00", b"400")):
         with socket.create_connection((server.host, server.port), timeout=30) as connection:

@@ -696,7 +696,7 @@ def test_a_request_that_does_not_arrive_in_time_is_answered_with_408(serving):
         # In the loop's own thread: before the time begins, the kernel has all that is sent.
         return raw(server, part)
 
-    for part in (b"", b"POST /run/m HT", b"POST /run/m HTTP/1.1\r\ncontent-length: 9\r\n\r\nab"):
+    for part in (b"", b"POST /run/m HT", b"POST /run/m HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\nab"):
         connecting = asyncio.run_coroutine_threadsafe(connect_and_send(part), server._loop)
         with connecting.result() as connection:
             got = b"".join(iter(lambda c=connection: c.recv(4096), b""))
@@ -708,7 +708,9 @@ def test_a_request_that_does_not_arrive_in_time_is_answered_with_408(serving):
 def test_what_has_no_route_is_told_so_in_json(serving, target):
     server = serving({"m": {"backend": "Identity"}})
     with socket.create_connection((server.host, server.port), timeout=30) as connection:
-        connection.sendall(f"{target} HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n".encode())
+        connection.sendall(
+            f"{target} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n".encode()
+        )
         head, _, body = b"".join(iter(lambda: connection.recv(65536), b"")).partition(b"\r\n\r\n")
     assert int(head.split()[1]) in (404, 405)
     told = json.loads(body)
@@ -753,7 +755,7 @@ def test_headers_and_connections_have_limits(serving):
 def test_a_client_that_goes_away_takes_its_request_out_of_the_queue(serving, gate):
     server = serving({"m": {"backend": "ServeGate"}})
     pipe = server._service.models.find("m").pipe
-    head = b"POST /run/m HTTP/1.1\r\nhost: h\r\ncontent-length: 1\r\n\r\n"
+    head = b"POST /run/m HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1\r\n\r\n"
     first = raw(server, head + b"1")
     assert gate.entered.wait(30)
     second = raw(server, head + b"2")

@@ -191,7 +191,7 @@ def test_who_stops_answers_what_waits_in_the_backlog(serving):
     async def connect_and_end():
         # In the loop's own thread: the kernel has taken the connection, the server has not.
         made = socket.create_connection(("127.0.0.1", server.port), timeout=30)
-        made.sendall(b"POST /run/m HTTP/1.1\r\nhost: h\r\ncontent-length: 1\r\n\r\na")
+        made.sendall(b"POST /run/m HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1\r\n\r\na")
         waiting.append(made)
         await server._end(5.0)
 

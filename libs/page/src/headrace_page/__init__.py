@@ -8,6 +8,7 @@ asks `why_refused` about each request, and sends `HEADERS` with each answer.
 from __future__ import annotations
 
 import importlib.resources
+import re
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import urlsplit
@@ -29,6 +30,9 @@ HEADERS: Final[Mapping[str, str]] = {
     "referrer-policy": "no-referrer",
 }
 """Headers of each answer: whatever a page may hold, the browser asks nobody but the page's own server for it."""
+
+_HOST: Final = re.compile(r"(\[[0-9a-f:.]+\]|[^\s\[\]:/?#@\\,]+?)\.?(:[0-9]*)?")
+"""The header ``Host`` in lower case: a name or an address, perhaps with the dot of the root, perhaps a port."""
 
 _KINDS: Final = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 
@@ -82,23 +86,32 @@ def why_refused(
         names: More names by which the server may be asked for, besides ``localhost`` and addresses of the loopback.
         any_host: Whether it may be asked for by any name, because clients need keys, which no other page has.
     """
-    try:
-        asked, sender = urlsplit(f"//{host}").hostname or "", urlsplit(origin).netloc
-    except ValueError:
-        return f"{host[:80]!r} is no host"
+    found = _HOST.fullmatch(host.lower())
+    asked = host if found is None else found[1].strip("[]")
     if not any_host and asked not in names and not _is_loopback(asked):
         return (
-            f"this page is asked for by an address of this machine, as http://127.0.0.1 or http://localhost, not by {asked[:80]!r}:"
+            f"this server is asked by an address of this machine, as http://127.0.0.1 or http://localhost, not by {asked[:80]!r}:"
             " a page of another site could have that name lead here"
         )
-    if origin and sender != host:
+    if found is None:
+        return f"{host[:80]!r} is no host"
+    if origin and not _is_from(origin, host):
         return f"a page of {origin[:80]!r} may not ask for this"
     return None
+
+
+def _is_from(origin: str, host: str) -> bool:
+    """Return whether a page of this origin came from the server that is asked."""
+    try:
+        return urlsplit(origin).netloc.lower() == host.lower()
+    except ValueError:
+        return False
 
 
 def _is_loopback(host: str) -> bool:
     """Return whether a host is this machine, without asking for its name."""
     try:
-        return ip_address(host).is_loopback
+        address = ip_address(host)
     except ValueError:
         return host == "localhost"
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback

@@ -1,4 +1,4 @@
-"""Checks of ``--allow`` and ``--cors-origin``: both turn on features that are off by default."""
+"""Checks of ``--allow``, ``--allow-host`` and ``--cors-origin``: they turn on what is off by default."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from headrace_serve.shared_memory import AVAILABLE
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["ALLOWABLE", "check_allowed", "check_origins"]
+__all__ = ["ALLOWABLE", "check_allowed", "check_hosts", "check_origins"]
 
 ALLOWABLE: Final = ("repository", "shared-memory")
+_HOST: Final = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+")
 _ORIGIN: Final = re.compile(r"https?://[A-Za-z0-9.\[\]:-]+")
 
 
@@ -58,3 +59,21 @@ def check_origins(origins: Sequence[str]) -> tuple[str, ...]:
     if problems:
         raise ConfigError(problems)
     return found
+
+
+def check_hosts(hosts: Sequence[str]) -> frozenset[str]:
+    """Check hosts that a request may name: names or addresses, without a port. They are given back in lower case.
+
+    Raises:
+        ConfigError: A text is no host.
+    """
+    found = (hosts,) if isinstance(hosts, str) else tuple(hosts)
+    names = [one.removeprefix("[").removesuffix("]") for one in found]
+    problems = [
+        Problem("serve", f"{one!r} is no host", hint="One is models.example, without a port.")
+        for one, name in zip(found, names, strict=True)
+        if not _HOST.fullmatch(name)
+    ]
+    if problems:
+        raise ConfigError(problems)
+    return frozenset(name.lower().removesuffix(".") for name in names)

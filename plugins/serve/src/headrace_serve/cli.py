@@ -143,6 +143,15 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
             rich_help_panel=_CALLERS,
         ),
     ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="A host that requests may name beside those of this machine, as a proxy's; then no others"
+            " may. May be repeated.",
+            rich_help_panel=_CALLERS,
+        ),
+    ] = None,
     allow: Annotated[
         list[str] | None,
         typer.Option(
@@ -206,6 +215,15 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
             metavar="BYTES",
             min=1,
             help="The most bytes of a body, also decompressed.",
+            rich_help_panel=_LIMITS,
+        ),
+    ] = 64 << 20,
+    max_json_bytes: Annotated[
+        int,
+        typer.Option(
+            metavar="BYTES",
+            min=1,
+            help="The same of a body of JSON, of which each of [ { , : counts 56 bytes more.",
             rich_help_panel=_LIMITS,
         ),
     ] = 64 << 20,
@@ -367,11 +385,13 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
         debug_errors=debug_errors,
         allow=tuple(allow or ()),
         cors_origins=tuple(cors_origin or ()),
+        allow_hosts=tuple(allow_host or ()),
         server_name=server_name,
         ui=ui,
         watch=watch,
         limits=Limits(
             max_body_bytes=max_body_bytes,
+            max_json_bytes=max_json_bytes,
             max_inflight_bytes=max_inflight_bytes,
             max_connections=max_connections,
             max_connection_age_s=max_connection_age,

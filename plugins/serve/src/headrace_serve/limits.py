@@ -20,8 +20,11 @@ class Limits:
 
     Attributes:
         max_body_bytes: The most bytes of one request's body, both as sent and as decompressed.
-        max_inflight_bytes: The most bytes of the bodies of all requests that are being received or answered, and of the
-            parts of answers that wait for clients, which take at most half. gRPC calls are refused while answers that
+        max_json_bytes: The most bytes of one request's JSON, where each of ``[``, ``{``, ``,`` and ``:`` counts 56 bytes
+            more, also inside of texts: as many as the objects take that it becomes. The smaller of this and ``max_body_bytes``
+            holds.
+        max_inflight_bytes: The most bytes of the bodies of all requests that are being received or answered, of the objects
+            of their JSON, and of the parts of answers that wait for clients, which take at most half. gRPC calls are refused while answers that
             clients have not received yet have this many bytes.
         max_header_bytes: The most bytes of the URL and of names and values of the headers of one HTTP request, and
             of the metadata of one gRPC call.
@@ -49,6 +52,7 @@ class Limits:
     """
 
     max_body_bytes: int = 64 << 20
+    max_json_bytes: int = 64 << 20
     max_inflight_bytes: int = 1 << 30
     max_header_bytes: int = 64 << 10
     max_connections: int = 4096

@@ -24,6 +24,7 @@ from headrace_serve.errors import (
 )
 from headrace_serve.everywhere import make
 from headrace_serve.failures import FailureLog
+from headrace_serve.gate import Gate
 from headrace_serve.inference.part_bytes import PartBytes
 from headrace_serve.inference.requests import infer, prepared
 from headrace_serve.inference.streams import answers, parts_of
@@ -88,8 +89,7 @@ class Service:
         everywhere: Makes changes in all of those processes; None: the server is this process alone.
         live: The state behind the live page; None: there is no such page.
         examples: The example inputs that the live page offers; None: there are none.
-        page_names: Names by which the page may be asked for without keys, besides those of every machine for itself; `Server`
-            sets the one on which it listens.
+        gate: Says whose requests are answered at all; `Server` tells it where it listens.
     """
 
     def __init__(  # noqa: PLR0913 - settings, by name
@@ -104,6 +104,7 @@ class Service:
         allow: Iterable[str] = (),
         allow_import: bool = True,
         cors_origins: Sequence[str] = (),
+        allow_hosts: Sequence[str] = (),
         server_name: str = "headrace-serve",
         ui: bool = False,
         examples: str | Path | Examples | None = None,
@@ -140,7 +141,9 @@ class Service:
         self.failures = FailureLog()
         self.live = LivePage() if ui else None
         self.examples = Examples.of(examples, served=ui)
-        self.page_names: tuple[str, ...] = ()
+        self.gate = Gate(allow_hosts, self.cors_origins)
+        if ui:  # without keys the live page is for this machine alone, whoever listens
+            self.gate.listens(local=True)
         self.decompressing = asyncio.Semaphore(_DECOMPRESSED)
         self._inflight_bytes = self.unsent_bytes = 0
         self.part_bytes = PartBytes(self.limits.max_inflight_bytes, lambda: self._inflight_bytes)

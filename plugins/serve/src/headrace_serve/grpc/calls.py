@@ -207,12 +207,14 @@ class Calls:
             raise BodyTooLargeError(f"the message has {len(data)} bytes, the limit is {most}")
 
     def authenticate(self, context: Any, right: Right | None) -> None:
-        """Check that a call has a key, before any message of it is read.
+        """Ask the gate, and check that a call has a key, before any message of it is read.
 
         Raises:
+            NotAllowedError: The gate refuses the call.
             UnauthenticatedError: The call has no key, or an unknown one.
         """
         keys = self._service.keys
+        self._service.gate.check_call(_metadatum(context, "host"), keyed=keys is not None)
         if keys is not None and right is not None:
             keys.find(_headers(context))
 

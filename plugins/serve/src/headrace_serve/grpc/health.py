@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 
 from headrace.errors import InputError
-from headrace_serve.errors import UnavailableError, UnknownModelError
+from headrace_serve.errors import NotAllowedError, UnavailableError, UnknownModelError
 from headrace_serve.grpc.calls import parsed
 from headrace_serve.grpc.messages import message
 
@@ -38,8 +38,9 @@ def health_methods(service: Service, calls: Calls) -> dict[str, Any]:
 
     async def watch(data: bytes, context: Any) -> AsyncIterator[bytes]:
         try:
+            calls.authenticate(context, None)
             request = parsed(_REQUEST.FromString, data)
-        except InputError as error:
+        except (InputError, NotAllowedError) as error:
             await calls.refuse("HealthWatch", context, error)
         sent = None
         while not service.draining:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 
 from headrace.errors import InputError
+from headrace_serve.errors import NotAllowedError
 from headrace_serve.grpc.calls import parsed
 from headrace_serve.grpc.messages import FILES, SERVICES, message
 
@@ -46,8 +47,9 @@ def reflection(package: str, calls: Calls) -> Any:
     async def respond(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         async for data in requests:
             try:
+                calls.authenticate(context, None)
                 request = parsed(asked.FromString, data)
-            except InputError as error:
+            except (InputError, NotAllowedError) as error:
                 await calls.refuse("ServerReflectionInfo", context, error)
             made = answered(valid_host=request.host, original_request=request)
             which = request.WhichOneof("message_request")

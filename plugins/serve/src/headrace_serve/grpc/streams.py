@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace_serve.access_log import AccessLine
 from headrace_serve.aside import apart
-from headrace_serve.errors import UnauthenticatedError, UnavailableError
+from headrace_serve.errors import NotAllowedError, UnauthenticatedError, UnavailableError
 from headrace_serve.grpc.calls import parsed
 from headrace_serve.grpc.messages import message
 from headrace_serve.grpc.tensors import RESPONSE, as_streamed, read_message, write_response
@@ -74,7 +74,7 @@ def stream_of_inferences(
     async def stream(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         try:
             calls.authenticate(context, "infer")
-        except UnauthenticatedError as error:
+        except (NotAllowedError, UnauthenticatedError) as error:
             await calls.refuse("ModelStreamInfer", context, error)
         call = _Stream(front, calls, service, context)
         async with contextlib.aclosing(call.answers(requests)) as answers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import zlib
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -11,6 +12,7 @@ import orjson
 
 from headrace.errors import HeadraceError, InputError
 from headrace_serve.access_log import AccessLine, request_id_of
+from headrace_serve.aside import apart
 from headrace_serve.errors import (
     BodyTooLargeError,
     CodingError,
@@ -22,15 +24,16 @@ from headrace_serve.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from starlette.types import Message, Receive, Scope, Send
 
     from headrace_serve.http.cycle import Cycle
+    from headrace_serve.limits import Limits
     from headrace_serve.models.model import Model
     from headrace_serve.service import Service
 
-__all__ = ["CYCLE", "Exchange", "Reply", "error_body"]
+__all__ = ["CYCLE", "Exchange", "Reply", "error_body", "loads"]
 
 T = TypeVar("T")
 
@@ -41,6 +44,15 @@ CYCLE = "headrace_serve.cycle"
 
 _IN_THREAD_BYTES = 64 << 10
 """Larger bodies are compressed in another thread, because they would block the event loop."""
+
+_SEPARATORS = (b"[", b"{", b",", b":")
+_SEPARATOR_BYTES = 56
+"""What an element of JSON takes as an object of Python beside its own bytes: about an empty list, or a float and its place."""
+_ELEMENT_BYTES = 16
+"""About as many bytes of JSON take as long to read as one element of BYTES."""
+_COUNTED_BYTES = 256
+"""In as many bytes separators are counted while one element of BYTES is read."""
+_LARGE_BYTES = 1 << 20
 
 _LEAST_ROOM_BYTES = 64 << 10
 """At once this many bytes may be received beyond those that `Exchange.hold` has counted."""
@@ -56,6 +68,29 @@ _MOST_MEMBERS = 1 << 16
 """The most members of a body of gzip. An empty one has 20 bytes, and takes as long as much longer ones."""
 _PIECE_BYTES = 16 << 10
 """So many bytes are decompressed at a time: zlib copies what lies behind the end of a member."""
+
+
+def loads(text: bytes) -> Any:
+    """Parse JSON; a large text without the garbage collector, which would take ten times as long.
+
+    Raises:
+        InputError: The text is no JSON.
+    """
+    pauses = len(text) >= _LARGE_BYTES and gc.isenabled()
+    if pauses:
+        gc.disable()
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise InputError(f"the body is no JSON: {error}") from None
+    finally:
+        if pauses:
+            gc.enable()
+
+
+def _separators_in(text: bytes) -> int:
+    """Return how many separators a text of JSON has, at the speed of ``memchr``; those inside of texts count, too."""
+    return sum(map(text.count, _SEPARATORS))
 
 
 class Reply:
@@ -188,8 +223,56 @@ class Exchange:
         """
         self._held = self.service.hold(self._held, more)
 
-    async def body(self) -> bytes:
+    @property
+    def _limits(self) -> Limits:
+        """The limits of the server, and those of the model where they are smaller."""
+        limits = self.service.limits
+        return limits if self.model is None else limits.narrowed(self.model.limits)
+
+    async def json_body(self) -> bytes:
+        """Receive a body that is JSON; the errors are those of `body`."""
+        return await self.body(self._limits.max_json_bytes)
+
+    async def parsed(self, text: bytes, read: Callable[[bytes], T] = loads) -> T:
+        """Parse JSON, whose objects count against `Limits.max_inflight_bytes` until the end of the request.
+
+        A small text may become many objects, and parsing keeps all other Python code waiting. So it is priced before.
+
+        Args:
+            text: The text.
+            read: Parses it; a large one in another thread.
+
+        Raises:
+            BodyTooLargeError: The text is too large, or would become too many objects.
+            OverloadedError: The bodies in flight would have too many bytes.
+            InputError: The text is no JSON.
+        """
+        limits = self._limits
+        most = min(limits.max_json_bytes, limits.max_body_bytes)
+        size = len(text)
+        separators = 0
+        if size <= most:
+            separators = await apart(size // _COUNTED_BYTES, _separators_in, text)
+        if size + separators * _SEPARATOR_BYTES > most:
+            raise BodyTooLargeError(
+                f"the JSON has {size} bytes, and {separators} of '[', '{{', ',' and ':', which count {_SEPARATOR_BYTES}"
+                f" bytes each; the limit is {most}. Send tensors as binary data, or files as they are; whoever runs the"
+                " server can raise --max-json-bytes and --max-body-bytes."
+            )
+        self.hold(separators * _SEPARATOR_BYTES)
+        return await apart(size // _ELEMENT_BYTES, read, text)
+
+    def note_identifier(self, document: Any) -> None:
+        """Note the id of a request of the protocol, for its answer."""
+        identifier = document.get("id") if isinstance(document, dict) else None
+        if isinstance(identifier, str):
+            self.identifier = identifier
+
+    async def body(self, most: int | None = None) -> bytes:
         """Receive the body, and decompress it.
+
+        Args:
+            most: The most bytes that it may have, if that is fewer than all bodies may have.
 
         Raises:
             BodyTooLargeError: The body is larger than the limit.
@@ -199,10 +282,9 @@ class Exchange:
             InputError: The body is not compressed as ``Content-Encoding`` says.
             DisconnectedError: The client went away.
         """
-        limits = self.service.limits
-        if self.model is not None and self.model.limits:
-            limits = limits.narrowed(self.model.limits)
-        limit = limits.max_body_bytes
+        limit = self._limits.max_body_bytes
+        if most is not None:
+            limit = min(limit, most)
         headers, cycle = self._headers, self._cycle
         if b"transfer-encoding" in headers and headers[b"transfer-encoding"].lower() != b"chunked":
             raise UnsupportedError("transfer-encoding: this server supports only chunked")

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-import orjson
-
 from headrace.errors import InputError
-from headrace_serve.errors import NotAllowedError
 from headrace_serve.http.exchange import Reply
 from headrace_serve.inference.parameters import without_nulls
 from headrace_serve.shared_memory import allowed, no_cuda_region
@@ -29,11 +26,8 @@ async def json_object(exchange: Exchange, *keys: str) -> dict[str, Any]:
     Raises:
         InputError: The body is no JSON object, or has other keys.
     """
-    body = await exchange.body()
-    try:
-        found = orjson.loads(body) if body.strip() else {}
-    except orjson.JSONDecodeError as error:
-        raise InputError(f"the body is no JSON: {error}") from None
+    body = await exchange.json_body()
+    found: Any = await exchange.parsed(body) if body.strip() else {}
     if not isinstance(found, dict) or not set(found) <= set(keys):
         raise InputError("the body", expected=f"nothing, or an object with {', '.join(keys)}")
     return found
@@ -44,28 +38,7 @@ async def _status(exchange: Exchange) -> Reply:
     return Reply.json(regions.status(exchange.path.get("region", "")))
 
 
-def refuse_foreign(exchange: Exchange) -> None:
-    """Refuse a request of a page of another origin that would change something, where no key says whose it is.
-
-    A browser sends such requests for every page that somebody visits, also to addresses of the own machine; a page cannot
-    read the answer, but the change would be made.
-
-    Raises:
-        NotAllowedError: The header ``Origin`` is neither that of the server nor one of ``--cors-origin``.
-    """
-    origin = exchange.header(b"origin")
-    service = exchange.service
-    if not origin or service.keys is not None or "*" in service.cors_origins:
-        return
-    own = f"{exchange.scope['scheme']}://{exchange.header(b'host')}"
-    if origin not in (own, *service.cors_origins):
-        raise NotAllowedError(
-            f"pages of {origin[:80]!r} may change nothing here; name the origin by --cors-origin, or give clients keys"
-        )
-
-
 async def _register(exchange: Exchange) -> Reply:
-    refuse_foreign(exchange)
     allowed(exchange.service.regions)
     asked = await json_object(exchange, "key", "offset", "byte_size")
     given = {"key": asked.get("key"), "offset": asked.get("offset", 0)}
@@ -75,7 +48,6 @@ async def _register(exchange: Exchange) -> Reply:
 
 
 async def _unregister(exchange: Exchange) -> Reply:
-    refuse_foreign(exchange)
     allowed(exchange.service.regions)
     await json_object(exchange)
     await exchange.service.change("unregister", exchange.path.get("region", ""))
@@ -98,7 +70,6 @@ async def _unload(exchange: Exchange) -> Reply:
 
 
 async def _change(exchange: Exchange, what: str) -> Reply:
-    refuse_foreign(exchange)
     exchange.service.allowed_repository()
     parameters = _parameters(await json_object(exchange, "parameters"))
     await exchange.service.change(what, exchange.path["model"], parameters=list(parameters))

@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["generate", "generate_stream"]
 
-_ELEMENT_BYTES = 16
-"""About as many bytes of JSON take as long to read as one element of BYTES."""
-
 _NAMES = ("model_name", "model_version", "id")
 
 
@@ -68,19 +65,16 @@ async def _asked(exchange: Exchange) -> tuple[Model, Asked]:
     service, path = exchange.service, exchange.path
     name, version = path["model"], path.get("version", "")
     exchange.admit(service.find(name, version, exchange.share_key))
-    body = await exchange.body()
+    body = await exchange.json_body()
     # A reload or a load may have replaced the model while the body was received.
     model = service.again(name, version, exchange.share_key)
-    try:
-        document = await apart(len(body) // _ELEMENT_BYTES, orjson.loads, body)
-    except orjson.JSONDecodeError as error:
-        raise InputError(f"the body is no JSON: {error}") from None
+    document: Any = await exchange.parsed(body)
     if not isinstance(document, dict):
         raise InputError("the body", expected="a JSON object", got=type(document).__name__)
     fields = None
     if model.fields is not None:
         own = {name: document.pop(name) for name in model.fields.names if name in document}
-        fields = await apart(len(body) // _ELEMENT_BYTES, model.fields.read, orjson.dumps(own))
+        fields = await exchange.parsed(orjson.dumps(own), model.fields.read)
     document = without_nulls(document)
     identifier = document.pop("id", "")
     if not isinstance(identifier, str):

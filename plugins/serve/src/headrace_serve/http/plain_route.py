@@ -16,9 +16,9 @@ from headrace import keys
 from headrace.errors import HeadraceError, InputError
 from headrace_serve.aside import apart
 from headrace_serve.datatypes import from_text
-from headrace_serve.errors import MediaTypeError, refusal
+from headrace_serve.errors import BodyTooLargeError, MediaTypeError, refusal
 from headrace_serve.http.events import EVENTS, event, send_events
-from headrace_serve.http.exchange import Reply, error_body
+from headrace_serve.http.exchange import Reply, error_body, loads
 from headrace_serve.http.multipart import read_files
 from headrace_serve.inference.messages import Tensor
 from headrace_serve.inference.requests import request_of
@@ -43,8 +43,6 @@ __all__ = ["Query", "file_input", "reads_json", "run"]
 
 _PARAMETERS = ("timeout", "priority")
 _MOST_PARAMETERS = 100
-_ELEMENT_BYTES = 16
-"""About as many bytes of JSON take as long to read as one element of BYTES."""
 _JSON_RANGES = (JSON, "application/*", "*/*")
 """The media ranges that cover JSON, the narrowest first; the first of them in ``Accept`` gives JSON's quality."""
 
@@ -101,7 +99,7 @@ async def run(exchange: Exchange) -> Reply | None:
         raise
     exchange.identifier = query.identifier
     exchange.admit(model)
-    body = await exchange.body()
+    body = await (exchange.json_body() if query.reads_json else exchange.body())
     # A reload or a load may have replaced the model while the body was received.
     now = service.again(exchange.path["model"], key=exchange.share_key)
     if now is not model:
@@ -117,9 +115,14 @@ async def _run_one(exchange: Exchange, model: Model, query: Query, body: bytes) 
     service = exchange.service
     content: Any = body
     if query.reads_json:
-        content = await apart(len(body) // _ELEMENT_BYTES, _fields_in, model, body)
-    elif model.fields is not None and _is_form(exchange.header(b"content-type")):
-        await apart(len(body) // _ELEMENT_BYTES, _refuse_json, body)
+        content = await exchange.parsed(body, partial(_fields_in, model))
+    elif (
+        model.fields is not None
+        and body.lstrip()[:1] in (b"{", b"[")
+        and _is_form(exchange.header(b"content-type"))
+    ):
+        with contextlib.suppress(BodyTooLargeError):  # what is too large to be JSON is a file
+            await exchange.parsed(body, _refuse_json)
     request, parameters = query.asked(content, exchange.header(b"traceparent"))
     if exchange.request_id:
         request.setdefault(keys.REQUEST_ID, exchange.request_id)
@@ -207,10 +210,7 @@ def _fields_in(model: Model, body: bytes) -> dict[str, Any]:
     """
     if model.fields is not None:
         return model.fields.read(body)
-    try:
-        return {keys.DATA: orjson.loads(body)}
-    except orjson.JSONDecodeError as error:
-        raise InputError(f"the body is no JSON: {error}") from None
+    return {keys.DATA: loads(body)}
 
 
 def _is_form(kind: str) -> bool:
@@ -228,8 +228,6 @@ def _refuse_json(body: bytes) -> None:
     Raises:
         InputError: The body is an object or a list of JSON.
     """
-    if body.lstrip()[:1] not in (b"{", b"["):
-        return
     with contextlib.suppress(orjson.JSONDecodeError):
         orjson.loads(body)
         raise InputError(

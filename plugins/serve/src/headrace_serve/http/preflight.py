@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from starlette.middleware.cors import CORSMiddleware
 
+from headrace_serve.errors import NotAllowedError
+
 if TYPE_CHECKING:
     from starlette.datastructures import Headers
     from starlette.responses import Response
-    from starlette.types import ASGIApp
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from headrace_serve.counters import Counters
+    from headrace_serve.service import Service
 
 __all__ = ["Origins"]
 
@@ -22,13 +24,23 @@ class Origins(CORSMiddleware):
 
     Args:
         app: The application behind it.
-        counters: Count the preflight requests.
+        service: Has the gate, and counts the preflight requests.
         settings: The arguments of Starlette's class.
     """
 
-    def __init__(self, app: ASGIApp, *, counters: Counters, **settings: Any) -> None:
+    def __init__(self, app: ASGIApp, *, service: Service, **settings: Any) -> None:
         super().__init__(app, **settings)
-        self._counters = counters
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a preflight request, or have the application answer, as it does what the gate refuses."""
+        if scope["type"] == "http":
+            try:
+                self._service.gate.check(scope, keyed=self._service.keys is not None)
+            except NotAllowedError:
+                await self.app(scope, receive, send)
+                return
+        await super().__call__(scope, receive, send)
 
     def preflight_response(self, request_headers: Headers) -> Response:
         """Answer a preflight request, which has the method OPTIONS and needs no key."""
@@ -40,5 +52,5 @@ class Origins(CORSMiddleware):
             made.body = orjson.dumps({"error": text, "code": code, "node": None, "id": ""})
             made.headers["content-type"] = "application/json"
             made.headers["content-length"] = str(len(made.body))
-        self._counters.note_unread(str(made.status_code), code, len(made.body))
+        self._service.counters.note_unread(str(made.status_code), code, len(made.body))
         return made

@@ -224,6 +224,12 @@ class _LimitedProtocol(HttpToolsProtocol):
             self._upgrade = True
             return
         url = httptools.parse_url(self.url)
+        if (
+            url.host is not None
+        ):  # RFC 9112, 3.2.2: a whole URL says the host, whatever the header says
+            host = b"[%b]" % url.host if b":" in url.host else url.host
+            own = (b"host", host if url.port is None else b"%b:%d" % (host, url.port))
+            self.headers = [own, *(one for one in self.headers if one[0] != b"host")]
         path = url.path.decode("ascii")
         version = parser.get_http_version()
         scope: Any = {

@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.routing import Route
 
-from headrace.errors import HeadraceError, InputError
+from headrace.errors import InputError
 from headrace_serve.errors import (
     DisconnectedError,
     UnavailableError,
@@ -28,7 +28,6 @@ from headrace_serve.http.plain_route import run
 from headrace_serve.http.preflight import Origins
 from headrace_serve.http.tensors import (
     HEADER_LENGTH,
-    identifier_of,
     read_body,
     write_body,
 )
@@ -105,8 +104,15 @@ def application(service: Service, lifespan: Any = None, *, admin: bool = False) 
         admin: Whether it has the routes of those who operate the server alone: health, metrics, the repository.
     """
 
-    def route(method: str, path: str, handler: Handler, right: Right | None = "describe") -> Route:
-        endpoint: Any = _Endpoint(service, f"{method} {path}", handler, right)
+    def route(
+        method: str,
+        path: str,
+        handler: Handler,
+        right: Right | None = "describe",
+        *,
+        own: bool = False,
+    ) -> Route:
+        endpoint: Any = _Endpoint(service, f"{method} {path}", handler, right, own=own)
         return Route(path, endpoint, methods=[method])
 
     def per_model(
@@ -127,7 +133,7 @@ def application(service: Service, lifespan: Any = None, *, admin: bool = False) 
         cors.append(
             Middleware(
                 origins,
-                counters=service.counters,
+                service=service,
                 allow_origins=service.cors_origins,
                 allow_methods=["GET", "POST"],
                 allow_headers=_SENT_HEADERS,
@@ -141,7 +147,7 @@ def application(service: Service, lifespan: Any = None, *, admin: bool = False) 
         route("GET", "/v2/health/ready", _ready, None),
         *per_model("GET", "/ready", _model_ready, None),
         route("POST", "/v2/repository/index", _index),
-        *(route(*one) for one in rest_extensions.REPOSITORY_ROUTES),
+        *(route(*one, own=True) for one in rest_extensions.REPOSITORY_ROUTES),
     ]
     asking = [
         *infer,
@@ -155,8 +161,8 @@ def application(service: Service, lifespan: Any = None, *, admin: bool = False) 
         *per_model("GET", "", _metadata),
         *per_model("GET", "/config", _config),
         *per_model("GET", "/stats", _statistics),
-        *(route(*one) for one in PAGE_ROUTES if service.live is not None),
-        *(route(*one) for one in rest_extensions.MEMORY_ROUTES),
+        *(route(*one, own=True) for one in PAGE_ROUTES if service.live is not None),
+        *(route(*one, own=True) for one in rest_extensions.MEMORY_ROUTES),
         *(
             route(method, f"/v2/{place}", _unsupported)
             for place in _UNSUPPORTED
@@ -235,10 +241,27 @@ _UNSUPPORTED = (
 
 
 class _Endpoint:
-    """Answers the requests of one route; every error becomes an answer."""
+    """Answers the requests of one route: asks the gate, then for the key; every error becomes an answer.
 
-    def __init__(self, service: Service, route: str, handler: Handler, right: Right | None) -> None:
+    Args:
+        service: The service.
+        route: The name of the route.
+        handler: Answers a request that may come in.
+        right: The right that the key must have; None: no key is needed.
+        own: Whether, without keys, only the server's own pages may use it.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        route: str,
+        handler: Handler,
+        right: Right | None,
+        *,
+        own: bool = False,
+    ) -> None:
         self._service = service
+        self._own = own
         self._route = route
         self._right: Right | None = right
         self._handler = handler
@@ -248,6 +271,7 @@ class _Endpoint:
         try:
             try:
                 keys = self._service.keys
+                self._service.gate.check(scope, keyed=keys is not None, own=self._own)
                 if keys is not None and self._right is not None:
                     exchange.line.key = keys.check(
                         exchange.headers, self._right, exchange.path.get("model")
@@ -279,18 +303,20 @@ async def _infer(exchange: Exchange) -> Reply:
     name, version = path["model"], path.get("version", "")
     key = exchange.share_key
     exchange.admit(service.find(name, version, key))
-    body = await exchange.body()
+    header_length = exchange.header(_HEADER_LENGTH)
+    body = await (exchange.body() if header_length else exchange.json_body())
     # A reload or a load may have replaced the model while the body was received.
     model = service.again(name, version, key)
     access = service.access(exchange.hold)
-    header_length = exchange.header(_HEADER_LENGTH)
-    try:
-        most_items = service.limits.narrowed(model.limits).max_items
-        asked, wanted = await read_body(body, header_length, model, access, most_items)
-    except HeadraceError:
-        exchange.identifier = await identifier_of(body, header_length)
-        raise
-    exchange.identifier, asked.request_id = asked.id, exchange.request_id
+    most_items = service.limits.narrowed(model.limits).max_items
+
+    async def parsed(head: bytes) -> Any:
+        found: Any = await exchange.parsed(head)
+        exchange.note_identifier(found)
+        return found
+
+    asked, wanted = await read_body(body, header_length, model, access, most_items, parsed)
+    asked.request_id = exchange.request_id
     if traceparent := exchange.header(b"traceparent"):
         asked.parameters.setdefault("traceparent", traceparent)
     exchange.line.note_ids(asked.id, asked.parameters)

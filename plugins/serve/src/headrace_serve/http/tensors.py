@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,20 +24,18 @@ from headrace_serve.inference.tensors import (
 from headrace_serve.outlines import Outline
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from headrace_serve.inference.messages import Answer, Tensor
     from headrace_serve.models.model import Model
     from headrace_serve.shared_memory import Access, Place
 
-__all__ = ["HEADER_LENGTH", "Wanted", "identifier_of", "read_body", "write_body"]
+__all__ = ["HEADER_LENGTH", "Wanted", "read_body", "write_body"]
 
 HEADER_LENGTH = "inference-header-content-length"
 """The header with the number of bytes of the JSON, behind which the binary data begins."""
 
 _KEYS = ("id", "model_name", "parameters", "inputs", "outputs")
-
-_LARGE_BYTES = 1 << 20
-_ELEMENT_BYTES = 16
-"""About as many bytes of JSON take as long to read as one element of BYTES."""
 
 _MOST_DIGITS = 18
 """The most digits of a length. Without this bound `int` would raise ValueError for texts of thousands of digits."""
@@ -60,7 +57,12 @@ class Wanted:
 
 
 async def read_body(
-    body: bytes, header_length: str, model: Model, access: Access, most_items: int
+    body: bytes,
+    header_length: str,
+    model: Model,
+    access: Access,
+    most_items: int,
+    parsed: Callable[[bytes], Awaitable[Any]],
 ) -> tuple[Asked, Wanted]:
     """Read the body of a request.
 
@@ -70,6 +72,7 @@ async def read_body(
         model: The model that the path names; the body may name it too, as kserve's client does.
         access: The shared memory.
         most_items: The most elements of an input of items.
+        parsed: Parses the JSON, unless a request before has had the same.
 
     Raises:
         InputError: The body is malformed, or names a region or place that does not exist.
@@ -90,11 +93,7 @@ async def read_body(
     known = model.outlines.get(head)
     if known is not None and sum([one[3] for one in known.inputs]) == len(binary):
         return _filled(known, binary), known.wanted
-    try:
-        document = await apart(len(head) // _ELEMENT_BYTES, _loads, head)
-    except orjson.JSONDecodeError as error:
-        raise InputError(f"the body is no JSON: {error}") from None
-    document = _object("the request", document, _KEYS)
+    document = _object("the request", await parsed(head), _KEYS)
     if document.get("model_name", model.name) != model.name:
         raise InputError(
             "model_name",
@@ -120,32 +119,6 @@ async def read_body(
         ]
         model.outlines.keep(head, Outline(said, outputs, dict(parameters), wanted))
     return asked, wanted
-
-
-def _loads(head: bytes) -> Any:
-    """Parse JSON; a large text without the garbage collector, which would take ten times as long.
-
-    Raises:
-        orjson.JSONDecodeError: The text is no JSON.
-    """
-    if len(head) < _LARGE_BYTES or not gc.isenabled():
-        return orjson.loads(head)
-    gc.disable()
-    try:
-        return orjson.loads(head)
-    finally:
-        gc.enable()
-
-
-async def identifier_of(body: bytes, header_length: str) -> str:
-    """Return the id of a request that `read_body` refuses, for the answer; ``""`` without an id."""
-    try:
-        head = body[: int(header_length)] if header_length else body
-        found = await apart(len(head) // _ELEMENT_BYTES, _loads, head)
-    except ValueError:
-        return ""
-    identifier = found.get("id") if isinstance(found, dict) else None
-    return identifier if isinstance(identifier, str) else ""
 
 
 def _filled(outline: Outline, binary: memoryview) -> Asked:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_args, get_origin, get_type_hints
 
+import orjson
 import pydantic
 from typing_extensions import NotRequired, Required
 
@@ -34,6 +35,8 @@ _OF_ALL: Final = ("entrypoint", "probes")
 """Keys of ``global`` that are about the whole pipeline."""
 _MOST_SAID: Final = 5
 """So many wrong fields of one body are told."""
+_MANY: Final = 1000
+"""A body with more names than these is looked through for unknown ones before its values are read."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ class Fields:
         for index, field in enumerate(fields):  # the names may be no names of attributes
             default = ... if field.required else field.default
             said = pydantic.Field(default, alias=field.name, description=field.description)
-            made[f"field_{index}"] = (field.type, said)
+            made[f"field_{index}"] = (_ending(field.type), said)
         config = pydantic.ConfigDict(
             extra="forbid", strict=True, allow_inf_nan=False, title="Request",
             val_json_bytes="base64", ser_json_bytes="base64",
@@ -85,6 +88,8 @@ class Fields:
             InputError: The body is no JSON.
             FieldError: A field is missing, unknown, or of another type.
         """
+        if body.count(b":") > _MANY:
+            self._check_names(body)
         try:
             found = self._model.model_validate_json(body)
         except pydantic.ValidationError as error:
@@ -95,6 +100,27 @@ class Fields:
             if attribute in found.model_fields_set
         }
         return {**self._defaults, **given}
+
+    def _check_names(self, body: bytes) -> None:
+        """Refuse unknown fields before pydantic makes an error for each.
+
+        Raises:
+            FieldError: There are some.
+        """
+        try:
+            found = orjson.loads(body)
+        except orjson.JSONDecodeError:
+            return  # pydantic says why
+        unknown = [name for name in found if name not in self._types] if type(found) is dict else []
+        if unknown:
+            more = len(unknown) - _MOST_SAID
+            lines = [self._unknown(name) for name in unknown[:_MOST_SAID]]
+            raise FieldError("; ".join(lines) + (f"; and {more} more" if more > 0 else ""))
+
+    def _unknown(self, name: str) -> str:
+        near = difflib.get_close_matches(name[:80], self.names, n=1)
+        asked = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(self.names)}"
+        return f"field {name[:80]!r}: there is no such field; {asked}"
 
     def completed(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return a request that came as no JSON, or as other fields, with the defaults.
@@ -129,6 +155,10 @@ class Fields:
         return found, others
 
     def _wrong(self, error: pydantic.ValidationError) -> InputError | FieldError:
+        if error.error_count() > _MANY:  # pydantic would make an object of each
+            return FieldError(
+                f"{error.error_count()} values of the body are wrong; send fewer to be told which"
+            )
         lines = []
         for one in error.errors(include_url=False)[:_MOST_SAID]:
             if one["type"] == "json_invalid":
@@ -137,17 +167,21 @@ class Fields:
             if not one["loc"]:
                 lines.append(f"the body: expected an object with {', '.join(self.names)}")
             elif one["type"] == "extra_forbidden":
-                near = difflib.get_close_matches(where, self.names, n=1)
-                asked = (
-                    f"did you mean {near[0]!r}?" if near else f"there are {', '.join(self.names)}"
-                )
-                lines.append(f"field {where!r}: there is no such field; {asked}")
+                lines.append(self._unknown(where))
             elif one["type"] == "missing":
                 lines.append(f"field {where!r} is missing")
             else:
                 got = f"{one['input']!r:.40}"
                 lines.append(f"field {where!r}: {one['msg']}, got {got}")
         return FieldError("; ".join(lines))
+
+
+def _ending(kind: Any) -> Any:
+    """Return a type of lists whose reading ends with the first wrong element: a body may have a million of them."""
+    if get_origin(kind) is not list:
+        return kind
+    (inner,) = get_args(kind)
+    return Annotated[list[_ending(inner)], pydantic.FailFast()]  # type: ignore[misc]
 
 
 def read_fields(entry: ModelEntry, config: headrace.PipelineConfig, node: str) -> Fields | None:

@@ -26,6 +26,7 @@ from headrace_serve.operating.listening import (
     new_loop,
     not_listening,
     open_grpc,
+    reaches_others,
     run_loop,
     url_of,
 )
@@ -84,6 +85,7 @@ class Server:
         allow: Iterable[str] = (),
         allow_import: bool = True,
         cors_origins: Sequence[str] = (),
+        allow_hosts: Sequence[str] = (),
         server_name: str = "headrace-serve",
         ui: bool = False,
         examples: str | Path | None = None,
@@ -111,6 +113,8 @@ class Server:
                 unload models), ``shared-memory`` (tensors are in system shared memory).
             allow_import: Whether configurations may import code.
             cors_origins: Origins (``https://host[:port]``, or ``*``) whose pages may read answers in a browser.
+            allow_hosts: More hosts that the header ``Host`` may name. If there are any, no others may, besides names of this
+                machine; without them a server that only this machine reaches, and that needs no keys, is asked by these.
             server_name: The name in the metadata of the server; some clients ask for ``triton``.
             ui: Whether the live page is at ``/ui``. Without ``keys`` it needs an address of this machine alone.
             examples: A folder of pictures and texts that the live page offers as inputs to try; it needs ``ui``.
@@ -175,6 +179,7 @@ class Server:
                 allow=allow,
                 allow_import=allow_import,
                 cors_origins=cors_origins,
+                allow_hosts=allow_hosts,
                 server_name=server_name,
                 ui=ui,
                 examples=offered,
@@ -186,7 +191,7 @@ class Server:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._state, self._turn = ServerState(), asyncio.Lock()
-        service.worker, service.everywhere, service.page_names = worker, everywhere, (host.lower(),)
+        service.worker, service.everywhere = worker, everywhere
         self._service.starting = listen_first and everywhere is not None
         self._watch = watch
         if not listen_first:
@@ -239,7 +244,8 @@ class Server:
         except OSError as error:
             self.close(timeout=2.0)
             raise not_listening(self.host, self.port, error) from error
-        self.port = listener.getsockname()[1]
+        address, self.port = listener.getsockname()[:2]
+        self._service.gate.listens(self.host, local=not reaches_others(address))
         loop = new_loop()
         thread = threading.Thread(target=run_loop, args=(loop,), name="headrace-serve", daemon=True)
         thread.start()

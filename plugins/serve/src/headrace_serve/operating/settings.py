@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ConfigError, Problem
-from headrace_serve.allowing import check_allowed, check_origins
+from headrace_serve.allowing import check_allowed, check_hosts, check_origins
 from headrace_serve.keys import Keys
 from headrace_serve.limits import Limits
 from headrace_serve.models.entries import read_models
@@ -28,7 +28,7 @@ __all__ = ["Settings"]
 
 _OF_SERVER = (
     "host", "port", "grpc_port", "admin_port", "limits", "debug_errors", "priority_default", "allow",
-    "allow_import", "cors_origins", "server_name", "ui", "examples",
+    "allow_import", "cors_origins", "allow_hosts", "server_name", "ui", "examples",
 )  # fmt: skip
 """The settings that `Server` takes as they are."""
 _AGE_S = 300.0
@@ -60,6 +60,7 @@ class Settings:
     debug_errors: bool = False
     allow: tuple[str, ...] = ()
     cors_origins: tuple[str, ...] = ()
+    allow_hosts: tuple[str, ...] = ()
     server_name: str = "headrace-serve"
     ui: bool = False
     examples: str | None = None
@@ -99,7 +100,7 @@ class Settings:
     def from_json(cls, text: str) -> Settings:
         """Return the settings that `to_json` has written."""
         found = json.loads(text)
-        for name in ("models", "allow", "cors_origins"):
+        for name in ("models", "allow", "cors_origins", "allow_hosts"):
             found[name] = tuple(found[name])
         return cls(**{**found, "limits": Limits(**found["limits"])})
 
@@ -132,6 +133,7 @@ class Settings:
         """
         check_allowed(self.allow)
         check_origins(self.cors_origins)
+        check_hosts(self.allow_hosts)
         watched = isinstance(self._watched(), str)
         check_models(
             **self.read(), allow_import=self.allow_import, may_be_none=watched, workers=True

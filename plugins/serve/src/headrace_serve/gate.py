@@ -1,0 +1,93 @@
+"""The gate: whose requests are answered at all, over both protocols. It comes before keys, limits and routes."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any
+
+from headrace_page import why_refused
+from headrace_serve.allowing import check_hosts
+from headrace_serve.errors import NotAllowedError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+__all__ = ["Gate"]
+
+_HINT = ". Whoever runs the server can name more hosts by --allow-host, pages by --cors-origin, or give clients keys."
+
+
+class Gate:
+    """Checks the host that a request names, and the page that sends it.
+
+    A browser lets the page of another site ask a server on its own machine, and read the answers if the name of that
+    site is made to lead there (DNS rebinding). So a server that only this machine reaches, and that needs no keys, is
+    asked by a name of this machine alone.
+
+    Args:
+        allow_hosts: More hosts that may be asked for. If there are any, no others may, wherever the server listens.
+        origins: Origins whose pages may do what only the server's own pages may; ``"*"``: all.
+    """
+
+    def __init__(self, allow_hosts: Sequence[str], origins: Collection[str]) -> None:
+        self._allowed = check_hosts(allow_hosts)
+        self._origins = origins
+        self._local: bool | None = None
+        self._own_name = ""
+
+    def listens(self, name: str = "", *, local: bool) -> None:
+        """Note where the server listens; without it another server does, and says the address with each request.
+
+        Args:
+            name: The name by which it was told to listen, which may be asked for.
+            local: Whether only this machine reaches the address.
+        """
+        self._own_name, self._local = name.lower(), local
+
+    def check(self, scope: Any, *, keyed: bool, own: bool = False) -> None:
+        """Check a request of HTTP.
+
+        Args:
+            scope: Its scope of ASGI.
+            keyed: Whether clients need keys.
+            own: Whether it is for a route that, without keys, pages of other origins may not use.
+
+        Raises:
+            NotAllowedError: The request must not be answered.
+        """
+        headers = scope["headers"]
+        hosts = [value for name, value in headers if name == b"host"]
+        origin = b""
+        if own and not keyed and "*" not in self._origins:
+            origin = next((value for name, value in headers if name == b"origin"), b"")
+        server = scope.get("server") or ("",)
+        # Two headers are joined, as HTTP joins the values of any header, and so name no host.
+        self._check(b", ".join(hosts).decode("latin-1"), origin.decode("latin-1"), server[0], keyed)
+
+    def check_call(self, host: str, *, keyed: bool) -> None:
+        """Check a call of gRPC by its metadatum ``host``, which a gateway passes on; ``""``: it has none.
+
+        Raises:
+            NotAllowedError: The call must not be answered.
+        """
+        if host:
+            self._check(host, "", "", keyed)
+
+    def _check(self, host: str, origin: str, server: str | None, keyed: bool) -> None:
+        local = _is_loopback(server or "") if self._local is None else self._local
+        named = bool(self._allowed) or (local and not keyed)
+        if origin in self._origins:
+            origin = ""
+        if not named and not origin:
+            return
+        names = {*self._allowed, self._own_name}
+        why = why_refused(host, origin, names=names, any_host=not named)
+        if why is not None:
+            raise NotAllowedError(why + _HINT)
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ip_address(address.partition("%")[0]).is_loopback
+    except ValueError:  # a path, or none
+        return False
