@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import headrace
 from headrace_cli.console import error_text, print_message
+from headrace_cli.printing import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,8 +39,8 @@ class _WarningPrinter(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record, with the text of its error but no traceback."""
         error = record.exc_info[1] if record.exc_info else None
-        about = "" if error is None else f": {error_text(error)}"
-        print_message(f"warning: {record.getMessage()}{about}")
+        about = "" if error is None else f": {quoted(error_text(error))}"
+        print_message(f"warning: {quoted(record.getMessage())}{about}")
 
 
 @contextlib.contextmanager

@@ -40,6 +40,11 @@ def escaped(text: str) -> str:
     return text.translate(_ESCAPES)
 
 
+def quoted(text: str) -> str:
+    """Write control characters of an error's text as escapes; an indented line, as a hint, stays one of its own."""
+    return "\n  ".join(map(escaped, text.split("\n  ")))
+
+
 def as_line(path: str, result: Any) -> str:
     """Return ``path<TAB>result`` as one line; a dict gives its values, separated by tabs."""
     result = _opened(result)

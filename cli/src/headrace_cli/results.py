@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import RequestError, code_of
 from headrace_cli.console import error_text, is_utf8, print_data, print_message
-from headrace_cli.printing import as_json, as_line, escaped
+from headrace_cli.printing import as_json, as_line, escaped, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,7 +65,9 @@ class ResultPrinter:
         if self._json:
             print_data(as_json({"path": one.path, "error": kind}, ascii_only=self._ascii_only))
         else:
-            self.print_error(f"{escaped(one.path)}: error: {kind['code']}: {kind['message']}")
+            self.print_error(
+                f"{escaped(one.path)}: error: {kind['code']}: {quoted(kind['message'])}"
+            )
         if self._traceback:
             import traceback
 

@@ -696,7 +696,11 @@ def test_a_request_that_does_not_arrive_in_time_is_answered_with_408(serving):
         # In the loop's own thread: before the time begins, the kernel has all that is sent.
         return raw(server, part)
 
-    for part in (b"", b"POST /run/m HT", b"POST /run/m HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\nab"):
+    for part in (
+        b"",
+        b"POST /run/m HT",
+        b"POST /run/m HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\nab",
+    ):
         connecting = asyncio.run_coroutine_threadsafe(connect_and_send(part), server._loop)
         with connecting.result() as connection:
             got = b"".join(iter(lambda c=connection: c.recv(4096), b""))

@@ -21,8 +21,8 @@ class Limits:
     Attributes:
         max_body_bytes: The most bytes of one request's body, both as sent and as decompressed.
         max_json_bytes: The most bytes of one request's JSON, where each of ``[``, ``{``, ``,`` and ``:`` counts 56 bytes
-            more, also inside of texts: as many as the objects take that it becomes. The smaller of this and ``max_body_bytes``
-            holds.
+            more, also inside of texts: about as many as the objects take that it becomes. A body of JSON has at most
+            ``max_body_bytes`` bytes, too.
         max_inflight_bytes: The most bytes of the bodies of all requests that are being received or answered, of the objects
             of their JSON, and of the parts of answers that wait for clients, which take at most half. gRPC calls are refused while answers that
             clients have not received yet have this many bytes.

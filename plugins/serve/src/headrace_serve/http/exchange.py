@@ -52,7 +52,7 @@ _ELEMENT_BYTES = 16
 """About as many bytes of JSON take as long to read as one element of BYTES."""
 _COUNTED_BYTES = 256
 """In as many bytes separators are counted while one element of BYTES is read."""
-_LARGE_BYTES = 1 << 20
+_LARGE_BYTES = 64 << 10
 
 _LEAST_ROOM_BYTES = 64 << 10
 """At once this many bytes may be received beyond those that `Exchange.hold` has counted."""
@@ -247,8 +247,7 @@ class Exchange:
             OverloadedError: The bodies in flight would have too many bytes.
             InputError: The text is no JSON.
         """
-        limits = self._limits
-        most = min(limits.max_json_bytes, limits.max_body_bytes)
+        most = self._limits.max_json_bytes
         size = len(text)
         separators = 0
         if size <= most:
@@ -256,8 +255,8 @@ class Exchange:
         if size + separators * _SEPARATOR_BYTES > most:
             raise BodyTooLargeError(
                 f"the JSON has {size} bytes, and {separators} of '[', '{{', ',' and ':', which count {_SEPARATOR_BYTES}"
-                f" bytes each; the limit is {most}. Send tensors as binary data, or files as they are; whoever runs the"
-                " server can raise --max-json-bytes and --max-body-bytes."
+                f" bytes each; the limit is {most}. Send tensors as binary data, and files as they are. Whoever runs the"
+                " server can raise the limit by --max-json-bytes."
             )
         self.hold(separators * _SEPARATOR_BYTES)
         return await apart(size // _ELEMENT_BYTES, read, text)

@@ -16,26 +16,61 @@ from headrace_serve.failures import instead_of_library
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["LogFormat", "printing_logs", "say"]
+__all__ = ["LogFormat", "printing_logs", "quoted", "say"]
 
 LogFormat = Literal["text", "json"]
 
 _SAID: Final = "headrace.serve"
+_BECAUSE: Final = "The above exception was the direct cause of the following exception:"
+_WHILE: Final = "During handling of the above exception, another exception occurred:"
+
+
+def quoted(text: str) -> str:
+    """Return a text that cannot look like a line of its own, or steer a terminal: characters of control as escapes.
+
+    The end of a line stays where the next line is indented, as hints are: no record begins like that.
+    """
+    return "\n  ".join(map(_escaped, text.split("\n  ")))
+
+
+def _escaped(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
+
+
+def _told(error: traceback.TracebackException) -> Iterator[str]:
+    """Give the lines of a traceback as Python writes it, with the text of each exception quoted."""
+    before, how = error.__cause__, _BECAUSE
+    if before is None and not error.__suppress_context__:
+        before, how = error.__context__, _WHILE
+    if before is not None:
+        yield from _told(before)
+        yield from ("", how, "")
+    yield "Traceback (most recent call last):"
+    yield "".join(error.stack.format()).rstrip("\n")
+    yield quoted("".join(error.format_exception_only()).rstrip("\n"))
+    for one in getattr(error, "exceptions", None) or ():
+        yield from _told(one)
 
 
 class _Text(logging.Formatter):
-    """Lines for people: those of the access log with their time, warnings with the text of their error."""
+    """Lines for people: those of the access log with their time, warnings with the text of their error.
+
+    What an exception says is quoted: it may repeat what a client has sent.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line of a record; an error has its traceback below."""
-        text = record.getMessage()
+        text = getattr(record, "said", "") or quoted(record.getMessage())
         if record.levelno < logging.WARNING:
             timed = record.name == access_logger.name
             return f"{self.formatTime(record)} {text}" if timed else text
-        if record.levelno < logging.ERROR or not record.exc_info:
-            error = record.exc_info[1] if record.exc_info else None
-            return f"warning: {text}" + ("" if error is None else f": {error}")
-        return f"{self.formatTime(record)} error: {text}\n{self.formatException(record.exc_info)}"
+        error = record.exc_info[1] if record.exc_info else None
+        if record.levelno < logging.ERROR or error is None:
+            return f"warning: {text}" + ("" if error is None else f": {quoted(str(error))}")
+        lines = _told(traceback.TracebackException.from_exception(error))
+        return "\n".join([f"{self.formatTime(record)} error: {text}", *lines])
 
 
 class _Json(logging.Formatter):
@@ -88,7 +123,9 @@ def say(text: str) -> None:
     """Write a message to stderr, for the person who runs the server."""
     level = logging.WARNING if text.startswith("warning: ") else logging.INFO
     text = text.removeprefix("warning: ")
-    _HANDLER.handle(logging.LogRecord(_SAID, level, __file__, 0, text, None, None))
+    record = logging.LogRecord(_SAID, level, __file__, 0, text, None, None)
+    record.said = "\n".join(map(_escaped, text.split("\n")))
+    _HANDLER.handle(record)
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from headrace.errors import ClosedError, HeadraceError
 from headrace_serve.operating.allocator import keep_freed_memory
 from headrace_serve.operating.listening import reaches_others
-from headrace_serve.operating.logs import say
+from headrace_serve.operating.logs import quoted, say
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterator
@@ -304,7 +304,9 @@ def _reload(server: Server, settings: Settings, who: str) -> None:
             server.reload(**settings.read())
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it is, the old pipelines go on
         text = (
-            str(error) if isinstance(error, HeadraceError) else f"{type(error).__name__}: {error}"
+            str(error)
+            if isinstance(error, HeadraceError)
+            else quoted(f"{type(error).__name__}: {error}")
         )
         say(f"{who}error: {text}\nnothing has changed")
     else:
