@@ -26,14 +26,7 @@ _WHILE: Final = "During handling of the above exception, another exception occur
 
 
 def quoted(text: str) -> str:
-    """Return a text that cannot look like a line of its own, or steer a terminal: characters of control as escapes.
-
-    The end of a line stays where the next line is indented, as hints are: no record begins like that.
-    """
-    return "\n  ".join(map(_escaped, text.split("\n  ")))
-
-
-def _escaped(text: str) -> str:
+    """Return a text in one line that cannot steer a terminal: ends of lines and other characters of control as escapes."""
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
@@ -124,7 +117,7 @@ def say(text: str) -> None:
     level = logging.WARNING if text.startswith("warning: ") else logging.INFO
     text = text.removeprefix("warning: ")
     record = logging.LogRecord(_SAID, level, __file__, 0, text, None, None)
-    record.said = "\n".join(map(_escaped, text.split("\n")))
+    record.said = "\n".join(map(quoted, text.split("\n")))
     _HANDLER.handle(record)
 
 
