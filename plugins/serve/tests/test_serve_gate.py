@@ -97,9 +97,11 @@ def test_every_other_host_is_403(serving, host):
     assert status(serving({"m": IDENTITY}), host) == 403
 
 
-def test_no_host_and_two_hosts_are_403(serving):
-    server = serving({"m": IDENTITY})
-    assert status(server, version="1.0") == status(server) == 403
+def test_two_hosts_are_403_and_none_is_no_browser(serving):
+    server = serving({"m": IDENTITY}, allow=ALLOWED)
+    assert status(server, version="1.0") == 200  # as the checks of HAProxy
+    load = {"target": "/v2/repository/models/m/load", "method": "POST", "version": "1.0"}
+    assert status(server, **load, more=["Origin: http://evil.example"]) == 403
     for hosts in (("localhost", "evil.example"), ("evil.example", "localhost"), ("localhost",) * 2):
         assert status(server, *hosts) == 403
 

@@ -21,7 +21,7 @@ _PEM = "FILE.PEM"
 _MODELS = "Models"
 _LISTENING = "Where it listens"
 _CALLERS = "Who may call"
-_PAGE = "Live page"
+_PAGES = "Pages in browsers"
 _PROCESSES = "Processes and shutdown"
 _LIMITS = "Limits of requests"
 _CONNECTIONS = "Connections"
@@ -140,7 +140,7 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
         typer.Option(
             metavar="ORIGIN",
             help="An origin, as https://host, whose pages may read answers; * for all. May be repeated.",
-            rich_help_panel=_CALLERS,
+            rich_help_panel=_PAGES,
         ),
     ] = None,
     allow_host: Annotated[
@@ -149,7 +149,7 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
             metavar="NAME",
             help="A host that requests may name beside those of this machine, as a proxy's; then no others"
             " may. May be repeated.",
-            rich_help_panel=_CALLERS,
+            rich_help_panel=_PAGES,
         ),
     ] = None,
     allow: Annotated[
@@ -167,7 +167,7 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
             "--ui",
             help="Serve a live page at /ui: graphs with figures, forms, a load test. Needs --keys, or an address"
             " of this machine alone.",
-            rich_help_panel=_PAGE,
+            rich_help_panel=_PAGES,
         ),
     ] = False,
     workers: Annotated[
@@ -261,7 +261,7 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
             min=0.001,
             callback=_limited,
             help="Seconds in which a request must have arrived.",
-            rich_help_panel=_LIMITS,
+            rich_help_panel=_CONNECTIONS,
         ),
     ] = 60.0,
     min_rate: Annotated[

@@ -62,26 +62,27 @@ class Gate:
             origin = next((value for name, value in headers if name == b"origin"), b"")
         server = scope.get("server") or ("",)
         # Two headers are joined, as HTTP joins the values of any header, and so name no host.
-        self._check(b", ".join(hosts).decode("latin-1"), origin.decode("latin-1"), server[0], keyed)
+        host = b", ".join(hosts).decode("latin-1") if hosts else None
+        self._check(host, origin.decode("latin-1"), server[0], keyed)
 
     def check_call(self, host: str, *, keyed: bool) -> None:
-        """Check a call of gRPC by its metadatum ``host``, which a gateway passes on; ``""``: it has none.
+        """Check a call of gRPC by its metadatum ``host``, which a gateway may pass on; ``""``: it has none.
 
         Raises:
             NotAllowedError: The call must not be answered.
         """
-        if host:
-            self._check(host, "", "", keyed)
+        self._check(host or None, "", "", keyed)
 
-    def _check(self, host: str, origin: str, server: str | None, keyed: bool) -> None:
+    def _check(self, host: str | None, origin: str, server: str | None, keyed: bool) -> None:
+        # Who names no host is no browser: the checks of load balancers do so, by HTTP/1.0.
         local = _is_loopback(server or "") if self._local is None else self._local
-        named = bool(self._allowed) or (local and not keyed)
+        named = host is not None and (bool(self._allowed) or (local and not keyed))
         if origin in self._origins:
             origin = ""
         if not named and not origin:
             return
         names = {*self._allowed, self._own_name}
-        why = why_refused(host, origin, names=names, any_host=not named)
+        why = why_refused(host or "", origin, names=names, any_host=not named)
         if why is not None:
             raise NotAllowedError(why + _HINT)
 
