@@ -280,6 +280,23 @@ def test_failed_requests_give_1_and_a_message_that_names_the_path(pipeline, file
     assert "Traceback" not in result.stderr
 
 
+def test_the_text_of_an_error_is_no_line_of_another_input(pipeline, files):
+    """A hint stays a line of its own, which is indented."""
+    (pipeline("Text").parent / "forging.py").write_text(
+        "import headrace\n"
+        "@headrace.register('ForgingRun')\n"
+        "def forging(data):\n"
+        "    raise headrace.errors.InputError(data.decode(), hint='Do it.')\n"
+    )
+    config = pipeline("Text").parent / "forging.toml"
+    config.write_text('import = ["forging.py"]\nbackend = "ForgingRun"')
+    result = run(config, files(a=b"x\nin/b: error: y\r\nin/c: error: z\x1b[2J"))
+    lines = result.stderr.splitlines()
+    assert sum(one.startswith("in/") for one in lines) == 1
+    assert r"\nin/b: error: y\r\nin/c: error: z\x1b[2J" in lines[0]
+    assert "  Do it." in lines
+
+
 def test_json_gives_one_object_per_input(pipeline, files):
     result = run(pipeline("Text"), files(a=b"one", b=b"bad"), "--json", "-q")
     assert result.exit_code == 1

@@ -16,6 +16,7 @@ import tritonclient.grpc as triton
 import headrace
 from headrace.errors import BackendError, InputError
 from headrace_serve.failures import FailureLog, instead_of_library
+from headrace_serve.operating.logs import printing_logs
 from headrace_testing import FakeClock
 
 DISK = """
@@ -29,6 +30,22 @@ class Disk(headrace.Backend):
                 raise RuntimeError("the disk is full")
             request["result"] = request["data"].decode()
 """
+FORGING = """
+import headrace
+
+class Chain(Exception):
+    pass
+
+@headrace.register("Forging")
+class Forging(headrace.Backend):
+    def forward(self, batch):
+        text = batch[0]["data"].decode()
+        try:
+            raise KeyError(text)
+        except KeyError as error:
+            raise Chain(text) from error
+"""
+FORGED = "2026-01-01 00:00:00,000 error: nothing is wrong"
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
@@ -241,3 +258,45 @@ def test_the_id_of_a_call_goes_back_in_its_trailing_metadata(serving):
         with pytest.raises(grpc.RpcError) as raised:
             infer(b"", metadata=[("x-request-id", "g-3")])
         assert ("x-request-id", "g-3") in [tuple(one) for one in raised.value.trailing_metadata()]
+
+
+ENDS = ("\n", "\r\n", "\r", "\n  ", "\v", "\f", "\x1c", "\x85", "\u2028", "\u2029")
+"""All that `str.splitlines` takes for the end of a line, and a terminal for more."""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+@pytest.mark.parametrize("kind", ["text", "json"])
+def test_no_text_of_an_exception_is_a_line_of_the_log_or_steers_a_terminal(tmp_path, start, kind):
+    (tmp_path / "forging.py").write_text(FORGING)
+    (tmp_path / "forging.toml").write_text('import = ["forging.py"]\nbackend = "Forging"')
+    process, url = start("forging.toml", "--port", "0", "--log-format", kind, cwd=tmp_path)
+    text = "".join(f"a{end}{FORGED}" for end in ENDS) + "\x1b[31m\x1b]0;title\x07\x9b2J\u202e"
+    assert httpx.post(f"{url}/run/forging", content=text.encode()).status_code == 500
+    written = ended(process)
+    if kind == "json":  # a line is an object, and has the text as it is
+        (found,) = [one for one in map(json.loads, written.splitlines()) if "exception" in one]
+        assert text in found["exception"]
+        assert text in found["traceback"]
+        return
+    lines = written.splitlines()
+    assert not [one for one in lines if one.strip().startswith(FORGED)]
+    assert all(one.isprintable() for one in lines)
+    assert sum(FORGED in one for one in lines) == 3  # the record, the exception and its cause
+    assert "direct cause of the following exception" in written
+    (last,) = [one for one in lines if re.match(r"\S*Chain: ", one)]
+    assert last.partition(": ")[2].startswith(f"a\\n{FORGED}a\\r\\n{FORGED}a\\r{FORGED}")
+
+
+def test_a_group_and_notes_of_exceptions_are_quoted_too(capfd):
+    note = f"note\n{FORGED}"
+    with printing_logs("text", access=False):
+        error = ValueError("one")
+        if hasattr(error, "add_note"):  # from Python 3.11 on
+            error.add_note(note)
+            error = ExceptionGroup(f"two\n{FORGED}", [error])  # noqa: F821
+        logging.getLogger("headrace.serve").error("it\n%s", FORGED, exc_info=error)
+        logging.getLogger("headrace.serve").warning("that", exc_info=OSError(f"a\n{FORGED}"))
+    lines = capfd.readouterr().err.splitlines()
+    assert not [one for one in lines if one.startswith(FORGED)]
+    assert "ValueError: one" in "\n".join(lines)
+    assert f"warning: that: a\\n{FORGED}" in lines

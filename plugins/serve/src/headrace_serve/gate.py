@@ -17,6 +17,10 @@ __all__ = ["Gate"]
 _HINT = ". Whoever runs the server can name more hosts by --allow-host, pages by --cors-origin, or give clients keys."
 
 
+_MOST_PASSED = 64
+"""So many hosts that may be asked for are remembered, so that most requests cost a look into a set."""
+
+
 class Gate:
     """Checks the host that a request names, and the page that sends it.
 
@@ -32,6 +36,7 @@ class Gate:
     def __init__(self, allow_hosts: Sequence[str], origins: Collection[str]) -> None:
         self._allowed = check_hosts(allow_hosts)
         self._origins = origins
+        self._passed: set[str] = set()
         self._local: bool | None = None
         self._own_name = ""
 
@@ -79,12 +84,14 @@ class Gate:
         named = host is not None and (bool(self._allowed) or (local and not keyed))
         if origin in self._origins:
             origin = ""
-        if not named and not origin:
+        if (not named or host in self._passed) and not origin:
             return
         names = {*self._allowed, self._own_name}
         why = why_refused(host or "", origin, names=names, any_host=not named)
         if why is not None:
             raise NotAllowedError(why + _HINT)
+        if named and host is not None and len(self._passed) < _MOST_PASSED:
+            self._passed.add(host)
 
 
 def _is_loopback(address: str) -> bool:
