@@ -16,7 +16,6 @@ __all__ = ["Gate"]
 
 _HINT = ". Whoever runs the server can name more hosts by --allow-host, pages by --cors-origin, or give clients keys."
 
-
 _MOST_PASSED = 64
 """So many hosts that may be asked for are remembered, so that most requests cost a look into a set."""
 
@@ -79,8 +78,8 @@ class Gate:
         self._check(host or None, "", "", keyed)
 
     def _check(self, host: str | None, origin: str, server: str | None, keyed: bool) -> None:
-        # Who names no host is no browser: the checks of load balancers do so, by HTTP/1.0.
         local = _is_loopback(server or "") if self._local is None else self._local
+        # Who names no host is no browser: the checks of load balancers do so, by HTTP/1.0.
         named = host is not None and (bool(self._allowed) or (local and not keyed))
         if origin in self._origins:
             origin = ""
