@@ -278,3 +278,17 @@ def test_an_application_in_another_server_asks_by_the_address_of_each_request(ke
             return (await client.get("/v2/health/live", headers=evil)).status_code
 
     assert asyncio.run(elsewhere()) == 200
+
+
+def test_an_application_closes_websockets():
+    said = []
+
+    async def receive():
+        return {"type": "websocket.connect"}
+
+    async def send(one):
+        said.append(one["type"])
+
+    scope = {"type": "websocket", "path": "/run/m", "headers": [], "query_string": b""}
+    asyncio.run(asgi({"m": IDENTITY})(scope, receive, send))
+    assert said == ["websocket.close"]

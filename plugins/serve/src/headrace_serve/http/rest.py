@@ -199,6 +199,9 @@ class _Application(Starlette):
         self._known: dict[str, tuple[ASGIApp, dict[str, str]]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":  # no route is one; its server answers 403
+            await send({"type": "websocket.close"})
+            return
         if self._infer and scope["type"] == "http" and scope["method"] == "POST":
             path = scope["path"]
             found = self._known.get(path) or self._find(path)
