@@ -271,10 +271,16 @@ class Service:
             return name, version
         for source in self.following.sources:
             if name in source:
-                chosen = source.resolve(name, key=(key() if key is not None else "") or None)
+                alias = name
+                chosen = source.resolve(alias, key=(key() if key is not None else "") or None)
                 name, _, number = chosen.partition(":")
-                known = number in self.models.versions(name)
-                return name, number if known or is_deleted(source, name, number) else ""
+                if number not in self.models.versions(name) and not is_deleted(
+                    source, name, number
+                ):
+                    # An alias of this version waits for it while it is built: another one is not what it names.
+                    shares = source.status().get(alias, {}).get("shares", {})
+                    return name, number if chosen in shares else ""
+                return name, number
         return name, version
 
     def aliases(self) -> dict[str, dict[str, float]]:
