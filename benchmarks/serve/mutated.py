@@ -78,7 +78,7 @@ def rest(port: int, made: random.Random, count: int) -> Iterator[str]:
 
 def request(model: str, body: bytes, length: str | None) -> bytes:
     length_header = "" if length is None else f"Inference-Header-Content-Length: {length}\r\n"
-    head = f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: a\r\n{length_header}Content-Length: {len(body)}\r\n\r\n"
+    head = f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: localhost\r\n{length_header}Content-Length: {len(body)}\r\n\r\n"
     return head.encode("latin-1") + body
 
 
