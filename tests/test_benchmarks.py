@@ -357,6 +357,23 @@ def test_vision_live_says_what_came_of_each_load(tmp_path):
     assert "of capacity" in text
 
 
+@pytest.mark.skipif(os.name == "nt", reason="limits the size of files as POSIX does")
+def test_vision_outages_delivers_every_event_and_grows_nothing(tmp_path):
+    pytest.importorskip("headrace_vision")
+    text, figures = run("benchmarks.vision.outages", tmp_path)
+    found = figures["outages"]
+    assert found["outages"] == 40
+    assert found["made"] > 100
+    assert set(found["sinks"]) == {"Webhook", "SaveJSONL", "function"}
+    for one in found["sinks"].values():
+        assert (one["came"], one["missing"], one["disordered"]) == (found["made"], 0, 0)
+    begin, end = found["begin"], found["end"]
+    assert end["memory_mib"] < begin["memory_mib"] + 100
+    assert end["files"] < begin["files"] + 20
+    assert end["threads"] < begin["threads"] + 20
+    assert "threads" in text
+
+
 def test_vision_files_runs_every_side(tmp_path):
     for needed in ("onnx", "trackers", "headrace_ort", "headrace_vision"):
         pytest.importorskip(needed)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import headrace
-from headrace_vision import runner
+from headrace_vision import runner, sinks
 
 
 def picture(number, size=(48, 64)):
@@ -73,6 +73,7 @@ def _patient():
     """A machine under load may need more than five seconds to end what was begun."""
     patch = pytest.MonkeyPatch()
     patch.setattr(runner, "CLOSE_S", 120.0)
+    patch.setattr(sinks, "LEEWAY_S", 120.0)
     yield
     patch.undo()
 

@@ -220,20 +220,24 @@ def test_the_async_loop_gives_the_same_frames(kit, tmp_path):
     assert not threads()
 
 
-def test_a_sink_that_raises_ends_alone(kit, tmp_path):
+def test_a_sink_that_raises_holds_nobody_up(kit, tmp_path):
     video = kit.render(tmp_path / "v.mp4", count=40)
     seen = []
 
-    def broken(frame):
-        raise OSError("no space left on device")
+    class Broken(Sink):
+        name, close_s = "broken", 0
 
-    with VideoRunner({"backend": "VisionNetwork"}, sinks=[broken, seen.append]) as runner:
+        def write(self, frame):
+            raise OSError("no space left on device")
+
+    with VideoRunner({"backend": "VisionNetwork"}, sinks=[Broken(), seen.append]) as runner:
         frames = list(runner.run(video))
         status = runner.status()["sinks"]["broken"]
     assert len(frames) == len(seen) == 40
     assert status["state"] == "failed"
     assert "no space left" in status["error"]
-    assert status["waiting"] == 0
+    after = runner.status()["sinks"]["broken"]
+    assert (after["written"], after["lost"], after["waiting"]) == (0, 40, 0)
 
 
 def test_a_sink_that_drops_holds_nobody_up_and_one_that_waits_misses_nothing(kit):

@@ -85,7 +85,7 @@ def video(
             totals[frame.source] = totals.get(frame.source, 0) + (frame.error is not None)
     status = vision.status()
     _report(status, json=json)
-    broken = [one for one in status["sinks"].values() if one["error"]]
+    broken = [one for one in status["sinks"].values() if one["error"] or one["lost"]]
     return FAILED if any(totals.values()) or broken else OK
 
 
@@ -93,6 +93,8 @@ def _report(status: dict[str, Any], *, json: bool) -> None:
     for name, sink in status["sinks"].items():
         if sink["error"]:
             print_message(f"{name}: error: {sink['error']}")
+        if sink["lost"]:
+            print_message(f"{name}: {sink['lost']} frames are lost")
     if json:
         print_json({"sources": status["sources"], "sinks": status["sinks"]})
         return

@@ -277,7 +277,9 @@ def _with_paths(config: VisionConfig, base: Path) -> VisionConfig:
 
     changes: dict[str, Any] = {
         "sources": {name: with_(one, "input") for name, one in config.sources.items()},
-        "sinks": {name: with_(one, "folder", "path") for name, one in config.sinks.items()},
+        "sinks": {
+            name: with_(one, "folder", "path", "spool") for name, one in config.sinks.items()
+        },
         "models": {name: with_(one, "model") for name, one in config.models.items()},
     }
     if config.model is not None:

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace_vision.saving import Names, write_image
-from headrace_vision.sinks import Sink
+from headrace_vision.saving import Names, write_image, write_whole
+from headrace_vision.sinks import CLOSE_S, SPOOL_BYTES, Sink
 
 if TYPE_CHECKING:
     from headrace_vision.frames import Frame
@@ -25,7 +25,16 @@ class _DataSet(Sink):
 
     file = ""
 
-    def __init__(self, folder: str | os.PathLike[str], *, images: bool = True) -> None:
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        images: bool = True,
+        spool_bytes: int = SPOOL_BYTES,
+        spool: str | os.PathLike[str] | None = None,
+        close_s: float = CLOSE_S,
+    ) -> None:
+        self._keep(spool_bytes, spool, close_s)
         self._folder = Path(folder)
         self._images = images
         self._names = Names()
@@ -61,9 +70,7 @@ class _DataSet(Sink):
     def close(self) -> None:
         """Write the file, unless another one is in its place that could not be read."""
         if self._is_open:
-            part = self._folder / f"{self.file}.part"
-            part.write_text(self.text(), encoding="utf-8")
-            part.replace(self._folder / self.file)
+            write_whole(self._folder / self.file, self.text().encode())
 
     def read(self, text: str) -> None:
         """Take over what the file of a data set says.
@@ -125,6 +132,7 @@ class SaveCOCO(_DataSet):
     Args:
         folder: Where it goes; it is made.
         images: Whether the images are written too.
+        spool_bytes, spool, close_s: What is kept while the sink fails; see `headrace_vision.Sink`.
 
     Source:
         The data format at cocodataset.org.
@@ -132,8 +140,18 @@ class SaveCOCO(_DataSet):
 
     file = "annotations.json"
 
-    def __init__(self, folder: str | os.PathLike[str], *, images: bool = True) -> None:
-        super().__init__(folder, images=images)
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        images: bool = True,
+        spool_bytes: int = SPOOL_BYTES,
+        spool: str | os.PathLike[str] | None = None,
+        close_s: float = CLOSE_S,
+    ) -> None:
+        super().__init__(
+            folder, images=images, spool_bytes=spool_bytes, spool=spool, close_s=close_s
+        )
         self._others: dict[str, Any] = {}
         self._pictures: dict[str, dict[str, Any]] = {}
         self._annotations: dict[int, list[dict[str, Any]]] = {}
@@ -205,6 +223,7 @@ class SaveYOLO(_DataSet):
     Args:
         folder: Where it goes; it is made.
         images: Whether the images are written too.
+        spool_bytes, spool, close_s: What is kept while the sink fails; see `headrace_vision.Sink`.
 
     Source:
         The format of labels that the documentation of Ultralytics describes.
@@ -212,8 +231,18 @@ class SaveYOLO(_DataSet):
 
     file = "data.yaml"
 
-    def __init__(self, folder: str | os.PathLike[str], *, images: bool = True) -> None:
-        super().__init__(folder, images=images)
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        images: bool = True,
+        spool_bytes: int = SPOOL_BYTES,
+        spool: str | os.PathLike[str] | None = None,
+        close_s: float = CLOSE_S,
+    ) -> None:
+        super().__init__(
+            folder, images=images, spool_bytes=spool_bytes, spool=spool, close_s=close_s
+        )
         self._others: dict[str, Any] = {"path": ".", "train": "images", "val": "images"}
 
     def read(self, text: str) -> None:
@@ -240,9 +269,7 @@ class SaveYOLO(_DataSet):
             size = ((x2 - x1) / width, (y2 - y1) / height)
             texts = " ".join(f"{one:.6f}" for one in (*place, *size))
             lines.append(f"{numbers[row]} {texts}\n")
-        labels = self._folder / "labels"
-        labels.mkdir(exist_ok=True)
-        (labels / f"{name}.txt").write_text("".join(lines), encoding="utf-8")
+        write_whole(self._folder / "labels" / f"{name}.txt", "".join(lines).encode())
 
     def text(self) -> str:
         """Return the names of the classes, without a gap: readers count them."""

@@ -99,13 +99,16 @@ class VideoRunner(Delivery):
         self._network = tuple(network)
         self._most_files = most_files
         self._decode = StillDecoder(decode)
+        clock = clock or Clock()
         wanted = [as_sink(sink) for sink in sinks]
+        threads = SinkThreads(wanted, clock)
         lanes = open_lanes(_models(pipe, ordered))
         self._open_groups: list[Group] = []
         self._loops: list[Loop] = []
         for sink in wanted:
             sink.attach(self.status)
-        super().__init__(lanes, SinkThreads(wanted), clock or Clock())
+        super().__init__(lanes, threads, clock)
+        threads.start()
 
     # What is read.
 
@@ -263,7 +266,8 @@ class VideoRunner(Delivery):
     def close(self) -> None:
         """Stop everything: frames that nobody began are cancelled, and files of sinks are finished.
 
-        It returns after 5 s at the latest for the sources, and 5 more for the sinks. A thread that does not
+        It returns after 5 s at the latest for the sources, and 5 more for the sinks, or what their ``close_s`` says. A sink that
+        fails is tried again until then. A thread that does not
         end by then, because a library holds it, is counted in ``status()`` and ends with the process. A sink that
         still writes goes on, and the process waits for it, up to 60 s, before it ends.
         """

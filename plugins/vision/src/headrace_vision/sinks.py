@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import atexit
+import itertools
+import logging
+import os
+import random
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace_vision.reading import back_off
+from headrace_vision.spool import SpoolFolder, bytes_of, read_frame, without_image
+
 if TYPE_CHECKING:
+    from headrace_vision.clock import Clock
     from headrace_vision.frames import Frame
 
 __all__ = ["CallableSink", "Sink", "SinkThread", "SinkThreads", "as_sink"]
@@ -18,17 +29,57 @@ LAST_S = 60.0
 """Most seconds for which the end of the process waits for a sink that was closed and still writes."""
 
 
+SPOOL_BYTES = 64 * 2**20
+"""Most bytes that are kept for a sink that fails, unless it says another number."""
+
+LEEWAY_S = 0.5
+"""Seconds for giving up, when `close_s` is over."""
+
+CLOSE_S = 5.0
+"""Most seconds for which closing waits for what is kept, unless the sink says another number."""
+
+_LOG = logging.getLogger("headrace.vision")
+
+
 class Sink:
     """Base of everything that frames are written to. All methods run in the sink's own thread.
 
+    A method that raises is called again, with the same frame, after 0.5 s, then after twice that, up to 30 s, until it
+    raises nothing. Frames that come meanwhile are kept, and written in their order. A frame that fails `attempts` times, with
+    another error than OSError, while the next one can be written, is lost, so that it does not hold up the others.
+
     Attributes:
-        full: What a frame does when the queue is full: ``"wait"``, so that nothing is missing, or
-            ``"drop"``, which drops the oldest, so that the sink holds nobody up. Dropped frames are counted.
-        queue_size: Most frames that wait.
+        full: What a frame does when the queue is full: ``"wait"``, so that nothing is missing; ``"drop"``, which drops the
+            oldest, so that the sink holds nobody up, and counts it; or ``"keep"``, which keeps it as while the sink fails.
+        queue_size: Most frames that wait while the sink works.
+        needs_image: Whether frames are written with their images. Without them, more frames are kept.
+        attempts: How often a frame that fails is tried, before the next one is tried in its place.
+        spool_bytes: Most bytes of frames that are kept while the sink fails. Beyond that the oldest is lost, and counted;
+            the newest frame is kept whatever its size.
+        spool: The folder in which they are kept, and from where the next run of the program writes them; None for the memory.
+        close_s: Most seconds for which closing tries to write what is kept.
     """
 
     full: str = "wait"
     queue_size: int = 16
+    needs_image: bool = True
+    attempts: int = 3
+    spool_bytes: int = SPOOL_BYTES
+    spool: str | os.PathLike[str] | None = None
+    close_s: float = CLOSE_S
+
+    def _keep(self, spool_bytes: int, spool: str | os.PathLike[str] | None, close_s: float) -> None:
+        """Check and note what is kept while the sink fails.
+
+        Raises:
+            ValueError: A number is negative.
+        """
+        for name, value in (("spool_bytes", spool_bytes), ("close_s", close_s)):
+            if not value >= 0:
+                raise ValueError(f"{name} is at least 0, not {value!r}")
+        if spool is not None and not os.fspath(spool):
+            raise ValueError("spool is a folder, not an empty text")
+        self.spool_bytes, self.spool, self.close_s = spool_bytes, spool, close_s
 
     @property
     def name(self) -> str:
@@ -41,10 +92,14 @@ class Sink:
     def open(self) -> None:
         """Begin; called before the first frame."""
 
+    def wants(self, frame: Frame) -> bool:
+        """Return whether a frame is to be written; called by whoever delivers it."""
+        return True
+
     def write(self, frame: Frame) -> None:
         """Take one frame, in the order of its source.
 
-        What it raises ends this sink alone.
+        What it raises is logged, and the frame is written again later.
         """
         raise NotImplementedError(f"{type(self).__name__} has no write(self, frame)")
 
@@ -52,7 +107,7 @@ class Sink:
         """Finish what belongs to a source: no frame of it follows."""
 
     def close(self) -> None:
-        """Finish everything; called once, also after an error."""
+        """Finish everything; called once, and again within `close_s` if it raises."""
 
     def status(self) -> dict[str, Any]:
         """Return more entries for ``status()``, for JSON."""
@@ -95,56 +150,99 @@ def as_sink(value: Any) -> Sink:
     )
 
 
+@dataclass(eq=False)
+class _Entry:
+    """What waits for a sink: a frame, the file in which it is kept, or the name of a source that has ended."""
+
+    item: Frame | Path | str
+    size_bytes: int
+    number: int = 0
+
+    @property
+    def is_frame(self) -> bool:
+        return not isinstance(self.item, str)
+
+
 class SinkThread:
-    """The thread and the queue of one sink.
+    """The thread and the queue of one sink; while the sink fails, the queue is its spool.
 
     Args:
         sink: It is opened, called and closed in the thread.
+        clock: The time that passes between attempts.
+
+    Raises:
+        OSError: The folder of the spool cannot be made.
     """
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: Sink, clock: Clock) -> None:
         self.sink = sink
-        self._queue: deque[Frame | str] = deque()
+        self.name = sink.name
+        self._clock = clock
+        self._queue: deque[_Entry] = deque()
+        self._frames = self._bytes = 0
         self._changed = threading.Condition()
-        self._closing = False
+        self._closing = threading.Event()
+        self._never = threading.Event()
+        self._close_at_s = 0.0
+        self._state = "open"
         self._error: str | None = None
-        self._written = 0
-        self._dropped = 0
+        self._attempts = 0
+        self._due_s = 0.0
+        self._counts = dict.fromkeys(("written", "dropped", "lost"), 0)
+        self._lost_before = 0
+        self._folder = None if sink.spool is None else SpoolFolder(sink.spool)
+        for path in self._folder.found if self._folder else ():
+            self._add(_Entry(path, path.stat().st_size))
+        self._trim()
+        self._numbers = itertools.count(self._folder.next_number if self._folder else 0)
         self._thread = threading.Thread(
-            target=self._run, name=f"headrace-vision-sink-{sink.name}", daemon=True
+            target=self._run, name=f"headrace-vision-sink-{self.name}", daemon=True
         )
+
+    def start(self) -> None:
+        """Begin to write."""
         self._thread.start()
 
+    # What delivers frames calls these.
+
     def put(self, frame: Frame) -> None:
-        """Queue a frame; wait for room unless the sink drops, has failed, or is closed."""
+        """Queue a frame; wait for room, unless the sink drops or keeps it, fails, or is closed."""
+        if not self.sink.wants(frame):
+            return
+        if not self.sink.needs_image:
+            frame = without_image(frame)
+        entry = _Entry(frame, bytes_of(frame))
         with self._changed:
-            while len(self._queue) >= self.sink.queue_size and not self._is_over():
-                oldest = next((one for one in self._queue if not isinstance(one, str)), None)
-                if self.sink.full == "drop" and oldest is not None:
-                    self._queue.remove(oldest)
-                    self._dropped += 1
-                    continue
-                self._changed.wait()
-            if self._is_over():
-                self._dropped += 1
+            while not self._has_room():
+                if self.sink.full == "drop":
+                    self._counts["dropped"] += 1
+                    self._remove(next(one for one in self._queue if one.is_frame))
+                else:
+                    self._changed.wait()
+            if self._closing.is_set():
+                self._counts["dropped"] += 1
                 return
-            self._queue.append(frame)
-            self._changed.notify_all()
+            entry.number = next(self._numbers)
+            saves = bool(self._attempts and self._folder)
+            if not saves:
+                self._append(entry)
+        if saves:  # not under the lock: the disk may be slow
+            self._save(entry)
+            with self._changed:
+                self._append(entry)
 
     def source_ended(self, source: str) -> None:
         """Queue the end of a source; that finds room always."""
         with self._changed:
-            if not self._is_over():
-                self._queue.append(source)
-                self._changed.notify_all()
-
-    def _is_over(self) -> bool:
-        return self._closing or self._error is not None
+            if not self._closing.is_set():
+                self._append(_Entry(source, 0))
 
     def close(self) -> None:
         """Write what is queued, and then end; return at once."""
         with self._changed:
-            self._closing = True
+            if not self._closing.is_set():
+                self._close_at_s = self._clock.now() + self.sink.close_s
+                self._closing.set()
             self._changed.notify_all()
 
     def join(self, timeout_s: float) -> bool:
@@ -152,60 +250,257 @@ class SinkThread:
         self._thread.join(max(timeout_s, 0.0))
         return not self._thread.is_alive()
 
+    def longest_close_s(self, timeout_s: float) -> float:
+        """Return for how many seconds closing waits: `close_s`, and ``timeout_s`` at least while the sink works."""
+        return max(self.sink.close_s + LEEWAY_S, 0.0 if self._attempts else timeout_s)
+
     def status(self) -> dict[str, Any]:
         """Return state, counts and the error as a dict that can be written as JSON."""
         with self._changed:
-            state = "failed" if self._error else "open" if self._thread.is_alive() else "closed"
+            is_failing = self._attempts and self._state == "open"
             return {
-                "state": state,
-                "written": self._written,
-                "dropped": self._dropped,
-                "waiting": len(self._queue),
+                "state": "failed" if self._attempts else self._state,
+                **self._counts,
+                "waiting": self._frames,
+                "waiting_bytes": self._bytes,
+                "attempts": self._attempts,
+                "retry_in_s": max(self._due_s - self._clock.now(), 0.0) if is_failing else None,
                 "error": self._error,
                 **self.sink.status(),
             }
 
-    def _run(self) -> None:
-        try:
-            self.sink.open()
-            while True:
-                with self._changed:
-                    while not self._queue and not self._closing:
-                        self._changed.wait()
-                    if not self._queue:
-                        break
-                    item = self._queue.popleft()
-                    self._changed.notify_all()
-                if isinstance(item, str):
-                    self.sink.source_ended(item)
-                else:
-                    self.sink.write(item)
-                    self._written += 1
-        except Exception as error:  # noqa: BLE001 - it ends this sink alone; status() says why
-            self._fail(error)
-        try:
-            self.sink.close()
-        except Exception as error:  # noqa: BLE001 - likewise
-            self._fail(error)
+    # The queue; all but `_save` are called with the lock held.
 
-    def _fail(self, error: Exception) -> None:
+    @property
+    def _keeps(self) -> bool:
+        """Whether the bound is that of the spool, and not the size of the queue."""
+        return bool(self._attempts) or self.sink.full == "keep"
+
+    def _has_room(self) -> bool:
+        size = max(self.sink.queue_size, 1)
+        return self._keeps or self._closing.is_set() or self._frames < size
+
+    def _add(self, entry: _Entry) -> None:
+        self._queue.append(entry)
+        self._frames += entry.is_frame
+        self._bytes += entry.size_bytes
+
+    def _append(self, entry: _Entry) -> None:
+        self._add(entry)
+        if self._keeps:
+            self._trim()
+        if self._state == "closed":  # a frame that was on its way when the thread ended
+            self._leave_behind()
+        self._changed.notify_all()
+
+    def _remove(self, entry: _Entry) -> bool:
+        """Remove an entry, and its file; return whether it was there."""
+        if entry not in self._queue:
+            return False
+        self._queue.remove(entry)
+        self._frames -= entry.is_frame
+        self._bytes -= entry.size_bytes
+        if isinstance(entry.item, Path):
+            with suppress(OSError):
+                entry.item.unlink(missing_ok=True)
+        return True
+
+    def _trim(self) -> None:
+        """Lose the oldest frames beyond the bound; the newest stays."""
+        while self._bytes > self.sink.spool_bytes and self._frames > 1:
+            self._remove(next(one for one in self._queue if one.is_frame))
+            self._counts["lost"] += 1
+
+    def _leave_behind(self) -> None:
+        """Lose what is in memory: nobody comes for it. What is in the folder stays there."""
+        for entry in [one for one in self._queue if not isinstance(one.item, Path)]:
+            self._remove(entry)
+            self._counts["lost"] += entry.is_frame
+
+    def _save(self, entry: _Entry) -> None:
+        """Move a frame from memory into the folder; where that fails, it stays in memory."""
+        frame = entry.item
+        if self._folder is None or isinstance(frame, (str, Path)):
+            return
+        if entry.size_bytes > self.sink.spool_bytes:
+            return
+        try:
+            path = self._folder.save(frame, entry.number)
+            size_bytes = 0 if path is None else path.stat().st_size
+        except OSError:
+            return
+        if path is None:
+            return
         with self._changed:
-            if self._error is None:
-                self._error = f"{type(error).__name__}: {error}"
-            self._dropped += sum(not isinstance(one, str) for one in self._queue)
-            self._queue.clear()
+            if entry in self._queue:
+                self._bytes += size_bytes - entry.size_bytes
+            entry.item, entry.size_bytes = path, size_bytes
+
+    # The thread.
+
+    def _run(self) -> None:
+        is_open = False
+        while True:
+            entry = self._oldest() if is_open else None
+            is_last = is_open and entry is None
+            is_written = True
+            try:
+                if entry is not None:
+                    is_written = self._write(entry)
+                elif is_last:
+                    self.sink.close()
+                else:
+                    self.sink.open()
+                    is_open = True
+            except Exception as error:  # noqa: BLE001 - it is tried again; log and status() say why
+                if not self._tries_again(error, entry):
+                    break
+                continue
+            self._done(entry, is_written=is_written)
+            if is_last:
+                self._state = "closed"
+                return
+        self._give_up(is_closed=is_last)
+
+    def _oldest(self) -> _Entry | None:
+        """Wait for something to write; None at the end."""
+        with self._changed:
+            while not self._queue and not self._closing.is_set():
+                self._changed.wait()
+            return self._queue[0] if self._queue else None
+
+    def _write(self, entry: _Entry) -> bool:
+        """Hand something over to the sink; return whether there was something."""
+        item = entry.item
+        if isinstance(item, str):
+            self.sink.source_ended(item)
+            return True
+        if isinstance(item, Path):
+            path = item
+            try:
+                item = read_frame(path)
+            except Exception as error:  # noqa: BLE001 - whatever is in a damaged file
+                if path.exists():  # else it was lost, or another program has written it
+                    text = "sink %s: %s is damaged, and left out: %r"
+                    _LOG.warning(text, self.name, path, f"{type(error).__name__}: {error}")
+                return False
+        self.sink.write(item)
+        return True
+
+    def _done(self, entry: _Entry | None, *, is_written: bool = True) -> None:
+        """Count what was handed over, and note that the sink works."""
+        with self._changed:
+            if entry is not None:
+                is_there = self._remove(entry)
+                if is_written and entry.is_frame:
+                    self._counts["written"] += 1
+                    self._counts["lost"] -= not is_there  # it was thought so while it was written
+                elif entry.is_frame:
+                    self._counts["lost"] += is_there
+            attempts = self._attempts if is_written else 0
+            kept, lost = self._frames, self._counts["lost"] - self._lost_before
+            if attempts:
+                self._attempts, self._error = 0, None
             self._changed.notify_all()
+        if attempts:
+            text = "sink %s works again after %d attempts: %d frames were kept, %d were lost"
+            _LOG.warning(text, self.name, attempts, kept + 1 if entry else kept, lost)
+
+    def _tries_again(self, error: Exception, entry: _Entry | None) -> bool:
+        """Note why the sink fails, and wait until it is tried again; False if that is too late."""
+        with self._changed:
+            is_first = not self._attempts
+            self._attempts += 1
+            self._error = f"{type(error).__name__}: {error}"
+            if is_first:
+                self._lost_before = self._counts["lost"]
+            waiting = list(self._queue) if is_first else []
+            self._changed.notify_all()
+        if is_first:
+            _LOG.warning("sink %s fails, and is tried again: %r", self.name, self._error)
+            for one in waiting:
+                self._save(one)
+            with self._changed:
+                self._trim()
+        if entry is not None and self._passes_by(error, entry):
+            return True
+        is_closing = self._closing.is_set()
+        wait_s = back_off(0 if is_closing else self._attempts - 1, random.random)
+        self._due_s = self._clock.now() + wait_s
+        if is_closing and self._due_s > self._close_at_s:
+            return False
+        self._clock.wait(self._never if is_closing else self._closing, wait_s)
+        return True
+
+    def _passes_by(self, error: Exception, entry: _Entry) -> bool:
+        """Lose an entry that cannot be written, while the next frame can; return whether that is so."""
+        # An OSError comes from outside, and passes; the bound of the spool is the limit there.
+        is_outside = isinstance(error, OSError) and entry.is_frame
+        if is_outside or self._attempts < self.sink.attempts:
+            return False
+        with self._changed:
+            after = [one for one in self._queue if one.is_frame and one is not entry]
+        if not after:
+            return False
+        try:
+            is_written = self._write(after[0])
+        except Exception:  # noqa: BLE001 - the sink fails, whatever it gets
+            return False
+        try:
+            self._write(entry)  # the sink may have come back between the two
+        except Exception as again:  # noqa: BLE001 - so it is this entry alone
+            _LOG.debug("sink %s: one frame is lost: %r", self.name, str(again))
+            with self._changed:
+                self._counts["lost"] += self._remove(entry) and entry.is_frame
+        else:
+            self._done(entry)
+        self._done(after[0], is_written=is_written)
+        return True
+
+    def _give_up(self, *, is_closed: bool) -> None:
+        """End without having written all."""
+        for one in list(self._queue):
+            self._save(one)
+        with self._changed:
+            before = self._counts["lost"]
+            self._state = "closed"
+            self._leave_behind()
+            lost, kept = self._counts["lost"] - before, self._frames
+        text = (
+            "sink %s is closed, and still fails: %d frames are lost, %d are kept for the next run"
+        )
+        _LOG.warning(text, self.name, lost, kept)
+        if not is_closed:
+            try:
+                self.sink.close()
+            except Exception as error:  # noqa: BLE001 - the first error tells more
+                _LOG.debug("sink %s cannot be closed: %r", self.name, str(error))
 
 
 class SinkThreads:
     """All sinks of a runner, each in a thread of its own.
 
     Args:
-        sinks: They are opened at once.
+        sinks: They are opened by `start`.
+        clock: The time that passes between attempts.
+
+    Raises:
+        ValueError: Two sinks have the same folder as a spool.
+        OSError: The folder of a spool cannot be made.
     """
 
-    def __init__(self, sinks: Iterable[Sink]) -> None:
-        self._threads = [SinkThread(sink) for sink in sinks]
+    def __init__(self, sinks: Iterable[Sink], clock: Clock) -> None:
+        wanted = list(sinks)
+        folders = [os.path.realpath(sink.spool) for sink in wanted if sink.spool is not None]
+        for folder in folders:
+            if folders.count(folder) > 1:
+                raise ValueError(f"{folder} is the spool of one sink: give each its own folder")
+        self._threads = [SinkThread(sink, clock) for sink in wanted]
+
+    def start(self) -> None:
+        """Begin to write."""
+        for one in self._threads:
+            one.start()
 
     @property
     def is_empty(self) -> bool:
@@ -223,15 +518,16 @@ class SinkThreads:
             one.source_ended(source)
 
     def close(self, timeout_s: float) -> None:
-        """Let each write what is queued and end; wait for them that many seconds in all.
+        """Let each write what is queued and end; wait for them, see `SinkThread.longest_close_s`.
 
         The process ends at most `LAST_S` later than one that still writes, so that its files get their end.
         """
         for one in self._threads:
             one.close()
-        deadline = time.monotonic() + timeout_s
+        began = time.monotonic()
         for one in self._threads:
-            if not one.join(deadline - time.monotonic()):
+            longest_s = one.longest_close_s(timeout_s)
+            if not one.join(began + longest_s - time.monotonic()):
                 atexit.register(one.join, LAST_S)
 
     def status(self) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from pydantic import (
 )
 
 from headrace_vision.options import SourceOptions
+from headrace_vision.sinks import CLOSE_S, SPOOL_BYTES
 
 __all__ = ["SINKS", "ModelTable", "SinkTable", "SourceTable", "VisionConfig"]
 
@@ -103,7 +104,23 @@ else:
 """A source: its input, and the attributes of `SourceOptions`."""
 
 
-class _Folder(_Table):
+class _Spooled(_Table):
+    spool_bytes: int = Field(
+        default=SPOOL_BYTES,
+        ge=0,
+        description="Most bytes of frames that are kept while the sink fails.",
+    )
+    spool: str | None = Field(
+        default=None, description="The folder in which they are kept; without it, the memory."
+    )
+    close_s: float = Field(
+        default=CLOSE_S,
+        ge=0,
+        description="Most seconds for which closing tries to write what is kept.",
+    )
+
+
+class _Folder(_Spooled):
     folder: str = Field(description="Where the files go; it is made.")
 
 
@@ -138,14 +155,14 @@ class SaveYOLOTable(_Folder):
     images: bool = Field(default=True, description="Whether images are written.")
 
 
-class SaveJSONLTable(_Table):
+class SaveJSONLTable(_Spooled):
     """A line of JSON per frame."""
 
     kind: Literal["SaveJSONL"]
     path: str = Field(description="The file; what it held is replaced.")
 
 
-class WebhookTable(_Table):
+class WebhookTable(_Spooled):
     """A call over HTTP per frame with events."""
 
     kind: Literal["Webhook"]
@@ -154,7 +171,11 @@ class WebhookTable(_Table):
         default=None, description="Hosts that may be called; without it, those of the file."
     )
     only_events: bool = Field(default=True, description="Whether only frames with events count.")
-    attempts: int = Field(default=3, ge=1, description="How often a frame is tried.")
+    attempts: int = Field(
+        default=3,
+        ge=1,
+        description="How often a frame that is refused is tried, before the next one is tried in its place.",
+    )
     timeout_s: float = Field(
         default=5.0, gt=0, description="Seconds after which an attempt has failed."
     )

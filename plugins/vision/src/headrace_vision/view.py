@@ -47,6 +47,7 @@ class View(Sink):
 
     full = "drop"
     queue_size = 8
+    spool_bytes = 0  # an old picture is worth nothing
 
     def __init__(self, port: int = 0) -> None:
         self._shown: dict[str, _Shown] = {}

@@ -2,41 +2,56 @@
 
 from __future__ import annotations
 
+import base64
+import http.client
 import json
-import threading
+import os
 import urllib.error
 import urllib.request
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote, urlsplit
 
 from headrace.errors import InputError
-from headrace_vision.network import check_address, plain_opener
+from headrace_vision.network import check_address, plain_opener, without_password
 from headrace_vision.records import frame_record
-from headrace_vision.sinks import Sink
+from headrace_vision.sinks import CLOSE_S, SPOOL_BYTES, Sink
 
 if TYPE_CHECKING:
     from headrace_vision.frames import Frame
 
 __all__ = ["Webhook"]
 
+_AGAIN = (408, 425, 429)
+"""Answers from 400 to 499 that are about the moment, and not about what was posted."""
+
+
+def _shortened(url: str) -> str:
+    """Return what of an address may be shown: the rest of it is often a secret."""
+    parts = urlsplit(without_password(url))
+    return f"{parts.scheme}://{parts.netloc}/..."
+
 
 class Webhook(Sink):
     """Posts a frame as JSON: see `headrace_vision.frame_record`.
 
-    A frame that meets a full queue is dropped and counted. When the last attempt for a frame fails, the sink ends.
+    It holds nobody up: frames wait in the spool until the receiver has taken them, each at least once, in their order. Status, log
+    and errors show scheme and host of the address alone, since such addresses are secrets.
 
     Args:
-        url: ``http`` or ``https``.
+        url: ``http`` or ``https``; a user and password in it are sent (Basic).
         network: Hosts that may be called; that of ``url`` must be among them. Redirects are not followed.
         only_events: Whether only frames with ``events`` (of CountLine and CountZone) are posted.
-        attempts: How often a frame is tried, with 0.5, 1, 2 ... seconds between.
+        attempts: How often a frame that is refused (400 to 499) is tried; then it is lost, if the receiver takes the next one.
         timeout_s: Seconds after which an attempt has failed.
+        spool_bytes, spool, close_s: What is kept while the sink fails; see `headrace_vision.Sink`.
 
     Raises:
         InputError: The address is not allowed.
     """
 
-    full = "drop"
+    full = "keep"
+    needs_image = False
 
     def __init__(
         self,
@@ -46,51 +61,61 @@ class Webhook(Sink):
         only_events: bool = True,
         attempts: int = 3,
         timeout_s: float = 5.0,
+        spool_bytes: int = SPOOL_BYTES,
+        spool: str | os.PathLike[str] | None = None,
+        close_s: float = CLOSE_S,
     ) -> None:
+        self._keep(spool_bytes, spool, close_s)
         check_address(url, network)
+        self._shown = _shortened(url)
         if not url.lower().startswith(("http://", "https://")):
-            raise InputError("a webhook is called over HTTP", expected="http or https", got=url)
+            raise InputError(
+                "a webhook is called over HTTP", expected="http or https", got=self._shown
+            )
         if attempts < 1:
             raise ValueError(f"attempts is at least 1, not {attempts!r}")
-        self._url = url
+        self.attempts = attempts
+        parts = urlsplit(url)
+        self._headers = {"Content-Type": "application/json"}
+        if parts.username is not None:
+            user = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+            self._headers["Authorization"] = f"Basic {base64.b64encode(user.encode()).decode()}"
+        self._address = quote(without_password(url), safe="!#$%&'()*+,/:;=?@[]~")
         self._only_events = only_events
-        self._attempts = attempts
         self._timeout_s = timeout_s
-        self._pause = threading.Event()
         self._posted = 0
+
+    def wants(self, frame: Frame) -> bool:
+        """Return whether a frame has events, if only those are posted."""
+        return not self._only_events or bool(frame.request.get("events"))
 
     def write(self, frame: Frame) -> None:
         """Post a frame.
 
         Raises:
-            OSError: No attempt succeeded.
+            OSError: There is no answer, or one that may be another one later.
+            ValueError: The receiver refuses the frame.
         """
-        record = frame_record(frame)
-        if self._only_events and not record.get("events"):
-            return
-        body = json.dumps(record).encode()
-        for attempt in range(self._attempts):
-            try:
-                self._post(body)
-            except OSError:
-                if attempt + 1 == self._attempts:
-                    raise
-                self._pause.wait(0.5 * 2.0**attempt)
-            else:
-                self._posted += 1
-                return
-
-    def _post(self, body: bytes) -> None:
         request = urllib.request.Request(  # noqa: S310 - the address was checked
-            self._url, data=body, headers={"Content-Type": "application/json"}, method="POST"
+            self._address,
+            data=json.dumps(frame_record(frame)).encode(),
+            headers=self._headers,
+            method="POST",
         )
         try:
             with plain_opener().open(request, timeout=self._timeout_s) as answer:
                 answer.read(1024)
         except urllib.error.HTTPError as error:
             error.close()
-            raise OSError(f"{self._url} answered {error.code}") from error
+            text = f"{self._shown} answered {error.code}"
+            is_refused = 400 <= error.code < 500 and error.code not in _AGAIN
+            raise (ValueError if is_refused else OSError)(text) from None
+        except (OSError, http.client.HTTPException) as error:
+            reason = getattr(error, "reason", None) or error
+            text = f"{self._shown} cannot be called: {type(reason).__name__}: {reason}"
+            raise OSError(text) from None
+        self._posted += 1
 
     def status(self) -> dict[str, Any]:
-        """Return how many frames were ``posted``."""
-        return {"posted": self._posted}
+        """Return where it posts, and how many frames were ``posted``."""
+        return {"posted": self._posted, "address": self._shown}

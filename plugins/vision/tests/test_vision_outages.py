@@ -1,0 +1,665 @@
+"""Sinks whose receiver or disk is away for a while: what is kept, in which order it comes, what is lost, and what is said."""
+
+from __future__ import annotations
+
+import errno
+import http.server
+import json
+import logging
+import os
+import threading
+import tracemalloc
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+import supervision as sv
+
+import headrace
+import headrace_vision
+from headrace.errors import ConfigError, InputError, code_of
+from headrace_vision import Clock, SaveImages, SaveJSONL, SaveVideo, Sink, VideoRunner, Webhook
+
+PATIENCE_S = 120
+"""Seconds of the machine after which something that must happen has not."""
+
+
+class Steps(Clock):
+    """A clock that stands still until the test lets the seconds pass that somebody waits for."""
+
+    def __init__(self):
+        self.time = 100.0
+        self.waits = []
+        self._changed = threading.Condition()
+        self._free = False
+
+    def now(self):
+        return self.time
+
+    def wait(self, stop, seconds):
+        with self._changed:
+            number = len(self.waits)
+            self.waits.append(seconds)
+            self._changed.notify_all()
+            while not (stop.is_set() or self._free or number < self._passed):
+                self._changed.wait(0.01)  # `stop` is set without a word to this clock
+            if not stop.is_set():
+                self.time += seconds
+            return stop.is_set()
+
+    _passed = 0
+
+    def step(self):
+        """Let the wait under way pass; then wait until the next one has begun, or forever if none does."""
+        with self._changed:
+            self._passed = len(self.waits)
+            self._changed.notify_all()
+
+    def until_waits(self, count):
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.waits) >= count, PATIENCE_S)
+
+    def free(self):
+        with self._changed:
+            self._free = True
+            self._changed.notify_all()
+
+
+class Broken(Sink):
+    """Writes down what it gets, unless it is told to fail."""
+
+    name = "broken"
+
+    def __init__(self, error=None, **attributes):
+        self.error, self.seen, self.ended = error, [], []
+        self.wrote = threading.Semaphore(0)
+        for key, value in attributes.items():
+            setattr(self, key, value)
+
+    def write(self, frame):
+        if self.error is not None:
+            raise self.error
+        self.seen.append(frame.frame)
+        self.wrote.release()
+
+    def source_ended(self, source):
+        self.ended.append((source, len(self.seen)))
+
+
+def pictures(count, size=(32, 32)):
+    return [np.full((*size, 3), number % 256, np.uint8) for number in range(count)]
+
+
+def runner_of(sink, clock, **options):
+    return VideoRunner({"backend": "Identity"}, sinks=[sink], clock=clock, **options)
+
+
+def status_of(runner):
+    return next(iter(runner.status()["sinks"].values()))
+
+
+@pytest.mark.parametrize("error", [OSError("away"), RuntimeError("away"), ConfigError("x")])
+def test_what_came_while_a_sink_failed_is_written_in_order_once_it_works(error, caplog):
+    clock, sink = Steps(), Broken(error)
+    with runner_of(sink, clock) as runner:
+        assert len(list(runner.run({"a": pictures(40)}))) == 40  # it holds nobody up
+        for attempt in range(1, 6):
+            clock.until_waits(attempt)
+            status = status_of(runner)
+            assert (status["state"], status["attempts"]) == ("failed", attempt)
+            assert (status["written"], status["waiting"], status["lost"]) == (0, 40, 0)
+            assert status["retry_in_s"] == pytest.approx(clock.waits[-1])
+            clock.step() if attempt < 5 else None
+        sink.error = None
+        clock.step()
+        for _ in range(40):
+            assert sink.wrote.acquire(timeout=PATIENCE_S)
+    assert sink.seen == list(range(40))
+    assert sink.ended == [("a", 40)]
+    status = status_of(runner)
+    assert (status["state"], status["error"], status["written"]) == ("closed", None, 40)
+    for number, wait_s in enumerate(
+        clock.waits[:5]
+    ):  # as cameras: doubled, with jitter of a quarter
+        assert max(0.5, 0.375 * 2**number) <= wait_s <= 0.625 * 2**number
+    texts = [one.getMessage() for one in caplog.records if one.name == "headrace.vision"]
+    assert len(texts) == 2
+    assert "sink broken fails, and is tried again" in texts[0]
+    assert "works again after 5 attempts: 40 frames were kept, 0 were lost" in texts[1]
+
+
+def test_beyond_its_bytes_the_oldest_frames_are_lost_and_counted():
+    clock = Steps()
+    sink = Broken(OSError("away"), spool_bytes=5 * 32 * 32 * 3)
+    with runner_of(sink, clock) as runner:
+        list(runner.run({"a": pictures(20)}))
+        status = status_of(runner)
+        assert (status["lost"], status["waiting"], status["waiting_bytes"]) == (15, 5, 15360)
+        clock.until_waits(1)
+        sink.error = None
+        clock.step()
+    assert sink.seen == [15, 16, 17, 18, 19]
+    assert status_of(runner)["written"] + status_of(runner)["lost"] == 20
+
+
+def test_without_room_the_newest_frame_is_kept_and_the_sink_comes_back():
+    clock, sink = Steps(), Broken(OSError("away"), spool_bytes=0)
+    with runner_of(sink, clock) as runner:
+        list(runner.run({"a": pictures(7)}))
+        clock.until_waits(1)
+        sink.error = None
+        clock.step()
+    assert sink.seen == [6]
+    assert status_of(runner)["lost"] == 6
+
+
+def test_a_frame_that_never_can_be_written_is_lost_alone():
+    def picky(frame):
+        if frame.frame == 3:
+            raise ValueError("not this one")
+        seen.append(frame.frame)
+
+    seen, clock = [], Steps()
+    clock.free()
+    with runner_of(picky, clock) as runner:
+        list(runner.run({"a": pictures(8)}))
+    assert sorted(seen) == [0, 1, 2, 4, 5, 6, 7]
+    assert (status_of(runner)["lost"], status_of(runner)["written"]) == (1, 7)
+
+
+def test_a_sink_that_cannot_be_opened_is_opened_later():
+    class Late(Broken):
+        def open(self):
+            if self.error is not None:
+                raise self.error
+
+    clock, sink = Steps(), Late(RuntimeError("no room"))
+    with runner_of(sink, clock) as runner:
+        list(runner.run({"a": pictures(30)}))
+        clock.until_waits(1)
+        sink.error = None
+        clock.step()
+    assert sink.seen == list(range(30))
+
+
+@pytest.mark.parametrize(("close_s", "attempts"), [(0, 2), (0.4, 2), (3.0, 6)])
+def test_closing_tries_for_close_s_and_no_longer(close_s, attempts):
+    class Counted(Broken):
+        calls = 0
+
+        def write(self, frame):
+            self.calls += 1
+            super().write(frame)
+
+    clock, sink = Steps(), Counted(OSError("away"), close_s=close_s)
+    with runner_of(sink, clock) as runner:
+        list(runner.run({"a": pictures(4)}))
+        clock.until_waits(1)
+        begin_s = clock.time
+        clock.free()
+        with clock._changed:
+            clock._passed = 0
+        runner.close()
+    assert clock.time - begin_s <= close_s + 0.7  # the wait that closing ended has not passed
+    assert 2 <= sink.calls <= attempts + 1
+    status = status_of(runner)
+    assert (status["state"], status["lost"], status["waiting"]) == ("failed", 4, 0)
+    assert status["error"] == "OSError: away"
+
+
+def test_a_receiver_that_comes_back_while_the_runner_closes_gets_everything():
+    class Back(Broken):
+        calls = 0
+
+        def write(self, frame):
+            self.calls += 1
+            self.error = OSError("away") if self.calls < 5 else None
+            super().write(frame)
+
+    clock, sink = Steps(), Back()
+    clock.free()
+    with runner_of(sink, clock) as runner:
+        list(runner.run({"a": pictures(4)}))
+    assert sink.seen == [0, 1, 2, 3]
+    assert status_of(runner)["lost"] == 0
+
+
+def find(image):
+    """A detection with everything that detections have."""
+    number = int(image[0, 0, 0])
+    return sv.Detections(
+        np.array([[number, 1, 20, 21]], np.float32),
+        mask=np.arange(32 * 32).reshape(1, 32, 32) % 3 == 0,
+        confidence=np.array([0.25], np.float32),
+        class_id=np.array([4]),
+        data={"class_name": np.array(["boîte"])},
+    )
+
+
+class Keeps(Broken):
+    def write(self, frame):
+        super().write(frame)
+        self.frames = [*getattr(self, "frames", []), frame]
+
+
+def test_what_a_folder_keeps_survives_the_program_and_is_written_first(tmp_path):
+    headrace.register("VisionFindAll", find, replace=True)
+    clock = Steps()
+    clock.free()
+    first = Keeps(OSError("away"), spool=tmp_path / "spool", close_s=0)
+    with VideoRunner({"backend": "VisionFindAll"}, sinks=[first], clock=clock) as runner:
+        frames = list(runner.run({"a\udcff": [*pictures(2), b"broken", *pictures(1)]}))
+    status = status_of(runner)
+    assert (status["lost"], status["waiting"], status["state"]) == (0, 4, "failed")
+    assert len(list((tmp_path / "spool").iterdir())) == 4
+    second = Keeps(spool=tmp_path / "spool")
+    with VideoRunner({"backend": "VisionFindAll"}, sinks=[second], clock=clock) as runner:
+        list(runner.run({"b": pictures(2)}))
+    kept = {(one.source, one.frame): one for one in second.frames[:4]}
+    assert [one.source for one in second.frames[4:]] == ["b"] * 2
+    assert set(kept) == {(one.source, one.frame) for one in frames}
+    for before in frames:
+        after = kept[before.source, before.frame]
+        for name in ("source", "frame", "timestamp", "gap", "path"):
+            assert getattr(after, name) == getattr(before, name)
+        assert (after.error is None) == (before.error is None)
+        assert str(after.error) == str(before.error)
+        if before.error is not None:
+            assert code_of(after.error) == code_of(before.error)
+        assert after.result == before.result
+        if before.image is not None:
+            np.testing.assert_array_equal(after.image, before.image)
+    assert not list((tmp_path / "spool").iterdir())
+
+
+def test_a_damaged_file_is_left_out_with_a_warning_and_other_files_stay(tmp_path, caplog):
+    clock = Steps()
+    clock.free()
+    with runner_of(Broken(OSError("away"), spool=tmp_path, close_s=0), clock) as runner:
+        list(runner.run({"a": pictures(4)}))
+    one, two, *_ = sorted(tmp_path.iterdir())
+    one.write_bytes(one.read_bytes()[:100])
+    two.write_bytes(b"")
+    (tmp_path / f"{'9' * 15}-01234567.npz.part").write_bytes(b"half")
+    (tmp_path / "notes.txt").write_text("mine")
+    caplog.clear()
+    sink = Broken(spool=tmp_path)
+    with runner_of(sink, clock) as runner:
+        pass
+    assert sink.seen == [2, 3]
+    assert status_of(runner)["lost"] == 2
+    assert sum("is damaged, and left out" in one.getMessage() for one in caplog.records) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_a_folder_has_a_bound_and_belongs_to_one_sink(tmp_path):
+    clock = Steps()
+    sink = Broken(OSError("away"), spool=tmp_path, spool_bytes=40_000, close_s=0)
+    with runner_of(sink, clock) as runner:
+        list(runner.run({"a": pictures(50)}))
+        sizes = sum(path.stat().st_size for path in tmp_path.iterdir())
+        status = status_of(runner)
+        assert sizes == status["waiting_bytes"] <= 40_000
+        assert status["lost"] == 50 - status["waiting"] == 50 - len(list(tmp_path.iterdir()))
+    again = Broken(spool=tmp_path)
+    with runner_of(again, clock):
+        pass
+    assert again.seen == list(range(50 - status["waiting"], 50))
+    with pytest.raises(ValueError, match="give each its own folder"):
+        VideoRunner({"backend": "Identity"}, sinks=[Broken(spool=tmp_path), Broken(spool=tmp_path)])
+    with pytest.raises(ValueError, match="spool_bytes is at least 0"):
+        SaveImages(tmp_path, spool_bytes=-1)
+    with pytest.raises(ValueError, match="close_s is at least 0"):
+        SaveImages(tmp_path, close_s=float("nan"))
+
+
+def test_outages_leave_no_memory_no_thread_and_no_file(tmp_path):
+    clock, sink = Steps(), Broken(spool=tmp_path, spool_bytes=200_000)
+    clock.free()
+
+    def outages():
+        for number in range(400):
+            if number % 20 == 5:
+                sink.error = OSError("away")
+            if number % 20 == 15:
+                sink.error = None
+            yield np.full((32, 32, 3), number % 250, np.uint8)
+
+    with runner_of(sink, clock) as runner:
+        assert sum(1 for _ in runner.run({"a": outages()})) == 400
+        tracemalloc.start()
+        before = tracemalloc.take_snapshot()
+        assert sum(1 for _ in runner.run({"b": outages()})) == 400
+        grown = tracemalloc.take_snapshot().compare_to(before, "filename")
+        tracemalloc.stop()
+        ours = sum(one.size_diff for one in grown if "headrace_vision" in str(one.traceback))
+        assert ours < 300_000  # the bound of the spool, and the queue
+    assert not [one for one in threading.enumerate() if one.name.startswith("headrace-vision")]
+    assert not list(tmp_path.iterdir())
+    status = status_of(runner)
+    assert status["written"] + status["lost"] == 800
+
+
+# What is written to a disk that is full for a moment.
+
+
+class Disk:
+    """Files of the module `saving` go to a disk that is full when it is told so: each write fails after a few bytes."""
+
+    def __init__(self, monkeypatch):
+        self.errno = None
+        disk, opened = self, Path.open
+
+        class Raw:
+            def __init__(self, file):
+                self.file, self.is_dead = file, False
+
+            def write(self, data):
+                self.is_dead = self.is_dead or disk.errno == errno.EIO  # it never comes back
+                if self.is_dead:
+                    raise OSError(errno.EIO, "Input/output error")
+                disk.check()
+                return self.file.write(bytes(data[: max(len(data) // 2, 1)]))  # in parts, as it may
+
+            def __getattr__(self, name):
+                return getattr(self.file, name)
+
+        def open_on_disk(path, mode="r", *args, **options):
+            file = opened(path, mode, *args, **options)
+            return Raw(file) if mode == "wb" and options.get("buffering") == 0 else file
+
+        def write_bytes(path, data):
+            with opened(path, "wb") as file:
+                file.write(data[:5])
+                disk.check()
+                return file.write(data[5:]) + 5
+
+        monkeypatch.setattr(Path, "open", open_on_disk)
+        monkeypatch.setattr(Path, "write_bytes", write_bytes)
+
+    def check(self):
+        code = self.errno
+        if code is not None:
+            raise OSError(code, os.strerror(code))
+
+
+def through_a_bad_day(sink, disk, code, count=150, first=90, last=120):
+    """Run pictures into a sink, whose disk fails for some of them."""
+    clock = Steps()
+    clock.free()
+    wrote, write = threading.Semaphore(0), sink.write
+
+    def written(frame):
+        write(frame)
+        wrote.release()
+
+    sink.write = written
+
+    def feed():
+        for number in range(count):
+            if number == first:
+                for _ in range(first - 10):  # the others are under way
+                    assert wrote.acquire(timeout=PATIENCE_S)
+                disk.errno = code
+            if number == last:
+                disk.errno = None
+            yield np.full((32, 32, 3), number, np.uint8)
+
+    with runner_of(sink, clock, image_fps=5) as runner:
+        assert sum(1 for _ in runner.run({"cam": feed()})) == count
+    return status_of(runner)
+
+
+def test_lines_are_whole_after_a_full_disk(tmp_path, monkeypatch):
+    disk = Disk(monkeypatch)
+    status = through_a_bad_day(SaveJSONL(tmp_path / "a.jsonl"), disk, errno.ENOSPC)
+    assert (status["written"], status["lost"]) == (150, 0)
+    lines = (tmp_path / "a.jsonl").read_text().splitlines()
+    assert [json.loads(line)["frame"] for line in lines] == list(range(150))
+
+
+def test_images_go_on_after_a_full_disk(tmp_path, monkeypatch):
+    disk = Disk(monkeypatch)
+    assert through_a_bad_day(SaveImages(tmp_path), disk, errno.ENOSPC)["written"] == 150
+    names = sorted(path.name for path in (tmp_path / "cam").iterdir())
+    assert names == [f"{number:06d}.jpg" for number in range(150)]
+
+
+def times_of(path):
+    with av.open(str(path)) as video:
+        return [frame.time for frame in video.decode(video=0)]
+
+
+def test_a_video_goes_on_after_a_full_disk_without_a_gap(tmp_path, monkeypatch):
+    disk = Disk(monkeypatch)
+    status = through_a_bad_day(SaveVideo(tmp_path), disk, errno.ENOSPC)
+    assert (status["written"], status["lost"], status["missing"]) == (150, 0, 0)
+    assert [path.name for path in tmp_path.iterdir()] == ["cam.mp4"]
+    assert times_of(tmp_path / "cam.mp4") == pytest.approx([n / 5 for n in range(150)], abs=1e-3)
+
+
+def test_a_video_whose_file_is_lost_goes_on_in_another_and_says_what_is_missing(
+    tmp_path, monkeypatch
+):
+    disk = Disk(monkeypatch)
+    status = through_a_bad_day(SaveVideo(tmp_path), disk, errno.EIO)
+    files = sorted(path.name for path in tmp_path.iterdir())
+    assert files == ["cam-part2.mp4", "cam.mp4"]
+    before, after = times_of(tmp_path / "cam.mp4"), times_of(tmp_path / "cam-part2.mp4")
+    assert before == pytest.approx([n / 5 for n in range(len(before))], abs=1e-3)
+    assert 0 < len(before) < 150
+    assert len(before) + len(after) + status["missing"] == 150
+
+
+def test_a_video_that_is_being_written_can_be_played(tmp_path):
+    clock = Steps()
+    sink = SaveVideo(tmp_path)
+    wrote, write = threading.Semaphore(0), sink.write
+
+    def written(frame):
+        write(frame)
+        wrote.release()
+
+    sink.write = written
+    with runner_of(sink, clock, image_fps=5) as runner:
+        frames = iter(pictures(250))
+        for count, _ in enumerate(runner.run({"cam": frames})):
+            assert wrote.acquire(timeout=PATIENCE_S)
+            if count == 200:
+                found = times_of(tmp_path / "cam.mp4.part")  # as after a crash
+    assert len(found) > 100
+    assert found == pytest.approx([n / 5 for n in range(len(found))], abs=1e-3)
+
+
+def test_kept_frames_of_the_run_before_are_a_video_of_their_own(tmp_path, monkeypatch):
+    clock = Steps()
+    clock.free()
+    disk = Disk(monkeypatch)
+    disk.errno = errno.EIO
+    out, spool = tmp_path / "out", tmp_path / "spool"
+    with runner_of(SaveVideo(out, spool=spool, close_s=0), clock, image_fps=5) as runner:
+        list(runner.run({"cam": pictures(30)}))
+    disk.errno = None
+    with runner_of(SaveVideo(out, spool=spool), clock, image_fps=5) as runner:
+        list(runner.run({"cam": pictures(10)}))
+    counts = {path.name: len(times_of(path)) for path in out.glob("*.mp4")}
+    assert counts == {"cam.mp4": 30, "cam-part2.mp4": 10}
+
+
+# A receiver that restarts, and its address.
+
+
+class Receiver:
+    """A web server on the loopback that is away, or answers as it is told."""
+
+    def __init__(self):
+        self.bodies, self.headers, self.server, self.answer = [], [], None, lambda body: 200
+        self.port = 0
+        self.up()
+
+    def up(self):
+        peer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self):
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                code = peer.answer(body)
+                if code == 200:
+                    peer.bodies.append(body)
+                    peer.headers.append(dict(self.headers))
+                self.send_response(code)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *_):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
+        self.port = self.server.server_port
+        self.thread = threading.Thread(target=self.server.serve_forever)
+        self.thread.start()
+
+    def down(self):
+        if self.server is not None:
+            self.server.shutdown()
+            self.thread.join()
+            self.server.server_close()
+            self.server = None
+
+
+@pytest.fixture
+def receiver():
+    one = Receiver()
+    yield one
+    one.down()
+
+
+class Alarms(headrace.Backend):
+    """Writes an event for each fifth frame."""
+
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = 0
+            number = request["context"]["frame"]
+            if number % 5 == 0:
+                request["events"] = [{"type": "line", "id": number}]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _alarms():
+    headrace.register("VisionAlarms", Alarms)
+
+
+def frames_of(receiver):
+    return [body["frame"] for body in receiver.bodies]
+
+
+@pytest.mark.parametrize("away", ["down", 503, 404, 429])
+def test_every_event_reaches_a_receiver_that_was_away(receiver, away):
+    clock = Steps()
+    hook = Webhook(f"http://127.0.0.1:{receiver.port}/x", network=["127.0.0.1"])
+    with VideoRunner({"backend": "VisionAlarms"}, sinks=[hook], clock=clock) as runner:
+        if away == "down":
+            receiver.down()
+        else:
+            receiver.answer = lambda body: away
+        list(runner.run({"cam": pictures(200)}))
+        clock.until_waits(1)
+        if away == "down":
+            receiver.up()
+        else:
+            receiver.answer = lambda body: 200
+        clock.free()
+    assert frames_of(receiver) == list(range(0, 200, 5))
+    status = status_of(runner)
+    assert (status["posted"], status["lost"], status["dropped"]) == (40, 0, 0)
+
+
+def test_events_wait_for_a_slow_receiver_beside_many_frames_without(receiver):
+    go = threading.Event()
+    receiver.answer = lambda body: go.wait(PATIENCE_S) and 200
+    hook = Webhook(
+        f"http://127.0.0.1:{receiver.port}/x", network=["127.0.0.1"], timeout_s=PATIENCE_S
+    )
+    with VideoRunner({"backend": "VisionAlarms"}, sinks=[hook]) as runner:
+        list(runner.run({"cam": pictures(400)}))
+        go.set()
+    assert frames_of(receiver) == list(range(0, 400, 5))
+
+
+def test_an_event_that_the_receiver_refuses_is_lost_alone(receiver):
+    receiver.answer = lambda body: 422 if body["frame"] == 10 else 200
+    clock = Steps()
+    clock.free()
+    hook = Webhook(f"http://127.0.0.1:{receiver.port}/x", network=["127.0.0.1"], attempts=2)
+    with VideoRunner({"backend": "VisionAlarms"}, sinks=[hook], clock=clock) as runner:
+        list(runner.run({"cam": pictures(30)}))
+    assert frames_of(receiver) == [0, 5, 15, 20, 25]
+    assert status_of(runner)["lost"] == 1
+
+
+def test_an_event_of_the_run_before_is_posted_from_the_folder(receiver, tmp_path):
+    clock = Steps()
+    clock.free()
+    url = f"http://127.0.0.1:{receiver.port}/x"
+    receiver.down()
+    for frames in (pictures(11), []):
+        if not frames:
+            receiver.up()
+        hook = Webhook(url, network=["127.0.0.1"], spool=tmp_path, close_s=0)
+        with VideoRunner({"backend": "VisionAlarms"}, sinks=[hook], clock=clock) as runner:
+            list(runner.run({"cam": frames}))
+    assert frames_of(receiver) == [0, 5, 10]
+    assert receiver.bodies[1]["events"] == [{"type": "line", "id": 5}]
+
+
+SECRETS = [
+    "http://user:SECRET@127.0.0.1:{port}/services/SECRET?token=SECRET#SECRET",
+    "http://127.0.0.1:{port}/SECRET SECRET\tSECRET",
+    "http://127.0.0.1:{port}/é/SECRET",
+]
+
+
+@pytest.mark.parametrize("url", SECRETS)
+@pytest.mark.parametrize("away", ["down", 503, 404])
+def test_the_address_of_a_webhook_is_shown_nowhere(receiver, caplog, url, away):
+    caplog.set_level(logging.DEBUG)
+    if away == "down":
+        receiver.down()
+    receiver.answer = lambda body: away
+    hook = Webhook(url.format(port=receiver.port), network=["127.0.0.1"], close_s=0)
+    with VideoRunner({"backend": "VisionAlarms"}, sinks=[hook]) as runner:
+        list(runner.run({"cam": pictures(3)}))
+    status = status_of(runner)
+    assert f"http://127.0.0.1:{receiver.port}/..." in status["error"]
+    assert "SECRET" not in json.dumps(status) + caplog.text + repr(hook)
+
+
+def test_a_webhook_sends_the_user_of_its_address_and_hides_it_in_errors(receiver):
+    hook = Webhook(f"http://me:p%40ss@127.0.0.1:{receiver.port}/x", network=["127.0.0.1"])
+    with VideoRunner({"backend": "VisionAlarms"}, sinks=[hook]) as runner:
+        list(runner.run({"cam": pictures(1)}))
+    assert receiver.headers[0]["Authorization"] == "Basic bWU6cEBzcw=="
+    for wrong in ("rtsp://h/SECRET", "http://other/SECRET"):
+        with pytest.raises(InputError) as error:
+            Webhook(wrong, network=["h"])
+        assert "SECRET" not in str(error.value)
+
+
+def test_the_options_stand_in_a_vision_toml(tmp_path):
+    (tmp_path / "vision.toml").write_text(
+        'model = { backend = "Identity" }\n[sinks.call]\nkind = "Webhook"\n'
+        'url = "http://127.0.0.1:9/x"\nnetwork = ["127.0.0.1"]\n'
+        'spool = "kept"\nspool_bytes = 1000\nclose_s = 0.5\n'
+    )
+    with headrace_vision.open(tmp_path / "vision.toml"):
+        assert (tmp_path / "kept").is_dir()
+    (tmp_path / "vision.toml").write_text(
+        'model = { backend = "Identity" }\n[sinks.a]\nkind = "SaveJSONL"\npath = "x"\n'
+        "spool_bytes = -1\nclose_s = -2.0\nspol = 1\n"
+    )
+    with pytest.raises(ConfigError) as error:
+        headrace_vision.open(tmp_path / "vision.toml")
+    for text in ("spool_bytes", "close_s", "did you mean 'spool'"):
+        assert text in str(error.value)
