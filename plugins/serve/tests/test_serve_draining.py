@@ -5,20 +5,25 @@ from __future__ import annotations
 import queue
 import socket
 import threading
+import time
 
 import grpc
 import pytest
 
+import headrace
 from headrace_serve.grpc.messages import message
 from headrace_serve.operating import draining
 
 POST = b"POST /run/m HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1\r\n\r\na"
+FAILS_LATE_S = 60.0
+"""A test that hangs fails after this; nothing else is measured in seconds."""
 SERVICE = "/inference.GRPCInferenceService"
 
 
 def until(condition):
-    poll = threading.Event()
+    poll, fails_at = threading.Event(), time.monotonic() + FAILS_LATE_S
     while not condition():
+        assert time.monotonic() < fails_at, "it never came to that"
         poll.wait(0.002)
 
 
@@ -75,6 +80,145 @@ def test_connections_in_use_and_new_ones_end_with_an_answer(serving, monkeypatch
         assert b"connection: close" in got
         assert got.endswith(b'{"result":"a"}')
         connection.close()
+    thread.join()
+
+
+def read_all(connection):
+    return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+def posts(*data):
+    return b"".join(POST[:-1] + one for one in data)
+
+
+def marked(server):
+    """Wait until the server's connections know that it ends."""
+    until(lambda: all(one._last is not None for one in server._state.connections))
+
+
+def assert_answered(got, *data):
+    """Each request has its answer, in order, and the last one alone says that the connection ends."""
+    heads = got.split(b"HTTP/1.1 ")[1:]
+    assert [one.rpartition(b"\r\n\r\n")[2] for one in heads] == [
+        b'{"result":"%b"}' % one for one in data
+    ]
+    assert [one[:3] for one in heads] == [b"200"] * len(data)
+    says = [b"connection: close" in one for one in heads]
+    assert says == [False] * (len(data) - 1) + [True]
+
+
+@pytest.fixture
+def held(serving, gate):
+    """A server, and a connection whose first request is in the pipeline until the gate is open."""
+    server = serving({"m": {"backend": "ServeGate"}})
+    with socket.create_connection((server.host, server.port), 60) as connection:
+        connection.sendall(posts(b"1"))
+        assert gate.entered.wait(30)
+        yield server, connection
+
+
+@pytest.mark.parametrize("pieces", [[b"23"], [b"2", b"3"], [b"2", b"3456"], [b"2" * 100]])
+def test_requests_behind_the_one_that_is_answered_are_answered_too(held, gate, monkeypatch, pieces):
+    server, connection = held
+    for one in pieces:
+        connection.sendall(posts(*(one[i : i + 1] for i in range(len(one)))))
+        until(lambda: next(iter(server._state.connections)).pipeline)
+    thread = closing(server)
+    until(lambda: server._service.draining)
+    until(lambda: next(iter(server._state.connections))._ignores)
+    gate.open.set()
+    sent = b"1" + b"".join(pieces)
+    assert_answered(read_all(connection), *(sent[i : i + 1] for i in range(len(sent))))
+    thread.join()
+
+
+def test_a_request_that_comes_behind_another_one_while_the_server_ends_is_the_last(
+    held, gate, monkeypatch
+):
+    monkeypatch.setattr(draining, "_NEXT_S", 600.0)
+    server, connection = held
+    thread = closing(server)
+    marked(server)
+    whole = posts(b"2")
+    connection.sendall(whole[:30])
+    until(lambda: next(iter(server._state.connections))._incomplete)
+    connection.sendall(whole[30:] + posts(b"3"))
+    until(lambda: len(next(iter(server._state.connections)).pipeline) == 2)
+    gate.open.set()
+    assert_answered(read_all(connection), b"1", b"2", b"3")
+    thread.join()
+
+
+def test_a_head_that_comes_in_two_parts_around_the_end_is_the_last(held, gate, monkeypatch):
+    monkeypatch.setattr(draining, "_NEXT_S", 600.0)
+    server, connection = held
+    whole = posts(b"2")
+    connection.sendall(whole[:30])
+    until(lambda: next(iter(server._state.connections))._incomplete)
+    thread = closing(server)
+    marked(server)
+    gate.open.set()
+    assert b"connection: close" not in connection.recv(65536)
+    connection.sendall(whole[30:])
+    assert_answered(read_all(connection), b"2")
+    thread.join()
+
+
+def test_a_client_that_is_answered_while_the_server_waits_for_others_is_told(
+    held, gate, monkeypatch
+):
+    monkeypatch.setattr(draining, "_FIRST_S", 600.0)
+    server, connection = held
+    with socket.create_connection((server.host, server.port), 60) as fresh:
+        until(lambda: len(server._state.connections) == 2)
+        thread = closing(server)
+        marked(server)
+        gate.open.set()
+        assert_answered(read_all(connection), b"1")
+        fresh.sendall(posts(b"f"))
+        assert_answered(read_all(fresh), b"f")
+    thread.join()
+
+
+def test_a_client_that_never_stops_to_send_is_told_as_well(held, gate, monkeypatch):
+    monkeypatch.setattr(draining, "_NEXT_S", 0.0)
+    server, connection = held
+    connection.sendall(posts(b"2"))
+    thread = closing(server)
+    until(lambda: next(iter(server._state.connections))._ignores)
+    connection.sendall(posts(*[b"3"] * 1000))
+    gate.open.set()
+    assert read_all(connection).count(b"connection: close") == 1
+    thread.join()
+
+
+def test_a_client_whose_answer_had_begun_may_send_one_more_request(serving, monkeypatch):
+    begun, ends = threading.Event(), threading.Event()
+
+    @headrace.register("ServeTwoParts", replace=True)
+    def parts(data):
+        yield "a"
+        begun.set()
+        assert ends.wait(60)
+        return "end"
+
+    server = serving({"m": {"backend": "Identity"}, "parts": {"backend": "ServeTwoParts"}})
+    with socket.create_connection((server.host, server.port), 60) as connection:
+        stream = posts(b"x").replace(b"/run/m", b"/run/parts")
+        connection.sendall(stream.replace(b"host: h", b"host: h\r\naccept: text/event-stream"))
+        assert begun.wait(30)
+        got = b""
+        while b'"a"' not in got:
+            got += connection.recv(65536)
+        assert b"connection: close" not in got
+        thread = closing(server)
+        until(lambda: next(iter(server._state.connections))._is_ended)
+        monkeypatch.setattr(draining, "_NEXT_S", 600.0)
+        ends.set()
+        while not got.endswith(b"0\r\n\r\n"):
+            got += connection.recv(65536)
+        connection.sendall(posts(b"2"))
+        assert_answered(read_all(connection), b"2")
     thread.join()
 
 

@@ -71,7 +71,7 @@ class Service:
         leaving: Whether the server reports that it is not ready, while it still serves.
         starting: Whether other processes that share the ports build their models for the first time, so that the server is not
             ready, although this process may be.
-        draining: Whether the server is about to shut down, and refuses new requests.
+        draining: Whether the server is about to shut down, and refuses new calls of gRPC.
         ending: Set when ``draining`` becomes true.
         counters: The counters of requests and answers.
         changes: Wakes the coroutines that watch whether server and models are ready.
@@ -158,7 +158,7 @@ class Service:
         return tuple(name for name, one in found.items() if one is not None)
 
     def refuse_new(self) -> None:
-        """Refuse new requests from now on, because the server is about to shut down."""
+        """Refuse new calls of gRPC from now on, because the server is about to shut down."""
         self.draining = True
         self.ending.set()
         self.changes.notify()
@@ -312,21 +312,17 @@ class Service:
 
         Raises:
             UnknownModelError: There is no such model or version.
-            UnavailableError: The server is about to shut down, the model is not loaded, or this is a forked child.
+            UnavailableError: The model is not loaded, or this is a forked child.
         """
         model = self._built(*self.named(name, version, key))
         if model.unloaded:
             raise _not_loaded(model)
-        if self.draining:
-            raise UnavailableError("the server is shutting down")
         if self.built_in.is_other():
             raise UnavailableError("the models were loaded in another process")
         return model
 
     def again(self, name: str, version: str = "", key: Callable[[], str] | None = None) -> Model:
         """Find the model again for a request that `find` has accepted; a reload may have replaced it.
-
-        Unlike `find` it does not refuse while the server drains, because the request began before.
 
         Raises:
             UnknownModelError, UnavailableError: The model is not served any more.

@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from headrace_serve.aside import apart
-from headrace_serve.errors import BodyTooLargeError
+from headrace_serve.errors import BodyTooLargeError, UnavailableError
 from headrace_serve.grpc.calls import share_key_of, traceparent_of
 from headrace_serve.grpc.tensors import read_request, write_response
 from headrace_serve.inference.tensors import elements_in, place_outputs
@@ -35,7 +35,14 @@ class Front:
         return await self.infer_with(self.find(received, context), received, context, line)
 
     def find(self, received: Received, context: Any) -> Model:
-        """Return the model that a request names."""
+        """Return the model that a request names.
+
+        Raises:
+            UnknownModelError: There is no such model or version.
+            UnavailableError: The server is about to shut down, or the model takes no requests.
+        """
+        if self._service.draining:
+            raise UnavailableError("the server is shutting down")
         name, version = received.model_name, received.message.model_version
         return self._service.find(name, version, lambda: share_key_of(context))
 

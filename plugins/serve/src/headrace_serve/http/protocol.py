@@ -30,6 +30,9 @@ _OF_UPGRADE = (b"upgrade", b"http2-settings")
 _TRAILERS: Any = deque(maxlen=0)
 """Drops the headers behind a body, which nobody reads."""
 
+_MOST_PIPELINED = 64
+"""So many requests wait behind the one that is answered while the server ends; before that, reading pauses at the first."""
+
 _ASGI = {"version": "3.0", "spec_version": "2.3"}
 
 
@@ -78,6 +81,8 @@ class _LimitedProtocol(HttpToolsProtocol):
     _upgrade = False
     _answered: Cycle | None = None
     _last: asyncio.Future[None] | None = None
+    _tells: Cycle | None = None
+    _is_ended = False
 
     def is_fresh(self, since: float) -> bool:
         """Return whether a request is being received, or the connection is newer than ``since`` and has had none."""
@@ -86,17 +91,54 @@ class _LimitedProtocol(HttpToolsProtocol):
         return self._incomplete or (self.cycle is None and self._idle_since >= since)
 
     def is_used(self, since: float) -> bool:
-        """Return whether the last answer was given after ``since``, a time of the loop, and no request has begun."""
+        """Return whether a request is being answered, or the last answer was given after ``since``, a time of the loop."""
         if self.cycle is None or not self.cycle.response_complete:
-            return False
+            return self.cycle is not None
         return not self._incomplete and self._idle_since >= since
 
     def last_request(self) -> asyncio.Future[None]:
-        """End the connection with its next answer; give a future that is done once the request is received."""
+        """End the connection with its next answer; give a future that is done once the request is received.
+
+        If a request is being answered, its answer is the last one, unless another request is read before.
+        """
         self._last = self.loop.create_future()
         if self.transport.is_closing():
             self._last.set_result(None)
+            return self._last
+        cycle: Any = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            if not self._begins_next():
+                self._tell_by(cycle)
+            if self.pipeline and len(self.pipeline) < _MOST_PIPELINED:
+                self.flow.resume_reading()
         return self._last
+
+    def _begins_next(self) -> bool:
+        """Return whether a part of the head of the next request has come."""
+        return self._incomplete and not self.cycle.more_body
+
+    def _tell_by(self, cycle: Any) -> None:
+        """Let the answer of a request say that the connection ends, if the answer has not begun."""
+        if cycle.keep_alive and not cycle.response_started:
+            cycle.keep_alive = False
+            self._tells = cycle
+
+    def shutdown(self) -> None:
+        """Read no further request; end the connection now if it is idle, else with the answer of the last request.
+
+        If an answer has begun without saying so, its client may send one more request.
+        """
+        cycle: Any = self.cycle
+        if cycle is None or cycle.response_complete:
+            self.transport.close()
+            return
+        self._is_ended = True
+        self._tell_by(cycle)
+        if not cycle.keep_alive and not cycle.more_body:
+            self._ignores = (
+                True  # bytes are read and dropped: unread ones would reset the connection
+            )
+            self.flow.resume_reading()
 
     def _settle_last(self) -> None:
         if self._last is not None and not self._last.done():
@@ -250,21 +292,28 @@ class _LimitedProtocol(HttpToolsProtocol):
         headers = dict(self.headers)
         self.headers = _TRAILERS
         before: Any = self.cycle
+        keep_alive = version != "1.0" and parser.should_keep_alive()
         self.cycle = scope[CYCLE] = cycle = Cycle(
             scope,
             self.transport,
             self.flow,
             headers,
             self.tasks,
-            keep_alive=version != "1.0" and parser.should_keep_alive() and self._last is None,
+            keep_alive=keep_alive,
             expects_100=b"expect" in headers and headers[b"expect"].lower() == b"100-continue",
             on_response=self.on_response_complete,
         )
         if before is None or (before.response_complete and before.keep_alive):
             self._start_asgi_task(cycle, self.app)
         elif not before.response_complete:
-            self.flow.pause_reading()
+            tells = self._tells
+            if before is tells and not tells.response_started and not self._is_ended:
+                tells.keep_alive = True  # the answer of this request says it now
             self.pipeline.appendleft((cycle, self.app))
+            if self._last is None or len(self.pipeline) >= _MOST_PIPELINED:
+                self.flow.pause_reading()
+        if self._last is not None:
+            self._tell_by(cycle)
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         self._answered = cycle

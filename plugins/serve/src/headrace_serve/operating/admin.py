@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from uvicorn.server import ServerState
 
 from headrace_serve.http.connections import connections_to
+from headrace_serve.operating.draining import end_connections
 from headrace_serve.operating.listening import BACKLOG, listen, not_listening
 
 if TYPE_CHECKING:
@@ -67,10 +68,7 @@ class Admin:
         if self._listening is not None:
             self._listening.close()
         self._listener.close()
-        for connection in list(self._state.connections):
-            connection.shutdown()
-        if self._state.tasks:
-            await asyncio.wait(self._state.tasks, timeout=1.0)
+        await end_connections(self._state, 1.0)
         for connection in list(self._state.connections):
             with contextlib.suppress(Exception):
                 connection.transport.close()

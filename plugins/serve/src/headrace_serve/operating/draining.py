@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Sequence
 
+    from uvicorn.server import ServerState
+
     from headrace_serve.counters import Counters
 
-__all__ = ["stop_grpc", "take_backlog", "take_last_requests"]
+__all__ = ["answered", "end_connections", "stop_grpc", "take_backlog"]
 
 _RECENT_S = 1.0
 """A connection that was made, or got an answer, within this many seconds may send one more request."""
@@ -27,7 +29,7 @@ _FIRST_S = 1.0
 """Seconds for the first request of a new connection."""
 
 _NEXT_S = 0.1
-"""Seconds for the next request of a connection that has had an answer."""
+"""Seconds for the next request of a connection that has had an answer, or is getting one."""
 
 _QUIET_S = 0.1
 """The gRPC server stops once no call has begun for this many seconds."""
@@ -62,14 +64,37 @@ async def take_backlog(
     await asyncio.sleep(0)
 
 
-async def take_last_requests(connections: Sequence[Any], loop: asyncio.AbstractEventLoop) -> None:
-    """Receive the requests of clients that did not know about the shutdown; their answers end the connections.
+async def end_connections(state: ServerState, timeout: float) -> None:
+    """Answer every request that was read, and end each connection with an answer that says so.
 
     Args:
-        connections: The open connections, of `headrace_serve.http.protocol`.
-        loop: The event loop of the connections.
+        state: Has the open connections, of `headrace_serve.http.protocol`, and the tasks of their requests.
+        timeout: Seconds for the requests to end.
     """
-    since = loop.time() - _RECENT_S
+    ends = asyncio.get_running_loop().time() + timeout
+    # An answer in parts that has begun cannot say it any more: its client has a last request after its end.
+    for _ in range(2):
+        await _take_last_requests(list(state.connections))
+        for connection in list(state.connections):
+            connection.shutdown()
+        await answered(state, ends)
+
+
+async def answered(state: ServerState, ends: float) -> None:
+    """Wait until all requests have their answers, those too that wait behind others on their connections.
+
+    Args:
+        state: Has the tasks of the requests.
+        ends: The time of the loop until which to wait.
+    """
+    loop = asyncio.get_running_loop()
+    while state.tasks and (left_s := ends - loop.time()) > 0:
+        await asyncio.wait(set(state.tasks), timeout=left_s)
+
+
+async def _take_last_requests(connections: Sequence[Any]) -> None:
+    """Receive the requests of clients that do not know yet about the shutdown."""
+    since = asyncio.get_running_loop().time() - _RECENT_S
     fresh = [one.last_request() for one in connections if one.is_fresh(since)]
     used = [one.last_request() for one in connections if one.is_used(since)]
     if used:

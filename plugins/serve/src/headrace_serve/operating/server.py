@@ -18,7 +18,12 @@ from headrace_serve.limits import Limits
 from headrace_serve.models.catalogue import Catalogue, build_models
 from headrace_serve.models.held import Held, check_models
 from headrace_serve.operating.admin import Admin
-from headrace_serve.operating.draining import stop_grpc, take_backlog, take_last_requests
+from headrace_serve.operating.draining import (
+    answered,
+    end_connections,
+    stop_grpc,
+    take_backlog,
+)
 from headrace_serve.operating.listening import (
     BACKLOG,
     check_ports,
@@ -53,6 +58,9 @@ T = TypeVar("T")
 
 _OLD_S = 30.0
 """Seconds for requests to end in pipelines that a reload has replaced."""
+
+_CUT_OFF_S = 1.0
+"""Seconds for the clients of requests that were cut off to get that as their answer."""
 
 
 class Server:
@@ -457,20 +465,15 @@ class Server:
             if self._listening is not None and self._listener is not None:
                 self._listening.close()
                 await take_backlog(self._listener, self._connection, self._context)
-        await take_last_requests(list(self._state.connections), loop)
         self._service.refuse_new()
         stopping = asyncio.create_task(stop_grpc(self._grpc, self._service.counters, timeout))
-        for connection in list(self._state.connections):
-            connection.shutdown()
-        if self._state.tasks:
-            await asyncio.wait(self._state.tasks, timeout=timeout)
+        await end_connections(self._state, timeout)
         await self._service.end(max(0.0, ends - loop.time()))
         # Closing the pipelines fails the requests that are left; their clients get that error as their answer.
         left = max(0.0, ends - loop.time())
         self._service.following.follow()
         await asyncio.to_thread(self._service.models.close, left)
-        if self._state.tasks:
-            await asyncio.wait(self._state.tasks, timeout=1.0)
+        await answered(self._state, loop.time() + _CUT_OFF_S)
         for task in list(self._state.tasks):
             task.cancel()
         for connection in list(self._state.connections):
