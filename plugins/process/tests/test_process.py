@@ -482,7 +482,7 @@ OF_MEMORY = "\n  Perhaps the system has killed it because memory ran out."
     [
         ("ctypes:string_at", 0, "of signal SIGSEGV", ""),
         ("signal:raise_signal", 9, "of signal SIGKILL", OF_MEMORY),
-        ("signal:raise_signal", 15, "of signal SIGTERM", ""),
+        ("signal:raise_signal", signal.SIGUSR1, "of signal SIGUSR1", ""),
         pytest.param("signal:raise_signal", 40, "of signal 40", "", marks=LINUX),
         ("os:_exit", 0, "with status 0", ""),
     ],
@@ -1301,3 +1301,168 @@ def test_a_process_ends_with_its_parent(how):
     )
     done = python("-c", code)
     assert (done.returncode, done.stdout) == (1, "")
+
+
+OF_GROUPS = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
+
+
+@pytest.mark.parametrize("inside", ["{}", "Process[{}]"])
+@pytest.mark.parametrize("number", OF_GROUPS)
+def test_a_signal_to_the_group_is_left_to_the_program(number, inside):
+    with headrace.pipe(
+        {"backend": f"Process[{inside.format('Call(signal:raise_signal)')}]"}
+    ) as pipe:
+        before = _processes_of(pipe)
+        assert pipe({"data": number})["result"] is None
+        assert _processes_of(pipe) == before
+
+
+@pytest.mark.parametrize("number", OF_GROUPS)
+def test_a_signal_to_the_group_is_left_to_the_program_while_the_process_starts(number, capfd):
+    code = (
+        f"import os, signal; signal.raise_signal({int(number)});"
+        "from headrace_workers.spawning import end_with_parent as end; end(os.getppid(), int);"
+        f"signal.raise_signal({int(number)}); print('it lives', flush=True)"
+    )
+    assert spawning.spawn(code, []).wait(300) == 0
+    assert capfd.readouterr().out == "it lives\n"
+
+
+SIGNALS = """
+import multiprocessing, os, signal, subprocess, sys, threading
+import headrace
+
+NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+SHOWS = "import signal; print([str(signal.getsignal(n)) for n in (15, 2, 1)])"
+
+
+@headrace.register("Started")
+def started(data):
+    shown = [sys.executable, "-c", SHOWS]
+    forked = multiprocessing.get_context("fork").Process(target=threading.Event().wait)
+    forked.start()
+    forked.terminate()
+    forked.join()
+    return subprocess.run(shown, capture_output=True, text=True).stdout, forked.exitcode
+
+
+@headrace.register("Handles")
+class Handles:
+    def __init__(self):
+        self.came = []
+        signal.signal(signal.SIGTERM, lambda number, frame: self.came.append(number))
+
+    def forward(self, batch):
+        for request in batch:
+            signal.raise_signal(signal.SIGTERM)
+            request["result"] = list(self.came)
+"""
+
+
+@pytest.fixture
+def of_signals(tmp_path):
+    (tmp_path / "of_signals.py").write_text(SIGNALS, encoding="utf-8")
+    return str(tmp_path / "of_signals.py")
+
+
+def test_what_is_started_in_the_process_takes_signals_as_ever(of_signals):
+    shown = python("-c", "import signal; print([str(signal.getsignal(n)) for n in (15, 2, 1)])")
+    with headrace.pipe({"import": [of_signals], "backend": "Process[Started]"}) as pipe:
+        assert pipe({"data": 0})["result"] == (shown.stdout, -signal.SIGTERM)
+
+
+def test_a_handler_of_the_backend_wins(of_signals):
+    with headrace.pipe({"import": [of_signals], "backend": "Process[Handles]"}) as pipe:
+        assert pipe({"data": 0})["result"] == [signal.SIGTERM]
+
+
+IGNORED = """
+import signal, headrace
+signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup has it
+with headrace.pipe({"backend": "Process[Call(signal:getsignal)]"}) as pipe:
+    print(pipe({"data": 1})["result"] is signal.SIG_IGN)
+"""
+
+
+def test_a_signal_that_the_program_ignores_is_ignored_by_what_is_started_there_too():
+    done = python("-c", IGNORED)
+    assert done.stdout == "True\n", done.stderr
+
+
+SHOWS_FILES = """
+import os
+for number in os.listdir("/proc/self/fd"):
+    try:
+        print(os.readlink("/proc/self/fd/" + number))
+    except FileNotFoundError:  # the one that has listed them
+        pass
+"""
+
+STARTS_ANOTHER = f"""
+import subprocess, sys
+import headrace
+
+@headrace.register("FilesOfAnother")
+def files_of_another(data):
+    command = [sys.executable, "-c", {SHOWS_FILES!r}]
+    return subprocess.check_output(command, close_fds=False, text=True)
+"""
+
+
+def _files_of(process):
+    """Find the descriptors of a process beside its standard streams, and what each is open for."""
+    found = {}
+    for one in [*Path(f"/proc/{process}/fd").iterdir()]:
+        with contextlib.suppress(FileNotFoundError):  # the one that has listed them
+            if int(one.name) > 2:
+                found[one] = str(one.readlink())
+    return found
+
+
+def _listening():
+    """Find all sockets of this machine at which somebody listens, as the system writes them."""
+    found = set()
+    for name, column, listens in (("tcp", 3, "0A"), ("tcp6", 3, "0A"), ("unix", 3, "00010000")):
+        table = Path(f"/proc/net/{name}")
+        for line in table.read_text().splitlines()[1:] if table.exists() else ():
+            fields = line.split()
+            if fields[column] == listens:
+                found.add(f"socket:[{fields[6 if name == 'unix' else 9]}]")
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_only_the_two_processes_can_write_what_is_unpickled(tmp_path):
+    (tmp_path / "another.py").write_text(STARTS_ANOTHER, encoding="utf-8")
+    config = {"import": [str(tmp_path / "another.py")], "backend": "Process[FilesOfAnother]"}
+    with headrace.pipe(config) as one, headrace.pipe(config) as other:
+        process, second = _process_of(one), _process_of(other)
+        files = _files_of(process)
+        kinds = sorted(what.partition("[")[0] for what in {*files.values()})
+        assert kinds == ["/memfd:headrace (deleted)", "pipe:", "pipe:", "socket:"]
+        # The files in memory have one text for all, so they are told apart by their inodes below.
+        way = {what for what in files.values() if not what.startswith("/memfd")}
+        here = set(_files_of(os.getpid()).values())
+        assert {what for what in way if what.startswith("pipe")} <= here
+        with socket.create_server(("127.0.0.1", 0)) as known:
+            listening = _listening()
+            assert str(Path(f"/proc/self/fd/{known.fileno()}").readlink()) in listening
+        assert not way & listening
+        ours = subprocess.check_output(
+            [sys.executable, "-c", SHOWS_FILES], close_fds=False, text=True
+        )
+        theirs = one({"data": 0})["result"]
+        for elsewhere in (ours, theirs, "\n".join(_files_of(second).values())):
+            assert elsewhere
+            assert not way & set(elsewhere.splitlines())
+        for shown in (ours, theirs):
+            assert "/memfd:headrace" not in shown
+        memory = {
+            one.stat().st_ino: one.stat().st_nlink
+            for one, what in files.items()
+            if what.startswith("/memfd")
+        }
+        assert [*memory.values()] == [0]
+        beside = {one.stat().st_ino for one in _files_of(second)}
+        assert not beside & {*memory}
+        assert Path(f"/proc/{process}/fd").stat().st_mode & 0o077 == 0  # for the owner alone

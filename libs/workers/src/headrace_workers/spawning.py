@@ -45,9 +45,9 @@ def spawn(code: str, keep: Sequence[int]) -> subprocess.Popen[bytes]:
     if os.name != "posix" or getattr(sys, "frozen", False):
         needs = "Process needs a POSIX system, and a Python that is not frozen into a program"
         raise SetupError(needs, hint="BackgroundThread[X] runs here.")
-    # Ctrl-C in a terminal reaches the new process as well, perhaps before it can ignore the signal. So the
-    # signal is blocked here, and the new process inherits that until `end_with_parent` unblocks it.
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    # A signal to the group reaches the new process as well, perhaps before it can leave it to this one. So the
+    # signals are blocked here, and the new process inherits that until `end_with_parent` unblocks them.
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _OF_GROUPS)
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     try:
         return subprocess.Popen([sys.executable, *flags, "-c", code], pass_fds=keep)  # noqa: S603
@@ -58,14 +58,39 @@ def spawn(code: str, keep: Sequence[int]) -> subprocess.Popen[bytes]:
 
 
 def end_with_parent(parent: int, wait: Callable[[], object]) -> None:
-    """Let this process end when its parent does, and leave Ctrl-C to the parent.
+    """Let this process end when its parent does, and leave to the parent what SIGTERM, SIGINT and SIGHUP mean.
+
+    These come to a whole group of processes: from a terminal, systemd, supervisord, ``timeout``. The parent may need
+    this process until its requests have ended.
 
     Args:
         parent: The process id of the parent.
         wait: Returns when the parent has ended; used where the system does not end this process by itself.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    before = {}
+    for number in _OF_GROUPS:
+        # A handler, and not SIG_IGN: programs that are started here would inherit that they ignore the signal.
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            before[number] = signal.signal(number, _leave_to_parent)
+            signal.siginterrupt(number, False)
+
+    # What is forked here, as by multiprocessing, ends by SIGTERM as ever, from its first moment.
+    forking = threading.local()
+
+    def block() -> None:
+        forking.blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _OF_GROUPS)
+
+    def unblock() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, forking.blocked)
+
+    def restore() -> None:
+        for number, handler in before.items():
+            if signal.getsignal(number) is _leave_to_parent:
+                signal.signal(number, handler)
+        unblock()
+
+    os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=restore)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _OF_GROUPS)
     try:
         import ctypes
 
@@ -88,6 +113,15 @@ def ended_with(status: int) -> tuple[str, str | None]:
     except ValueError:
         return f"of signal {-status}", hint
 
+
+def _leave_to_parent(number: int, frame: object) -> None:
+    """Do nothing at a signal."""
+
+
+_OF_GROUPS = [
+    getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name)
+]
+"""Signals that come to groups of processes."""
 
 _PR_SET_PDEATHSIG = 1
 """From ``linux/prctl.h``. Linux takes the end of the thread that started the process for the parent's."""

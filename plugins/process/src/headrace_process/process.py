@@ -34,6 +34,13 @@ class Process(Apart):
     configuration imports. Log records and warnings of X arrive in this process; loggers there have the levels
     that those here had at the start of the process. A note of an error (from Python 3.11 on) shows its traceback.
 
+    Batches and answers are pickles. They travel through two pipes, a pair of sockets and a file in memory without
+    a name, which this process and that one alone have open: nobody listens, and no other program that either of
+    them starts inherits them. X runs with the rights of this process, so ``Process`` is no sandbox for it.
+
+    SIGTERM, SIGINT and SIGHUP in that process do nothing unless X handles them: they often come to all processes of a
+    service, and this one decides what they mean. It ends that process, which also ends when this one does.
+
     A deadline frees its caller. Where ``Process`` is the outermost word of the node, the request is the
     caller's again at once, since X works on a copy: ``abandoned`` of the error is false.
 
