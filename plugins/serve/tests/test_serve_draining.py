@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import queue
+import signal
 import socket
+import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import grpc
+import httpx
 import pytest
 
 import headrace
@@ -273,3 +280,61 @@ def test_a_stream_without_a_request_does_not_hold_up_the_end(serving, channel):
         next(answers)
     assert code_of(caught.value) == REFUSED
     asked.put(None)
+
+
+HELD = """
+import os, socket
+import headrace
+
+@headrace.register("ServeHeld")
+def held(data):
+    with socket.create_connection(("127.0.0.1", int(os.environ["SERVE_HELD_PORT"]))) as made:
+        made.recv(1)  # until the test closes the connection
+    return "whole"
+"""
+
+
+def family(process):
+    """Find the numbers of a process and of all below it, the first one last."""
+    children = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(stat.parent.name))
+    found = [process]
+    for one in found:
+        found += children.get(one, ())
+    return found[::-1]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGTERM, 0), (signal.SIGINT, 130), (signal.SIGHUP, 0)]
+)
+def test_a_signal_to_all_processes_lets_requests_in_processes_end(
+    tmp_path, monkeypatch, start, workers, number, status
+):
+    """As systemd sends it to all of a service, a terminal and supervisord to the group."""
+    (tmp_path / "held.py").write_text(HELD)
+    config = 'import = ["held.py"]\nbackend = "Process[ServeHeld]"\ninstance_num = 2\n'
+    (tmp_path / "m.toml").write_text(config)
+    with socket.create_server(("127.0.0.1", 0)) as gates, ThreadPoolExecutor(2) as pool:
+        monkeypatch.setenv("SERVE_HELD_PORT", str(gates.getsockname()[1]))
+        process, url = start("m.toml", "--port", "0", "--workers", workers, cwd=tmp_path)
+        says = "draining" if number != signal.SIGHUP else "reloaded"
+        answers = [
+            pool.submit(httpx.post, f"{url}/run/m", content=b"x", timeout=300) for _ in range(2)
+        ]
+        with gates.accept()[0], gates.accept()[0]:  # both requests run
+            for one in family(process.pid):
+                os.kill(one, number)
+            line = ""
+            while says not in line:
+                line = process.stderr.readline()
+                assert line
+        for one in answers:
+            assert one.result().json() == {"result": "whole"}
+        if number == signal.SIGHUP:
+            process.terminate()
+        assert process.wait(300) == status, process.stderr.read()

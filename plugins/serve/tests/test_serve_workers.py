@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import queue
+import re
 import signal
 import socket
 import subprocess
 import sys
+import types
 
 import httpx
 import pytest
@@ -25,12 +28,21 @@ linux = pytest.mark.skipif(
 )
 
 
+class Lines(io.StringIO):
+    """Keeps what was written."""
+
+    @property
+    def written(self):
+        return self.getvalue().splitlines(keepends=True)
+
+
 class Process:
     """Notes what it is sent."""
 
     def __init__(self, number):
         self.number = number
         self.sent = []
+        self.stdin = Lines()
 
     def send_signal(self, number):
         self.sent.append(number)
@@ -63,7 +75,7 @@ class Script:
         raise queue.Empty
 
 
-def supervise(count, *steps):
+def supervise(count, *steps, **settings):
     script = Script(*steps)
     started = []
     ready = []
@@ -79,6 +91,7 @@ def supervise(count, *steps):
         end_s=5.0,
         events=script,
         clock=lambda: script.now,
+        **settings,
     )
     return made.run(), started, ready, script
 
@@ -435,3 +448,127 @@ def test_what_cannot_be_served_ends_all(tmp_path, args, message):
     assert done.returncode == 2
     assert message in done.stderr
     assert "serving" not in done.stderr
+
+
+def looked_after(*steps):
+    """Two workers that serve, of which each has a second for its answer; their ends follow."""
+    ends = (TERM, ("exit", 1, 0), ("exit", 2, 0))
+    return supervise(2, ("ready", 1), ("ready", 2), *steps, *ends, answer_s=1.0)
+
+
+FROZEN = "worker 2 has answered nothing for 1 s and is killed\n"
+SECOND = (0.2, ("pong", 1))
+"""A look, and the answer of the first worker alone."""
+
+
+def test_a_worker_that_does_not_answer_is_killed_and_started_again(capsys):
+    replaced = (("exit", 2, -9), *SECOND, *SECOND, 0.1, ("ready", 2))
+    _, started, _, script = looked_after(0.0, ("pong", 1), *SECOND * 5, *replaced)
+    assert [one.number for one in started] == [1, 2, 2]
+    assert started[1].sent == ["kill"]
+    assert started[0].sent == started[2].sent == ["terminate"]
+    assert capsys.readouterr().err.startswith(FROZEN)
+    assert script.waits[:6] == [0.0, *[pytest.approx(0.2)] * 5]
+
+
+def test_a_worker_is_asked_again_once_it_has_answered(capsys):
+    answers = (0.2, ("pong", 1), ("pong", 2))
+    _, started, _, _ = looked_after(0.0, *answers, *SECOND * 4, *answers, *SECOND * 4, ("pong", 2))
+    assert [one.sent for one in started] == [["terminate"]] * 2
+    assert started[1].stdin.written == ['{"ping": true}\n'] * 3
+
+
+def test_a_worker_that_does_not_serve_yet_is_not_asked():
+    building = (("exit", 2, -9), 0.0, *SECOND * 20)
+    _, started, _, _ = looked_after(*building, ("ready", 2))
+    assert [one.sent for one in started] == [["terminate"], [], ["terminate"]]
+    assert started[2].stdin.written == []
+
+
+@pytest.mark.parametrize("away_s", [0.5, 5.0, 3600.0])
+def test_no_worker_is_late_because_the_supervisor_was_stopped(away_s):
+    """Whatever is late then had no chance: the workers were stopped as well, or nobody has read their answers."""
+    steps = (0.0, *SECOND * 3, away_s, ("pong", 1), ("pong", 2))
+    _, started, _, _ = looked_after(*steps)
+    assert [one.sent for one in started] == [["terminate"]] * 2
+
+
+def test_a_worker_that_has_ended_is_not_written_to():
+    made = Process(1)
+    made.stdin.close()
+    Supervisor.send(
+        types.SimpleNamespace(workers={1: types.SimpleNamespace(process=made)}), 1, {"ping": True}
+    )
+
+
+FREEZES = """
+import ctypes, os, signal
+import headrace
+
+
+@headrace.register("ServeFreezes")
+def freezes(data):
+    if data == b"stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif data == b"hold":
+        ctypes.PyDLL(None).pause()  # with the interpreter lock
+    return os.getpid()
+"""
+
+
+@linux
+@pytest.mark.parametrize("how", [b"stop", b"hold"])
+def test_a_frozen_process_is_replaced(tmp_path, start, how):
+    (tmp_path / "freezes.py").write_text(FREEZES)
+    (tmp_path / "m.toml").write_text('import = ["freezes.py"]\nbackend = "ServeFreezes"\n')
+    options = ["--workers", "2", "--port", "0", "--worker-healthcheck-s", "1"]
+    process, url = start("m.toml", *options, cwd=tmp_path)
+    first = seen(url, 2)
+    with pytest.raises(httpx.TransportError):  # its connection ends with the process
+        httpx.post(f"{url}/run/m", content=how, timeout=300)
+    line = ""
+    while "is started again" not in line:
+        line = process.stderr.readline()
+        assert line
+        if "answered nothing" in line:
+            frozen = line
+    assert re.fullmatch(r"worker [12] has answered nothing for 1 s and is killed\n", frozen)
+    again = seen(url, 2)
+    assert len(first & again) == 1
+    process.terminate()
+    assert process.wait(300) == 0, process.stderr.read()
+
+
+TWICE = """
+import signal, sys
+from headrace_serve.operating import running
+
+running._TWICE_S = float(sys.argv[1])
+with running.signals(ends_at_second=sys.argv[2] == "True") as came:
+    signal.raise_signal(signal.SIGTERM)
+    print(next(came) == signal.SIGTERM, flush=True)
+    signal.raise_signal(getattr(signal, sys.argv[3]))
+    print("it goes on")
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+@pytest.mark.parametrize(
+    ("apart_s", "ends_at_second", "number", "status"),
+    [
+        pytest.param(0.0, True, "SIGTERM", 130, id="later"),
+        pytest.param(1e9, True, "SIGINT", 130, id="another"),
+        pytest.param(1e9, True, "SIGTERM", 0, id="at_once_as_timeout_sends_it"),
+        pytest.param(0.0, False, "SIGTERM", 0, id="a_worker_process"),
+    ],
+)
+def test_a_second_signal_ends_at_once_unless_it_is_the_first_one_again(
+    apart_s, ends_at_second, number, status
+):
+    given = [str(apart_s), str(ends_at_second), number]
+    done = subprocess.run(
+        [sys.executable, "-c", TWICE, *given],
+        capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    expected = "True\n" if status else "True\nit goes on\n"
+    assert (done.stdout, done.returncode) == (expected, status), done.stderr

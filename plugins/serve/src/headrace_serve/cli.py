@@ -179,6 +179,16 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
             rich_help_panel=_PROCESSES,
         ),
     ] = 1,
+    worker_healthcheck_s: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            min=0.1,
+            callback=_limited,
+            help="Seconds for a process of --workers to answer, before it is killed and another one started.",
+            rich_help_panel=_PROCESSES,
+        ),
+    ] = 5.0,
     switch_interval_ms: Annotated[
         float,
         typer.Option(
@@ -380,6 +390,7 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
         drain_timeout_s=drain_timeout,
         access_log=access_log,
         log_format=log_format,
+        worker_healthcheck_s=worker_healthcheck_s,
         switch_interval_ms=switch_interval_ms,
         priority_default=priority_default,
         debug_errors=debug_errors,

@@ -7,6 +7,7 @@ make the change (`headrace_serve.operating.shared_changes`). The messages betwee
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 from typing import TYPE_CHECKING, Any, Protocol
@@ -132,7 +133,10 @@ class Everywhere:
     def take(self, message: Message) -> None:
         """Take a message of the supervisor; called in any thread."""
         loop: Any = self._loop  # not None: the supervisor sends nothing before `join` asks it
-        loop.call_soon_threadsafe(self._take, message)
+        with contextlib.suppress(
+            RuntimeError
+        ):  # the loop is closed, as the process is about to end
+            loop.call_soon_threadsafe(self._take, message)
 
     def end(self) -> None:
         """Make `join` and `ask` fail, because the supervisor has ended and will not answer. Called in any thread."""
@@ -152,6 +156,10 @@ class Everywhere:
             self._service.starting = False
             self._service.changes.notify()
             self._send(message)
+            return
+        if "ping" in message:
+            # The event loop answers: if it does not, nor does the process answer any request.
+            self._send({"pong": True})
             return
         if "answer" in message:
             refused = message["refusal"]

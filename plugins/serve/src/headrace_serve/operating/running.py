@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,9 @@ INTERRUPTED = 130
 
 HANGUP: signal.Signals | None = getattr(signal, "SIGHUP", None)
 
+
+_TWICE_S = 0.2
+"""The same signal once more within so many seconds is no second one: ``timeout`` sends it to its child and to the group."""
 
 _OTHER_FILES = 1024
 """Files that are open beside connections: those of models, their processes, regions of shared memory."""
@@ -73,7 +77,7 @@ def run(
         until_the_end.enter_context(switching(settings.switch_interval_ms))
         protocols = 1 if settings.grpc_port is None else 2
         until_the_end.enter_context(opening(protocols * settings.limits.max_connections))
-        came = until_the_end.enter_context(signals())
+        came = until_the_end.enter_context(signals(ends_at_second=worker is None))
         ending = _Ending(server, settings, quiet=worker is not None)
         if early:  # what was read before it may be out of date
             ending.hangups.put(True)
@@ -204,7 +208,9 @@ def _hangups() -> Iterator[list[int]]:
 
 
 @contextlib.contextmanager
-def signals(second: Callable[[], None] | None = None) -> Iterator[Iterator[int]]:
+def signals(
+    second: Callable[[], None] | None = None, *, ends_at_second: bool = True
+) -> Iterator[Iterator[int]]:
     """Catch SIGINT, SIGTERM and SIGHUP until the block ends; give an iterator over the signals' numbers.
 
     Any thread may iterate. The numbers come through a socket into which the interpreter's C handler writes. A Python
@@ -213,16 +219,21 @@ def signals(second: Callable[[], None] | None = None) -> Iterator[Iterator[int]]
 
     Args:
         second: Called when a second SIGINT or SIGTERM comes, just before it ends the process.
+        ends_at_second: Whether it does. A worker process gets each signal a second time from its supervisor where it comes
+            to all processes of a service, and the supervisor kills it.
     """
-    ending = threading.Event()
+    first: list[tuple[int, float]] = []
 
     def on_signal(number: int, frame: object) -> None:
-        if number != HANGUP:
-            if ending.is_set():
-                if second is not None:
-                    second()
-                os._exit(INTERRUPTED)  # at once: an ordinary exit waits for threads
-            ending.set()
+        if number == HANGUP:
+            return
+        now = time.monotonic()
+        if not first:
+            first.append((number, now))
+        elif ends_at_second and (number != first[0][0] or now - first[0][1] >= _TWICE_S):
+            if second is not None:
+                second()
+            os._exit(INTERRUPTED)  # at once: an ordinary exit waits for threads
 
     numbers: list[signal.Signals] = [signal.SIGINT, signal.SIGTERM]
     if HANGUP is not None:

@@ -53,6 +53,7 @@ class Settings:
     tls_client_ca: str | None = None
     drain_delay_s: float = 0.0
     drain_timeout_s: float = 30.0
+    worker_healthcheck_s: float = 5.0
     access_log: bool = False
     log_format: LogFormat = "text"
     switch_interval_ms: float = 1.0

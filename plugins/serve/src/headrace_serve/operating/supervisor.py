@@ -21,6 +21,9 @@ __all__ = ["Supervisor", "Worker"]
 
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 30.0
+_LOOKS = 5
+"""How often the supervisor looks for an answer within the time that a process has for it."""
+
 _HEALTHY_S = 1.0
 """A process that has served for so long was healthy. If it dies later, the pauses begin again with the shortest."""
 
@@ -36,6 +39,7 @@ class Worker:
         reload: Whether a SIGHUP came while the process was starting, and must still be sent to it.
         failures: How often in a row the process died before it had served for `_HEALTHY_S`.
         since: The time at which it was ready, by the supervisor's clock.
+        looks: How often the supervisor has looked since it asked the process for an answer that has not come.
         due: The time at which the process is started again; None: no start is planned.
     """
 
@@ -45,6 +49,7 @@ class Worker:
     reload: bool = False
     failures: int = 0
     since: float = 0.0
+    looks: int = 0
     due: float | None = None
 
 
@@ -52,7 +57,11 @@ class Supervisor:
     """Keeps worker processes running until a signal ends it.
 
     Other threads put events into a queue: ``("ready", number)``, ``("exit", number, status)``,
-    ``("signal", number)``, and ``("message", number, message)``, a message for `SharedChanges`.
+    ``("signal", number)``, ``("pong", number)``, the answer to a ``ping``, and ``("message", number, message)``, a
+    message for `SharedChanges`.
+
+    A process that serves and gives no answer is killed, and started again as one that has died. What counts is how often
+    the supervisor looks, and not the time: if it was stopped itself, or the machine was, no process is late for that.
 
     Attributes:
         served: Whether all processes have been ready, so that one that is started from then on is started again.
@@ -62,6 +71,7 @@ class Supervisor:
         start: Starts a process by its number; its events are put into ``events``.
         all_ready: Called once, when all processes are ready for the first time.
         end_s: Seconds for the processes to end, before they are killed.
+        answer_s: Seconds for a process to answer, before it is killed; None: processes are not asked.
         events: The queue of events.
         clock: Gives a time in seconds that never goes back.
     """
@@ -73,6 +83,7 @@ class Supervisor:
         *,
         all_ready: Callable[[], None],
         end_s: float,
+        answer_s: float | None = None,
         events: Any,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -80,6 +91,8 @@ class Supervisor:
         self._start = start
         self._all_ready = all_ready
         self._end_s = end_s
+        self._answer_s = answer_s
+        self._look_due: float | None = None
         self._events = events
         self._clock = clock
         self.served = False
@@ -109,10 +122,13 @@ class Supervisor:
     def _begin(self, worker: Worker) -> None:
         worker.due = None
         worker.ready = worker.reload = False
+        worker.looks = 0
         worker.process = self._start(worker.number)
 
     def _until_due(self) -> float | None:
         times = [one.due for one in self.workers.values() if one.due is not None]
+        if self._look_due is not None:
+            times.append(self._look_due)
         if self._ends is not None:
             times = [self._ends]
         return max(0.0, min(times) - self._clock()) if times else None
@@ -127,6 +143,29 @@ class Supervisor:
         for worker in self.workers.values():
             if worker.due is not None and worker.due <= now:
                 self._begin(worker)
+        if self._look_due is not None and self._look_due <= now:
+            self._look(now)
+
+    def _look(self, now: float) -> None:
+        """Ask the processes that serve for an answer, and kill those that have given none for too long."""
+        answer_s: Any = self._answer_s
+        every_s = answer_s / _LOOKS
+        was_away = now > self._look_due + every_s
+        self._look_due = now + every_s
+        if was_away:  # the answers may be on their way
+            return
+        for number, worker in self.workers.items():
+            if not worker.ready or worker.process is None:
+                continue
+            if not worker.looks:
+                self.send(number, {"ping": True})
+            if worker.looks == _LOOKS:
+                say(f"worker {number} has answered nothing for {answer_s:g} s and is killed")
+                worker.process.kill()
+            worker.looks += 1
+
+    def _on_pong(self, number: int) -> None:
+        self.workers[number].looks = 0
 
     def _on_ready(self, number: int) -> None:
         worker = self.workers[number]
@@ -137,6 +176,8 @@ class Supervisor:
         if not self.served and all(one.ready for one in self.workers.values()):
             self.served = True
             self._all_ready()
+            if self._answer_s is not None:
+                self._look_due = self._clock()
 
     def _on_message(self, number: int, message: Any) -> None:
         self._changes.received(number, message)
@@ -144,7 +185,7 @@ class Supervisor:
     def send(self, number: int, message: Any) -> None:
         """Send a line to a process; if the process has ended the line is lost, and its ``exit`` event follows."""
         process = self.workers[number].process
-        with contextlib.suppress(BrokenPipeError):
+        with contextlib.suppress(BrokenPipeError, ValueError):  # ValueError: it is closed already
             process.stdin.write(json.dumps(message) + "\n")
             process.stdin.flush()
 

@@ -114,6 +114,7 @@ def run_workers(settings: Settings, count: int, listening: Listening | None = No
         ),
         all_ready=all_ready,
         end_s=shared.drain_delay_s + shared.drain_timeout_s + _GRACE_S,
+        answer_s=shared.worker_healthcheck_s,
         events=events,
     )
     with signals(second=supervisor.kill) as came:
@@ -224,7 +225,10 @@ def _spawn(
                     continue
                 threads.update(message.get("ready", ()))
                 events.put(
-                    ("ready", number) if "ready" in message else ("message", number, message)
+                    next(
+                        ((kind, number) for kind in ("ready", "pong") if kind in message),
+                        ("message", number, message),
+                    )
                 )
         status = process.wait()
         with contextlib.suppress(BrokenPipeError):
