@@ -60,12 +60,28 @@ def spawn(code: str, keep: Sequence[int]) -> subprocess.Popen[bytes]:
 def end_with_parent(parent: int, wait: Callable[[], object]) -> None:
     """Let this process end when its parent does, and leave to the parent what SIGTERM, SIGINT and SIGHUP mean.
 
-    These come to a whole group of processes: from a terminal, systemd, supervisord, ``timeout``. The parent may need
-    this process until its requests have ended.
-
     Args:
         parent: The process id of the parent.
         wait: Returns when the parent has ended; used where the system does not end this process by itself.
+    """
+    _leave_signals()
+    try:
+        import ctypes
+
+        arranged = ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) == 0
+    except (ImportError, OSError, AttributeError):
+        arranged = False
+    if not arranged:
+        threading.Thread(target=lambda: (wait(), os._exit(1)), daemon=True).start()
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _leave_signals() -> None:
+    """Let signals that come to a whole group of processes do nothing here.
+
+    A terminal, systemd, supervisord and ``timeout`` send them so. The parent decides what they mean, and may need this
+    process until its requests have ended.
     """
     before = {}
     for number in _OF_GROUPS:
@@ -73,7 +89,6 @@ def end_with_parent(parent: int, wait: Callable[[], object]) -> None:
         if signal.getsignal(number) is not signal.SIG_IGN:
             before[number] = signal.signal(number, _leave_to_parent)
             signal.siginterrupt(number, False)
-
     # What is forked here, as by multiprocessing, ends by SIGTERM as ever, from its first moment.
     forking = threading.local()
 
@@ -91,16 +106,6 @@ def end_with_parent(parent: int, wait: Callable[[], object]) -> None:
 
     os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=restore)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _OF_GROUPS)
-    try:
-        import ctypes
-
-        arranged = ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) == 0
-    except (ImportError, OSError, AttributeError):
-        arranged = False
-    if not arranged:
-        threading.Thread(target=lambda: (wait(), os._exit(1)), daemon=True).start()
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def ended_with(status: int) -> tuple[str, str | None]:
