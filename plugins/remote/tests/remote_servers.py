@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -141,3 +143,71 @@ def fails(status, text, *, code=None):
         context.abort(getattr(grpc.StatusCode, status), text)
 
     return act
+
+
+class Relay:
+    """Hands on what goes to a server and back, until it is told to hand on nothing, as a line that is cut does.
+
+    Args:
+        port: The server's port.
+        sees: Is called with what a client sends.
+
+    Attributes:
+        accepted: How many connections have come.
+        ended: How many of them have ended.
+        changed: Notified whenever one of these grows.
+    """
+
+    def __init__(self, port, sees=lambda _: None):
+        self.accepted = self.ended = 0
+        self._sees = sees
+        self.changed = threading.Condition()
+        self._to = port
+        self._hands_on = threading.Event()
+        self._hands_on.set()
+        self._sockets = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def open(self):
+        """Hand on nothing from now on; connections are still taken, and stay open."""
+        self._hands_on.clear()
+
+    def mend(self):
+        """Hand on again, also what has come meanwhile."""
+        self._hands_on.set()
+
+    def close(self):
+        self.mend()
+        for one in (self._listener, *self._sockets):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+
+    def _accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                near = self._listener.accept()[0]
+                far = socket.create_connection(("127.0.0.1", self._to))
+                self._sockets += [near, far]
+                for ends in ((near, far, self._sees), (far, near, None)):
+                    threading.Thread(target=self._pump, args=ends, daemon=True).start()
+                with self.changed:
+                    self.accepted += 1
+                    self.changed.notify_all()
+
+    def _pump(self, one, other, sees):
+        with contextlib.suppress(OSError):
+            while data := one.recv(1 << 16):
+                if sees is not None:
+                    sees(data)
+                self._hands_on.wait()
+                other.sendall(data)
+        if sees is not None:
+            with self.changed:
+                self.ended += 1
+                self.changed.notify_all()
+        for end in (one, other):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)

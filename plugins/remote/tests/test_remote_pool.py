@@ -29,14 +29,19 @@ def clock():
 
 def pool_of(clock, names, ready=None):
     ready = {} if ready is None else ready
-    asked = []
+    asked, silent = [], []
 
     def look(servers):
         asked.append([one.name for one in servers])
         return [ready.get(one.name, True) for one in servers]
 
-    made = Pool([One(name, clock) for name in names], look, clock)
-    made.asked = asked
+    made = Pool(
+        [One(name, clock) for name in names],
+        look,
+        clock,
+        silent=lambda ones: silent.append([(one.name, one.breaker.away) for one in ones]),
+    )
+    made.asked, made.given_up = asked, silent
     return made
 
 
@@ -127,6 +132,26 @@ def test_who_waits_is_told_when_a_server_is_there(clock):
     assert found == [True]
     pool.failed(pool.servers[0], at_once=True)
     assert pool.wait(clock()) is False
+
+
+def test_the_calls_of_servers_that_do_not_answer_are_given_up_once_they_are_away(clock):
+    ready = {"a": None, "b": False, "c": True}
+    pool = pool_of(clock, "abc", ready)
+    taken = [pool.take() for _ in range(3)]
+    clock.advance(1)
+    pool.look()
+    assert pool.given_up == [[("a", True)]]
+    # The calls of b, which has said that it takes no more, may end although it is silent now.
+    ready["b"] = None
+    clock.advance(1)
+    pool.look()
+    assert pool.asked[-1] == ["a", "b", "c"]
+    assert [name for ones in pool.given_up[1:] for name, _ in ones] == []
+    for one in taken:
+        pool.give_back(one)
+    clock.advance(2)
+    pool.look()
+    assert sorted(pool.given_up[-1]) == [("a", True), ("b", True)]
 
 
 def test_close_frees_who_waits_ends_the_thread_and_closes_the_servers(clock):

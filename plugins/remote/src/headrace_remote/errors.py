@@ -69,6 +69,9 @@ _TRITON_LATE: Final = "Request timeout expired"
 _TOO_LARGE: Final = re.compile(r"(Sent|Received|SERVER: Received|CLIENT: Sent) message larger than")
 """The text with which gRPC itself refuses a message, with the status RESOURCE_EXHAUSTED."""
 
+_TOO_LONG: Final = re.compile(r"(CLIENT: Received|Decompressed) message larger than max")
+"""The text with which gRPC refuses an answer here, with that status; nothing that is sent is compressed."""
+
 _NEVER_SENT: Final = (
     "failed to connect to all addresses",
     "connections to all backends failing",
@@ -113,6 +116,7 @@ def is_refusal(status: str, code: str, details: str, *, again: bool = False) -> 
     """
     if status == "RESOURCE_EXHAUSTED":
         overloaded = code in ("", "overloaded") and not _TOO_LARGE.match(details)
+        overloaded = overloaded and not _TOO_LONG.search(details)
         return overloaded and (again or not details.startswith("item "))
     if code:
         return status == "UNAVAILABLE" and code == "closed" and details.startswith(_CLOSED)
@@ -131,6 +135,11 @@ def error_of(url: str, status: str, code: str, details: str) -> RequestError:
         code: The code of ``headrace serve``, ``""`` where there is none.
         details: The text.
     """
+    if status == "RESOURCE_EXHAUSTED" and not code and _TOO_LONG.search(details):
+        return BackendError(
+            f"the answer of {url} is longer than max_message_bytes: {details}",
+            hint="Raise max_message_bytes, or send fewer rows in a batch: the node's max.",
+        )
     cls = _BY_CODE.get(code)
     if cls is None and not code:
         cls = _BY_STATUS.get(status)

@@ -89,6 +89,18 @@ class RemoteOptions(headrace.Options):
         description="How often each server is asked whether the model is ready, in milliseconds; one "
         "that is away is asked less and less often, down to once in 30 s.",
     )
+    health_timeout_ms: float = Field(
+        2000,
+        ge=1,
+        description="How long a server may take to answer that, in milliseconds. One that does not counts as "
+        "away, and if it does not take a new connection in the same time either, its calls are given up.",
+    )
+    max_message_bytes: int = Field(
+        1 << 30,
+        ge=1,
+        lt=1 << 31,
+        description="The most bytes of an answer; a longer one fails its batch, and is not received.",
+    )
     key: SecretStr | None = Field(
         None,
         description="The key for the servers, sent as `authorization: Bearer KEY`; write it as "

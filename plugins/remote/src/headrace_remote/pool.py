@@ -84,18 +84,23 @@ class Pool(Generic[S]):
 
     Args:
         servers: The servers, at least one.
-        look: Asks servers whether they are ready: a bool for each. It is called in a thread of the pool.
+        look: Asks servers whether they are ready: a bool for each, None for one that does not answer. It is called in a
+            thread of the pool.
         clock: Gives the time in seconds.
+        silent: Is called with those that did not answer, once they count as away, to give up their calls. Calls of one
+            that was away already are left to end: it may have said that it ends what it has begun.
     """
 
     def __init__(
         self,
         servers: Sequence[S],
-        look: Callable[[Sequence[S]], Sequence[bool]],
+        look: Callable[[Sequence[S]], Sequence[bool | None]],
         clock: Callable[[], float] = time.monotonic,
+        silent: Callable[[Sequence[S]], object] = lambda _: None,
     ) -> None:
         self.servers = list(servers)
         self._look = look
+        self._silent = silent
         self._clock = clock
         self._changed = threading.Condition()
         self._outstanding = [0] * len(self.servers)
@@ -214,12 +219,20 @@ class Pool(Generic[S]):
     def look(self) -> None:
         """Look at the servers for which it is time, and note what they say."""
         due = [one for one in self.servers if not one.breaker.due_in_s()]
+        away = [one.breaker.away for one in due]
         found = self._look(due) if due else ()
         with self._changed:
             for one, ready in zip(due, found, strict=True):
-                one.breaker.looked(ready=ready)
+                one.breaker.looked(ready=bool(ready))
             self._changed.notify_all()
         self._tell()
+        silent = [
+            one
+            for one, ready, before in zip(due, found, away, strict=True)
+            if ready is None and not (before and self.outstanding(one))
+        ]
+        if silent:
+            self._silent(silent)
 
     def _keep_looking(self) -> None:
         while True:

@@ -16,6 +16,7 @@ from headrace_remote.servers import (
     connect,
     look,
     read_model,
+    reconnect,
     takes_items,
     warn_of_plain_text,
 )
@@ -236,7 +237,12 @@ def open_model(options: RemoteOptions, logger: logging.Logger) -> RemoteModel:
     metadata = metadata_of(options)
     asked = message("ModelReadyRequest")(name=options.model, version=options.version)
     servers = connect(options, lambda: Breaker(options.failures, options.health_ms / 1000))
-    pool = Pool(servers, lambda ones: look(ones, asked, metadata))
+    patience_s = options.health_timeout_ms / 1000
+    pool = Pool(
+        servers,
+        lambda ones: look(ones, asked, metadata, patience_s),
+        silent=lambda ones: reconnect(ones, patience_s),
+    )
     try:
         found, config, software = read_model(servers, options, metadata, logger)
         about: dict[str, Any] = {

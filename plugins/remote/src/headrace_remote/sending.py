@@ -128,17 +128,29 @@ class Sender:
         left = call.until - self._clock()
         if left <= 0:
             raise _late(server.url, call)
+        infer = server.infer
         try:
-            answer: bytes = server.infer(call.data, timeout=left, metadata=call.metadata)
+            answer: bytes = infer(call.data, timeout=left, metadata=call.metadata)
         except grpc.RpcError as error:
-            raise _Failed(self._after(server, error, call)) from error
+            gave_up = infer is not server.infer
+            raise _Failed(self._after(server, error, call, gave_up=gave_up)) from error
         except ValueError as error:  # the channel is closed
-            raise ServersAwayError("the pipeline is being closed") from error
+            if self._pool.closed:
+                raise ServersAwayError("the pipeline is being closed") from error
+            raise _Failed(ServersAwayError(f"{server.url} answers nothing")) from error
         self._pool.answered(server)
         return answer
 
-    def _after(self, server: Server, error: Any, call: Call) -> RequestError:
+    def _after(
+        self, server: Server, error: Any, call: Call, *, gave_up: bool = False
+    ) -> RequestError:
         """Return the error of a call that may be sent to another server.
+
+        Args:
+            server: The server.
+            error: What gRPC has raised.
+            call: The call.
+            gave_up: Whether the call was given up, with all others of a server that answers nothing.
 
         Raises:
             RequestError: The call is over.
@@ -159,7 +171,10 @@ class Sender:
         if _broke(status, code, details):
             if self._pool.closed:
                 raise ServersAwayError("the pipeline is being closed") from error
-            self._pool.failed(server, at_once=status == "UNAVAILABLE")
+            if gave_up:
+                details = "the server answers nothing, and takes no new connection"
+            else:
+                self._pool.failed(server, at_once=status == "UNAVAILABLE")
             hint = "The server may have run it; "
             if call.only is None:
                 hint += "with rerun = true it is sent again."

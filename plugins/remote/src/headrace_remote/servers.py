@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ipaddress
+import threading
+import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
@@ -18,17 +21,15 @@ if TYPE_CHECKING:
     from headrace_remote.pool import Breaker
     from headrace_remote.signature import Signature
 
-__all__ = ["Server", "connect", "look", "read_model", "takes_items", "warn_of_plain_text"]
-
-_LOOK_S: Final = 2.0
-"""How long a server may take to say whether it is ready, in seconds."""
+__all__ = [
+    *("Server", "connect", "look", "read_model", "reconnect", "takes_items", "warn_of_plain_text"),
+]
 
 _READ_S: Final = 10.0
 """How long a server may take to describe the model, in seconds."""
 
 _CHANNEL: Final = (
     ("grpc.max_send_message_length", -1),
-    ("grpc.max_receive_message_length", -1),
     # A call is sent a second time only where `rerun` allows it.
     ("grpc.enable_retries", 0),
     ("grpc.use_local_subchannel_pool", 1),
@@ -36,13 +37,27 @@ _CHANNEL: Final = (
     ("grpc.min_reconnect_backoff_ms", 2000),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
+    # A ping that is not answered for so long ends the connection: gRPC takes the second one, and gives the first to the kernel.
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),
 )
+
+_KEEPALIVE_MS: Final = 20_000
+"""After how long without a byte from a server that has calls it is pinged at the earliest, in milliseconds."""
+
+_LARGEST: Final = 2**31 - 1
+"""The largest number of a setting of gRPC."""
 
 _NAMES: Final = (*("ModelInfer", "ModelReady", "ModelMetadata", "ModelConfig", "ServerMetadata"),)
 
 
 class Server:
     """A server, and the calls that can be sent to it.
+
+    Args:
+        url: Its address.
+        channel: Makes a channel to it.
+        breaker: Whether it counts as there.
 
     Attributes:
         url: Its address.
@@ -51,45 +66,81 @@ class Server:
         calls: The calls by name; all but ``ModelInfer`` take and return messages.
     """
 
-    def __init__(self, url: str, channel: grpc.Channel, breaker: Breaker) -> None:
+    def __init__(self, url: str, channel: Callable[[], grpc.Channel], breaker: Breaker) -> None:
         self.url = url
+        self._make = channel
         self.breaker = breaker
+        self._lock = threading.Lock()
+        self._closed = False
+        self._connecting: Any = None
+        self._use(channel())
+
+    def _use(self, channel: grpc.Channel) -> None:
         self._channel = channel
-        self.calls: dict[str, Any] = {}
+        calls: dict[str, Any] = {}
         for name in _NAMES:
             plain = name == "ModelInfer"
-            self.calls[name] = channel.unary_unary(
+            calls[name] = channel.unary_unary(
                 f"/{SERVICE}/{name}",
                 None if plain else message(f"{name}Request").SerializeToString,
                 None if plain else message(f"{name}Response").FromString,
             )
-        self.infer = self.calls["ModelInfer"]
+        self.calls = calls
+        self.infer = calls["ModelInfer"]
+
+    def connect(self) -> tuple[grpc.Channel, Any]:
+        """Begin another connection; return its channel, and a future that ends when it is made, or by `close`."""
+        channel = self._make()
+        connected = grpc.channel_ready_future(channel)
+        with self._lock:
+            self._connecting = connected
+            if self._closed:
+                connected.cancel()
+        return channel, connected
+
+    def replace(self, channel: grpc.Channel) -> None:
+        """Use another channel from now on, and end every call on the one before."""
+        with self._lock:
+            self._end_connecting()
+            before = channel if self._closed else self._channel
+            if not self._closed:
+                self._use(channel)
+        before.close()
 
     def close(self) -> None:
         """End the connection, and every call on it."""
+        with self._lock:
+            self._closed = True
+            self._end_connecting()
         self._channel.close()
+
+    def _end_connecting(self) -> None:
+        if self._connecting is not None and not self._connecting.cancelled():
+            self._connecting.cancel()  # which may be called only once
 
 
 def connect(options: RemoteOptions, breaker: Callable[[], Breaker]) -> list[Server]:
     """Make the channels; a connection is made when the first call is sent.
 
     Args:
-        options: Addresses, certificates.
+        options: Addresses, certificates, limits.
         breaker: Makes the breaker of a server.
     """
-    credentials = None
+    # gRPC's servers, Triton too, allow two pings that come within 300 s of the one before, and then end the connection, unless
+    # they send something in between. No call lasts for more than three pings.
+    keepalive_ms = int(min(max(_KEEPALIVE_MS, options.timeout_ms / 3), _LARGEST))
+    settings = (
+        *_CHANNEL,
+        ("grpc.max_receive_message_length", options.max_message_bytes),
+        ("grpc.keepalive_time_ms", keepalive_ms),
+    )
+    make: Callable[[str], grpc.Channel] = partial(grpc.insecure_channel, options=settings)
     if options.encrypted:
         files = (options.tls_ca, options.tls_key, options.tls_cert)
         read = [None if one is None else one.read_bytes() for one in files]
         credentials = grpc.ssl_channel_credentials(*read)
-    made = []
-    for url in options.urls:
-        if credentials is None:
-            channel = grpc.insecure_channel(url, options=_CHANNEL)
-        else:
-            channel = grpc.secure_channel(url, credentials, options=_CHANNEL)
-        made.append(Server(url, channel, breaker()))
-    return made
+        make = partial(grpc.secure_channel, credentials=credentials, options=settings)
+    return [Server(url, partial(make, url), breaker()) for url in options.urls]
 
 
 def warn_of_plain_text(options: RemoteOptions, logger: logging.Logger) -> None:
@@ -116,29 +167,57 @@ def _is_near(url: str) -> bool:
         return False
 
 
-def look(servers: Sequence[Server], asked: Any, metadata: Any) -> list[bool]:
+def look(
+    servers: Sequence[Server], asked: Any, metadata: Any, timeout_s: float
+) -> list[bool | None]:
     """Ask servers whether the model is ready, all at the same time.
 
     Args:
         servers: The servers.
         asked: The ``ModelReadyRequest``.
         metadata: The metadata of calls.
+        timeout_s: How long they may take to answer, in seconds.
+
+    Returns:
+        Whether it is, for each; None for one that has not answered in time.
     """
     running: list[Any] = []
     for one in servers:
         try:
-            future = one.calls["ModelReady"].future(asked, timeout=_LOOK_S, metadata=metadata)
+            future = one.calls["ModelReady"].future(asked, timeout=timeout_s, metadata=metadata)
         except ValueError:  # the channel was closed meanwhile
             future = None
         running.append(future)
     return [_is_ready(future) for future in running]
 
 
-def _is_ready(future: Any) -> bool:
+def _is_ready(future: Any) -> bool | None:
     try:
         return future is not None and bool(future.result().ready)
-    except (grpc.RpcError, grpc.FutureCancelledError):
+    except grpc.RpcError as error:
+        return None if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED else False
+    except grpc.FutureCancelledError:
         return False
+
+
+def reconnect(servers: Sequence[Server], timeout_s: float) -> None:
+    """Give up the calls of servers that do not take a new connection either.
+
+    One that takes it is alive and busy, such as one whose only thread runs a model: its calls go on.
+
+    Args:
+        servers: Servers that have not answered.
+        timeout_s: How long a new connection may take, in seconds.
+    """
+    until = time.monotonic() + timeout_s
+    made = [one.connect() for one in servers]
+    for server, (channel, connected) in zip(servers, made, strict=True):
+        try:
+            connected.result(max(0.0, until - time.monotonic()))
+        except (grpc.FutureTimeoutError, grpc.FutureCancelledError):
+            server.replace(channel)
+        else:
+            channel.close()
 
 
 def read_model(
