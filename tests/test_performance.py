@@ -171,7 +171,7 @@ SETTINGS = {
         "the rest of each 100 ms",
     ],
     "docs/policies.md": ["CPython 3.10 | 3.11 | 3.12 | 3.13 | 3.14"],
-    "docs/production.md": ["at 5 ms `Process`"],
+    "docs/production.md": ["at 5 ms `Process`", "after about 5 s"],
     "docs/ray.md": [
         "(15 s or more)",
         "sleep for 20 ms",
@@ -185,12 +185,19 @@ SETTINGS = {
     "plugins/observe/README.md": ["(1 ms to 10 s by default)"],
     "plugins/ort/README.md": ["(1.32 is one)"],
     "plugins/ray/README.md": ["sleep for 20 ms", "16 times as many"],
-    "plugins/remote/README.md": ["once in 30 s"],
+    "plugins/remote/README.md": [
+        "once in 30 s",
+        "within about 5 s",
+        "nothing for 20 s",
+        "connection 10 s later",
+    ],
     "plugins/serve/README.md": [
         "(tritonclient 2.73)",
         "within 0.1 s",
         "after 0.5 s",
         "every 300 s",
+        "within 0.2 s",
+        "answers nothing for 5 s",
     ],
     "plugins/vision/README.md": ["after 0.5 s", "up to 30 s", "more than 5 s", "up to 60 s"],
 }

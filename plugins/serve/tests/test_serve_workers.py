@@ -502,7 +502,7 @@ def test_a_worker_that_has_ended_is_not_written_to():
 
 
 FREEZES = """
-import ctypes, os, signal
+import ctypes, os, signal, threading
 import headrace
 
 
@@ -510,6 +510,7 @@ import headrace
 def freezes(data):
     if data == b"stop":
         os.kill(os.getpid(), signal.SIGSTOP)
+        threading.Event().wait()  # other threads stop a moment later
     elif data == b"hold":
         ctypes.PyDLL(None).pause()  # with the interpreter lock
     return os.getpid()

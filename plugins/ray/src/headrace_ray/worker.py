@@ -65,6 +65,7 @@ class Worker:
         self._listener = socket.create_server((host, 0), family=family)
         self.port: int = self._listener.getsockname()[1]
         self._unproved: list[socket.socket] = []
+        self._closed = False
         self._come: dict[bytes, queue.Queue[socket.socket]] = {
             role: queue.Queue() for role in (CONTROL, BATCHES)
         }
@@ -72,6 +73,8 @@ class Worker:
     def serve(self, wait_s: float) -> None:
         """Wait for the container, at most ``wait_s`` seconds; return once it or its process has ended."""
         threading.Thread(target=self._accept, name="headrace-accept", daemon=True).start()
+        control: socket.socket | None = None
+        batches: socket.socket | None = None
         try:
             control = self._come[CONTROL].get(timeout=wait_s)
             if self._tls is not None:
@@ -88,6 +91,10 @@ class Worker:
             with suppress(OSError):
                 self._listener.shutdown(socket.SHUT_RDWR)  # `_accept` waits there
             self._listener.close()
+            self._closed = True
+            self._close_unused()
+            if control is not None and batches is None:
+                control.close()
         for one in (control, batches):
             one.settimeout(None)
             keep_alive(one, 3 * self._heartbeat_s)
@@ -110,12 +117,21 @@ class Worker:
         """Learn what a connection is for; in a thread of its own, so that half a greeting keeps nobody else out."""
         try:
             self._come[accept(connection, self._secret, GREETING_S)].put(connection)
+            if self._closed:
+                self._close_unused()
         except (WrongSecretError, EOFError, OSError) as error:
             _log.warning("a connection was refused: %s: %s", type(error).__name__, error)
             connection.close()
         finally:
             with suppress(ValueError):  # it has made room
                 self._unproved.remove(connection)
+
+    def _close_unused(self) -> None:
+        """Close connections that nobody takes any more."""
+        for left in self._come.values():
+            with suppress(queue.Empty):
+                while True:
+                    left.get_nowait().close()
 
     def _with_process(self, control: socket.socket, batches: socket.socket) -> None:
         reports, far_reports = socket.socketpair()
