@@ -81,3 +81,4 @@ def _patient():
 @pytest.fixture(scope="session", autouse=True)
 def _words():
     headrace.register("VisionNetwork", network)
+    headrace.register("VisionDecode", lambda data: np.zeros((10, 20, 3), np.uint8))

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import itertools
 import re
+import shutil
 import socket
+import ssl
 import struct
+import subprocess
 import threading
 
 import cv2
@@ -44,11 +47,13 @@ class Camera:
     """Answers one connection after the other as its script says.
 
     A script is a dict: `silent` (the stage at which it says no more), `count` (pictures before it closes the
-    connection), `first` (the number of the first picture), `clock` (where its clock begins), `size`.
+    connection), `first` (the number of the first picture), `clock` (where its clock begins), `size`. With `tls`, a
+    context of a server, it speaks RTSP over TLS.
     """
 
-    def __init__(self, *scripts):
+    def __init__(self, *scripts, tls=None):
         self.scripts = list(scripts)
+        self._tls = tls
         self.connections = 0
         self.over = threading.Event()
         self._open = []
@@ -70,6 +75,8 @@ class Camera:
 
     def _answer(self, connection, script):
         try:
+            if self._tls is not None:
+                connection = self._tls.wrap_socket(connection, server_side=True)
             self._talk(connection, script)
         except OSError:
             pass
@@ -139,8 +146,8 @@ class Camera:
 def camera():
     made = []
 
-    def start(*scripts):
-        made.append(Camera(*scripts))
+    def start(*scripts, **options):
+        made.append(Camera(*scripts, **options))
         return made[-1]
 
     yield start
@@ -229,6 +236,44 @@ def test_a_password_in_an_address_is_in_no_name_and_in_no_message(camera, caplog
     assert {f.source for f in frames} == {one.url} == set(status)
     assert "secret" not in caplog.text
     assert "secret" not in str(status)
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_the_certificate_of_a_camera_is_checked(camera, tmp_path, monkeypatch, trusted):
+    program = shutil.which("openssl")
+    if program is None:
+        pytest.skip("needs openssl")
+    key, certificate = str(tmp_path / "key.pem"), str(tmp_path / "certificate.pem")
+    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    names = ["-subj", "/CN=door", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "30"]
+    files = ["-keyout", key, "-out", certificate]
+    subprocess.run(
+        [program, "req", "-x509", *curve, *names, *files], check=True, capture_output=True
+    )
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certificate, key)
+    one = camera({"count": 6}, tls=tls)
+    url = one.url.replace("rtsp://", "rtsps://")
+    if trusted:
+        monkeypatch.setenv("SSL_CERT_FILE", certificate)
+        with runner() as r:
+            frames = list(itertools.islice(r.run(url), 6))
+        assert brightness(frames) == pytest.approx([20 + 10 * n for n in range(6)], abs=2)
+        return
+    lost, clock = threading.Event(), Quick()
+
+    def wait(stop, seconds):
+        lost.set()
+        return stop.wait()
+
+    clock.wait = wait
+    with runner(clock=clock) as r:
+        handle = r.add({"door": url})
+        assert lost.wait(60)
+        status = handle.status()["sources"]["door"]
+        handle.stop()
+    assert "certificate verify failed" in status["error"]
+    assert status["read"] == 0
 
 
 def test_what_has_no_end_refuses_options_that_are_about_it(camera):

@@ -12,11 +12,40 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["Frame", "NoFrameError", "Shot"]
+__all__ = ["Frame", "NoFrameError", "Shot", "TooLargeError", "check_pixels", "too_large"]
 
 
 class NoFrameError(InputError):
     """A video was read to its end, and has no frame."""
+
+
+class TooLargeError(InputError):
+    """A picture has more pixels than its source allows."""
+
+
+def check_pixels(width: int, height: int, max_pixels: int) -> None:
+    """Refuse a picture that is too large.
+
+    Args:
+        width: Its width in pixels.
+        height: Its height in pixels.
+        max_pixels: Most pixels (width x height).
+
+    Raises:
+        TooLargeError: It has more.
+    """
+    if width * height > max_pixels:
+        raise too_large(max_pixels, f"{width} x {height} = {width * height} pixels")
+
+
+def too_large(max_pixels: int, got: str) -> TooLargeError:
+    """Return the error for a picture of more than ``max_pixels``."""
+    return TooLargeError(
+        "the picture is too large",
+        expected=f"at most {max_pixels} pixels",
+        got=got,
+        hint="The option max_pixels of its source sets this limit.",
+    )
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ from headrace_vision.inputs import Input, read_all, recognise
 from headrace_vision.reading import Stills, failed_shot, read_source, still_shot
 
 if TYPE_CHECKING:
+    from headrace_vision.frames import Shot
     from headrace_vision.loop import Loop
     from headrace_vision.options import SourceOptions
     from headrace_vision.source import Source
@@ -88,7 +89,9 @@ class Group:
         Raises:
             InputError: It is no input.
         """
-        one = recognise(x, self._network)
+        self._begin(recognise(x, self._network), name)
+
+    def _begin(self, one: Input, name: str | None) -> None:
         if one.kind != "collection":
             self._start_source(one, name)
             return
@@ -167,27 +170,30 @@ class Group:
             if self.stopping.is_set():
                 return
             try:
-                found = recognise(item, self._network)
+                found = recognise(item, self._network, is_found=one.is_found)
             except Exception as error:  # noqa: BLE001 - one wrong item leaves the others alone
                 if not self._own(one, name, own).push(failed_shot(error, None)):
                     return
                 continue
-            is_own = found.kind == "still" and (found.name is None or one.ordered_stills)
+            is_own = found.kind == "still" and (found.name is None or one.is_found)
             if key is None and is_own:
                 # At `stop` no more stills are taken. Other inputs may follow, if what holds them has an end.
                 if not is_over:
-                    is_over = not self._own(one, name, own).push(still_shot(found, self._decode))
+                    is_over = not self._own(one, name, own).push(self._still(found))
                 if is_over and not isinstance(target, Sized):
                     return
             elif not stills_only:
-                self._begin_other(found, item, None if key is None else str(key))
+                self._begin_other(found, None if key is None else str(key))
 
-    def _begin_other(self, found: Input, item: Any, name: str | None) -> None:
+    def _begin_other(self, found: Input, name: str | None) -> None:
         """Begin what a collection holds beside its own stills, once there is room for it."""
         if found.kind == "collection":
-            self.begin(item, name)
+            self._begin(found, name)
         elif self._has_room(found):
             self._start_source(found, name, is_counted=not found.live)
+
+    def _still(self, found: Input) -> Shot:
+        return still_shot(found, self._decode, self.options.max_pixels)
 
     def _own(self, one: Input, name: str | None, own: list[Stills]) -> Stills:
         if not own:

@@ -31,14 +31,15 @@ class Input:
             ``"collection"``: others, one by one.
         name: How its source is called where nobody says another name; None in memory.
         target: A path, bytes, an array, an image, an address, a number of a camera, or an iterable.
-        ordered_stills: Of a collection: whether its files of stills are one source, its own.
+        is_found: Of a collection: whether its items were found in a folder, by a pattern or in a list. Then its stills are
+            one source, its own, and a list among them is not opened, since nobody named it.
         hosts: Of an address: those that a playlist there may name.
     """
 
     kind: str
     name: str | None
     target: Any
-    ordered_stills: bool = False
+    is_found: bool = False
     hosts: tuple[str, ...] = ()
 
     @property
@@ -58,7 +59,7 @@ def describe(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def recognise(value: Any, network: Iterable[str] = ()) -> Input:
+def recognise(value: Any, network: Iterable[str] = (), *, is_found: bool = False) -> Input:
     """Return what an input is, by its type, its text, or the content of its file.
 
     Nothing is decoded here. A file whose content no signature tells counts as a video: reading tries it.
@@ -66,12 +67,13 @@ def recognise(value: Any, network: Iterable[str] = ()) -> Input:
     Args:
         value: See ``VideoRunner.run``.
         network: Hosts whose addresses may be opened.
+        is_found: Whether it was found, and named by nobody; see `Input`.
 
     Raises:
-        InputError: There is no such file, an address is not allowed, or it is no input at all.
+        InputError: There is no such file, an address is not allowed, it is a list that was found, or no input at all.
     """
     if isinstance(value, (str, os.PathLike)):
-        return _of_text(os.fspath(value), network)
+        return _of_text(os.fspath(value), network, is_found=is_found)
     if isinstance(value, (bytes, bytearray, memoryview)):
         return _of_bytes(bytes(value))
     if is_array(value) or is_pillow(value):
@@ -108,7 +110,7 @@ def _of_bytes(data: bytes) -> Input:
     return Input("still", None, data)
 
 
-def _of_text(text: Any, network: Iterable[str]) -> Input:
+def _of_text(text: Any, network: Iterable[str], *, is_found: bool) -> Input:
     name = os.fsdecode(text)
     camera = _CAMERA.fullmatch(name)
     if camera is not None:
@@ -118,13 +120,13 @@ def _of_text(text: Any, network: Iterable[str]) -> Input:
         return Input("address", without_password(name), name, hosts=tuple(network))
     path = Path(name)
     if path.is_dir():
-        return Input("collection", name, _files_in(path), ordered_stills=True)
+        return Input("collection", name, _files_in(path), is_found=True)
     if path.is_file():
-        return _of_file(path, name)
+        return _of_file(path, name, is_found=is_found)
     if glob.has_magic(name):
         found = sorted(glob.iglob(name, recursive=True), key=natural_order)  # noqa: PTH207 - patterns may be absolute
         if found:
-            return Input("collection", name, found, ordered_stills=True)
+            return Input("collection", name, found, is_found=True)
     raise _nothing_at(path, name)
 
 
@@ -147,7 +149,7 @@ def _files_in(folder: Path) -> list[str]:
     return sorted(files, key=natural_order)
 
 
-def _of_file(path: Path, name: str) -> Input:
+def _of_file(path: Path, name: str, *, is_found: bool) -> Input:
     try:
         head = head_of(path)
     except OSError as error:
@@ -158,7 +160,13 @@ def _of_file(path: Path, name: str) -> Input:
     if kind == "webp":
         return Input("webp", name, path)
     if kind is None and path.suffix.lower() == ".txt" and b"\0" not in head:
-        return Input("collection", name, _Listed(path), ordered_stills=True)
+        if is_found:
+            raise InputError(
+                "a list of inputs is not opened here",
+                expected="images, animations and videos; a list is opened only where you name it",
+                got=name,
+            )
+        return Input("collection", name, _Listed(path), is_found=True)
     return Input("video", name, path)
 
 

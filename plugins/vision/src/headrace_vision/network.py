@@ -12,7 +12,6 @@ from headrace.errors import InputError
 __all__ = [
     "FILE_PROTOCOLS",
     "FORMATS",
-    "NETWORK_PROTOCOLS",
     "check_address",
     "is_address",
     "plain_opener",
@@ -22,17 +21,14 @@ __all__ = [
 SCHEMES = ("rtsp", "rtsps", "rtmp", "rtmps", "http", "https")
 """What may be opened over the network."""
 
-NETWORK_PROTOCOLS = "rtsp,rtsps,rtmp,rtmps,http,https,httpproxy,tcp,udp,tls,rtp,srtp,crypto"
-"""FFmpeg's protocols for an address: a stream from the network cannot open a file."""
-
 FILE_PROTOCOLS = "file"
 """FFmpeg's protocols for a file: it cannot open an address."""
 
 FORMATS = (
     "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,m4v,flv,live_flv,ogg,asf,gif,apng,mjpeg,"
-    "mpjpeg,h264,hevc,obu,av1,ivf,mxf,nut,wtv,dv,rm,rtsp,sdp"
+    "mpjpeg,h264,hevc,obu,av1,ivf,mxf,nut,wtv,dv,rm"
 )
-"""FFmpeg's formats that are read: none is a list of other files or addresses."""
+"""FFmpeg's formats that are read: none is a list of other files or addresses, and none opens one."""
 
 
 def is_address(text: str) -> bool:

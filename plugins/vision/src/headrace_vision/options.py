@@ -9,6 +9,9 @@ from typing import Any
 
 __all__ = ["SourceOptions", "options_of"]
 
+MAX_PIXELS = 1 << 30
+"""Most that ``max_pixels`` may be, as it is in headrace-cv."""
+
 
 @dataclass(frozen=True)
 class SourceOptions:
@@ -27,6 +30,7 @@ class SourceOptions:
         realtime: Whether a file is read no faster than it plays; then it counts as live.
         read_timeout: Seconds a live source may be silent before it is lost.
         image_fps: Pictures per second of stills that follow each other in one source.
+        max_pixels: Largest picture that is decoded or taken, in pixels (width x height); a larger one is a failed frame.
         model: Which of several models gets the frames; None for the only one.
     """
 
@@ -40,6 +44,7 @@ class SourceOptions:
     realtime: bool = False
     read_timeout: float = 10.0
     image_fps: float = 25.0
+    max_pixels: int = 100_000_000
     model: str | None = None
 
     def __post_init__(self) -> None:
@@ -50,12 +55,10 @@ class SourceOptions:
         """
         if self.frames not in (None, "every", "latest"):
             raise ValueError(f'frames is "every" or "latest", not {self.frames!r}')
-        for name in ("in_flight", "stride"):
-            value = getattr(self, name)
-            if name == "in_flight" and value is None:
-                continue
-            if type(value) is not int or value < 1:
-                raise ValueError(f"{name} is a whole number of at least 1, not {value!r}")
+        if self.in_flight is not None:
+            _check_count("in_flight", self.in_flight)
+        _check_count("stride", self.stride)
+        _check_count("max_pixels", self.max_pixels, MAX_PIXELS)
         for name in ("loop", "realtime"):
             value = getattr(self, name)
             if value is not True and value is not False:
@@ -66,6 +69,12 @@ class SourceOptions:
             _check_seconds(name, getattr(self, name), above=-math.inf)
         if self.start is not None and self.stop is not None and self.stop <= self.start:
             raise ValueError(f"stop = {self.stop} is not after start = {self.start}")
+
+
+def _check_count(name: str, value: Any, most: float = math.inf) -> None:
+    if type(value) is not int or not 1 <= value <= most:
+        range_ = "of at least 1" if most == math.inf else f"from 1 to {most}"
+        raise ValueError(f"{name} is a whole number {range_}, not {value!r}")
 
 
 def _check_seconds(name: str, value: Any, *, above: float) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import io
 import re
 import urllib.request
 from collections.abc import Iterable
+from contextlib import closing
 from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit
 
@@ -15,13 +17,17 @@ from headrace_vision.network import check_address, plain_opener, without_passwor
 __all__ = ["PlaylistOpener", "is_playlist"]
 
 _VARIANT = "#EXT-X-STREAM-INF:"
-_ATTRIBUTE = re.compile(r'([A-Z0-9-]+)=("[^"]*"|[^",]*)')
+# A name begins where no other one goes on: else a line without "=" would be tried from each of its characters to its end.
+_ATTRIBUTE = re.compile(r'(?<![A-Z0-9-])([A-Z0-9-]+)=("[^"]*"|[^",]*)')
+_FIRST = b"#EXTM3U"
 _MOST_BYTES = 1_000_000
-"""So much of a playlist is read to see whether it names others."""
+_MOST_LINE_BYTES = 8_192
+"""Longest playlist, and longest line of one. Servers take no longer addresses either."""
 
 
 def _number(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() else 0
+    """Return a number of a playlist, which has at most 20 digits (RFC 8216, section 4.2), or 0."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 20 else 0
 
 
 def is_playlist(address: str) -> bool:
@@ -36,6 +42,39 @@ def _authorization(address: str) -> str | None:
         return None
     said = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
     return f"Basic {base64.b64encode(said.encode()).decode('ascii')}"
+
+
+def _checked(body: bytes) -> bytes:
+    """Return a playlist whose size is within bounds.
+
+    Raises:
+        InputError: It is too long, or one of its lines.
+    """
+    line_bytes = max(map(len, body.splitlines()), default=0)
+    for what, most, got in (
+        ("playlist", _MOST_BYTES, len(body)),
+        ("line of the playlist", _MOST_LINE_BYTES, line_bytes),
+    ):
+        if got > most:
+            raise InputError(
+                f"a {what} is too long", expected=f"at most {most} bytes", got=f"{got} or more"
+            )
+    return body
+
+
+class _Segment:
+    """An answer of which the first bytes were read."""
+
+    def __init__(self, head: bytes, answer: Any) -> None:
+        self._head = head
+        self._answer = answer
+        self.close = answer.close
+
+    def read(self, count: int) -> bytes:
+        """Return up to ``count`` bytes; none at the end."""
+        head, self._head = self._head[:count], self._head[count:]
+        data: bytes = head or self._answer.read(count)
+        return data
 
 
 class PlaylistOpener:
@@ -65,17 +104,15 @@ class PlaylistOpener:
         pixels is taken, and of equal ones the one with the most bits; FFmpeg would ask for the segments of all.
 
         Raises:
-            InputError: A host is not allowed.
+            InputError: A host is not allowed, or the playlist or one of its lines is too long.
             OSError: There is no answer.
 
         Source:
             RFC 8216, sections 4.2 (attribute lists) and 4.3.4.2 (EXT-X-STREAM-INF).
         """
-        with self(self.address, 0, {}) as answer:
-            lines = [
-                line.strip()
-                for line in answer.read(_MOST_BYTES).decode("utf-8", "replace").splitlines()
-            ]
+        with closing(self(self.address, 0, {})) as answer:
+            body: bytes = _checked(answer.read(_MOST_BYTES + 1))
+        lines = [line.strip() for line in body.decode("utf-8", "replace").splitlines()]
         found: list[tuple[int, int, str]] = []
         said: dict[str, str] | None = None
         for line in lines:
@@ -95,14 +132,17 @@ class PlaylistOpener:
         """Return the body of what is at ``url``, to read from.
 
         Raises:
-            InputError: The host is not allowed, or it is no address of HTTP.
+            InputError: The host is not allowed, it is no address of HTTP, or a playlist or one of its lines is too long.
             OSError: There is no answer.
         """
         try:
-            self._check(url)
+            return self._open(url, options)
         except InputError as error:
             self.refused = error
             raise
+
+    def _open(self, url: str, options: dict[str, str]) -> Any:
+        self._check(url)
         headers = {}
         if self._authorization and urlsplit(url).netloc == urlsplit(self.address).netloc:
             headers["Authorization"] = self._authorization
@@ -110,7 +150,12 @@ class PlaylistOpener:
         if first or last:  # a segment that is a part of a file
             headers["Range"] = f"bytes={first}-{last - 1 if last else ''}"
         request = urllib.request.Request(url, headers=headers)  # noqa: S310 - checked above
-        return self._opener.open(request, timeout=self._timeout_s)
+        answer = self._opener.open(request, timeout=self._timeout_s)
+        head = answer.read(len(_FIRST))
+        if head != _FIRST:  # what FFmpeg takes for no playlist
+            return _Segment(head, answer)
+        with answer:
+            return io.BytesIO(_checked(head + answer.read(_MOST_BYTES + 1)))
 
     def _check(self, url: str) -> None:
         check_address(url, self._hosts)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError, InputError
-from headrace_vision.frames import NoFrameError, Shot
+from headrace_vision.frames import NoFrameError, Shot, TooLargeError
 from headrace_vision.stills import StillDecoder, as_image
 
 if TYPE_CHECKING:
@@ -38,17 +38,19 @@ def failed_shot(error: Exception, path: str | None) -> Shot:
     return Shot(lambda: None, path=path, error=error)  # type: ignore[arg-type, return-value]
 
 
-def still_shot(one: Input, decode: StillDecoder) -> Shot:
+def still_shot(one: Input, decode: StillDecoder, max_pixels: int) -> Shot:
     """Return the shot of a still; it is decoded when it is converted."""
     target = one.target
 
     def convert() -> Any:
         if isinstance(target, Path):
             try:
-                return decode(target.read_bytes())
+                return decode(target.read_bytes(), max_pixels)
             except OSError as error:
                 raise InputError("the file cannot be read", got=str(error)) from error
-        return decode(target) if isinstance(target, bytes) else as_image(target)
+        if isinstance(target, bytes):
+            return decode(target, max_pixels)
+        return as_image(target, max_pixels)
 
     return Shot(convert, path=one.name)
 
@@ -102,7 +104,8 @@ def read_source(source: Source, one: Input, decode: StillDecoder) -> None:
     try:
         if one.kind == "still":
             stills = Stills(source)
-            while stills.push(still_shot(one, decode)) and stills.begins_again():
+            max_pixels = source.options.max_pixels
+            while stills.push(still_shot(one, decode, max_pixels)) and stills.begins_again():
                 pass
         elif one.live:
             _follow(source, one)
@@ -148,7 +151,7 @@ def _shots(source: Source, one: Input) -> Generator[Shot, None, None]:
     from headrace_vision.video_files import open_video, webp_shots
 
     if one.kind == "webp":
-        yield from webp_shots(one.target, one.name)
+        yield from webp_shots(one.target, one.name, source.options.max_pixels)
         return
     with open_video(one.target) as container:
         yield from _shots_of(container, source, one)
@@ -191,13 +194,15 @@ def _follow(source: Source, one: Input) -> None:
             if source.stopping.is_set():
                 return
             # What was read to its end would be the same again.
-            if way.is_over or (isinstance(error, NoFrameError) and not source.live):
+            is_same = isinstance(error, (NoFrameError, TooLargeError)) and not source.live
+            if way.is_over or is_same:
                 raise
+            if isinstance(error, TooLargeError) and not way.attempt:
+                source.push(failed_shot(error, one.name))
             reason = error
         wait_s = back_off(way.attempt, random.random)
-        said = str(reason) or type(reason).__name__
-        if one.kind == "address":  # it may have a password in it
-            said = said.replace(one.target, str(one.name))
+        # Without the address that FFmpeg was given, which may have a password in it.
+        said = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
         source.lost(said, way.attempt, wait_s)
         way.lose()
         source.clock.wait(source.stopping, wait_s)
@@ -259,7 +264,7 @@ class _Way:
 def _live_shots(source: Source, one: Input, way: _Way) -> Generator[Shot, None, None]:
     from headrace_vision.video_files import open_address, open_camera, web_file
 
-    timeout_s = source.options.read_timeout
+    timeout_s, max_pixels = source.options.read_timeout, source.options.max_pixels
     way.is_over = False
     if one.kind == "camera":
         _refuse_ends(source)
@@ -268,7 +273,7 @@ def _live_shots(source: Source, one: Input, way: _Way) -> Generator[Shot, None, 
         return
     file = web_file(one.target, timeout_s)
     try:
-        with open_address(one.target, timeout_s, one.hosts, file) as container:
+        with open_address(one.target, timeout_s, max_pixels, one.hosts, file) as container:
             has_length = file is not None and file.size is not None
             source.live = container.duration is None and not has_length
             if source.live:

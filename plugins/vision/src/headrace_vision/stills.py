@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import InputError
+from headrace.errors import ConfigError, InputError
+from headrace_vision.frames import check_pixels
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,20 +29,25 @@ def is_pillow(value: Any) -> bool:
     )
 
 
-def as_image(value: Any) -> NDArray[np.uint8]:
+def as_image(value: Any, max_pixels: int) -> NDArray[np.uint8]:
     """Return a picture in memory as ``uint8 [H, W, 3]`` in the order blue, green, red.
 
     Args:
         value: ``uint8 [H, W, 3]`` in that order, ``uint8 [H, W]`` (gray), or an image of Pillow.
+        max_pixels: Most pixels (width x height).
 
     Raises:
-        InputError: It is something else.
+        InputError: It is something else, or too large.
     """
     import numpy as np
 
     if is_pillow(value):
+        width, height = value.size
+        check_pixels(width, height, max_pixels)  # Pillow decodes it only now
         return np.ascontiguousarray(np.asarray(value.convert("RGB"))[..., ::-1])
     image: NDArray[np.uint8] = np.asarray(value)
+    if image.ndim in (2, 3):
+        check_pixels(image.shape[1], image.shape[0], max_pixels)
     if image.dtype == np.uint8 and image.ndim == 2 and image.size:
         return np.ascontiguousarray(np.repeat(image[..., None], 3, axis=2))
     if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
@@ -61,35 +68,40 @@ class StillDecoder:
 
     def __init__(self, decode: str) -> None:
         self._decode = decode
-        self._pipe: headrace.Pipeline | None = None
+        self._pipes: dict[int, headrace.Pipeline] = {}
+        self._lock = threading.Lock()
 
-    def open(self) -> None:
-        """Build the backend, once.
-
-        Raises:
-            HeadraceError: It cannot be built.
-        """
+    def _pipe(self, max_pixels: int) -> headrace.Pipeline:
+        """Return what decodes pictures of up to ``max_pixels``; it is built once."""
         import headrace
 
-        if self._pipe is None:
-            self._pipe = headrace.pipe({"backend": self._decode})
+        with self._lock:
+            if max_pixels not in self._pipes:
+                config = {"backend": self._decode}
+                try:
+                    made = headrace.pipe({**config, "max_pixels": max_pixels})
+                except ConfigError:  # a decoder of yours may have no such option
+                    made = headrace.pipe(config)
+                self._pipes[max_pixels] = made
+            return self._pipes[max_pixels]
 
-    def __call__(self, data: bytes) -> NDArray[np.uint8]:
+    def __call__(self, data: bytes, max_pixels: int) -> NDArray[np.uint8]:
         """Return the picture in a file as ``uint8 [H, W, 3]`` in the order blue, green, red.
 
+        Args:
+            data: The file.
+            max_pixels: Most pixels (width x height).
+
         Raises:
-            HeadraceError: It cannot be decoded.
+            HeadraceError: It cannot be decoded, or is too large.
         """
         import numpy as np
 
-        self.open()
-        if self._pipe is None:  # for the type checker: `open` has set it
-            raise RuntimeError("the decoder is not open")
-        request = self._pipe({"data": data})
-        image = as_image(request["result"])
+        request = self._pipe(max_pixels)({"data": data})
+        image = as_image(request["result"], max_pixels)
         return np.ascontiguousarray(image[..., ::-1]) if request.get("color") == "rgb" else image
 
     def close(self) -> None:
-        """Close the backend."""
-        if self._pipe is not None:
-            self._pipe.close()
+        """Close what was built."""
+        for pipe in self._pipes.values():
+            pipe.close()

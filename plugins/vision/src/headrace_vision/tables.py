@@ -84,6 +84,7 @@ def _source_table() -> type[_Table]:
         "realtime": bool,
         "read_timeout": float,
         "image_fps": float,
+        "max_pixels": int,
     }
     keys: dict[str, Any] = {"input": (str | list[str], Field(description="See VideoRunner.run."))}
     for one in fields(SourceOptions):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import InputError
-from headrace_vision.frames import NoFrameError, Shot
-from headrace_vision.network import FILE_PROTOCOLS, FORMATS, NETWORK_PROTOCOLS
+from headrace_vision.frames import NoFrameError, Shot, check_pixels, too_large
+from headrace_vision.network import FILE_PROTOCOLS, FORMATS
 from headrace_vision.playlists import PlaylistOpener, is_playlist
+from headrace_vision.rtsp_relay import RtspRelay
 from headrace_vision.web_files import WebFile
 
 if TYPE_CHECKING:
@@ -36,6 +39,12 @@ MAX_DAMAGED_PACKETS = 100
 KEY_FRAMES_S = 60.0
 """Most seconds between two pictures from which decoding can begin, in formats without an index of them."""
 
+_NO_DECODING = "none"
+"""No codec that FFmpeg may use to find out what a file has: some formats show their streams so late that no limit holds."""
+
+_NO_DECODING_OF_FLV = {"codec_whitelist": _NO_DECODING, "analyzeduration": "5000000"}
+"""The same for FLV over the network, and what other formats have: at most 5 s (in microseconds) to find that out."""
+
 _NO_TIMES = 0x80
 _NO_INDEX = 0x100 | 0x200
 """FFmpeg's ``AVFMT_NOTIMESTAMPS``, ``AVFMT_GENERIC_INDEX`` and ``AVFMT_TS_DISCONT`` (avformat.h)."""
@@ -59,6 +68,14 @@ class Damage:
         self.error = error
 
 
+def _limits(max_pixels: int) -> dict[str, str]:
+    """Return the option of FFmpeg's decoders that bounds what they reserve for a picture.
+
+    Codecs store pictures in whole blocks, so what they reserve is somewhat larger than what is shown.
+    """
+    return {"max_pixels": str(min(max_pixels + max_pixels // 4 + 65_536, 2**31 - 1))}
+
+
 def open_video(file: Path | Any) -> Any:
     """Open a file or a file object that FFmpeg reads; it can open no other file and no address.
 
@@ -67,7 +84,11 @@ def open_video(file: Path | Any) -> Any:
     """
     import av
 
-    options = {"protocol_whitelist": FILE_PROTOCOLS, "format_whitelist": FORMATS}
+    options = {
+        "protocol_whitelist": FILE_PROTOCOLS,
+        "format_whitelist": FORMATS,
+        "codec_whitelist": _NO_DECODING,
+    }
     target = f"file:{file}" if isinstance(file, Path) else file
     try:
         container = av.open(target, options=options)
@@ -97,31 +118,60 @@ def web_file(address: str, timeout_s: float) -> WebFile | None:
     return WebFile(address, timeout_s) if is_http and not is_playlist(address) else None
 
 
+@contextmanager
 def open_address(
-    address: str, timeout_s: float, hosts: Iterable[str] = (), file: WebFile | None = None
-) -> Any:
-    """Open an address, which `headrace_vision.network.check_address` has allowed.
+    address: str,
+    timeout_s: float,
+    max_pixels: int,
+    hosts: Iterable[str] = (),
+    file: WebFile | None = None,
+) -> Iterator[Any]:
+    """Open an address, which `headrace_vision.network.check_address` has allowed, and close it at the end.
+
+    FFmpeg may open what the kind of the address needs, and nothing else.
 
     Args:
         address: It; a playlist (HLS) may name others.
         timeout_s: Seconds of silence after which it is lost.
+        max_pixels: Most pixels of a picture; see `_limits`.
         hosts: Those that a playlist may name.
         file: What `web_file` returned.
 
     Raises:
-        InputError: It has no pictures, or names a host that is not allowed.
+        InputError: It has no pictures, names a host that is not allowed, or a camera redirects us.
         av.FFmpegError, OSError: It cannot be opened within ``timeout_s`` seconds.
     """
     import av
 
+    options, timeouts = _limits(max_pixels), (timeout_s, timeout_s)
     if is_playlist(address):
-        return _open_playlist(address, timeout_s, hosts)
-    options = {"protocol_whitelist": NETWORK_PROTOCOLS, "format_whitelist": FORMATS}
-    if file is not None:
-        return _with_video(av.open(file, format=file.format, options=options))
-    options["rtsp_transport"] = "tcp"
-    timeouts = (timeout_s, timeout_s)
-    return _with_video(av.open(address, options=options, timeout=timeouts))
+        with _open_playlist(address, timeout_s, hosts) as container:
+            yield container
+    elif file is not None:
+        options |= {"protocol_whitelist": "", "format_whitelist": FORMATS}
+        options |= _NO_DECODING_OF_FLV if file.is_flv else {}
+        with _with_video(av.open(file, format=file.format, options=options)) as container:
+            yield container
+    elif address.lower().startswith("rtsp"):
+        options |= {"protocol_whitelist": "tcp", "format_whitelist": "rtsp"}
+        options["rtsp_transport"] = "tcp"
+        with closing(RtspRelay(address, timeout_s)) as relay:
+            try:
+                opened = av.open(relay.address, format="rtsp", options=options, timeout=timeouts)
+            except (av.FFmpegError, OSError):
+                if relay.refused is not None:
+                    raise relay.refused from None
+                raise
+            with _with_video(opened) as container:
+                yield container
+    else:
+        options |= {
+            "protocol_whitelist": "rtmp,rtmps,tcp,tls",
+            "format_whitelist": "flv,live_flv",
+            **_NO_DECODING_OF_FLV,
+        }
+        with _with_video(av.open(address, options=options, timeout=timeouts)) as container:
+            yield container
 
 
 def _open_playlist(address: str, timeout_s: float, hosts: Iterable[str]) -> Any:
@@ -130,6 +180,7 @@ def _open_playlist(address: str, timeout_s: float, hosts: Iterable[str]) -> Any:
     opener = PlaylistOpener(address, hosts, timeout_s)
     address = opener.best_variant()
     options = {
+        "codec_whitelist": _NO_DECODING,
         "protocol_whitelist": "http,https,tcp,tls",
         "format_whitelist": f"hls,{FORMATS}",
         "http_persistent": "0",  # each segment is asked for through the opener
@@ -173,18 +224,21 @@ def video_shots(
 
     Args:
         container: What one of the functions that open returned; it is left open.
-        options: ``start`` and ``stop``, in seconds of the video.
+        options: ``start`` and ``stop``, in seconds of the video, and ``max_pixels``.
         path: The file it is, for the shots.
         after_s: Pictures up to this time, in seconds of the video, are passed over.
 
     Raises:
-        InputError: `MAX_DAMAGED_PACKETS` in a row cannot be decoded.
+        InputError: `MAX_DAMAGED_PACKETS` in a row cannot be decoded, or a picture is too large.
         NoFrameError: There is no picture, not even outside of ``start`` and ``stop``.
         av.FFmpegError, OSError: Reading goes no further.
     """
     import av
 
     stream = container.streams.best("video")
+    codec = stream.codec_context
+    check_pixels(codec.width, codec.height, options.max_pixels)
+    codec.options = _limits(options.max_pixels)
     begin_s = max((one for one in (options.start, after_s) if one is not None), default=None)
     if begin_s is not None:
         _seek(container, begin_s)
@@ -193,6 +247,7 @@ def video_shots(
         try:
             pictures = packet.decode()
         except (av.FFmpegError, ValueError) as error:
+            _refuse_size(codec, error, options.max_pixels)
             damaged, gap, said = damaged + 1, True, str(error)
             yield Damage(error)
             if damaged >= MAX_DAMAGED_PACKETS:
@@ -201,6 +256,7 @@ def video_shots(
                 ) from error
             continue
         for picture in pictures:
+            check_pixels(picture.width, picture.height, options.max_pixels)
             damaged, is_empty = 0, False
             time_s = picture.time
             if options.start is not None and time_s is not None and time_s < options.start:
@@ -217,6 +273,22 @@ def video_shots(
             expected="a frame that can be decoded; it may be cut off, or damaged",
             got=said,
         )
+
+
+def _refuse_size(codec: Any, error: Exception, max_pixels: int) -> None:
+    """Refuse what a decoder refused for its size; it says so by its own size, or by the error and no size.
+
+    Raises:
+        TooLargeError: The picture is too large.
+    """
+    for width, height in (
+        (codec.width, codec.height),
+        (codec.coded_width, codec.coded_height),
+    ):
+        check_pixels(width, height, max_pixels)
+    number = getattr(error, "errno", None)
+    if number == errno.ERANGE or (number == errno.EINVAL and not codec.width):
+        raise too_large(max_pixels, "a size that the decoder refuses")
 
 
 def _packets(container: Any, stream: Any) -> Iterator[Any]:
@@ -268,26 +340,36 @@ def _converter(picture: Any) -> Callable[[], Any]:
     return convert
 
 
-def webp_shots(file: Any, path: str | None) -> Iterator[Shot]:
+def webp_shots(file: Any, path: str | None, max_pixels: int) -> Iterator[Shot]:
     """Yield the pictures of an animated WebP with their times; FFmpeg does not decode those.
 
     Args:
         file: A path, or a file object.
         path: The file it is, for the shots.
+        max_pixels: Most pixels (width x height).
 
     Raises:
-        InputError: The file is damaged.
+        InputError: The file is damaged, or its pictures are too large.
+
+    Source:
+        The WebP container: bytes 24 to 29 are width and height, less one, of an animation.
     """
     import numpy as np
-    from PIL import Image, UnidentifiedImageError
+    from PIL.WebPImagePlugin import WebPImageFile
 
+    data = file.read_bytes() if isinstance(file, Path) else file.read()
+    width, height = (1 + int.from_bytes(data[at : at + 3], "little") for at in (24, 27))
+    check_pixels(
+        width, height, max_pixels
+    )  # Pillow reserves memory for two pictures when it opens it
     try:
-        with Image.open(file) as image:
+        # The class itself: `Image.open` has a limit of its own, which holds for the whole process.
+        with WebPImageFile(io.BytesIO(data)) as image:
             time_s = 0.0
             for index in range(getattr(image, "n_frames", 1)):
                 image.seek(index)
                 pixels = np.ascontiguousarray(np.asarray(image.convert("RGB"))[..., ::-1])
                 yield Shot(lambda pixels=pixels: pixels, time_s, path=path)  # type: ignore[misc]
                 time_s += image.info.get("duration", 40) / 1000
-    except (UnidentifiedImageError, OSError, EOFError, SyntaxError) as error:
+    except (OSError, EOFError, SyntaxError) as error:
         raise InputError("the WebP animation is damaged", got=str(error)) from error

@@ -37,6 +37,7 @@ class WebFile:
         size: How many bytes it has, or None where the server does not say.
         is_over: Whether the end was reached, and the server said that it is the end.
         format: FFmpeg's format that the type of the content says, or None.
+        is_flv: Whether it begins as FLV does, as far as its first bytes are there.
 
     Raises:
         OSError: There is no answer, or another one.
@@ -63,6 +64,7 @@ class WebFile:
         self._position = 0
         self._answer = self._ask()
         kind = self._answer.headers.get_content_type()
+        self.is_flv = b"FLV".startswith(self._answer.peek(3)[:3])
         self.format = "mpjpeg" if kind == "multipart/x-mixed-replace" else None
 
     def _ask(self) -> Any:
