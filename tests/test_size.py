@@ -26,7 +26,7 @@ LINES = {
 """The most lines of code of core, and of the rooms that are not small."""
 
 TESTS_OF_CORE = 22_800
-SOURCES = 75_400
+SOURCES = 75_500
 
 
 def test_core_is_no_larger():
