@@ -461,7 +461,9 @@ def test_what_is_at_an_address_opens_no_port(kind):
     with Server(body, kind=kind, length=False) as server:
         status = lost_beside_a_good_one(server.address + "cam", read_timeout=1)
     assert status["read"] == 0
-    assert status["error"] in ("Invalid argument", "Invalid data found when processing input")
+    why, _, where = status["error"].partition(": ")
+    assert why in ("Invalid argument", "Invalid data found when processing input")
+    assert where == server.address + "cam"
 
 
 def test_a_file_that_is_an_sdp_opens_no_port(tmp_path):

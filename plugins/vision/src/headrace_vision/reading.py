@@ -201,8 +201,10 @@ def _follow(source: Source, one: Input) -> None:
                 source.push(failed_shot(error, one.name))
             reason = error
         wait_s = back_off(way.attempt, random.random)
-        # Without the address that FFmpeg was given, which may have a password in it.
-        said = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
+        said = str(reason) or type(reason).__name__
+        if why := getattr(reason, "strerror", None):
+            # FFmpeg adds the address that it was given, which may have a password in it. The name has none.
+            said = f"{why}: {one.name}"
         source.lost(said, way.attempt, wait_s)
         way.lose()
         source.clock.wait(source.stopping, wait_s)
