@@ -10,6 +10,8 @@ import logging
 import sys
 from typing import TYPE_CHECKING, Any
 
+from headrace._version import __version__
+
 if TYPE_CHECKING:
     from headrace import errors, hookspecs, isolation, keys, plan, plugins, policies, words
     from headrace._backend import Backend, InitContext
@@ -20,8 +22,6 @@ if TYPE_CHECKING:
     from headrace._pipeline import Pipeline
     from headrace._pipeline_config import PipelineConfig, explain
     from headrace._registry.registry import register
-
-__version__ = "0.1.0"
 
 __all__ = [
     "PENDING",

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import headrace
 from headrace._config.document import Document, Table, read_document
 from headrace._config.problems import Problems, key_place, with_lines, with_room
 from headrace._config.sections import FIXED_KEYS, NODE_KEYS, Sections, key_schemas, read_sections
@@ -24,6 +23,7 @@ from headrace._portable import nearest
 from headrace._registry.imports import HOW_TO_ALLOW, refused, run_imports
 from headrace._registry.packages import files_run
 from headrace._registry.registry import Files, registry
+from headrace._version import __version__
 from headrace.errors import ConfigError, PluginError, Problem
 from headrace.plan import Plan
 
@@ -206,7 +206,7 @@ class PipelineConfig:
 
     def _repr_html_(self) -> str:
         """Return the graph as a notebook shows it."""
-        return graph_html(self, lambda: headrace.explain(self))
+        return graph_html(self, lambda: explain(self))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _checked_config, (self._document, self._allow_import)
@@ -287,7 +287,7 @@ def _explained_expression(call: Call) -> dict[str, Any]:
     problems.raise_if_any()
     assert element is not None  # noqa: S101 - without a problem there is an element
     return {
-        "headrace": headrace.__version__,
+        "headrace": __version__,
         "expression": str(element.call),
         "range": list(element.range),
         "asks_for": [one.to_dict() for one in asked_for([element])],

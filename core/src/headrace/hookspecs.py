@@ -36,7 +36,7 @@ from contextlib import contextmanager
 
 import pluggy
 
-import headrace  # noqa: TC001 - a program may ask what the annotations mean
+from headrace._pipeline import Pipeline  # noqa: TC001 - a program may ask what the annotations mean
 from headrace._running.probes import PROBE_METHODS, BatchRecord, BatchRequest, GuardedProbe
 
 __all__ = [
@@ -224,7 +224,7 @@ def headrace_probes() -> dict[str, str]:
 
 
 @contextmanager
-def attached(pipeline: headrace.Pipeline, probe: object) -> Iterator[None]:
+def attached(pipeline: Pipeline, probe: object) -> Iterator[None]:
     """Let a probe hear of a running pipeline while the block runs.
 
     Nothing is built again: requests that wait or run go on, and after the block the probe costs nothing. It

@@ -28,8 +28,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import headrace
 from headrace._portable import error_text
+from headrace._version import __version__
 from headrace.errors import MissingDependencyError, PluginError, PluginLoadError
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Plugin:
     usable: bool = True
     requires: tuple[str, ...] = ()
 
-    def backend(self, name: str) -> type[headrace.Backend]:
+    def backend(self, name: str) -> type[Any]:
         """Import one of its `backends`.
 
         Raises:
@@ -218,8 +218,8 @@ def _compared(plugin: Plugin) -> Plugin:
         if here and canonicalize_name(wanted.name) == "headrace":
             fits &= wanted.specifier
     plugin = replace(plugin, range=",".join(sorted({*map(str, fits)}, reverse=True)))
-    if not fits.contains(headrace.__version__, prereleases=True):
-        reason = f"it requires headrace {plugin.range}, this is {headrace.__version__}"
+    if not fits.contains(__version__, prereleases=True):
+        reason = f"it requires headrace {plugin.range}, this is {__version__}"
         remedy = f"Install versions that fit: pip install --upgrade {plugin.distribution} headrace"
         return plugin._refused("incompatible", reason, remedy)
     return plugin
@@ -318,7 +318,7 @@ def load(path: str, distribution: str, what: str = "") -> Any:
         raise MissingDependencyError(f"{about}: {error}", distribution=by, hint=hint) from error
 
 
-def load_backend(name: str, path: str, distribution: str) -> type[headrace.Backend]:
+def load_backend(name: str, path: str, distribution: str) -> type[Any]:
     """Import the class of a backend; see `Plugin.backend`."""
     from headrace._registry.backends import as_backend
 
@@ -350,7 +350,7 @@ CORE_POLICIES = {name: path for table in _POLICIES.values() for name, path in ta
 """The import paths of core's policies, by name."""
 
 _HOOKS_OF_CORE = {**_hooks_of(()), **_POLICIES}
-CORE = Plugin("headrace", "headrace", headrace.__version__, "", CORE_BACKENDS, _HOOKS_OF_CORE)
+CORE = Plugin("headrace", "headrace", __version__, "", CORE_BACKENDS, _HOOKS_OF_CORE)
 """Core itself, as if it were a plugin."""
 
 KNOWN_ELSEWHERE, KNOWN_PROBES, KNOWN_POLICIES = map(
