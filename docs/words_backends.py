@@ -81,25 +81,3 @@ class LoadTrt(headrace.Backend):
     def forward(self, batch):
         for request in batch:
             request["result"] = "trt"
-
-
-@headrace.register("Double")
-class Double:
-    """Writes the text twice, and the key ``enough`` once it has eight characters."""
-
-    def forward(self, batch):
-        for request in batch:
-            request["result"] = request["data"] * 2
-            if len(request["result"]) >= 8:
-                request["enough"] = True
-
-
-@headrace.register("Grow")
-class Grow:
-    """Appends an exclamation mark, and asks to enter at ``grow`` again below four characters."""
-
-    def forward(self, batch):
-        for request in batch:
-            request["result"] = request["data"] + "!"
-            if len(request["result"]) < 4:
-                request["restart"] = "grow"

@@ -24,7 +24,7 @@ FOLDER = PAGE.with_suffix("")
 
 GROUPS = {
     "composing": ("Words that compose", ("call", "choice", "composing", "conditions")),
-    "flow": ("Words of graphs and processes", ("dag", "process")),
+    "flow": ("Words of graphs", ("dag",)),
     "nodes": ("Words of which nodes are made", ("naming", "registering")),
 }
 """The pages: the title of each, and the modules whose words it has."""

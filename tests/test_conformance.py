@@ -34,7 +34,7 @@ def test_words_of_core_that_run_requests_are_certified(point):
     certificate = certify(point.load(), promised=registry.find(point.name)[0].load())
     left = {v.id: v.detail for v in certificate.rules if not v.good}
     assert (certificate.certified, left) == (True, {})
-    asks = {"HasKey": ["missing-key"], "NotHasKey": ["missing-key"], "Restart": ["reads"]}
+    asks = {"HasKey": ["missing-key"], "NotHasKey": ["missing-key"]}
     assert list(certificate.expected_failures) == asks.get(point.name, [])
 
 

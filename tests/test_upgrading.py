@@ -19,7 +19,7 @@ ROWS = [
     for cells in re.findall(r"^\| `(.+?)` \| `(.+?)` \| `(.+?)` \|$", TEXT, re.MULTILINE)
 ]
 WORDS = [row for row in ROWS if not row[0].startswith("from ")]
-MOVED = ("Observer", "Process", "Queue", "Recv", "Repost", "Send")
+MOVED = ("Loop", "Observer", "Process", "Queue", "Recv", "Repost", "Restart", "Send")
 
 
 @pytest.fixture

@@ -494,19 +494,19 @@ def test_explain_draws_what_stands_around_the_nodes(config):
 
 
 def test_explain_hides_defaults_unless_all_are_asked_for(config):
-    path = config('backend = "S[Identity,Loop(until=done)[Identity]]"\nmax = 4\n')
+    path = config('backend = "S[Identity,Random(0.5)[Identity]]"\nmax = 4\n')
     node = headrace.explain(str(path))["nodes"]["main"]
-    loop = node["tree"]["children"][1]
-    values = {**node["keys"], **loop["options"]}
+    random = node["tree"]["children"][1]
+    values = {**node["keys"], **random["options"]}
     defaults = {key for key, one in values.items() if one["origin"] == "default"}
-    assert {"limit", "queue_size"} <= defaults
-    said = {"max", "until"}
+    assert {"seed", "queue_size"} <= defaults
+    said = {"max", "p"}
     short, whole = (headrace_says("explain", path, *more).stdout for more in ((), ("--all",)))
     for text, there in ((short, said), (whole, said | defaults)):
         assert {key for key in values if f"── {key} = " in text} == there
     assert short.endswith(f"\n{len(defaults)} defaults are hidden: --all shows them.\n")
     assert "hidden" not in whole
-    one = headrace_says("explain", "Loop(until=done)[Identity]").stdout
+    one = headrace_says("explain", "Random(0.5)[Identity]").stdout
     assert one.endswith("\n1 default is hidden: --all shows them.\n")
     assert "hidden" not in headrace_says("explain", "Identity").stdout
     everything = headrace_says("explain", path, "--all", "--json").stdout

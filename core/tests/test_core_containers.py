@@ -583,8 +583,6 @@ def test_a_branch_that_is_not_chosen_need_not_be_installed():
         ("NotHasKey(written)[Marks,Str]", {}),
         ("Random(1)[Never,Str]", {}),
         ("Fallback[Nope,Never]", {}),
-        ("Restart[Never]", {}),
-        ("Loop(until=k)[S[Inc,Never]]", {}),
         ("CatSplit[Fix,Infer,S[Identity,Never]]", {}),
         ("CatSplit[Never,Infer,Split]", {}),
         ("CatSplit[Fix,Never,Split]", {}),

@@ -75,7 +75,6 @@ def problems(config):
         "IoC[RResult,RMask;S[RMask,RResult]]",
         "BackgroundThread[RMask]",
         "DI[BackgroundThread,RMask]",
-        "Loop(until=x)[RMask]",
         "HasKey(x)[RMask,RMaskHere]",
         "CatSplit[RMask,RResult,RResult]",
         "RInputs(inputs={0})",

@@ -690,11 +690,10 @@ def test_deadline_and_priority_go_through_a_front_into_the_graph(front):
     assert (ran["submitted"], ran["ok"]) == (2, 2)
 
 
-@pytest.mark.parametrize("front", ["S[Identity,DagDispatcher]", "Restart[DagDispatcher]"])
 @pytest.mark.parametrize("keys", [{}, {"timeout": 60}, {"priority": 1}])
-def test_a_front_takes_requests_of_any_weight_and_the_nodes_behind_it_what_they_say(front, keys):
+def test_a_front_takes_requests_of_any_weight_and_the_nodes_behind_it_what_they_say(keys):
     config = {
-        "global": {"entrypoint": front},
+        "global": {"entrypoint": "S[Identity,DagDispatcher]"},
         "a": {"backend": "Identity", "max": 4, "next": "b"},
         "b": {"backend": "Identity", "max": 8},
     }
@@ -725,11 +724,10 @@ def test_what_stands_in_a_front_keeps_its_own_range(first, most):
 backend("ReadsOther", lambda r: r["other"], reads=("other",))
 
 
-@pytest.mark.parametrize("front", ["S[DagDispatcher,Identity]", "Restart[DagDispatcher]"])
 @pytest.mark.parametrize("keys", [{}, {"timeout": 60}, {"priority": 1}])
-def test_behind_a_front_the_node_of_the_entry_says_what_a_request_needs(front, keys):
+def test_behind_a_front_the_node_of_the_entry_says_what_a_request_needs(keys):
     config = {
-        "global": {"entrypoint": front},
+        "global": {"entrypoint": "S[DagDispatcher,Identity]"},
         "a": {"backend": "ReadsOther", "next": "b"},
         "b": {"backend": "Identity"},
         "c": {**INC, "each": "values"},
@@ -742,6 +740,39 @@ def test_behind_a_front_the_node_of_the_entry_says_what_a_request_needs(front, k
             with pytest.raises(errors.InputError) as caught:
                 pipe({"node_name": node}, **keys)
             assert (caught.value.node, caught.value.key) == (node, missing)
+
+
+@pytest.mark.parametrize(("front", "answer"), [("S[Inc,DagDispatcher]", 4), ("DagDispatcher", 3)])
+def test_a_dag_dispatcher_in_a_front_runs_the_graph(front, answer):
+    config = {"entrypoint": front, "a": {**INC, "next": "b"}, "b": INC}
+    with headrace.pipe(config) as pipe:
+        assert pipe({"data": 1})["result"] == answer
+        assert pipe.submit({"data": 2}).result(60)["result"] == answer + 1
+
+
+class Meets(headrace.Backend):
+    """Waits for another thread that is in the same object."""
+
+    def init(self, options, context):
+        self.barrier = threading.Barrier(2)
+
+    def forward(self, batch):
+        self.barrier.wait(60 if self.thread_safe else 0.01)
+        for request in batch:
+            request["result"] = request["data"]
+
+
+class MeetsOthers(Meets):
+    thread_safe = True
+
+
+@pytest.mark.parametrize("cls", [Meets, MeetsOthers])
+def test_what_stands_in_a_front_is_called_by_one_thread_at_a_time_unless_it_says_otherwise(cls):
+    headrace.register("Meets", cls, replace=True)
+    with headrace.pipe({"entrypoint": "S[Meets,DagDispatcher]", "a": INC}) as pipe:
+        futures = [pipe.submit({"data": 1}) for _ in range(2)]
+        found = {type(future.exception(60)) for future in futures}
+    assert found == {type(None) if cls.thread_safe else errors.BackendError}
 
 
 def test_what_a_front_reads_itself_is_needed_by_its_requests():

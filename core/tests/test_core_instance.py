@@ -347,7 +347,6 @@ def test_in_order_of_registration(device, shortcut):
         ("S[Device(a),Fallback[Forward[node.x],Identity]]", None),
         ("IoC[Device(a);S[Device,Forward[node.x]]]", ["a"]),
         ("CatSplit[Device(a),BackgroundThread[Read],Identity]", None),
-        ("Loop(until=data,limit=2)[S[Device(a),Forward[node.x]]]", None),
     ],
 )
 def test_before_anything_leaves_the_instance(device, backend, calls, shortcut):
@@ -675,7 +674,7 @@ def state_of(pipe, node="main"):
         "S[Identity,Loses]",
         "S[Identity,BackgroundThread[Loses]]",
         "CatSplit[Identity,Loses,Identity]",
-        "IoC[Loses;Loop(until=data)[Loses]]",
+        "IoC[Loses;HasKey(data)[Loses]]",
         "ModelLoader[(.x)Loses]",
     ],
 )

@@ -215,11 +215,10 @@ def test_a_weight_that_fits_nothing_is_answered_in_a_graph_and_says_where(way, w
     "text",
     [
         "HasKey(bad)[TrapExplode,TrapInc]",
-        "Loop(until=result)[HasKey(bad)[TrapExplode,TrapInc]]",
-        "BackgroundThread[Loop(until=result)[HasKey(bad)[TrapExplode,TrapInc]]]",
+        "BackgroundThread[HasKey(bad)[TrapExplode,TrapInc]]",
     ],
 )
-def test_an_error_inside_a_batch_or_a_loop_is_that_requests_alone(way, text):
+def test_an_error_inside_a_batch_is_that_requests_alone(way, text):
     with headrace.pipe({"backend": text, "max": 4}) as pipe:
         for _ in range(3):
             with pytest.raises(errors.BackendError):

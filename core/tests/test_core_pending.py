@@ -522,7 +522,9 @@ def test_who_is_resumed_goes_before_those_that_have_not_begun(keeper):
         assert later.result(WAIT_S)["result"] == 0
 
 
-@pytest.mark.parametrize("backend", ["S[KeptKeeper,Identity]", "Loop(until=done)[KeptKeeper]"])
+@pytest.mark.parametrize(
+    "backend", ["S[KeptKeeper,Identity]", "CatSplit[Identity,KeptKeeper,Identity]"]
+)
 def test_pending_inside_what_waits_for_a_result_is_refused(keeper, backend):
     with headrace.pipe({"backend": backend}) as pipe:
         with pytest.raises(ContractError, match="returned PENDING") as caught:

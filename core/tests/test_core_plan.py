@@ -162,7 +162,6 @@ def test_args_in_a_definition_are_defaults_and_an_outer_definition_wins(definiti
         ({"Z": "A[W]", "W": "B[Z]"}, "A", "cycle", "define.W"),
         ({"A": "B"}, "X", "definition", "define.A"),
         ({"S": "B"}, "X", "definition", "define.S"),
-        ({"Loop": "B"}, "X", "definition", "define.Loop"),
         ({"Z": "(or)A"}, "X", "prefix", "define.Z"),
         ({"Z": "(or)A"}, "Z", "prefix", "define.Z"),
         ({"Z": "A["}, "X", "syntax", "define.Z"),
@@ -613,7 +612,7 @@ def test_ways_through_instances_are_not_followed_one_by_one():
     [
         {"backend": "DagDispatcher"},
         {"backend": "A[Reflect[p]]", "p": "DagDispatcher"},
-        {"n": {"backend": "Z"}, "define": {"Z": "Restart[DagDispatcher]"}},
+        {"n": {"backend": "Z"}, "define": {"Z": "HasKey(k)[DagDispatcher]"}},
         {"n": {"backend": "X"}, "init": "Register(walk)[DagDispatcher]"},
     ],
 )
@@ -1077,10 +1076,10 @@ def test_what_two_nodes_say_of_one_definition_is_reported_once(order):
 
 
 def test_what_a_node_gives_to_a_definition_or_does_not_names_the_node():
-    lacking = {"define": {"Z": "S[X,Loop[X]]"}, "n": {"backend": "Z", "until": "k", "next": "m"}}
+    lacking = {"define": {"Z": "S[X,HasKey[X]]"}, "n": {"backend": "Z", "key": "k", "next": "m"}}
     found = problem({**lacking, "m": {"backend": "Z"}})
     assert (found.code, found.path) == ("missing_option", "define.Z")
-    assert found.message == "Loop of node 'm' needs the option 'until'"
+    assert found.message == "HasKey of node 'm' needs the option 'key'"
 
 
 @pytest.mark.parametrize(

@@ -145,8 +145,6 @@ PLANS = {
     "an alias": {"a": {**S, "next": "b"}, "b": {"backend": "Forward[node.a]"}},
     "a fallback": {"backend": "Fallback[Shown,Identity]"},
     "a condition": {"backend": "S[HasKey(size)[Shown],NotHasKey(size)[Identity]]"},
-    "a loop": {"backend": "Loop(until=done)[Shown]"},
-    "a restart": {"backend": "Restart[Shown]"},
     "a function": {"backend": "Call(math:sqrt)"},
     "an init of one's own": {**S, "init": "S[InstancesRegister[Reflect[backend]],Register[Batching[InstanceDispatcher]]]"},
     "an entrypoint": {**S, "node_entrypoint": "Register[Batching[Reflect[backend]]]"},

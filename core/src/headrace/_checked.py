@@ -120,7 +120,6 @@ class Checked:
     _dependency: Checked | None = None
     _bounded: bool = True  # batches must be compared with the range
     _takes_one: bool = False  # an item without a weight is within the range
-    _reentrant: ClassVar[bool] = False  # several threads may call it at a time
     _keeps: bool = False  # its outcome is that of the node, so it may be PENDING
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

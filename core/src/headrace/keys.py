@@ -74,7 +74,7 @@ NODE_NAME: Final = "node_name"
 the front of the pipeline; a pipeline of one node ignores it."""
 
 RESTART: Final = "restart"
-"""The node at which ``Restart`` enters again. Written by a backend, read and removed by
+"""The node at which ``Restart`` of headrace-flow enters again. Written by a backend, read and removed by
 ``Restart``."""
 
 COLOR: Final = "color"

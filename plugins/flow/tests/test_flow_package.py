@@ -26,11 +26,13 @@ WORDS = (
     "Cache",
     "Concurrency",
     "Iterate",
+    "Loop",
     "Observer",
     "Once",
     "Queue",
     "Recv",
     "Repost",
+    "Restart",
     "Send",
     "Shadow",
     "StateFul",
@@ -72,6 +74,26 @@ class DoubleBelow200(headrace.Backend):
                 request["large"] = True
 
 
+class Double(headrace.Backend):
+    """Doubles a text; one that has come to eight letters is `enough`."""
+
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = 2 * request["data"]
+            if len(request["result"]) >= 8:
+                request["enough"] = True
+
+
+class Grow(headrace.Backend):
+    """Adds a mark to a text, and asks for a restart here until there are three."""
+
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = request["data"] + "!"
+            if len(request["result"]) < 4:
+                request["restart"] = "grow"
+
+
 class RunningTotal(headrace.Backend):
     """Adds ``data`` to what the session has `before`."""
 
@@ -88,11 +110,12 @@ def test_the_example_of_a_word_gives_what_it_says(name):
     headrace.register("Short", Short, replace=True)
     headrace.register("DoubleBelow200", DoubleBelow200, replace=True)
     headrace.register("RunningTotal", RunningTotal, replace=True)
+    headrace.register("Double", Double, replace=True)
+    headrace.register("Grow", Grow, replace=True)
     word = getattr(headrace_flow, name)
     request, result, text = GIVES.search(inspect.cleandoc(word.__doc__) + "\n").groups()
     config = tomllib.loads(inspect.cleandoc(text))
-    nodes = {"main": config} if "backend" in config else config
-    with headrace.pipe(nodes) as pipe:
+    with headrace.pipe(config) as pipe:
         assert pipe(json.loads(request))["result"] == json.loads(result)
 
 

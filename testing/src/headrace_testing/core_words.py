@@ -20,11 +20,9 @@ __all__ = [
     "FallbackConformance",
     "HasKeyConformance",
     "IdentityConformance",
-    "LoopConformance",
     "ModelLoaderConformance",
     "NotHasKeyConformance",
     "RandomConformance",
-    "RestartConformance",
     "SequentialConformance",
 ]
 
@@ -88,18 +86,3 @@ class RandomConformance(IdentityConformance):
     """`Random`, with two branches, of which one is drawn for each request."""
 
     expression = "Random(0.5)[S[Identity],Identity]"
-
-
-class LoopConformance(IdentityConformance):
-    """`Loop`, until its child has written the key, which it does at once."""
-
-    expression = "Loop(until=result,limit=2)[Identity]"
-
-
-class RestartConformance(IdentityConformance):
-    """`Restart`, whose child runs once, since no request asks for a restart."""
-
-    expression = "Restart[Identity]"
-    expected_failures = {  # noqa: RUF012 - a class of this kind is a table
-        "reads": "`restart` is what a request may ask for: one without it is done"
-    }

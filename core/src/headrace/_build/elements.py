@@ -180,7 +180,7 @@ class ElementBuilder:
         if cls.builds_elsewhere or cls.uses_pipeline:
             at.end.exit(backend, element)
         self.measuring.add(backend, element, at.index or 0)
-        if self.node is None and not cls._reentrant:
+        if self.node is None and not cls.thread_safe:
             return Guarded(at.end.around(backend))
         return backend
 

@@ -359,7 +359,9 @@ KNOWN_ELSEWHERE, KNOWN_PROBES, KNOWN_POLICIES = map(
 """The distribution to install for each backend, probe and policy of the plugins of Headrace's repository, by name."""
 
 MOVED = {
-    **dict.fromkeys(("Observer", "Queue", "Recv", "Repost", "Send"), "headrace-flow"),
+    **dict.fromkeys(
+        ("Loop", "Observer", "Queue", "Recv", "Repost", "Restart", "Send"), "headrace-flow"
+    ),
     "Process": "headrace-process",
 }
 """The distribution to which a word of core has moved, by name; these names stay reserved for a minor release."""

@@ -204,7 +204,7 @@ class Identity(Backend):
             backend = "Identity"
     """
 
-    _reentrant = True
+    thread_safe = True
 
     rerun = True
     reads = ("data",)

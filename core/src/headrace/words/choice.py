@@ -39,7 +39,7 @@ _log = logging.getLogger("headrace.build")
 class _Chosen(Word):
     """Base of the containers that stand for one child once they are built."""
 
-    _reentrant = True
+    thread_safe = True
 
     @classmethod
     def _read_keys(cls, element: Element, built: Mapping[Element, Backend]) -> ReadKeys:

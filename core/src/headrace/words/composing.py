@@ -62,7 +62,7 @@ class Sequential(Word):
             backend = "S[Identity,(key=loud)Upper]"
     """
 
-    _reentrant = True
+    thread_safe = True
 
     takes = (1, None)
     prefixes = ("or", "key=")

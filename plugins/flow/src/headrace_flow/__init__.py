@@ -1,6 +1,6 @@
 """Headrace words that keep requests or hand them over, and policies that pick which requests share a batch.
 
-The words are `Queue`, `Send`, `Recv`, `Observer`, `Repost`, `StateFul`, `Iterate`; beside them stands `KVStorage`. The policies are
+The words are `Queue`, `Send`, `Recv`, `Observer`, `Repost`, `StateFul`, `Iterate`, `Loop`, `Restart`; beside them stands `KVStorage`. The policies are
 `Alike` and `Budget`.
 Around any expression stand `Cache`, `Once`, `Concurrency` and `Shadow`.
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from headrace_flow.again import Loop, Restart
     from headrace_flow.alike import Alike
     from headrace_flow.budget import Budget
     from headrace_flow.cache import Cache
@@ -34,11 +35,13 @@ __all__ = [
     "Concurrency",
     "Iterate",
     "KVStorage",
+    "Loop",
     "Observer",
     "Once",
     "Queue",
     "Recv",
     "Repost",
+    "Restart",
     "Script",
     "Send",
     "Shadow",
@@ -62,6 +65,7 @@ _HOME = {
     "Once": "once",
     "Shadow": "shadow",
     "StateFul": "stateful",
+    **dict.fromkeys(("Loop", "Restart"), "again"),
     **dict.fromkeys(("Observer", "Queue", "Recv", "Send"), "queues"),
 }
 

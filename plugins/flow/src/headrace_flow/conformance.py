@@ -15,11 +15,13 @@ __all__ = [
     "CacheConformance",
     "ConcurrencyConformance",
     "IterateConformance",
+    "LoopConformance",
     "ObserverConformance",
     "OnceConformance",
     "QueueConformance",
     "RecvConformance",
     "RepostConformance",
+    "RestartConformance",
     "ScriptConformance",
     "SendConformance",
     "ShadowConformance",
@@ -143,6 +145,18 @@ class IterateConformance(BackendConformance):
     def make_item(self, k: int) -> Request:
         """Return a request whose number no other request has."""
         return {"data": [k, k + 1]}
+
+
+class LoopConformance(IterateConformance):
+    """`Loop`, until its child has written the key, which it does at once."""
+
+    expression = "Loop(until=result,limit=2)[Identity]"
+
+
+class RestartConformance(IterateConformance):
+    """`Restart`, whose child runs once, since no request asks for a restart."""
+
+    expression = "Restart[Identity]"
 
 
 class ScriptConformance(BackendConformance):

@@ -1,11 +1,13 @@
-"""Loop, Restart and DagDispatcher."""
+"""Loop and Restart."""
 
 from __future__ import annotations
+
+import threading
 
 import pytest
 
 import headrace
-from headrace import errors
+from headrace import PENDING, errors
 
 
 def register(name, function):
@@ -97,30 +99,9 @@ def test_a_loop_past_its_limit_fails_that_item_alone():
 def test_a_loop_whose_child_writes_nothing_says_so():
     with (
         headrace.pipe({"backend": "Loop(until=done)[Silent]"}) as pipe,
-        pytest.raises(errors.NoResultError),
+        pytest.raises(errors.NoResultError, match="the backend in Loop wrote no 'result'"),
     ):
         pipe({"data": 1})
-
-
-def test_a_dag_dispatcher_in_a_front_runs_the_graph():
-    config = {
-        "entrypoint": "S[AddTen,DagDispatcher]",
-        "a": {"backend": "AddTen", "next": "b"},
-        "b": {"backend": "AddTen"},
-    }
-    with headrace.pipe(config) as pipe:
-        assert pipe({"data": 1})["result"] == 31
-        assert pipe.submit({"data": 2}).result(60)["result"] == 32
-
-
-def test_a_dag_dispatcher_by_itself_is_the_default():
-    config = {
-        "global": {"entrypoint": "DagDispatcher"},
-        "a": {"backend": "AddTen", "next": "b"},
-        "b": {"backend": "AddTen"},
-    }
-    with headrace.pipe(config) as pipe:
-        assert pipe({"data": 1})["result"] == 21
 
 
 def test_restart_enters_again_at_the_node_that_the_item_names():
@@ -226,3 +207,97 @@ def test_a_restart_that_names_no_node_is_none():
     config = {"entrypoint": "Restart[DagDispatcher]", "a": {"backend": "NoMore"}}
     with headrace.pipe(config) as pipe:
         assert pipe({"data": 1}) == {"data": 1, "result": 2}
+
+
+def test_requests_pass_a_restart_together_as_they_pass_the_graph():
+    """Two wait for each other in a node behind the front: a front that lets one in at a time would hold both up."""
+    meeting = threading.Barrier(2)
+
+    def meet(request):
+        meeting.wait(60)
+        request["result"] = request["data"]
+
+    register("Meet", meet)
+    config = {"entrypoint": "Restart[DagDispatcher]", "a": {"backend": "Meet", "instance_num": 2}}
+    with headrace.pipe(config) as pipe:
+        futures = [pipe.submit({"data": n}) for n in range(2)]
+        assert [future.result(60)["result"] for future in futures] == [0, 1]
+
+
+def test_behind_a_restart_the_node_of_the_entry_says_what_a_request_needs_and_weighs():
+    class ReadsOther(headrace.Backend):
+        reads = ("other",)
+        max = 4
+
+        def forward(self, batch):
+            for request in batch:
+                request["result"] = request["other"]
+
+    headrace.register("ReadsOther", ReadsOther, replace=True)
+    nodes = {"a": {"backend": "ReadsOther"}, "b": {"backend": "AddTen"}}
+    with headrace.pipe({"entrypoint": "Restart[DagDispatcher]", **nodes}) as pipe:
+        assert pipe({"node_name": "a", "other": 1, "request_size": 4})["result"] == 1
+        with pytest.raises(errors.BatchRangeError) as heavy:
+            pipe({"node_name": "a", "other": 1, "request_size": 5})
+        assert (heavy.value.node, heavy.value.max) == ("a", 4)
+        for node, missing in (("a", "other"), ("b", "data")):
+            with pytest.raises(errors.InputError) as caught:
+                pipe({"node_name": node})
+            assert (caught.value.node, caught.value.key) == (node, missing)
+
+
+def test_a_key_that_the_map_does_not_bring_to_what_a_loop_runs_is_named():
+    body = {"reads": ("mask",), "forward": lambda self, batch: None}
+    headrace.register("ReadsMask", type("ReadsMask", (headrace.Backend,), body), replace=True)
+    nodes = {
+        "a": {"backend": "AddTen", "next": "b"},
+        "b": {"backend": "Loop(until=x)[ReadsMask]", "map": "a[result:data]"},
+    }
+    with pytest.raises(errors.ConfigError, match="'mask'"):
+        headrace.PipelineConfig.load(nodes)
+
+
+def test_what_a_loop_runs_cannot_be_answered_later():
+    body = {"forward": lambda self, batch: [PENDING for _ in batch]}
+    headrace.register("Later", type("Later", (headrace.Backend,), body), replace=True)
+    with (
+        headrace.pipe({"backend": "Loop(until=done)[Later]"}) as pipe,
+        pytest.raises(errors.ContractError, match="returned PENDING") as caught,
+    ):
+        pipe({"data": 1})
+    assert caught.value.backend == "Later"
+
+
+class HidesKey(dict):
+    """Refuses to say whether it has the key of a loop."""
+
+    def __contains__(self, key):
+        if key == "done":
+            raise TypeError("contains")
+        return super().__contains__(key)
+
+
+def test_a_dict_that_a_loop_cannot_read_costs_its_neighbours_nothing():
+    config = {"backend": "Loop(until=done)[Countdown]", "max": 4}
+    with headrace.pipe(config) as pipe, pytest.raises(errors.RequestsFailed) as caught:
+        pipe([{"data": 1}, HidesKey(data=1), {"data": 2}])
+    assert [type(one) for one in caught.value.errors] == [
+        type(None),
+        errors.BackendError,
+        type(None),
+    ]
+
+
+def test_an_instance_that_is_lost_inside_a_loop_gets_no_further_batch():
+    def lost(request):
+        if request["data"] < 0:
+            raise errors.InstanceLostError("the device is gone")
+        request["result"] = request["data"]
+        request["done"] = True
+
+    register("Loses", lost)
+    with headrace.pipe({"backend": "Loop(until=done)[Loses]", "instance_num": 2}) as pipe:
+        with pytest.raises(errors.InstanceLostError) as caught:
+            pipe({"data": -1})
+        alive = [one["alive"] for one in pipe.stats()["nodes"]["main"]["instances"]]
+        assert alive == [index != caught.value.instance for index in range(2)]

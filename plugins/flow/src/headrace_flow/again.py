@@ -1,0 +1,172 @@
+"""Loop and Restart: run a backend again on the requests of a batch that are not done."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+import headrace
+from headrace.errors import InputError, LimitError, NoResultError
+from headrace.keys import DATA, NODE_NAME, RESTART
+from headrace.words import run_child, select
+
+if TYPE_CHECKING:
+    from headrace.keys import Request
+
+__all__ = ["Loop", "Restart"]
+
+
+class Again(headrace.Backend):
+    """Base of the containers that run their child again for the items that are not done.
+
+    A subclass says which key backends inside write for it, and whether an item that has run is done.
+    """
+
+    takes = 1
+    reads = ()  # what the child needs, and no more
+    thread_safe = True
+
+    def init(self, options: Any, context: headrace.InitContext) -> None:
+        """Take over the child."""
+        (self._child,) = context.children
+        self._limit, self._fills_up = options.limit, context.pad
+        self._key: str = getattr(options, "until", RESTART)
+
+    def _begins(self, request: Request) -> bool:
+        """Take out the key that a request brings: it says nothing. Say yes to all."""
+        if self._key != DATA:  # which ends a loop after one run
+            request.pop(self._key, None)
+        return True
+
+    def _is_done(self, request: Request) -> bool:
+        """Tell whether an item that has run is done, and make one that is not done ready to run again."""
+        return self._key in request
+
+    def forward(self, batch: list[Request]) -> list[Exception | None]:
+        """Run the child until all items are done or have failed."""
+        outcomes: list[Exception | None] = [None] * len(batch)
+        left = select(batch, range(len(batch)), self._begins, outcomes)
+        for _ in range(self._limit):
+            run_child(self._child, batch, left, outcomes, pad=self._fills_up)
+            left = select(batch, left, self._runs_again, outcomes)
+            if not left:
+                break
+        for place in left:
+            what = f"{type(self).__name__} ran {self._limit} times and is not done"
+            hint = "Raise its option limit, or see why the item is never done."
+            outcomes[place] = LimitError(what, limit=self._limit, hint=hint)
+        return outcomes
+
+    def _runs_again(self, request: Request) -> bool:
+        """Tell whether an item runs again, and make its result the data of that run.
+
+        Raises:
+            NoResultError: It has none.
+        """
+        if self._is_done(request):
+            return False
+        if "result" not in request:
+            what = f"the backend in {type(self).__name__} wrote no 'result' to go on with"
+            raise NoResultError(what, hint="The result of a run is the data of the next.")
+        request["data"] = request.pop("result")
+        return True
+
+
+class Loop(Again):
+    """Run X again, its ``result`` as ``data``, until the item has a key: ``Loop(until=done)[X]``.
+
+    A key ``until`` that a request brings is removed first: the same dict, sent again, loops again.
+
+    Reads:
+        data: What X reads.
+    Writes:
+        result: What X wrote last.
+        {until}: What X wrote to end the loop.
+    Batch:
+        The range of X. Items that are done leave the batch. When fewer than the min of X are left, they
+        are filled up with ``pad = true``; otherwise they fail.
+
+    Raises:
+        LimitError: An item ran ``limit`` times without the key.
+        NoResultError: X wrote no ``result`` to go on with.
+    Source:
+        own
+    Example:
+        ``{"data": "ab"}`` gives ``"abababab"``::
+
+            backend = "Loop(until=enough,limit=10)[Double]"
+    """
+
+    class Options(headrace.Options):
+        """Options of Loop."""
+
+        until: str = Field(description="The key that X writes to end the loop.")
+        limit: int = Field(100, ge=1, description="How many times X may run for one item.")
+
+    writes: tuple[str, ...] | type = ("result", "{until}")
+
+
+class Restart(Again):
+    """Run X again, entering at the node that the key ``restart`` names: ``Restart[DagDispatcher]``.
+
+    It stands in ``entrypoint``. Before X runs again, with ``result`` as ``data``, the key ``restart`` is
+    taken out; one that a request brings is taken out first. In the answer ``node_name`` has the caller's value again.
+
+    Reads:
+        data: What X reads.
+    Writes:
+        result: What X wrote last.
+    Batch:
+        The range of X. Items that are done leave the batch. When fewer than the min of X are left, they
+        are filled up with ``pad = true``; otherwise they fail.
+
+    Raises:
+        LimitError: An item was restarted ``limit`` times.
+        NoResultError: X wrote no ``result`` to go on with.
+    Source:
+        own
+    Example:
+        ``{"data": "a"}`` gives ``"A!!!"``::
+
+            entrypoint = "Restart[DagDispatcher]"
+
+            [upper]
+            backend = "Upper"
+            next = "grow"
+
+            [grow]
+            backend = "Grow"
+    """
+
+    class Options(headrace.Options):
+        """Options of Restart."""
+
+        limit: int = Field(100, ge=1, description="How many times X may run for one item.")
+
+    def forward(self, batch: list[Request]) -> list[Exception | None]:
+        """Run the child until all items are done or have failed, and give each its ``node_name`` back.
+
+        Without that the same dict, sent a second time, would enter at the node of its last restart; and one that
+        failed after it had asked for a restart would be restarted though nothing asks for it then.
+        """
+        entered = [{NODE_NAME: one[NODE_NAME]} if NODE_NAME in one else {} for one in batch]
+        try:
+            outcomes = super().forward(batch)
+            for request, name, error in zip(batch, entered, outcomes, strict=True):
+                restarted = request.get(NODE_NAME) is not name.get(NODE_NAME)
+                if restarted and isinstance(error, InputError) and error.key == NODE_NAME:
+                    error.key = RESTART  # from there the wrong name has come
+            return outcomes
+        finally:
+            for request, name in zip(batch, entered, strict=True):
+                request.pop(NODE_NAME, None)
+                request.pop(RESTART, None)
+                request.update(name)
+
+    def _is_done(self, request: Request) -> bool:
+        """Tell whether the item names no node to restart at; else let it enter at that node."""
+        if (node := request.pop(RESTART, None)) is None:
+            return True
+        request[NODE_NAME] = node
+        return False
