@@ -32,7 +32,7 @@ from typing import Any
 from benchmarks.load import arguments, environment, print_environment, save
 
 import headrace
-from headrace.policies import ConditionPolicy, Count, Idle, Waited
+from headrace_flow.conditions import ConditionPolicy, Count, Idle, Waited
 from headrace_observe.arrivals import poisson
 from headrace_observe.bench import LoadSpec, measure_loads
 from headrace_observe.measurement import Plan, Point
@@ -219,7 +219,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="of each load")
     parser.add_argument("--slower", type=float, default=1.0, help="of the part sleep")
     given = parser.parse_args()
-    about = environment(["headrace", "headrace-observe"])
+    about = environment(["headrace", "headrace-flow", "headrace-observe"])
     print_environment(about)
     headrace.register("Sleeper", Sleeper)
     headrace.register("Patient", Patient)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import threading
+from collections import deque
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +16,7 @@ from pydantic import ValidationError
 
 import headrace
 from headrace import errors
-from headrace.policies import BatchPolicy, BestFit, ConditionPolicy, Cut, DispatchPolicy, Greedy
+from headrace.policies import BatchPolicy, BestFit, Cut, DispatchPolicy, Greedy
 
 
 def greedy(**options):
@@ -346,16 +348,70 @@ def test_an_idle_node_asks_a_dispatch_policy_of_ones_own(way, shortcut):
         assert [one["batches"] for one in pipe.stats()["nodes"]["main"]["instances"]] == [0, 0, 5]
 
 
-def test_a_policy_with_a_condition_lets_other_bases_see_how_it_was_written():
-    class Tagged:
-        def __init_subclass__(cls, *, tag, **more):
-            super().__init_subclass__(**more)
-            cls.tag = tag
+@given(
+    st.integers(1, 9),
+    st.integers(0, 3),
+    st.booleans(),
+    st.booleans(),
+    st.floats(0, 9),
+    st.booleans(),
+)
+def test_greedy_takes_what_is_full_at_once(n, running, opened, sized, now, pad):
+    """The scheduler does not ask it then."""
+    policy = greedy(batching_timeout=1e6, batch_sizes=[1] if sized else None, pad=pad)
+    assert policy.cut.takes_what_is_full
+    queue = line(*[1] * n, running=running, open=opened)
+    assert policy.cut(queue, Inst(max=1), now) == Cut(1)
 
-    class Own(ConditionPolicy, Tagged, tag="own"):
-        pass
 
-    assert Own.tag == "own"
+def test_a_cut_of_ones_own_is_asked_also_where_one_request_fills_an_instance(gate, client, waiting):
+    class Pairs(Greedy):
+        def cut(self, queue, instance, now):
+            return Cut(1) if len(queue) >= 2 or gate.batches else Cut(0)
+
+    headrace.register("Pairs", Pairs, replace=True)
+    gate.open()
+    with headrace.pipe({"backend": "Gate", "batch_policy": "Pairs"}) as pipe:
+        first = client(pipe, {"data": 1})
+        waiting(pipe, 1)
+        assert gate.batches == []
+        second = client(pipe, {"data": 2})
+        assert [one.outcome()["result"] for one in (first, second)] == [1, 2]
+        assert gate.batches == [[1], [2]]
+
+
+def test_greedy_counts_the_wait_of_the_oldest_of_all_priorities():
+    queue = Line([Request(arrival=2.0, priority=1), Request(arrival=1.0)], running=1)
+    greedy = Greedy(Greedy.Options(batching_timeout=250))
+    assert greedy.cut(queue, Inst(), 1.125) == Cut(0, 1.25)
+    assert greedy.cut(queue, Inst(), 1.25) == Cut(2)
+
+
+def test_the_line_knows_its_oldest_whoever_comes_and_leaves_and_keeps_nothing_of_who_has_left(gate):
+    asked = []
+
+    class Watches(BatchPolicy):
+        def cut(self, queue, instance, now):
+            asked.append(len(queue))
+            assert queue.oldest == min(queue[k].arrival for k in range(len(queue)))
+            return Cut(1)
+
+    headrace.register(Watches, replace=True)
+    with headrace.pipe({"backend": "Gate", "batch_policy": "Watches"}) as pipe:
+        running = pipe.submit({"data": "runs"})
+        gate.wait_entered()
+        waits = [pipe.submit({"data": k}, priority=(0, 5, -3)[k % 3]) for k in range(12)]
+        assert all(waits[k].cancel() for k in (4, 0, 7))
+        collections = sum(isinstance(one, (list, deque)) for one in gc.get_objects())
+        for priority in range(10, 1000):
+            assert pipe.submit({"data": "leaves"}, priority=priority).cancel()
+        gc.collect()
+        kept = sum(isinstance(one, (list, deque)) for one in gc.get_objects()) - collections
+        assert kept < 500
+        gate.open()
+        for one in (running, *(one for one in waits if not one.cancelled())):
+            assert one.exception(60) is None
+    assert asked[-9:] == list(range(9, 0, -1))
 
 
 # Args of the batch policy that are keys of the node.

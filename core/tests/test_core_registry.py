@@ -282,12 +282,12 @@ def headrace_node_entrypoint():
 def headrace_batch_policies():
     return {{"mine": "{module}:Mine"}}
 from headrace import Options
-from headrace.policies import ConditionPolicy, Idle, Waited
-class Mine(ConditionPolicy):
+from headrace.policies import BatchPolicy, Cut
+class Mine(BatchPolicy):
     class Options(Options):
         wait_ms: float = 5.0
-    def make_condition(self, options):
-        return Waited(ms=options.wait_ms) | Idle()
+    def cut(self, queue, instance, now):
+        return Cut(len(queue))
 """
 
 

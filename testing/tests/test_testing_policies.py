@@ -7,7 +7,7 @@ from types import MappingProxyType
 import pytest
 
 from headrace.errors import LimitError
-from headrace.policies import BatchPolicy, ConditionPolicy, Count, Cut, Greedy, Idle, Waited
+from headrace.policies import BatchPolicy, Cut, Greedy
 from headrace_testing import PolicyConformance, PolicyQueue, Sent, play
 
 
@@ -18,14 +18,6 @@ class TestGreedy(PolicyConformance):
 class TestLingering(PolicyConformance):
     policy = Greedy
     options = MappingProxyType({"batching_timeout": 500})
-
-
-class Patient(ConditionPolicy):
-    condition = Count(3) | Waited(ms=700) & ~Idle()
-
-
-class TestPatient(PolicyConformance):
-    policy = Patient
 
 
 class Newest(BatchPolicy):

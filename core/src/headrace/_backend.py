@@ -111,8 +111,8 @@ class Backend(Checked):
             means unbounded. `init` may set them. With a ``max`` of 1 items come one at a time,
             whatever their weight. `forward` never gets a batch outside the range.
         owns_thread: True when `init`, every `forward` and `close` must run in one thread of the backend's own.
-        thread_safe: True when several threads may call one object at a time. It tells in ``entrypoint``, outside of any
-            node: what stands there is called by one thread at a time unless it says so.
+        thread_safe: True when several threads may call one object at a time. This counts in ``entrypoint`` alone, where one
+            thread at a time calls what does not say so.
         rerun: True when `forward` has no side effects, so that after a failed batch its items may be
             tried one by one. A backend that overwrites a key that it reads must leave it False.
         reads, writes: The keys of a request that `forward` reads and writes; ``"{option}"`` stands for the key

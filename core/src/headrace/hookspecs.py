@@ -87,8 +87,7 @@ def headrace_batch_policies() -> dict[str, str]:
     """Return batch policies: classes that decide when a batch is cut.
 
     Returns:
-        Name to the import path of a subclass of `headrace.policies.BatchPolicy`, often of
-        `headrace.policies.ConditionPolicy`. Since 0.1.
+        Name to the import path of a subclass of `headrace.policies.BatchPolicy`. Since 0.1.
 
     Example::
 

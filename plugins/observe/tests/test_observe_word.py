@@ -81,10 +81,15 @@ def test_the_requests_of_a_batch_are_its_samples(counting):
 
 
 def _together():
-    from headrace.policies import ConditionPolicy, Count
+    return _in_batches_of(3)
 
-    class Together(ConditionPolicy):
-        condition = Count(3)
+
+def _in_batches_of(count):
+    from headrace.policies import BatchPolicy, Cut
+
+    class Together(BatchPolicy):
+        def cut(self, queue, instance, now):
+            return Cut(count if len(queue) >= count else 0)
 
     return Together
 
@@ -182,12 +187,7 @@ def test_a_failing_request_is_a_figure_and_a_sample_without_a_success_fails_alon
         "max": 2,
         "batch_policy": "Pair",
     }
-    from headrace.policies import ConditionPolicy, Count
-
-    class Pair(ConditionPolicy):
-        condition = Count(2)
-
-    headrace.register("Pair", Pair, replace=True)
+    headrace.register("Pair", _in_batches_of(2), replace=True)
     with headrace.pipe(config) as pipe:
         good, bad = pipe.submit([{"data": 1}, {"data": 2}])
         figures = good.result(30)["result"]

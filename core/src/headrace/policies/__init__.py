@@ -8,33 +8,12 @@ arguments, so that a test or a simulator can drive it with a clock of its own.
 A class may be both a `BatchPolicy` and a `DispatchPolicy`: when it is named for both keys, one object is
 made, which shares its state between the two.
 
-The shortest way to a batch policy is a condition::
-
-    import headrace
-    from headrace.policies import ConditionPolicy, Count, Idle, Waited
-
-    @headrace.register
-    class Patient(ConditionPolicy):
-        condition = Count(8) | Waited(ms=5) | Idle()
-
-    pipe = headrace.pipe({"backend": "Detect", "max": 16, "batch_policy": "Patient"})
+headrace-flow has conditions, of which a batch policy is often made, and policies that pick which requests share a batch.
 
 A name comes from `headrace.register`, or from a plugin's hook (see `headrace.hookspecs`); args and
 keys of the node become its options, ``batch_policy = "Patient(wait_ms=5)"``.
 """
 
-from headrace.policies._conditions import (
-    Condition,
-    ConditionPolicy,
-    Count,
-    Enough,
-    FreeInstances,
-    Idle,
-    Verdict,
-    Waited,
-    Weight,
-    When,
-)
 from headrace.policies._policy import (
     BatchPolicy,
     BestFit,
@@ -43,26 +22,18 @@ from headrace.policies._policy import (
     Greedy,
     InstanceView,
     Queue,
+    Sized,
     Waiting,
 )
 
 __all__ = [
     "BatchPolicy",
     "BestFit",
-    "Condition",
-    "ConditionPolicy",
-    "Count",
     "Cut",
     "DispatchPolicy",
-    "Enough",
-    "FreeInstances",
     "Greedy",
-    "Idle",
     "InstanceView",
     "Queue",
-    "Verdict",
-    "Waited",
+    "Sized",
     "Waiting",
-    "Weight",
-    "When",
 ]

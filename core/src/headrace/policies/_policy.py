@@ -236,12 +236,6 @@ class DispatchPolicy(_Policy):
 # The default policies, which a node has when it names no others.
 
 
-def oldest_of(queue: Queue) -> float:
-    """Return when the oldest request arrived; for a queue that does not say so, that of ``queue[0]``."""
-    found = getattr(queue, "oldest", None)
-    return queue[0].arrival if found is None else found
-
-
 class Sized(BatchPolicy):
     """Base of policies that cut no more than an instance takes, in the sizes that the node allows.
 
@@ -274,11 +268,12 @@ class Sized(BatchPolicy):
         self._pad: bool = self.options.pad
 
     def _most(self, instance: InstanceView) -> int | None:
-        """Return the greatest weight of a batch on an instance."""
+        """Return the greatest weight of a batch on an instance; None for any."""
         return largest_size(self._sizes, instance.max) if self._sizes else instance.max
 
-    def _fits(self, queue: Queue, most: int | None) -> tuple[int, int, bool]:
-        """Return count and weight of the longest head within ``most``, and whether that batch is full."""
+    def head(self, queue: Queue, instance: InstanceView) -> tuple[int, int, bool]:
+        """Return count and weight of the longest head of the queue that an instance takes, and whether no more fits."""
+        most = self._most(instance)
         count, total = len(queue), queue.weight
         if most is None or total <= most:
             return count, total, total == most
@@ -292,8 +287,8 @@ class Sized(BatchPolicy):
             weight = heavier
         return count, weight, weight >= most
 
-    def _filled(self, queue: Queue, take: int, weight: int) -> int:
-        """Shorten a head of ``take`` requests to the largest batch size it fills; 0 for none."""
+    def shorten(self, queue: Queue, take: int, weight: int) -> int:
+        """Shorten a head of ``take`` requests, of this weight, to the largest batch size it fills; 0 for none."""
         if not self._sizes or self._pad or weight in self._sizes:
             return take
         for shorter in range(take - 1, 0, -1):
@@ -330,22 +325,21 @@ class Greedy(Sized):
     @takes_what_is_full
     def cut(self, queue: Queue, instance: InstanceView, now: float) -> Cut:
         """Cut as the class says; see `BatchPolicy.cut`."""
-        most = self._most(instance)
-        take, weight, full = self._fits(queue, most)
+        take, weight, full = self.head(queue, instance)
         if take == 0:
             return Cut(0)
         if not full and self._linger:
-            over_at = oldest_of(queue) + self._linger
+            # A fake queue of a test need not have `oldest`, `running` and `closing`: see `Queue`.
+            over_at = getattr(queue, "oldest", queue[0].arrival) + self._linger
             if now < over_at:
-                # A fake queue of a test need not have `running` and `closing`: see `Queue`.
                 closing = getattr(queue, "closing", False)
                 if getattr(queue, "running", False) and not closing:
-                    return Cut(0, over_at, most)
+                    return Cut(0, over_at, self._most(instance))
                 if weight < instance.min and not (closing and self._pad):
                     return Cut(0, over_at)
-                if not self._filled(queue, take, weight):
+                if not self.shorten(queue, take, weight):
                     return Cut(0, over_at)
-        return Cut(self._filled(queue, take, weight) or take)
+        return Cut(self.shorten(queue, take, weight) or take)
 
 
 class BestFit(DispatchPolicy):

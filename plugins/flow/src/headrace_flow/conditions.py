@@ -1,13 +1,40 @@
-"""Conditions that compose: when a batch is due, and when that may next change by itself."""
+"""Conditions that compose: when a batch is due, and when that may next change by itself.
+
+The shortest way to a batch policy::
+
+    import headrace
+    from headrace_flow.conditions import ConditionPolicy, Count, Idle, Waited
+
+    @headrace.register
+    class Patient(ConditionPolicy):
+        condition = Count(8) | Waited(ms=5) | Idle()
+
+    pipe = headrace.pipe({"backend": "Detect", "max": 16, "batch_policy": "Patient"})
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from headrace.policies._policy import Cut, InstanceView, Queue, Sized, oldest_of, takes_what_is_full
+from headrace.policies import Cut, InstanceView, Queue, Sized
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = [
+    "Condition",
+    "ConditionPolicy",
+    "Count",
+    "Enough",
+    "FreeInstances",
+    "Idle",
+    "Verdict",
+    "Waited",
+    "Weight",
+    "When",
+]
 
 
 @dataclass(frozen=True)
@@ -149,7 +176,7 @@ class Waited(Condition):
 
     def verdict(self, queue: Queue, instance: InstanceView, now: float) -> Verdict:
         """Compare the arrival of the oldest request with the time."""
-        over_at = oldest_of(queue) + self.ms / 1000
+        over_at = getattr(queue, "oldest", queue[0].arrival) + self.ms / 1000
         return Verdict(True) if now >= over_at else Verdict(False, over_at)
 
 
@@ -250,14 +277,13 @@ class ConditionPolicy(Sized):
         """Return the condition; called once, when the policy is made. The default: `condition`."""
         return self.condition
 
-    @takes_what_is_full
     def cut(self, queue: Queue, instance: InstanceView, now: float) -> Cut:
         """Cut as the class says; see `BatchPolicy.cut`."""
-        take, weight, full = self._fits(queue, self._most(instance))
+        take, weight, full = self.head(queue, instance)
         if take == 0:
             return Cut(0)
         if not full and getattr(queue, "open", True):
             verdict = self._condition.verdict(queue, instance, now)
             if not verdict.due:
                 return Cut(0, verdict.until)
-        return Cut(self._filled(queue, take, weight) or take)
+        return Cut(self.shorten(queue, take, weight) or take)
