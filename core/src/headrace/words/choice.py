@@ -215,15 +215,13 @@ def _label_of(child: Call, children: Collection[Call]) -> str:
 def _plan_apart(use: Use, child: Call, *, idle: bool = False) -> Element | None:
     """Plan a branch, ``idle`` if it will not be built; put why it cannot be built into ``unavailable``."""
     planning, parameters = use.planning, use.planning.parameters
-    outer, unresolved, around = planning.problems, parameters.unresolved, parameters.idle
+    outer, around = planning.problems, parameters.idle
     planning.problems, parameters.idle = Problems(), around or idle
     planned = use.plan(child)
-    found, planning.problems = list(planning.problems), outer
+    found, planning.problems, parameters.idle = list(planning.problems), outer, around
     away = [one for one in found if one.code.startswith(_UNAVAILABLE)]
     theirs = ("missing_option", "option") if idle else ()  # perhaps written for the chosen branch
-    hard = [one for one in found if one not in away and one.code not in theirs]
-    outer.extend(hard)
-    parameters.unresolved, parameters.idle = unresolved + bool(hard), around
+    outer.extend(one for one in found if one not in away and one.code not in theirs)
     if away:
         parameters.excused += 1  # a key that is unknown here may be an option of this branch
         planning.excused.extend(away)
