@@ -32,7 +32,7 @@ from typing import Any
 from benchmarks.load import arguments, environment, print_environment, save
 
 import headrace
-from headrace_flow.conditions import ConditionPolicy, Count, Idle, Waited
+from headrace_flow.conditions import Condition, ConditionPolicy, Count, Idle, Waited
 from headrace_observe.arrivals import poisson
 from headrace_observe.bench import LoadSpec, measure_loads
 from headrace_observe.measurement import Plan, Point
@@ -76,9 +76,9 @@ class Patient(ConditionPolicy):
 
         patience_ms: float = 6.0
 
-    def __init__(self, options: Options) -> None:
-        super().__init__(options)
-        self.condition = Count(6) | Waited(ms=options.patience_ms) | Idle()
+    def make_condition(self, options: Options) -> Condition:
+        """Return what makes a batch due."""
+        return Count(6) | Waited(ms=options.patience_ms) | Idle()
 
 
 def sleeping(slower: float) -> dict[str, dict[str, Any]]:
