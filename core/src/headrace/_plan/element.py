@@ -24,12 +24,6 @@ if TYPE_CHECKING:
 Range = tuple[int, "int | None"]
 """Least and greatest weight, both included; None for unbounded."""
 
-DEFAULT_NODE = (
-    "IoC[InstancesRegister[Reflect[backend]],Register[DI[Batching,InstanceDispatcher]];"
-    "Forward[node.{node_name}]]"
-)
-"""What a node means that configures no ``node_entrypoint``: the builder does so without the expression."""
-
 Place = dict[str, Any]
 """A place in the configuration: ``file``, ``path``, ``span`` and ``text`` of a problem."""
 
@@ -250,21 +244,8 @@ class NodePlan:
 
     @property
     def just_instances(self) -> bool:
-        """Whether the node is instances of ``backend`` behind its queue, as `DEFAULT_NODE` says."""
+        """Whether the node is instances of ``backend`` behind its queue, as `headrace._plan.publish.DEFAULT_NODE` says."""
         return self.instance is self.entrypoint
-
-    @property
-    def node_expression(self) -> str:
-        """The text of the expression of the whole node."""
-        default = DEFAULT_NODE.format(node_name=self.name)
-        return default if self.just_instances else str(self.entrypoint.call)
-
-    @property
-    def is_default(self) -> bool:
-        """Whether nothing is written around ``backend``, or just what is meant without it."""
-        return self.init is None and self.node_expression == DEFAULT_NODE.format(
-            node_name=self.name
-        )
 
     @property
     def alias_of(self) -> str | None:
@@ -281,9 +262,8 @@ class NodePlan:
     @property
     def expression(self) -> str:
         """The text of the expression of an instance, or of the node where it registers no instance."""
-        reflects = self.instance is not None and self.keys.backend is not None
-        built = self.backend if reflects else self.instance
-        return str((built or self.entrypoint).call)
+        shown = self.backend if self.instance is not None else self.entrypoint
+        return str((shown or self.entrypoint).call)
 
     @property
     def roots(self) -> list[Element]:
@@ -339,12 +319,6 @@ class PipelinePlan:
         return own if self.entrypoint is None else [*own, self.entrypoint]
 
     @property
-    def total_instances(self) -> int:
-        """How many instances all nodes have together, at least 1."""
-        own = [node for node in self.nodes.values() if node.alias_of is None]
-        return max(1, sum(max(1, node.instance_num) for node in own))
-
-    @property
     def threads(self) -> int:
         """How many threads all instances together may use: the budget, by default the CPUs."""
         return self.keys.threads or usable_cpus()
@@ -352,7 +326,8 @@ class PipelinePlan:
     @property
     def threads_of_one(self) -> int:
         """How many threads one instance may use."""
-        return max(1, self.threads // self.total_instances)
+        own = (node for node in self.nodes.values() if node.alias_of is None)
+        return max(1, self.threads // max(1, sum(max(1, node.instance_num) for node in own)))
 
 
 # Functions over the elements of all nodes.

@@ -30,6 +30,13 @@ if TYPE_CHECKING:
     from headrace._running.route import Links, Pairs
 
 
+DEFAULT_NODE = (
+    "IoC[InstancesRegister[Reflect[backend]],Register[DI[Batching,InstanceDispatcher]];"
+    "Forward[node.{node_name}]]"
+)
+"""What a node means that configures no ``node_entrypoint``: the builder does so without the expression."""
+
+
 def public_plan(plan: PipelinePlan) -> public.Plan:
     """Return the public plan of a configuration without problems."""
     nodes, front = plan.nodes.values(), plan.entrypoint
@@ -63,12 +70,13 @@ def _written(plan: PipelinePlan) -> list[Element]:
 
 
 def _node(plan: PipelinePlan, node: NodePlan) -> public.Node:
-    keys, owned = node.keys, owns_thread(node)
+    keys, owned, default = node.keys, owns_thread(node), DEFAULT_NODE.format(node_name=node.name)
+    written = default if node.just_instances else str(node.entrypoint.call)
     low, high = narrowed(node.runs.range, keys, alias=node.alias_of is not None)
     return public.Node(
         expression=node.expression,
-        node_expression=node.node_expression,
-        is_default=node.is_default,
+        node_expression=written,
+        is_default=node.init is None and written == default,
         range=(low, largest_size(keys.batch_sizes or (), high)),
         instance_num=max(1, node.instance_num),
         alias_of=node.alias_of,
