@@ -206,11 +206,11 @@ class BuiltExpression:
 
     def describe(self) -> dict[str, Any]:
         """Return the tree of the instances, as in ``Pipeline.describe()``; empty without an expression."""
-        from headrace._plan.publish import described
+        from headrace._plan.publish import public_element
 
         if self._element is None:
             return {}
-        return described(self._element, self._by_element)
+        return public_element(self._element, self._by_element).to_dict()
 
     def close(self) -> list[Exception]:
         """Close all that was built, newest first; give the errors. A second call does nothing."""

@@ -16,7 +16,7 @@ from headrace._build.wrappers import BatchEnd, InThread
 from headrace._config.problems import with_room
 from headrace._plan.declared import narrowed, no_batch
 from headrace._plan.element import Element, NodePlan, PipelinePlan, registered_in
-from headrace._plan.publish import described_trees
+from headrace._plan.publish import public_element, trees_of
 from headrace._plan.word import edges, required_keys
 from headrace._running.blueprint import BuiltNode
 from headrace._running.instance import Instance
@@ -99,7 +99,9 @@ class ComposedNode(BuiltNode):
         if plan is None:
             return described
         own = {"expression": plan.expression, **described, "threads": self.elements.build.threads}
-        return {**own, **described_trees(plan, self.elements.by_element)}
+        built = self.elements.by_element
+        trees = {key: public_element(one, built) for key, one in trees_of(plan).items()}
+        return {**own, **{key: one.to_dict() for key, one in trees.items()}}
 
 
 class Builder(Build):

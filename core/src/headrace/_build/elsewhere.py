@@ -230,9 +230,9 @@ class BuiltElsewhere(Wrapper):
     def describe(self) -> dict[str, Any]:
         """Return the tree of the child, as in ``Pipeline.describe()``."""
         # A process that only runs batches does not need it.
-        from headrace._plan.publish import described
+        from headrace._plan.publish import public_element
 
-        return described(self._element, self._builder.by_element)
+        return public_element(self._element, self._builder.by_element).to_dict()
 
     def close(self) -> None:
         """Close all that was built, newest first, and log errors. A second call does nothing."""

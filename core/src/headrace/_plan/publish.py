@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import replace
 from enum import Enum
 from numbers import Integral, Real
 from pathlib import Path, PurePath
@@ -23,7 +22,7 @@ from headrace._plan.word import called, owns_thread, word_of
 from headrace._portable import error_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from headrace._backend import Backend
     from headrace._plan.element import Element, NodePlan, PipelinePlan
@@ -134,12 +133,22 @@ def trees_of(node: NodePlan) -> dict[str, Element]:
     return {key: one for key, one in trees.items() if one is not None}
 
 
-def public_element(element: Element) -> public.Element:
-    """Return one element and all below it, for a public plan."""
-    return _alone(element, tuple(map(public_element, element.children)))
+def public_element(
+    element: Element, built: Mapping[Element, Backend] | None = None
+) -> public.Element:
+    """Return one element and all below it, for a public plan.
 
-
-def _alone(element: Element, children: tuple[public.Element, ...] = ()) -> public.Element:
+    Args:
+        element: The element.
+        built: The built backends by element, which say more of themselves (`headrace.Pipeline.describe`).
+    """
+    backend = None if built is None else built.get(element)
+    said: Any = {}
+    below: Sequence[Any] = ()
+    if backend is not None:
+        said = _said_by(backend)
+        if element.cls.builds_elsewhere and isinstance(said, dict):
+            below = said.pop("children", ())  # data already, which came from another process
     fields = keys_of(element.cls.Options)
     values = {key: getattr(element.options, fields.get(key, key), None) for key in element.origins}
     prefixes = tuple(
@@ -151,9 +160,9 @@ def _alone(element: Element, children: tuple[public.Element, ...] = ()) -> publi
         distribution=element.offer.distribution,
         version=element.offer.version,
         options={key: _value(values[key], origin) for key, origin in element.origins.items()},
-        range=element.range,
-        built={},
-        children=children,
+        range=element.range if backend is None else (backend.min, backend.max),
+        built=said,
+        children=tuple(below or (public_element(child, built) for child in element.children)),
         waits=word_of(element.cls)._waits(element),
         definition=element.definition,
         instance=None if element.named is None else element.named.name,
@@ -184,31 +193,6 @@ def plain(value: Any) -> Any:
     if isinstance(value, (list, tuple, set, frozenset)):
         return [plain(part) for part in value]
     return str(value) if isinstance(value, PurePath) else repr(value)
-
-
-# What was built, for `Pipeline.describe`.
-
-
-def described_trees(node: NodePlan, built: Mapping[Element, Backend]) -> dict[str, Any]:
-    """Return the trees of a node that is built; see `described`."""
-    return {key: described(one, built) for key, one in trees_of(node).items()}
-
-
-def described(element: Element, built: Mapping[Element, Backend]) -> dict[str, Any]:
-    """Return one element and all below it as plain data, with what the built backends say of themselves.
-
-    Args:
-        element: The element.
-        built: The built backends, by element.
-    """
-    backend, found = built.get(element), _alone(element)
-    children: list[dict[str, Any]] = []
-    if backend is not None:
-        found = replace(found, range=(backend.min, backend.max), built=_said_by(backend))
-        if element.cls.builds_elsewhere and isinstance(found.built, dict):
-            children = found.built.pop("children", [])
-    below = children or [described(child, built) for child in element.children]
-    return {**found.to_dict(), "children": below}
 
 
 def _said_by(backend: Backend) -> Any:
