@@ -417,14 +417,22 @@ def test_the_line_knows_its_oldest_whoever_comes_and_leaves_and_keeps_nothing_of
 # Args of the batch policy that are keys of the node.
 
 
-def test_args_of_the_batch_policy_count_like_the_keys_of_the_node():
-    policy = "greedy(batch_sizes=[4,2],pad=true)"
-    keys = {"backend": "Identity", "batch_policy": policy, "pad": False}
-    told = headrace.explain(keys)["nodes"]["main"]
+@pytest.mark.parametrize(
+    ("written", "origin"),
+    [
+        ({"main": {"batch_policy": "greedy(batch_sizes=[4,2],pad=true)"}}, "inline"),
+        ({"main": {"greedy::batch_sizes": [4, 2], "greedy::pad": True}}, "node"),
+        ({"global": {"greedy::batch_sizes": [4, 2], "greedy::pad": True}}, "global"),
+    ],
+)
+def test_options_of_the_batch_policy_count_like_the_keys_of_the_node(written, origin):
+    keys = {"backend": "Identity", "pad": False, **written.get("main", {})}
+    source = {**written, "main": keys}
+    told = headrace.explain(source)["nodes"]["main"]
     assert told["range"] == [2, 4]
-    assert told["keys"]["pad"] == {"value": True, "origin": "inline"}
-    assert told["keys"]["batch_sizes"] == {"value": [2, 4], "origin": "inline"}
-    with headrace.pipe(keys) as pipe:
+    assert told["keys"]["pad"] == {"value": True, "origin": origin}
+    assert told["keys"]["batch_sizes"] == {"value": [2, 4], "origin": origin}
+    with headrace.pipe(source) as pipe:
         assert [one["result"] for one in pipe([{"data": k} for k in range(3)])] == [0, 1, 2]
 
 

@@ -126,15 +126,15 @@ class _OneByOne(BatchPolicy):
 
 
 def limits_of(node: NodePlan, deadlock_after_s: float) -> Limits:
-    """Return the queue keys of a node, over which the args of its batch policy win."""
-    keys, stated = node.keys, node.batch_policy.options
+    """Return the queue keys of a node."""
+    keys = node.keys
     return Limits(
         queue_size=keys.queue_size,
         queue_full=keys.queue_full,
         timeout_ms=keys.timeout_ms,
-        batching_timeout_ms=getattr(stated, "batching_timeout", keys.batching_timeout),
-        batch_sizes=getattr(stated, "batch_sizes", keys.batch_sizes) or (),
-        pad=getattr(stated, "pad", keys.pad),
+        batching_timeout_ms=keys.batching_timeout,
+        batch_sizes=keys.batch_sizes or (),
+        pad=keys.pad,
         parts_waiting=keys.parts_waiting,
         deadlock_after_s=deadlock_after_s,
         shortcut=_may_skip(node.batch_policy.cls, node.dispatch_policy.cls),

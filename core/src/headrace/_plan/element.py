@@ -201,6 +201,7 @@ class NamedPlan:
         args: The args in ``( )``.
         cls: Its class.
         options: Its checked options, None when the class has no ``Options``.
+        origins: Where the value of each option comes from; see `Element`.
         distribution, version: The plugin that brings it; empty when no plugin does.
     """
 
@@ -208,6 +209,7 @@ class NamedPlan:
     args: Args
     cls: type[Any]
     options: Options | None
+    origins: dict[str, str]
     distribution: str = ""
     version: str = ""
 

@@ -268,12 +268,12 @@ def _named(
         planning.parameters.unresolved += 1
         return None
     model, (offer,) = getattr(cls, "Options", None), offers
-    options, _ = OptionsReader(call, model or Options, planning, offer.plugin).read(given)
+    options, origins = OptionsReader(call, model or Options, planning, offer.plugin).read(given)
     if options is None:
         return None
     stated = None if model is None else options
     by = (offer.distribution, offer.version) if offer.cls is None else ("", "")
-    return NamedPlan(text.strip(), call.args, cls, stated, *by)
+    return NamedPlan(text.strip(), call.args, cls, stated, origins, *by)
 
 
 def _class(planning: Planning, kind: Kind, call: Call, offers: Sequence[Offer]) -> Any:

@@ -341,25 +341,30 @@ def check_keys(
             values = kept if len(kept) < len(values) else {}
 
 
-def with_args_of(
+def with_keys_of(
     policy: NamedPlan,
     keys: NodeKeys,
     origins: dict[str, str],
     place: dict[str, Any],
     problems: Problems,
 ) -> NodeKeys:
-    """Give the keys of a node with those that stand as args of its batch policy, and win there.
+    """Return the keys of a node with those that its batch policy has: as its args, or by ``Name::key``.
 
     The range of the node, and what its elements are told, depend on them as well.
     """
-    cutting = (key for key, _ in policy.args.named if key in CUTTING_KEYS)
-    args = {key: getattr(policy.options, key) for key in cutting}
-    try:
-        taken = NodeKeys.model_validate(keys.model_dump(exclude_unset=True) | args)
-    except ValidationError as error:
-        _report_keys(error, NodeKeys, dict.fromkeys(args, place), "", problems)
+    stated = {key: policy.origins[key] for key in CUTTING_KEYS if key in policy.origins}
+    values = {key: getattr(policy.options, key) for key in stated}
+    for key, origin in stated.items():
+        if (origin, values[key]) == (origins[key], getattr(keys, key)):
+            del values[key]
+    if not values:
         return keys
-    origins.update(dict.fromkeys(args, "inline"))
+    try:
+        taken = NodeKeys.model_validate(keys.model_dump(exclude_unset=True) | values)
+    except ValidationError as error:
+        _report_keys(error, NodeKeys, dict.fromkeys(values, place), "", problems)
+        return keys
+    origins.update({key: stated[key] for key in values})
     return taken
 
 

@@ -27,7 +27,7 @@ from headrace._plan.parameters import (
     check_keys,
     key_of,
     report_keys,
-    with_args_of,
+    with_keys_of,
     written_key,
 )
 from headrace._plan.planning import (
@@ -186,8 +186,9 @@ class Planner(Planning):
         """Plan the present node."""
         earlier = len(self.made)
         policies, found = plan_policies(self), self.parameters.key("batch_policy")
-        if policies is not None and found is not None:
-            keys = with_args_of(policies[0], keys, origins, found.place(), self.problems)
+        if policies is not None:
+            place = {"path": self.node} if found is None else found.place()
+            keys = with_keys_of(policies[0], keys, origins, place, self.problems)
             self.parameters.keys = keys
         init = self._key("init")
         if init is None and self.parameters.key("init") is not None:
