@@ -92,11 +92,9 @@ class Element(_Data):
 
     def walk(self) -> Iterator[Element]:
         """Return this element and all below it, parents first."""
-        todo = [self]
-        while todo:
-            element = todo.pop()
-            yield element
-            todo.extend(reversed(element.children))
+        yield self
+        for child in self.children:
+            yield from child.walk()
 
 
 @dataclass(frozen=True)
