@@ -17,6 +17,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
+from pydantic.json_schema import SkipJsonSchema  # noqa: TC002 - pydantic evaluates the annotations
 
 from headrace.errors import Problem
 
@@ -30,11 +31,12 @@ class _Data:
     """Base of the classes here, which can be written as JSON."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain data for JSON; a field that has a default is left out where it has it."""
+        """Return it as plain data for JSON; a field that has a default is left out where it has it, and what ``repr`` hides."""
         found = {}
         for one in fields(self):  # type: ignore[arg-type]
             value = getattr(self, one.name)
-            if value or (one.default is MISSING and one.default_factory is MISSING):
+            has_default = one.default is not MISSING or one.default_factory is not MISSING
+            if one.repr and (value or not has_default):
                 found[one.metadata.get("json", one.name)] = _plain(value)
         return found
 
@@ -108,6 +110,8 @@ class Links(_Data):
         each: ``"source:target"``: the node runs once per element of the list under the key ``source``.
         each_errors: ``"none"`` where an element that fails gives None.
         reposts: The nodes at which a backend of its lets requests go on (`headrace.Backend.goes_on_at`).
+        name: The name of the node; not in JSON, as ``calls``.
+        calls: The nodes that its expression calls with ``Forward[node.x]``.
     """
 
     next: tuple[str, ...] = ()
@@ -116,6 +120,14 @@ class Links(_Data):
     each: str | None = None
     each_errors: str | None = None
     reposts: tuple[str, ...] = ()
+    name: SkipJsonSchema[str] = field(default="", repr=False, compare=False)
+    calls: SkipJsonSchema[tuple[str, ...]] = field(default=(), repr=False, compare=False)
+
+    @property
+    def each_keys(self) -> tuple[str, str]:
+        """The two keys of ``each``: that of the list, and that under which the node finds an element."""
+        source, _, target = (self.each or "").partition(":")
+        return source, target
 
 
 @dataclass(frozen=True)

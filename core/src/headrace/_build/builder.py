@@ -179,7 +179,8 @@ class Builder(Build):
             whole = at.end.around(builder.element(node.entrypoint, at), node.entrypoint)
             callee = self.registered.setdefault(name, whole)
             scheduler = callee.scheduler if isinstance(callee, NodeCall) else put_queue([callee])
-        self.registered[name] = NodeCall(scheduler, self.plan.links[node.name].each)
+        links = self.plan.links[node.name]
+        self.registered[name] = NodeCall(scheduler, links if links.each is not None else None)
         built = ComposedNode(scheduler, parts, builder.instance_parts, plan=node, elements=builder)
         built.registers = {name, *builder.registers}
         built.holds = builder.looked_up - builder.registers

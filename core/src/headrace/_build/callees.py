@@ -25,8 +25,8 @@ from headrace.keys import Request
 if TYPE_CHECKING:
     from headrace._build.wrappers import Forward
     from headrace._checked import Liveness
-    from headrace._running.elements import Each
     from headrace._running.node import Node
+    from headrace.plan import Links
 
     Then = Callable[[Request, BaseException | None], object]
 
@@ -38,7 +38,7 @@ class NodeCall(Backend):
     gathered.
     """
 
-    def __init__(self, scheduler: Node, each: Each | None = None) -> None:
+    def __init__(self, scheduler: Node, each: Links | None = None) -> None:
         self.scheduler, self.each = scheduler, each
         self._name = f"node.{scheduler.name}"
         self._state = "ready"
@@ -87,7 +87,9 @@ class Alias(Backend):
     def needs(self) -> tuple[str, ...]:
         """The keys without which no request may enter; ``each`` makes its target itself."""
         each = self._called.each
-        return tuple(k for k in self._called.scheduler.needs if each is None or k != each.target)
+        return tuple(
+            k for k in self._called.scheduler.needs if each is None or k != each.each_keys[1]
+        )
 
     def forward(self, batch: list[Request]) -> Outcomes:
         """Send the items on."""

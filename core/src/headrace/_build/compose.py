@@ -19,8 +19,8 @@ from headrace._plan.word import word_of
 from headrace._portable import error_text
 from headrace._running.blueprint import Blueprint, Change, NodeBlueprint
 from headrace._running.instance import Limits
-from headrace._running.route import Links
 from headrace.errors import ConfigError, HeadraceError, PluginError, SetupError
+from headrace.plan import Links
 from headrace.policies import BatchPolicy, BestFit, Cut, InstanceView, Queue
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def _front(plan: PipelinePlan, builder: Builder, *, walks: bool) -> NodeBlueprin
     size = max(keys.queue_size for keys in entries)
     limits = Limits(queue_size=size, queue_full=rules.pop() if len(rules) == 1 else "wait")
     build = partial(builder.build_front, front)
-    return NodeBlueprint(Links("entrypoint"), build, _OneByOne, BestFit, limits)
+    return NodeBlueprint(Links(name="entrypoint"), build, _OneByOne, BestFit, limits)
 
 
 class _OneByOne(BatchPolicy):

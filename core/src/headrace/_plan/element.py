@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
     from headrace._expression.tree import Args, Call
     from headrace._options import Options
     from headrace._registry.registry import Files, Offer
-    from headrace._running.route import Links
     from headrace.errors import Problem
+    from headrace.plan import Links
 
 
 Range = tuple[int, "int | None"]
@@ -325,7 +326,7 @@ class PipelinePlan:
         """How many threads all instances together may use: the budget, by default the CPUs."""
         return self.keys.threads or usable_cpus()
 
-    @property
+    @cached_property
     def threads_of_one(self) -> int:
         """How many threads one instance may use."""
         own = (node for node in self.nodes.values() if node.alias_of is None)

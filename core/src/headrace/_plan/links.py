@@ -28,8 +28,8 @@ from headrace._plan.element import (
 )
 from headrace._plan.parameters import check_keys, written_key
 from headrace._plan.word import has_queue, keys_required_by, word_of
-from headrace._running.elements import Each
-from headrace._running.route import KEPT, Links, Pairs, closure, parallel
+from headrace._running.route import KEPT, closure, pairs_of, parallel
+from headrace.plan import Links
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from headrace._config.problems import Problems
     from headrace._expression.tree import Call
 
+
+Pairs = list[tuple[str, str]]
+"""Pairs of source key and target key that a map takes from one node."""
 
 _PART = re.compile(r"\s*([A-Za-z][A-Za-z0-9_-]*)\s*\[([^\[\]]*)\]\s*(,|$)")
 _PAIR = re.compile(r"\s*([^:,\s]+)\s*:\s*([^:,\s]+)\s*")
@@ -103,8 +106,10 @@ class _Graph:
         errors = table.get("each_errors")
         if errors is not None and errors.value is not None and "each" not in table:
             self.wrong(name, "each_errors", "the node has no 'each'")
-        following, pairs = self._next(name, keys.next), self._map(name, keys.map)
-        return Links(name, following, pairs, keys.otherwise, self._each(name, keys))
+        following, taken = self._next(name, keys.next), self._map(name, keys.map)
+        each = self._each(name, keys.each)
+        each_errors = "none" if each is not None and keys.each_errors == "none" else None
+        return Links(following, taken, keys.otherwise, each, each_errors, name=name)
 
     def _next(self, name: str, value: str | tuple[str, ...]) -> tuple[str, ...]:
         pieces = value.split(",") if isinstance(value, str) else value
@@ -116,10 +121,13 @@ class _Graph:
             self.wrong(name, "next", f"{one!r} stands there twice")
         return tuple(dict.fromkeys(names))
 
-    def _map(self, name: str, value: Any) -> dict[str, Pairs] | None:
-        found = self._map_text(name, value) if isinstance(value, str) else _map_table(value)
-        if found is None:
-            return None
+    def _map(self, name: str, value: Any) -> dict[str, dict[str, str | tuple[str, ...]]]:
+        if isinstance(value, str):
+            found = self._map_text(name, value)
+        else:
+            found = {node: pairs_of(sources) for node, sources in (value or {}).items()}
+        if not found:
+            return {}
         targets = [target for pairs in found.values() for _, target in pairs]
         for target in _twice(targets):
             self.wrong(name, "map", f"two sources go to the key {target!r}")
@@ -127,9 +135,9 @@ class _Graph:
             self.wrong(name, "map", "nothing goes to 'data'", hint="Write a[result:data].")
         if "result" in targets:
             self.wrong(name, "map", f"nothing can go to 'result': {_WRITES_IT}")
-        return found
+        return {node: _table(pairs) for node, pairs in found.items()}
 
-    def _map_text(self, name: str, text: str) -> dict[str, Pairs] | None:
+    def _map_text(self, name: str, text: str) -> dict[str, Pairs]:
         found: dict[str, Pairs] = {}
         at = 0
         while True:
@@ -143,27 +151,27 @@ class _Graph:
                 place = {"text": text, "span": span} if text.strip() else {}
                 what = "expected node[source:target,...]"
                 self.wrong(name, "map", what, "syntax", hint=hint, **place)
-                return None
+                return {}
             if match[1] in found:
                 what = f"{match[1]!r} stands there twice"
                 self.wrong(name, "map", what, span=match.span(1), text=text)
             new = ([part.strip() for part in one.split(":")] for one in pairs)
-            found[match[1]] = found.get(match[1], ()) + tuple((one, to) for one, to in new)
+            found[match[1]] = found.get(match[1], []) + [(one, to) for one, to in new]
             at = match.end()
             if not match[3]:
                 return found
 
-    def _each(self, name: str, keys: LinkKeys) -> Each | None:
-        if keys.each is None:
+    def _each(self, name: str, value: str | None) -> str | None:
+        if value is None:
             return None
-        if (match := _EACH.fullmatch(keys.each)) is None:
-            self.wrong(name, "each", f"expected 'key' or 'key:target', got {keys.each!r}", "type")
+        if (match := _EACH.fullmatch(value)) is None:
+            self.wrong(name, "each", f"expected 'key' or 'key:target', got {value!r}", "type")
             return None
         if "result" in (match[1], match[2]):
             hint = "Write data: the result of the node before is the data of this one."
             what = f"'result' is neither a list nor an element here: {_WRITES_IT}"
             self.wrong(name, "each", what, hint=hint)
-        return Each(name, match[1], match[2] or "data", keys.each_errors == "none")
+        return f"{match[1]}:{match[2] or 'data'}"
 
     # Checking the keys of all nodes together.
 
@@ -175,7 +183,7 @@ class _Graph:
         """
         links = self.links
         for one in links.values():
-            for key, names in (("next", one.next), ("map", one.map or ())):
+            for key, names in (("next", one.next), ("map", one.map)):
                 for name in names:
                     if name not in links:
                         near = self.problems.nearest(name, links)
@@ -195,7 +203,7 @@ class _Graph:
         before, wrong = self.before[one.name], partial(self.wrong, one.name)
         if one.otherwise and len(before) != 1:
             wrong("or", f"a node with 'or' has one predecessor, this one has {len(before)}")
-        if one.map is None:
+        if not one.map:
             written = self.shape.nodes[one.name].get("map")
             if len(before) > 1 and (written is None or written.value is None):
                 hint = f'Write map = "{before[0]}[result:data],..." with every predecessor.'
@@ -289,15 +297,20 @@ class _Graph:
         # Requests that go on at a node come to it without its map.
         entered = {name for one in self.links.values() for name in one.reposts}
         for name, one in self.links.items():
-            if one.map is None or name in entered:
+            if not one.map or name in entered:
                 continue
-            there = {*KEPT, *(target for pairs in one.map.values() for _, target in pairs)}
+            there = {
+                *KEPT,
+                *(target for found in one.map.values() for _, target in pairs_of(found)),
+            }
             needs: RequiredKeys = {}
             way = with_aliased(self.nodes, name)
-            for each in filter(None, (self.links[node].each for node in way)):
-                if each.source not in there:
-                    needs.setdefault(each.source, "each")
-                there.add(each.target)
+            for source, target in (
+                self.links[node].each_keys for node in way if self.links[node].each
+            ):
+                if source not in there:
+                    needs.setdefault(source, "each")
+                there.add(target)
             needs = {**keys_required_by(self.nodes[way[-1]].runs, {}), **needs}
             for key in (key for key in needs if key not in there and key not in OPTIONAL):
                 what = f"{needs[key]} of node {name!r} reads {key!r}, and the map before it does not bring it"
@@ -350,14 +363,11 @@ def _has_thread(element: Element) -> bool:
     return element.own_thread or word_of(element.cls)._threaded
 
 
-def _map_table(table: Mapping[str, Mapping[str, Any]] | None) -> dict[str, Pairs] | None:
-    if table is None:
-        return None
-    found: dict[str, Pairs] = {}
-    for node, sources in table.items():
-        listed = {key: [to] if isinstance(to, str) else to for key, to in sources.items()}
-        found[node] = tuple((source, target) for source, to in listed.items() for target in to)
-    return found
+def _table(pairs: Pairs) -> dict[str, str | tuple[str, ...]]:
+    found: dict[str, list[str]] = {}
+    for source, target in pairs:
+        found.setdefault(source, []).append(target)
+    return {source: to[0] if len(to) == 1 else tuple(to) for source, to in found.items()}
 
 
 def _twice(names: list[str]) -> list[str]:

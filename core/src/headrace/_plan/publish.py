@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from headrace._backend import Backend
     from headrace._plan.element import Element, NodePlan, PipelinePlan
-    from headrace._running.route import Links, Pairs
 
 
 DEFAULT_NODE = (
@@ -83,7 +82,7 @@ def _node(plan: PipelinePlan, node: NodePlan) -> public.Node:
         run_by="own thread" if owned else "caller" if keys.timeout_ms is None else "worker",
         threads=plan.threads_of_one,
         next=plan.links[node.name].next,
-        links=_links(plan.links[node.name]),
+        links=plan.links[node.name],
         keys={key: _value(getattr(keys, key), origin) for key, origin in node.origins.items()},
         processes=_processes(node),
         picked_by=node.batch_policy.cls.__name__ if node.batch_policy.cls.picks else None,
@@ -91,25 +90,6 @@ def _node(plan: PipelinePlan, node: NodePlan) -> public.Node:
         bypassed=called(node.entrypoint).name if node.bypassed else None,
         **{key: public_element(one) for key, one in trees_of(node).items()},
     )
-
-
-def _links(links: Links) -> public.Links:
-    each = links.each
-    return public.Links(
-        next=links.next,
-        map={node: _table(pairs) for node, pairs in (links.map or {}).items()},
-        otherwise=links.otherwise,
-        each=f"{each.source}:{each.target}" if each is not None else None,
-        each_errors="none" if each is not None and each.keep_errors else None,
-        reposts=links.reposts,
-    )
-
-
-def _table(pairs: Pairs) -> dict[str, str | tuple[str, ...]]:
-    found: dict[str, list[str]] = {}
-    for source, target in pairs:
-        found.setdefault(source, []).append(target)
-    return {source: to[0] if len(to) == 1 else tuple(to) for source, to in found.items()}
 
 
 def _processes(node: NodePlan) -> public.Processes | None:
