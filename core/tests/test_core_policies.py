@@ -436,6 +436,16 @@ def test_options_of_the_batch_policy_count_like_the_keys_of_the_node(written, or
         assert [one["result"] for one in pipe([{"data": k} for k in range(3)])] == [0, 1, 2]
 
 
+def test_a_default_of_the_batch_policy_counts_like_that_of_the_key():
+    class Filling(Greedy):
+        class Options(Greedy.Options):
+            pad: bool = True
+
+    headrace.register(Filling)
+    told = headrace.explain({"backend": "Identity", "batch_policy": "Filling"})
+    assert told["nodes"]["main"]["keys"]["pad"] == {"value": True, "origin": "default"}
+
+
 def test_sizes_among_the_args_of_the_batch_policy_have_to_fit_the_node():
     source = {"n": {"backend": "Identity", "max": 3, "batch_policy": "greedy(batch_sizes=[2,4])"}}
     found = problem(source)

@@ -259,8 +259,8 @@ class NodePlan:
 
     @property
     def instance_num(self) -> int:
-        """How many instances the node registers."""
-        return self.keys.instance_num if self.instance is not None else 0
+        """How many instances the node has: one where it registers none."""
+        return self.keys.instance_num if self.instance is not None else 1
 
     @property
     def expression(self) -> str:
@@ -330,7 +330,7 @@ class PipelinePlan:
     def threads_of_one(self) -> int:
         """How many threads one instance may use."""
         own = (node for node in self.nodes.values() if node.alias_of is None)
-        return max(1, self.threads // max(1, sum(max(1, node.instance_num) for node in own)))
+        return max(1, self.threads // max(1, sum(node.instance_num for node in own)))
 
 
 # Functions over the elements of all nodes.

@@ -352,11 +352,11 @@ def with_keys_of(
 
     The range of the node, and what its elements are told, depend on them as well.
     """
-    stated = {key: policy.origins[key] for key in CUTTING_KEYS if key in policy.origins}
-    values = {key: getattr(policy.options, key) for key in stated}
-    for key, origin in stated.items():
-        if (origin, values[key]) == (origins[key], getattr(keys, key)):
-            del values[key]
+    values: dict[str, Any] = {}
+    for key in (key for key in CUTTING_KEYS if key in policy.origins):
+        value = getattr(policy.options, key)
+        if (policy.origins[key], value) != (origins[key], getattr(keys, key)):
+            values[key] = value
     if not values:
         return keys
     try:
@@ -364,7 +364,7 @@ def with_keys_of(
     except ValidationError as error:
         _report_keys(error, NodeKeys, dict.fromkeys(values, place), "", problems)
         return keys
-    origins.update({key: stated[key] for key in values})
+    origins.update({key: policy.origins[key] for key in values})
     return taken
 
 

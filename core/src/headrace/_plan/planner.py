@@ -187,7 +187,8 @@ class Planner(Planning):
         earlier = len(self.made)
         policies, found = plan_policies(self), self.parameters.key("batch_policy")
         if policies is not None:
-            place = {"path": self.node} if found is None else found.place()
+            of_node = {"file": self.shape.file_of(self.node), "path": self.node}
+            place = of_node if found is None else found.place()
             keys = with_keys_of(policies[0], keys, origins, place, self.problems)
             self.parameters.keys = keys
         init = self._key("init")

@@ -76,7 +76,7 @@ def _node(plan: PipelinePlan, node: NodePlan) -> public.Node:
         node_expression=written,
         is_default=node.init is None and written == default,
         range=(low, largest_size(keys.batch_sizes or (), high)),
-        instance_num=max(1, node.instance_num),
+        instance_num=node.instance_num,
         alias_of=node.alias_of,
         owns_thread=owned,
         run_by="own thread" if owned else "caller" if keys.timeout_ms is None else "worker",
