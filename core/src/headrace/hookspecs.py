@@ -168,7 +168,7 @@ def headrace_probes() -> dict[str, str]:
     ``close()``
         Called once, after all other parts of the pipeline are closed, and when it could not be built.
 
-    Nothing is measured that no probe asks for. ``started`` and ``ended`` are in seconds on the clock of
+    Nothing is measured that no probe asks for when the pipeline is built. ``started`` and ``ended`` are in seconds on the clock of
     ``time.monotonic()``: for a batch from before to after its run, for a request from its arrival at the node
     to its outcome.
 
@@ -228,9 +228,9 @@ def attached(pipeline: Pipeline, probe: object) -> Iterator[None]:
 
     Nothing is built again: requests that wait or run go on, and after the block the probe costs nothing. It
     hears of ``pipeline_started`` and of the instances in service first, then of everything that begins later.
-    A backend that found ``context.span`` to be None when it was built reports nothing. ``close`` is called
-    only if the pipeline is closed within the block. After the block, the thread of a batch that is still
-    running may still be inside a method of the probe.
+    It hears of elements and spans only if a configured probe asked for them when the pipeline was built, and of
+    elements also with ``timings``. ``close`` is called only if the pipeline is closed within the block. After the
+    block, the thread of a batch that is still running may still be inside a method of the probe.
 
     Args:
         pipeline: The pipeline.

@@ -206,24 +206,27 @@ def test_any_pipeline_is_traced_for_a_while(tmp_path):
         events = checked(path)
         assert len(of(events, "request")) == 4
         assert len([e for e in events if e["ph"] == "s"]) == 4
-        paths = {event["args"]["element"] for event in of(events, "element")}
-        assert paths == {"S", "S/0:Identity", "S/1:TraceDevice"}
-        assert of(events, "device") == []  # nobody listened when it was built
+        assert of(events, "element") == of(events, "device") == []  # nobody asked when it was built
         with headrace_observe.trace(pipe, path):
             pipe.reload("main", {})
             pipe({"data": 7})
-        assert len(of(checked(path), "device")) == 1
+        events = checked(path)
+        paths = {event["args"]["element"] for event in of(events, "element")}
+        assert paths == {"S", "S/0:Identity", "S/1:TraceDevice"}
+        assert len(of(events, "device")) == 1
         assert "probes" not in pipe.stats()
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["again.json", "trace.json"]
 
 
-def test_a_probe_without_a_path_lets_devices_be_seen_in_a_trace_for_a_while(tmp_path):
+def test_a_probe_without_a_path_lets_elements_and_devices_be_seen_in_a_trace_for_a_while(tmp_path):
     path = tmp_path / "trace.json"
     with headrace.pipe({"backend": "S[TraceDevice]", "probes": ["Trace"]}) as pipe:
         with headrace_observe.trace(pipe, path):
             pipe({"data": 1})
         assert pipe.stats()["probes"] == {"Trace": {"errors": 0, "last": None}}
-    assert len(of(checked(path), "device")) == 1
+    events = checked(path)
+    assert len(of(events, "device")) == 1
+    assert [event["args"]["element"] for event in of(events, "element")] == ["S", "S/0:TraceDevice"]
 
 
 def test_a_trace_is_whole_after_an_error_and_after_the_end_of_the_pipeline(tmp_path):

@@ -83,7 +83,6 @@ class ComposedNode(BuiltNode):
         """Let these probes, and no others, hear of the node from now on."""
         super().listen(probes)
         self.entering = [one for one in probes.all if hasattr(one.probe, "request_entered")]
-        self.elements.measuring.listen(probes)
 
     def statistics(self) -> dict[str, Any]:
         """Return what ``Pipeline.stats()`` says of the node."""

@@ -20,7 +20,7 @@ from typing import Any
 import headrace
 from headrace._backend import Backend
 from headrace._build.elements import Build, ElementBuilder
-from headrace._build.measuring import Measuring, Reports
+from headrace._build.measuring import Reports
 from headrace._build.parts import BuildSite, CloseStack, PipelineState
 from headrace._build.wrappers import Wrapper
 from headrace._checked import Outcomes
@@ -32,7 +32,6 @@ from headrace._registry.backends import FunctionBackend, as_backend, of_function
 from headrace._registry.discovery import discover
 from headrace._registry.imports import run_imports
 from headrace._running.parts import elsewhere
-from headrace._running.probes import Probes
 from headrace.errors import SetupError
 from headrace.keys import Request
 
@@ -65,9 +64,9 @@ class ChildPlan:
         keys = None if builder.node is None else builder.node.keys
         packed, allow_import = io.BytesIO(), build.plan.allow_import
         self._index = at.index or 0
-        self._here: tuple[Measuring, Element] | None = (builder.measuring, element)
-        spans = builder.measuring.span(element, 0) is not None
-        content = (builder.name, keys, element, build.threads, allow_import, spans)
+        reported = builder.measuring.reported(element)
+        self._here = (builder.measuring, element) if reported else None
+        content = (builder.name, keys, element, build.threads, allow_import, reported)
         try:
             _Pickler(packed, pickle.HIGHEST_PROTOCOL).dump(content)
         except Exception as error:
@@ -106,8 +105,8 @@ class ChildPlan:
 
     @property
     def measures(self) -> bool:
-        """Whether a probe, or ``timings``, asks now for the runs of the child's backends: see `report`."""
-        return self._here is not None and self._here[0].asks(self._here[1])
+        """Whether a probe, or ``timings``, asks for the runs of the child's backends: see `report`."""
+        return self._here is not None
 
     def report(self, runs: list[Any]) -> None:
         """Let probes and ``stats()`` know what `BuiltElsewhere.measured` has given, in the container's process."""
@@ -144,7 +143,7 @@ class ChildPlan:
         except Exception as error:
             what = f"something in {self.expression} is not known here: {error_text(error)}"
             raise SetupError(what, hint=_IMPORTABLE) from error
-        name, keys, element, threads, allow_import, spans = content
+        name, keys, element, threads, allow_import, reported = content
         if own_thread:
             give_threads(element)
         else:
@@ -153,8 +152,8 @@ class ChildPlan:
         if keys is not None:
             node = NodePlan(name, keys, {}, element, None, None)  # type: ignore[arg-type]
         plan = PipelinePlan({}, files=files, allow_import=allow_import)
-        parts, reports = CloseStack(), Reports(element)
-        commons = PipelineState(probes=reports.probes) if spans else PipelineState()
+        parts, reports = CloseStack(), Reports(element, reported)
+        commons = PipelineState(probes=reports.probes)
         builder = ElementBuilder(Build(plan, ChildPlan, commons, threads=threads), node, parts)
         try:
             at = BuildSite.begin(parts, index=self._index)
@@ -209,11 +208,9 @@ class BuiltElsewhere(Wrapper):
         """
         runs: list[Any] = []
         self._reports.kept = runs
-        self._builder.measuring.listen(self._reports.probes)
         try:
             return self(batch), runs
         finally:
-            self._builder.measuring.listen(Probes())
             self._reports.kept = None
 
     @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from functools import partialmethod
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -40,21 +40,18 @@ def paths_of(root: Element) -> dict[Element, str]:
 
 
 class Measuring:
-    """Measures the elements of one node, where a probe or ``timings`` asks for it.
+    """Measures the elements of one node, where a probe or ``timings`` asks for it when the node is built.
 
     Elements outside of the node's tree in ``describe()`` are not measured.
 
     Args:
         node: The node, None for the front of the pipeline.
-        commons: Says which probes hear of the elements, and keeps the sampled durations.
+        commons: Has the probes, and keeps the sampled durations.
     """
 
     def __init__(self, node: NodePlan | None, commons: PipelineState) -> None:
         self._commons = commons
-        self._times = commons.times
-        self._probes = Probes()
-        self._measured: list[tuple[Backend, str, Run, Timings | None, tuple[int, str]]] = []
-        self._paths: dict[Element, str] = {}
+        self._node, self._paths = "", dict[Element, str]()
         if node is not None:
             self._node, self._paths = node.name, paths_of(node.backend or node.entrypoint)
 
@@ -67,90 +64,77 @@ class Measuring:
         return lambda *span: self._commons.probes.notify(*about, *span)
 
     def add(self, backend: Backend, element: Element, instance: int) -> None:
-        """Take a backend that is ready; measure its runs where ``times`` or probes ask for that."""
-        path = self._paths.get(element)
-        if path is None:
+        """Measure the runs of a backend that is ready, where ``timings`` or a probe asks for them."""
+        path, hears = self._paths.get(element), self._commons.probes.hears
+        times = self._commons.times
+        if path is None or (times is None and not any(map(hears, _RUNS))):
             return
+        about = (self._node, instance, path)
+        kept = None if times is None else times.setdefault(about, Timings())
         # A backend that is given its dependency at each call is run through `forward_with_dep`.
         name = "forward_with_dep" if takes_dependency(type(backend)) else "forward"
-        run, times = getattr(backend, name), None
-        if self._times is not None:
-            times = self._times.setdefault((self._node, instance, path), Timings())
-            setattr(backend, name, _timed(run, times, None, None))
-        self._measured.append((backend, name, run, times, (instance, path)))
+        setattr(backend, name, _timed(getattr(backend, name), kept, self._commons, about))
 
-    def listen(self, probes: Probes) -> None:
-        """Let these probes, and no others, hear of the runs."""
-        listening, before = (any(map(one.hears, _RUNS)) for one in (probes, self._probes))
-        self._probes = probes
-        for backend, name, run, times, about in self._measured if listening or before else ():
-            began, done = (
-                probes.notifier(event, self._node, *about) if probes.hears(event) else None
-                for event in _RUNS
-            )
-            if listening or times is not None:
-                setattr(backend, name, _timed(run, times, began, done))
-            else:
-                delattr(backend, name)
-                # `run` was an attribute of the instance: put it back.
-                if getattr(backend, name) != run:
-                    setattr(backend, name, run)
-
-    def asks(self, element: Element) -> bool:
-        """Tell whether ``times`` or probes ask now for the runs of an element that was built in another process."""
-        asked = self._times is not None or any(map(self._probes.hears, _REPORTED))
-        return asked and element in self._paths
+    def reported(self, element: Element) -> list[str]:
+        """Return what ``timings`` and probes ask of an element that is built in another process: methods of a probe."""
+        hears, times = self._commons.probes.hears, self._commons.times
+        asked = [one for one in _REPORTED if hears(one) or (times is not None and one in _RUNS)]
+        return asked if element in self._paths else []
 
     def report(self, element: Element, instance: int, reports: Iterable[Report]) -> None:
         """Take the runs of an element that was built in another process, as `Reports` has kept them there."""
-        for event, below, about in reports:  # none of an element without a path, see `asks`
+        for event, below, about in reports:  # none of an element without a path, see `reported`
             path = self._paths[element] + below
-            if self._times is not None and event == "element_done":
+            if self._commons.times is not None and event == "element_done":
                 _, started, ended = about
-                times = self._times.setdefault((self._node, instance, path), Timings())
+                times = self._commons.times.setdefault((self._node, instance, path), Timings())
                 times.add((ended - started) * 1000)
-            self._probes.notify(event, self._node, instance, path, *about)
+            self._commons.probes.notify(event, self._node, instance, path, *about)
 
 
 class Reports:
     """Keeps the runs of backends in another process, until `Measuring.report` takes them in the container's process.
+
+    Args:
+        element: The element that is built there.
+        methods: The methods of a probe that this object has: what `Measuring.reported` gives.
 
     Attributes:
         probes: This object as the only probe.
         kept: What has been reported; None while nobody asks.
     """
 
-    def __init__(self, element: Element) -> None:
+    def __init__(self, element: Element, methods: Iterable[str]) -> None:
         self.kept: list[Report] | None = None
-        self.probes = Probes([GuardedProbe("reports", self)])
         self._root = len(element.name)
+        for method in methods:
+            setattr(self, method, partial(self._keep, method))
+        self.probes = Probes([GuardedProbe("reports", self)])
 
     def _keep(self, event: str, _node: str, _instance: int, path: str, *about: Any) -> None:
         if self.kept is not None:
             self.kept.append((event, path[self._root :], about))
 
-    element_done = partialmethod(_keep, "element_done")
-    span_done = partialmethod(_keep, "span_done")
 
-
-def _timed(run: Run, times: Timings | None, began: Run | None, done: Run | None) -> Run:
-    """Measure each run for a probe, and some of them for ``times``."""
+def _timed(
+    run: Run, times: Timings | None, commons: PipelineState, about: tuple[str, int, str]
+) -> Run:
+    """Measure each run for the probes that there are by then, and some of them for ``times``."""
     runs, mask = count(1), 0
 
     def measured(batch: list[Any], *dependency: Any) -> Any:
         nonlocal mask
+        probes = commons.probes
         sampled = times if times is not None and not next(runs) & mask else None
-        if sampled is None and done is None and began is None:
+        if sampled is None and not any(map(probes.hears, _RUNS)):
             return run(batch, *dependency)
         started = time.monotonic()
-        if began is not None:
-            began(len(batch))
+        probes.notify("element_began", *about, len(batch))
         try:
             return run(batch, *dependency)
         finally:
             ended = time.monotonic()
-            if done is not None:
-                done(len(batch), started, ended)
+            probes.notify("element_done", *about, len(batch), started, ended)
             if sampled is not None:
                 sampled.add((ended - started) * 1000)
                 often = sampled.total_ms < SAMPLE_BELOW_S * 1000 * sampled.count

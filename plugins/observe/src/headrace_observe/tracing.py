@@ -25,8 +25,8 @@ _MAX_BYTES = 256_000_000
 class Trace:
     """The probe that writes batches, requests, elements and device work of a pipeline as a timeline.
 
-    The file is in the Trace Event Format. Without ``path`` the probe writes nothing, but it makes backends report
-    device work, which `trace` then records.
+    The file is in the Trace Event Format. Without ``path`` the probe writes nothing, but lets `trace` record elements
+    and device work.
     """
 
     """The methods that the pipeline calls take no lock: they change dicts and deques, each in one atomic step."""
@@ -61,14 +61,16 @@ class Trace:
         self._recording: Recording | None = None
         self._nvtx: Any = library("nvtx", "gpu", "nvtx = true") if options.nvtx else None
         # The pipeline measures only for methods that a probe has, and calls them for every request. So they are set
-        # here only if they are needed, and are the recording's own methods, which saves a call.
+        # here only if they are needed, and are the recording's own methods, which saves a call. Elements and spans
+        # are measured for other probes too once one that is configured has the methods.
+        self.element_done: Callable[..., None] = _leave_to_others
         if options.path is not None:
             recording = Recording(Path(options.path), options.sample, options.max_bytes)
             self._recording = recording
             self.batch_ran, self.request_done = recording.batch, recording.request
-            self.element_done: Callable[..., None] = recording.element
+            self.element_done = recording.element
         if self._nvtx is not None:
-            self._note_element = getattr(self, "element_done", None)
+            self._note_element = self.element_done
             self.element_began, self.element_done = self._began, self._ended
 
     def _began(self, node: str, instance: int, element: str, size: int) -> None:
@@ -76,8 +78,7 @@ class Trace:
 
     def _ended(self, *about: Any) -> None:
         self._nvtx.pop_range(domain="headrace")
-        if self._note_element is not None:
-            self._note_element(*about)
+        self._note_element(*about)
 
     def span_done(
         self,
@@ -104,6 +105,10 @@ class Trace:
             self._recording.finish()
 
 
+def _leave_to_others(*_: object) -> None:
+    """Record nothing of an element: `trace` does."""
+
+
 class UnhurriedTrace(Trace):
     """A Trace whose file `write` writes, and not the end of the pipeline, whose timeout a long trace may exceed."""
 
@@ -124,9 +129,9 @@ def trace(
 ) -> Iterator[None]:
     """Trace a pipeline within the block; at the end of the block, also after an error, the file is complete.
 
-    Any running pipeline can be traced, and nothing of it is built again. The trace has the work on devices only if
-    the backends were built while the probe was there: with ``probes = ["Trace"]`` in the configuration, or by a
-    `headrace.Pipeline.reload` within the block.
+    Any running pipeline can be traced, and nothing of it is built again. The trace has the elements and the work on
+    devices only if the pipeline was built with ``probes = ["Trace"]`` in its configuration. A
+    `headrace.Pipeline.reload` within the block adds them for its node.
 
     Args:
         pipeline: The pipeline.
