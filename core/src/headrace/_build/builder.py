@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headrace._build.callees import Alias, NodeCall, SharedUse
 from headrace._build.elements import Build, ElementBuilder, device_of
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from headrace._backend import Backend
     from headrace._config.sections import NodeKeys
     from headrace._running.node import Node
-    from headrace._running.probes import GuardedProbe, Probes
 
     Schedule: TypeAlias = Callable[[Sequence[Instance]], Node]
     """Puts the queue of a node before its instances."""
@@ -43,17 +42,6 @@ CALLING_WIDTH = 8
 """The same where the front calls nodes by ``context.call`` alone: it waits for none of them, and is soon done."""
 
 
-class EnteringProbe(NamedTuple):
-    """Stands among the classes with ``enter`` for a probe that hears of requests on entry; it is the same in all nodes."""
-
-    guarded: GuardedProbe
-
-    @property
-    def enter(self) -> Callable[..., None]:
-        """What is called for each request; it raises nothing."""
-        return self.guarded.guarding(self.guarded.probe.request_entered)
-
-
 @dataclass(kw_only=True)
 class ComposedNode(BuiltNode):
     """One node, built from a plan; or the front of the pipeline.
@@ -63,7 +51,6 @@ class ComposedNode(BuiltNode):
         elements: The builder of its elements.
         registers: The names under which the node registered instances for the whole pipeline.
         holds: The names of instances of other nodes that the node holds.
-        entering: The probes that hear of requests on entry.
     """
 
     plan: NodePlan | None
@@ -71,18 +58,6 @@ class ComposedNode(BuiltNode):
 
     registers: set[str] = field(default_factory=set)
     holds: set[str] = field(default_factory=set)
-    entering: Sequence[GuardedProbe] = ()
-
-    @property
-    def enters(self) -> Mapping[type[Backend], Backend]:
-        """A backend of each class here that has a function ``enter``, and the probes that hear of requests on entry."""
-        made: Any = {EnteringProbe(one): one for one in self.entering}
-        return {**self.elements.enters, **made}
-
-    def listen(self, probes: Probes) -> None:
-        """Let these probes, and no others, hear of the node from now on."""
-        super().listen(probes)
-        self.entering = [one for one in probes.all if hasattr(one.probe, "request_entered")]
 
     def statistics(self) -> dict[str, Any]:
         """Return what ``Pipeline.stats()`` says of the node."""
@@ -180,7 +155,8 @@ class Builder(Build):
             scheduler = callee.scheduler if isinstance(callee, NodeCall) else put_queue([callee])
         links = self.plan.links[node.name]
         self.registered[name] = NodeCall(scheduler, links if links.each is not None else None)
-        built = ComposedNode(scheduler, parts, builder.instance_parts, plan=node, elements=builder)
+        made = builder.instance_parts, builder.enters
+        built = ComposedNode(scheduler, parts, *made, plan=node, elements=builder)
         built.registers = {name, *builder.registers}
         built.holds = builder.looked_up - builder.registers
         return built
@@ -203,7 +179,9 @@ class Builder(Build):
             width = 1 if isinstance(front, InThread) else FRONT_WIDTH if waits else CALLING_WIDTH
             scheduler = schedule([Instance(i, front, most=most) for i in range(width)])
             scheduler.need(required_keys(root, builder.by_element))
-        return ComposedNode(scheduler, parts, plan=None, elements=builder, holds=builder.looked_up)
+        made = (), builder.enters
+        held = builder.looked_up
+        return ComposedNode(scheduler, parts, *made, plan=None, elements=builder, holds=held)
 
 
 def _say_who_limits(
