@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._running.box import ask, is_inside
 from headrace._running.parts import end_waits
-from headrace._running.refusals import left_open
 from headrace._running.teardown import Pass, Watchers
 from headrace._running.threads import took_token
 from headrace.errors import ClosedError
@@ -171,7 +170,7 @@ def fail_open(node: Any, error: ClosedError) -> None:
     node.dead = True
     node.fail_waiting(error, [*node.queue, *node.room.outside])
     for entry in node.all_open():
-        node.fail(entry, partial(left_open, error.args[0]))
+        node.fail(entry, lambda _, *, running: ClosedError(error.args[0], abandoned=running))
     for instance in node.every:
         if instance.holder is not None:
             for kill in instance.liveness.killers:

@@ -94,17 +94,21 @@ def add_counts(total: dict[Any, int], counts: dict[Any, int]) -> None:
         total[key] = total.get(key, 0) + count
 
 
-def summary(total: Counts, *, submitted: int, waiting: int, running: int) -> dict[str, Any]:
-    """Return what ``stats()`` shows of a node, except its instances.
+def statistics(node: Any) -> dict[str, Any]:
+    """Return what ``stats()`` shows of a node: the counts are exact, the times sampled.
 
     Keys of the histogram are texts, so that the dict is the same after it was written to JSON and read.
-
-    Args:
-        total: The counts of the node and of all its instances.
-        submitted: How many requests have come.
-        waiting: How many of the requests wait.
-        running: How many of the requests run.
     """
+    total, running = Counts(), 0
+    total.absorb(node.counts)
+    for instance in node.every:
+        unqueued, holder = instance.unqueued, instance.holder  # in one step, as they are set
+        total.absorb(instance, unqueued=unqueued)
+        if holder is not None:
+            entries = instance.entries
+            running += 1 if entries is None else sum(one.state == RUNNING for one in entries)
+    waiting = node.queue.count + len(node.room.outside) + len(node.pending.open)
+    submitted = total.unqueued + node.entered
     failed, sizes = total.failures, total.sizes
     if total.unqueued:
         add_counts(sizes, {1: total.unqueued})
@@ -123,21 +127,5 @@ def summary(total: Counts, *, submitted: int, waiting: int, running: int) -> dic
         },
         "queue_ms": total.waited.summary(),
         "forward_ms": total.forward.summary(),
+        "instances": [instance.statistics() for instance in node.instances],
     }
-
-
-def statistics(node: Any) -> dict[str, Any]:
-    """Return what ``stats()`` shows of a node: the counts are exact, the times sampled."""
-    total, running = Counts(), 0
-    total.absorb(node.counts)
-    for instance in node.every:
-        unqueued, holder = instance.unqueued, instance.holder  # in one step, as they are set
-        total.absorb(instance, unqueued=unqueued)
-        if holder is not None:
-            entries = instance.entries
-            running += 1 if entries is None else sum(one.state == RUNNING for one in entries)
-    waits = node.queue.count + len(node.room.outside) + len(node.pending.open)
-    submitted = total.unqueued + node.entered
-    counts = summary(total, submitted=submitted, waiting=waits, running=running)
-    counts["instances"] = [instance.statistics() for instance in node.instances]
-    return counts

@@ -5,6 +5,7 @@ A caller takes it along where every node runs once and the branches are cheap.
 
 from __future__ import annotations
 
+from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +20,6 @@ from headrace._running.traversal import finish, no_result
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from headrace._running.box import Box
     from headrace._running.graph import Graph
     from headrace._running.route import Ends, Route
     from headrace.keys import Request
@@ -61,13 +59,10 @@ def run_and_wait(graph: Graph, items: list[tuple[Route, Entry]], *, internal: bo
     waiter = Waiter(None, entries[0].deadline if entries else None)
     waiter.expects(entries)
     if waiter.pending:
-        wait(graph.box, waiter, entries, _post_all, graph.box, requests, waiter)
+        begin = partial(post, graph.box, begin_all, requests, runner=waiter)
+        wait(graph.box, waiter, entries, begin)
     for entry in entries:
         entry.give_back()
-
-
-def _post_all(box: Box, requests: Sequence[GraphRequest], waiter: Waiter) -> None:
-    post(box, begin_all, requests, runner=waiter)
 
 
 def walk(graph: Graph, route: Route, request: Request, *, internal: bool = False) -> None:
