@@ -59,8 +59,6 @@ class Closer:
 
     def _refuse(self, error: ClosedError, drain: bool, closes: int) -> None:
         self._box.closes = True
-        if self._engine.graph is not None:
-            self._engine.graph.closing = True
         for node in reversed(self._engine.nodes):
             refuse(node, error, drain=drain)
             # While requests are drained others go on reading, and the thread that closes does not.

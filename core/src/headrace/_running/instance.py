@@ -163,12 +163,9 @@ class Instance(Counts):
         self.mean_s = mean_s
         self.mask = self.sampling if mean_s < SAMPLE_BELOW_S else 0
 
-    def utilisation(self, now: float) -> float:
-        """Give the share of the time since the instance was made that its batches have taken."""
-        return round(min(1.0, self.busy_s / max(now - self.since, 1e-9)), 4)
-
     def statistics(self) -> dict[str, Any]:
         """Return what ``stats()`` shows of this instance."""
+        age_s = max(time.perf_counter() - self.since, 1e-9)
         return {
             "index": self.index,
             "device": self.device,
@@ -177,5 +174,5 @@ class Instance(Counts):
             "errors": sum(self.failures.values()),
             "alive": self.living,
             "busy_s": round(self.busy_s, 6),
-            "utilisation": self.utilisation(time.perf_counter()),
+            "utilisation": round(min(1.0, self.busy_s / age_s), 4),
         }

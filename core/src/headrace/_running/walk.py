@@ -92,7 +92,7 @@ def walk(graph: Graph, route: Route, request: Request, *, internal: bool = False
         raise
     finally:
         walking.pop(token, None)
-        if graph.closing:
+        if graph.box.closes:
             post(graph.box, graph.box.look_if_quiet)
 
 
