@@ -13,6 +13,14 @@ CURES: dict[str, tuple[str, str]] = {
         "An attribute of the class has a value that core cannot use.",
         "Give the attribute the type that the message names, on the class.",
     ),
+    "methods": (
+        "A method cannot be called as core calls it, or would do nothing.",
+        "Write it with the arguments that the message names, as a plain function that returns.",
+    ),
+    "private-names": (
+        "The class, or `init`, uses a name that the base class keeps for itself.",
+        "Choose another name for that attribute or method.",
+    ),
     "options-described": (
         "An option has no description, or a number has no unit.",
         'Write `Field(..., description="... in ms.")`.',
@@ -106,7 +114,7 @@ CURES: dict[str, tuple[str, str]] = {
         "Set in `init` all that `close` frees.",
     ),
     "called-in-order": (
-        "The backend runs before `init` or after `close`.",
+        "The backend runs after `close`, or after an `init` that failed.",
         "Leave `__call__` to the base class, and write `forward`.",
     ),
     "batch-list-kept": (

@@ -17,7 +17,6 @@ from headrace.errors import (
     ContractError,
     InputError,
     MissingDependencyError,
-    PluginError,
     RequestsFailed,
     SetupError,
 )
@@ -66,34 +65,18 @@ def test_an_author_may_call_init_and_close_of_one_backend_alone():
 
         def init(self, options, context):
             super().init(options, context)
-            assert self._state != "ready"  # the init of the base was not all
 
         def forward(self, batch):
             for request in batch:
                 request["result"] = self.factor * request["data"]
 
     backend = Scale()
-    assert "before init" in _refusal(backend)
     backend.init(options=Scale.Options(factor=3), context=InitContext())
     batch = requests(1, 2)
     assert backend(batch) is None
     assert [r["result"] for r in batch] == [3, 6]
     assert [type(e) for e in backend(requests(1, 2, 3))] == [BatchRangeError] * 3  # as init said
     backend.close()
-    assert "after close" in _refusal(backend)
-    backend.init(Scale.Options(), InitContext())
-    assert backend(requests(1)) is None
-
-
-def test_after_a_failed_init_of_its_author_a_backend_refuses():
-    def init(self, options, context):
-        raise ValueError(options)
-
-    for body, error in (({"init": init}, ValueError), ({"init": _sets_no_range}, SetupError)):
-        backend = type("Odd", (headrace.Backend,), {"forward": echo, **body})()
-        with pytest.raises(error):
-            backend.init("given", None)
-        assert "failed init" in _refusal(backend)
 
 
 def _sets_no_range(self, options, context):
@@ -365,13 +348,6 @@ def test_an_error_of_setting_up_says_where_and_why(step, fails, kind, what, caus
     error = caught.value
     assert (error.node, error.backend, error.instance) == ("main", "Fails", 0)
     assert isinstance(error.__cause__, cause)
-
-
-def test_names_that_the_base_keeps_for_itself_are_refused():
-    with pytest.raises(TypeError, match=r"'_stop'.*another name"):
-        type("Made", (headrace.Backend,), {"forward": echo, "_stop": lambda self: None})
-    with pytest.raises(PluginError, match=r"'_label'.*another name"):
-        headrace.register(type("Made", (), {"forward": echo, "_label": "cat"}))
 
 
 @pytest.mark.parametrize("around", ["{}", "BackgroundThread[{}]"])

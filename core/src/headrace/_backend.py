@@ -6,8 +6,6 @@ import logging
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from functools import wraps
-from types import FunctionType
 from typing import Any, ClassVar, Protocol, TypeAlias
 
 from headrace._checked import Checked, Outcomes
@@ -173,10 +171,6 @@ class Backend(Checked):
     keys_option: ClassVar[str | None] = None
     name_option: ClassVar[str | None] = None
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        _note_life(cls)
-
     # The methods that authors write.
 
     @classmethod
@@ -277,43 +271,6 @@ class Backend(Checked):
 
         Called once, and only after an `init` that succeeded.
         """
-
-
-def _note_life(cls: type[Backend]) -> None:
-    """Let `init` and `close` note the state of a backend where its author calls them, as in a test."""
-    for name, states in (("init", ("failed", "ready")), ("close", ("closed", "closed"))):
-        method = next(vars(one)[name] for one in cls.__mro__ if name in vars(one))
-        if isinstance(method, FunctionType) and authored(method) is method:
-            setattr(cls, name, _noted(method, *states))
-
-
-def _noted(method: FunctionType, meanwhile: str, then: str) -> Callable[..., None]:
-    @wraps(method)
-    def noted(self: Backend, *args: Any, **kwargs: Any) -> None:
-        # The builder notes the state itself; and a method that a subclass calls by `super` is no call of its own.
-        if getattr(self, "_by_builder", True):
-            method(self, *args, **kwargs)
-            return
-        self._by_builder, self._state = True, meanwhile
-        try:
-            method(self, *args, **kwargs)
-            if then == "ready":
-                self._check_init([])
-                self._note_range()
-            self._state = then
-        finally:
-            self._by_builder = False
-
-    vars(noted)["_authored"] = method
-    return noted
-
-
-def authored(method: Any) -> Any:
-    """Give a method of a backend as its author has written it."""
-    return getattr(method, "_authored", method)
-
-
-_note_life(Backend)
 
 
 def _never() -> bool:

@@ -56,6 +56,10 @@ def filler(item: Request) -> Filler:
     return Filler({key: value for key, value in item.items() if key != "result"})
 
 
+_OVER = {"closed": "after close", "failed": "after a failed init"}
+"""The states in which a backend runs nothing, and when that is."""
+
+
 class Liveness:
     """Whether an instance can serve: what it computes with may be away for a while, or lost for ever.
 
@@ -110,7 +114,6 @@ class Checked:
     rerun: ClassVar[bool]
 
     _state: str = "new"
-    _by_builder: bool = False  # True: its builder, not a test, calls `init` and `close`
     _name: str = ""
     _node: str | None = None
     _index: int | None = None
@@ -121,16 +124,6 @@ class Checked:
     _bounded: bool = True  # batches must be compared with the range
     _takes_one: bool = False  # an item without a weight is within the range
     _keeps: bool = False  # its outcome is that of the node, so it may be PENDING
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if cls.__module__.split(".")[0] == "headrace":
-            return
-        mixed_in = [one for one in cls.__mro__[1:-1] if not issubclass(one, Checked)]
-        for one in (cls, *mixed_in):
-            taken = vars(one).keys() & _OWN
-            if taken:
-                raise TypeError(_not_yours(f"the class {one.__name__}", min(taken)))
 
     if TYPE_CHECKING:  # see `headrace.Backend`
 
@@ -150,7 +143,7 @@ class Checked:
         """
         if not batch:
             return None
-        if self._state != "ready":
+        if self._state in _OVER:
             return self._refuse(batch)
         if self._bounded and (len(batch) > 1 or not self._takes_one or "request_size" in batch[0]):
             refused = self._out_of_range(batch)
@@ -176,10 +169,8 @@ class Checked:
         """Wait until a further part of the answer may be given; the builder sets this."""
 
     def _refuse(self, batch: Sequence[Request]) -> Answers:
-        why = {"new": "before init", "closed": "after close", "failed": "after a failed init"}
-        what = f"{self._label()} was called {why.get(self._state, 'while ' + self._state)}"
-        hint = "Pipelines, context.build and headrace.plugins.build run its init, and close it; a test may."
-        return [self._located(ContractError(what, hint=hint)) for _ in batch]
+        what = f"{self._label()} was called {_OVER[self._state]}"
+        return [self._located(ContractError(what)) for _ in batch]
 
     def _out_of_range(self, batch: Sequence[Request]) -> Outcomes:
         if self.max == 1:
@@ -261,7 +252,6 @@ class Checked:
 
     def _wrapped(self, error: Exception) -> Exception:
         """Copy an error of Headrace, or wrap any other error in a BackendError."""
-        _forget_earlier(error)
         if isinstance(error, RequestError):
             if isinstance(error, InstanceLostError):
                 self._lose(error)
@@ -309,20 +299,10 @@ class Checked:
         """Run `init` once; its errors say which backend and node failed."""
         if self._state != "new":
             raise SetupError(f"{self._label()} was initialised twice", backend=self._label())
-        self._by_builder = True
         self._node, self._index = context.node_name, context.instance_index
         try:
             with self._setting_up():
-                before = {name: one for name, one in vars(self).items() if name in _OWN}
-                try:
-                    self.init(options, context)
-                finally:  # whatever init has set, from here on what is ours is as it was
-                    own = vars(self)
-                    taken = [n for n, one in own.items() if n in _OWN and one is not before.get(n)]
-                    for name in taken:
-                        del own[name]
-                    own.update(before)
-                self._check_init(taken)
+                self.init(options, context)
                 self._note_range()
         except Exception:
             self._state = "failed"
@@ -348,14 +328,10 @@ class Checked:
         except Exception as error:
             raise self._located(SetupError(failed + error_text(error))) from error
 
-    def _check_init(self, taken: list[str]) -> None:
-        if taken:
-            raise SetupError(_not_yours("init", taken[0]))
+    def _note_range(self) -> None:
         problem = range_problem(self.min, self.max)
         if problem is not None:
             raise SetupError(problem, hint="min is an int above 0, max None or at least min.")
-
-    def _note_range(self) -> None:
         self._bounded = self.max is not None or self.min > 1
         self._takes_one = self.min == 1
 
@@ -364,35 +340,6 @@ class Checked:
         if self._state == "ready":
             self._state = "closed"
             self.close()
-
-
-_OWN = frozenset(n for n in vars(Checked) if n.startswith("_") and not n.startswith("__"))
-"""The private names of `Checked`, which the classes and instances of authors must not use."""
-
-
-def _not_yours(who: str, name: str) -> str:
-    return f"{who} sets {name!r}, which headrace.Backend keeps for itself: choose another name"
-
-
-_CATCHERS = (Checked.__call__.__code__, Checked._after_failure.__code__)
-"""The code of the functions that catch the errors of a backend."""
-
-_AGAIN = "_headrace_raised_again"
-"""Marks an error that these functions have caught more than once."""
-
-
-def _forget_earlier(error: BaseException) -> None:
-    """Take the traceback from an error object that is raised a second time.
-
-    Each time an error object is raised, Python puts the new traceback before the old one, and the frames of
-    all of them keep requests alive. Each of these parts begins with one of `_CATCHERS`.
-    """
-    last, again = error.__traceback__, _AGAIN in vars(error)
-    while last is not None and not again:
-        last = last.tb_next
-        again = last is not None and last.tb_frame.f_code in _CATCHERS
-    if again:
-        vars(error)[_AGAIN], error.__traceback__ = True, None
 
 
 def weight_of(batch: Sequence[Request]) -> int:

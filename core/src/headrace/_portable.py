@@ -206,12 +206,19 @@ def caused(error: Error, by: BaseException | None) -> Error:
     return error
 
 
+_MOST_FRAMES = 2000
+"""The longest traceback that is kept: more than one call, however deep, can have."""
+
+
 def without_locals(error: Error) -> Error:
     """Clear the local variables in the tracebacks of an error and its causes; give the error.
 
     While the error lives, they would live: after an out-of-memory error that is the batch itself. Files and
     lines stay. In Python's development mode (``python -X dev``) the variables stay as well.
     """
+    # Each time an error object is raised again, Python puts the new traceback before those that it has.
+    if sum(1 for _ in traceback.walk_tb(_part(error, "__traceback__"))) > _MOST_FRAMES:
+        BaseException.with_traceback(error, None)
     if sys.flags.dev_mode:
         return error
     group = getattr(builtins, "BaseExceptionGroup", ())  # since Python 3.11

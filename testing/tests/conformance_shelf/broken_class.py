@@ -52,6 +52,51 @@ class WaitsForNoOption(Perfect):
     waits_while = "queue {queue} is full"
 
 
+# methods
+
+
+@breaks("methods")
+class InitIsAsynchronous(Perfect):
+    factor = 2.0
+
+    async def init(self, options, context):
+        """Nobody awaits it."""
+
+
+@breaks("methods")
+class WarmUpIsAGenerator(Perfect):
+    def warm_up(self):
+        yield from ()
+
+
+@breaks("methods")
+class CloseTakesATimeout(Perfect):
+    def close(self, timeout=None, *, force):
+        """Nobody says force."""
+
+
+@breaks("methods")
+class EnterNeedsAnObject(Perfect):
+    def enter(self, request):
+        """Be called on the class, without self."""
+
+
+# private-names
+
+
+@breaks("private-names")
+class InitSetsTheNode(Perfect):
+    def init(self, options, context):
+        super().init(options, context)
+        self._pad = "edge"
+
+
+@breaks("private-names")
+class NamesAHelperAsCoreDoes(Perfect):
+    def _last_label(self, request):
+        return "cat"
+
+
 # options
 
 

@@ -4,34 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from headrace._backend import Backend, authored
-from headrace._checked import PENDING, Outcomes, is_count, range_problem
-from headrace._options import Options
-from headrace._portable import error_text, none_if_all_ok, shown
+from headrace._backend import Backend
+from headrace._checked import PENDING, Outcomes
+from headrace._portable import none_if_all_ok, shown
 from headrace.errors import BackendError, ContractError, InputError, PluginError
 
 if TYPE_CHECKING:
     from headrace._backend import InitContext
     from headrace.keys import Request
 
-_METHODS = {
-    "forward": ("batch",),
-    "forward_with_dep": ("batch", "dependency"),
-    "init": ("options", "context"),
-    **dict.fromkeys(("warm_up", "close", "describe"), ()),
-}
-"""What is called of a backend, and with which arguments."""
-
 _made: dict[Any, type[Backend]] = {}
 """By plain class, or function of an entry point, the backend that was made of it."""
 
 _right: WeakSet[type[Any]] = WeakSet()
-"""Backends that `_check_class` has accepted, so that a large configuration does not check them again."""
+"""Backends that can run, so that a large configuration does not look at their signatures again."""
 
 
 def as_backend(cls: Any) -> type[Backend]:
@@ -45,7 +36,9 @@ def as_backend(cls: Any) -> type[Backend]:
         raise PluginError(f"an object of {type(cls).__name__} is no backend", hint=hint)
     if cls in _right:
         return cls
-    _check_class(cls)
+    if wrong := _cannot_run(cls):
+        what = f"the class {cls.__module__}.{cls.__qualname__} is no backend: {wrong}"
+        raise PluginError(what, hint="See headrace.Backend for what a class may say.")
     if issubclass(cls, Backend):
         _right.add(cls)
         return cls
@@ -63,59 +56,33 @@ def source_of(cls: type[Backend]) -> Any:
     return vars(cls).get("_made_of", cls)
 
 
-# Checking a class without running it.
-
-
-def _check_class(cls: type[Any]) -> None:
-    """Refuse a class whose attributes contradict the backend contract.
-
-    Raises:
-        PluginError: The class has no ``forward``, a method is asynchronous or a generator, or an attribute
-            is of a wrong kind. The error names the class and all of its faults.
-    """
-    try:
-        wrong = [*_wrong_methods(cls), *_wrong_functions(cls), *_wrong_declarations(cls)]
-    except Exception as error:  # noqa: BLE001 - a descriptor or a metaclass of the author's may raise
-        wrong = [f"looking at its attributes raised {error_text(error)}"]
-    if wrong:
-        what = f"the class {cls.__module__}.{cls.__qualname__} is no backend: {'; '.join(wrong)}"
-        raise PluginError(what, hint="See headrace.Backend for what a class may say.")
-
-
-def _wrong_methods(cls: type[Any]) -> Iterator[str]:
-    found = (getattr(cls, name, None) for name in ("forward", "forward_with_dep"))
-    if getattr(cls, "not_callable", None) is None and all(
-        one in (Backend.forward, None) for one in found
-    ):
+def _cannot_run(cls: type[Any]) -> str | None:
+    """Say why a class can run no batch; all else that a class says is judged by the conformance kit."""
+    if inspect.isabstract(cls):
+        return f"it is abstract: write {', '.join(sorted(cls.__abstractmethods__))}"
+    if getattr(cls, "not_callable", None) is not None:
+        return None
+    name, given = "forward", "self, batch"
+    if getattr(cls, name, None) in (Backend.forward, None):
+        name, given = "forward_with_dep", "self, batch, dependency"
+    forward = getattr(cls, name, None)
+    if forward is None:
         policy = {"cut": "BatchPolicy", "choose": "DispatchPolicy"}
         base = next((policy[name] for name in policy if hasattr(cls, name)), None)
         derives = f", and a policy derives from headrace.policies.{base}" if base else ""
-        yield f"it has no method forward(self, batch){derives}"
-    for name, given in _METHODS.items():
-        method = authored(getattr(cls, name, None))
-        own = authored(inspect.getattr_static(cls, name, None))  # not bound to the class
-        if method is None:
-            continue
-        if not callable(method):
-            yield f"{name} is no method, it is {shown(method)}"
-        elif inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method):
-            yield f"{name} is asynchronous, and a backend runs in a thread: write def {name}"
-        elif inspect.isgeneratorfunction(method):
-            yield f"{name} is a generator, which does nothing when it is called"
-        elif inspect.isfunction(own) and _mismatch(own, "self", *given):
-            yield f"{name} takes other arguments: write def {name}({', '.join(('self', *given))})"
+        return f"it has no method forward(self, batch){derives}"
+    if not callable(forward):
+        return f"{name} is no method, it is {shown(forward)}"
+    if _is_asynchronous(forward):
+        return f"{name} is asynchronous, and a backend runs in a thread: write def {name}"
+    own = inspect.getattr_static(cls, name)  # not bound to the class
+    if inspect.isfunction(own) and _mismatch(own, *given.split(", ")):
+        return f"{name} takes other arguments: write def {name}({given})"
+    return None
 
 
-def _wrong_functions(cls: type[Any]) -> Iterator[str]:
-    """Tell what is wrong with the functions that are called on the class."""
-    enter: Any = getattr(cls, "enter", None)
-    if enter is not None and not callable(enter):
-        yield f"enter is {shown(enter)}, and is called as enter(request)"
-    elif enter is not None and (wrong := unfit(enter, {})):
-        yield f"enter {wrong}; write @staticmethod and def enter(request)"
-    lint: Any = getattr(cls, "lint", None)
-    if lint is not None and (not callable(lint) or _mismatch(lint, None, 1)):
-        yield "lint is called on the class: write @classmethod and def lint(cls, options, largest_batch)"
+def _is_asynchronous(function: Any) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
 
 
 def _mismatch(function: Any, *given: Any, **named: Any) -> str | None:
@@ -125,58 +92,6 @@ def _mismatch(function: Any, *given: Any, **named: Any) -> str | None:
     except (TypeError, ValueError) as error:  # a ValueError says that the signature is not known
         return str(error) if isinstance(error, TypeError) else None
     return None
-
-
-def _wrong_declarations(cls: type[Any]) -> Iterator[str]:
-    options = getattr(cls, "Options", Options)
-    if not (isinstance(options, type) and issubclass(options, Options)):
-        yield f"Options is {shown(options)}, no subclass of headrace.Options"
-        options = Options
-    yield from _wrong_keys(cls, options)
-    if not _are_texts(getattr(cls, "prefixes", ())):
-        yield f'prefixes is {shown(cls.prefixes)}, not a tuple of texts like ("or", "key=")'
-    if not _is_arity(getattr(cls, "takes", 0)):
-        yield f"takes is {shown(cls.takes)}, neither a number of children nor (least, most or None)"
-    if not is_count(getattr(cls, "phases", 1)):
-        yield f"phases is {shown(cls.phases)}, not a number of at least 1"
-    if wrong := range_problem(getattr(cls, "min", 1), getattr(cls, "max", None)):
-        yield wrong
-    yield from _wrong_place(cls)
-
-
-def _wrong_keys(cls: type[Any], options: type[Options]) -> Iterator[str]:
-    for name, usual in (("reads", "data"), ("writes", "result")):
-        keys = getattr(cls, name, ())
-        if not (isinstance(keys, property) or _is_typed_dict(keys) or _are_texts(keys)):
-            example = keys if isinstance(keys, str) else usual
-            yield f'{name} is {shown(keys)}, not a tuple of keys: write {name} = ("{example}",)'
-        for key in keys if _are_texts(keys) else ():
-            if key[0] + key[-1] == "{}" and key[1:-1] not in options.model_fields:
-                yield f"{name} has {key}, and there is no option {key[1:-1]!r}"
-
-
-def _wrong_place(cls: type[Any]) -> Iterator[str]:
-    elsewhere = getattr(cls, "builds_elsewhere", False) is True
-    if elsewhere and getattr(cls, "takes", 0) == 0:
-        yield "builds_elsewhere is True and it takes no children: write takes = 1"
-    elif elsewhere and getattr(cls, "forward_with_dep", None) is not None:
-        yield "builds_elsewhere is True and it has forward_with_dep, whose dependency is built here"
-
-
-def _is_arity(takes: Any) -> bool:
-    if not isinstance(takes, (tuple, list)):
-        return is_count(takes, 0)
-    within = len(takes) == 2 and is_count(takes[0], 0)
-    return within and (takes[1] is None or is_count(takes[1], takes[0]))
-
-
-def _are_texts(value: Any) -> bool:
-    listed = isinstance(value, (tuple, list, set, frozenset))
-    return listed and all(isinstance(one, str) and one for one in value)
-
-
-def _is_typed_dict(value: Any) -> bool:
-    return isinstance(value, type) and hasattr(value, "__required_keys__")
 
 
 # Backends that call a function.
@@ -270,7 +185,7 @@ def _wrong_results(got: str) -> ContractError:
 def unfit(function: Any, further: Mapping[str, Any]) -> str | None:
     """Say why a function cannot be called with data and further arguments by name; None where nothing says so."""
     called = (function, getattr(function, "__call__", None))  # noqa: B004 - of an object
-    if any(inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one) for one in called):
+    if any(map(_is_asynchronous, called)):
         return "is asynchronous, and a backend is not awaited"
     wrong = _mismatch(function, None, **further)
     return wrong and f"takes other arguments than it is given: {wrong}"

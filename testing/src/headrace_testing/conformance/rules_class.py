@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import typing
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import headrace
 from headrace.errors import ConfigError
 from headrace_testing.conformance.declared import declared_keys
 from headrace_testing.conformance.outcome import Broken, NotJudged
 from headrace_testing.conformance.rule import Rule, rule
+from headrace_testing.conformance.subject import replaced
 from headrace_testing.conformance.values import difference
 
 if TYPE_CHECKING:
@@ -47,6 +50,11 @@ def resolves(subject: Subject) -> None:
         cls = subject.cls
     except ConfigError as error:
         raise Broken(str(error)) from error
+    except (AttributeError, TypeError, ValueError) as error:
+        raise Broken(
+            f"an attribute of the class is not what the planner reads: {type(error).__name__}: {error}; "
+            "the rule `attributes` says what each may be"
+        ) from error
     if subject.promised is not None and cls is not subject.promised:
         raise Broken(
             f"the expression {subject.kit.expression!r} certifies {cls.__name__}, the entry point "
@@ -61,10 +69,8 @@ def attributes(subject: Subject) -> None:
     `min` is an int of at least 1, `max` None or an int of at least `min`; `owns_thread`, `rerun`,
     `builds_elsewhere`, `uses_pipeline`, `outermost` and `stateful` are bools, `not_callable` and `waits_while` texts or None; `reads` and `writes` are tuples of keys, or of `"{option}"` for options
     that exist, or a TypedDict; `takes` is a number or `(least, most)`, `phases` at least 1, `prefixes` a
-    tuple of texts; a backend has `forward`, or `forward_with_dep` instead, and can be made without arguments.
+    tuple of texts; a class that `builds_elsewhere` takes children and has no `forward_with_dep`; a backend has `forward`, or `forward_with_dep` instead, and can be made without arguments.
     """
-    from headrace import Backend
-
     cls = subject.cls
     _check_range(cls.min, cls.max)
     _check_flags(cls)
@@ -78,7 +84,7 @@ def attributes(subject: Subject) -> None:
     for name in ("init", "forward", "warm_up", "describe", "close"):
         if not callable(getattr(cls, name)):
             raise Broken(f"{name} is {getattr(cls, name)!r}, which cannot be called")
-    if cls.forward is not Backend.forward and hasattr(cls, "forward_with_dep"):
+    if cls.forward is not headrace.Backend.forward and hasattr(cls, "forward_with_dep"):
         raise Broken("it has forward and forward_with_dep: a backend has one of them")
 
 
@@ -87,6 +93,12 @@ def _check_flags(cls: Any) -> None:
     for name in flags:
         if not isinstance(getattr(cls, name), bool):
             raise Broken(f"{name} is {getattr(cls, name)!r}, not True or False")
+    if cls.builds_elsewhere and cls.takes == 0:
+        raise Broken("builds_elsewhere is True and it takes no children: write takes = 1")
+    if cls.builds_elsewhere and getattr(cls, "forward_with_dep", None) is not None:
+        raise Broken(
+            "builds_elsewhere is True and it has forward_with_dep, whose dependency is built here"
+        )
     for name in ("not_callable", "waits_while"):
         if not isinstance(getattr(cls, name), (str, type(None))):
             raise Broken(f"{name} is {getattr(cls, name)!r}, neither a text nor None")
@@ -128,6 +140,95 @@ def _check_takes(takes: Any) -> None:
     good = good and (most is None or (_is_count(most) and most >= least))
     if not good:
         raise Broken(f"takes is {takes!r}, neither a number of children nor (least, most or None)")
+
+
+_GIVEN: dict[str, tuple[str, ...]] = {
+    "init": ("options", "context"),
+    "forward": ("batch",),
+    "forward_with_dep": ("batch", "dependency"),
+    **dict.fromkeys(("warm_up", "describe", "close"), ()),
+}
+"""What is called of a backend, and with which arguments."""
+
+_GIVEN_TO_CLASS = {"enter": ("request",), "lint": ("options", "largest_batch")}
+"""What is called of its class."""
+
+
+@rule("methods", "attributes")
+def methods(subject: Subject) -> None:
+    """Every method is called in one way, in a thread, and nobody awaits it.
+
+    `init(self, options, context)`, `forward(self, batch)` or `forward_with_dep(self, batch, dependency)`, `warm_up(self)`,
+    `describe(self)` and `close(self)` take these arguments. `enter(request)` and `lint(options, largest_batch)` are called
+    on the class: write a staticmethod or a classmethod. None of them is asynchronous, and none but `lint` is a generator,
+    which does nothing when it is called.
+    """
+    cls = subject.cls
+    for name, given in {**_GIVEN, **_GIVEN_TO_CLASS}.items():
+        method = getattr(cls, name, None)
+        if method is None:
+            continue
+        if inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method):
+            raise Broken(
+                f"{name} is asynchronous, and a backend runs in a thread: write def {name}"
+            )
+        if inspect.isgeneratorfunction(method) and name != "lint":
+            raise Broken(f"{name} is a generator, which does nothing when it is called")
+        bound = name in _GIVEN_TO_CLASS or not inspect.isfunction(inspect.getattr_static(cls, name))
+        if not _takes(method, given if bound else ("self", *given)):
+            raise Broken(f"{name} cannot be called with ({', '.join(given)})")
+
+
+def _takes(function: Any, given: tuple[str, ...]) -> bool:
+    """Tell whether a function can be called with these arguments, as far as its signature is known."""
+    try:
+        inspect.signature(function, follow_wrapped=False).bind(*given)
+    except TypeError:
+        return False
+    except ValueError:
+        return True
+    return True
+
+
+_KEPT = frozenset(
+    name
+    for one in headrace.Backend.__mro__
+    for name in vars(one)
+    if name.startswith("_") and not name.startswith("__")
+)
+"""The names that `headrace.Backend` keeps for itself."""
+
+
+@rule("private-names", "builds", unbuilt=True)
+def private_names(subject: Subject) -> str | None:
+    """What `headrace.Backend` keeps under a private name cannot be something else in a subclass.
+
+    Neither the class nor what `init` sets uses a private name of `headrace.Backend`, such as `_state`, `_name`, `_node` or
+    `_index`. Choose another name.
+    """
+    cls = subject.cls
+    for one in cls.__mro__:
+        if one.__module__.partition(".")[0] != "headrace":
+            _check_unused(f"the class {one.__name__}", _KEPT & vars(one).keys())
+    if subject.unavailable is not None:
+        return "what init sets was not looked at"
+    init, taken = cls.init, set[str]()
+
+    def noting(self: headrace.Backend, options: Any, context: headrace.InitContext) -> None:
+        before = dict(vars(self))
+        init(self, options, context)
+        after = vars(self)
+        taken.update(name for name in _KEPT & after.keys() if after[name] is not before.get(name))
+
+    with replaced(cls, "init", noting):
+        subject.done(subject.build())
+    _check_unused("init", taken)
+    return None
+
+
+def _check_unused(who: str, taken: typing.AbstractSet[str]) -> None:
+    if taken:
+        raise Broken(f"{who} sets {min(taken)!r}, which headrace.Backend keeps for itself")
 
 
 @rule("options-described", "resolves")
@@ -198,8 +299,6 @@ def options_strict(subject: Subject) -> None:
     in it), is frozen after validation, and every name in `Options.positional` is a field.
     """
     from pydantic import ValidationError
-
-    import headrace
 
     cls = subject.cls.Options
     if not isinstance(cls, type) or not issubclass(cls, headrace.Options):
@@ -324,6 +423,8 @@ def items(subject: Subject) -> None:
 RULES: tuple[Rule, ...] = (
     resolves,
     attributes,
+    methods,
+    private_names,
     options_described,
     options_strict,
     options_schema,
