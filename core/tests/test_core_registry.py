@@ -352,6 +352,7 @@ def test_policies_of_plugins_are_found(site, named):
         HOOKS.format(definitions=3, entrypoint=4, module="x"),
         HOOKS.format(definitions={"A": 1}, entrypoint=None, module="x"),
         "def headrace_definitions():\n    return {}\n",  # nobody would call it: it has no marker
+        "from headrace.hookspecs import hookimpl\n@hookimpl\ndef definitions():\n    return {}\n",
     ],
 )
 def test_broken_hooks_make_one_plugin_broken_and_leave_the_others(site, code):

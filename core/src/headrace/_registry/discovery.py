@@ -240,30 +240,29 @@ def _if_allowed(plugin: Plugin, allowed: str) -> Plugin:
 
 
 def _hooks_of(modules: Iterable[str]) -> dict[str, Any]:
-    """Call every hook of some modules, each with a plugin manager of its own; give the answers."""
+    """Call every hook of some modules; give the answers by the short names of the hooks."""
     hooks: dict[str, Any] = {**{name: {} for name in TABLES}, "node_entrypoint": None}
+    known = {f"headrace_{name}": name for name in hooks}
     for path in modules:
-        import pluggy
-
-        from headrace import hookspecs
-
         module = imported(path)
-        manager = pluggy.PluginManager("headrace")
-        manager.add_hookspecs(hookspecs)
-        manager.register(module)
-        manager.check_pending()
-        for name, table in hooks.items():
-            function = getattr(module, f"headrace_{name}", None)
-            if function is not None and not hasattr(function, "headrace_impl"):
-                raise TypeError(f"headrace_{name} has no marker @hookimpl, so nobody would call it")
-            for answer in getattr(manager.hook, f"headrace_{name}")():
-                if not _is_right(name, answer):
-                    raise TypeError(f"headrace_{name}() gave {answer!r}")
-                if name == "node_entrypoint":
-                    hooks[name] = answer
-                else:
-                    for key, text in answer.items():
-                        _add(table, name, key, text)
+        for attribute in dir(module):
+            name, function = known.get(attribute), getattr(module, attribute)
+            if "headrace_impl" not in getattr(function, "__dict__", ()):
+                if name is not None:
+                    raise TypeError(f"{attribute} has no marker @hookimpl, so nobody would call it")
+                continue
+            if name is None:
+                raise TypeError(f"{attribute} is no hook, so nobody would call it")
+            answer = function()
+            if answer is None:
+                continue
+            if not _is_right(name, answer):
+                raise TypeError(f"{attribute}() gave {answer!r}")
+            if name == "node_entrypoint":
+                hooks[name] = answer
+                continue
+            for key, text in answer.items():
+                _add(hooks[name], name, key, text)
     return hooks
 
 
