@@ -15,7 +15,6 @@ from headrace.errors import (
     ConfigError,
     InputError,
     InstanceLostError,
-    PluginError,
     RequestsFailed,
     SetupError,
 )
@@ -288,22 +287,6 @@ def test_a_backend_gets_its_thread_unless_the_one_that_builds_it_is_to_be_that(k
     built(batch)
     built.close()
     assert (batch[0]["result"] != threading.get_ident()) is own_thread
-
-
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        ({"builds_elsewhere": True}, r"takes no children: write takes = 1"),
-        (
-            {"builds_elsewhere": True, "takes": 1, "forward_with_dep": print},
-            "it has forward_with_dep, whose dependency is built here",
-        ),
-    ],
-)
-def test_a_class_that_says_it_wrongly_is_refused_when_it_is_registered(body, message):
-    cls = type("Odd", (headrace.Backend,), {"forward": lambda self, batch: None, **body})
-    with pytest.raises(PluginError, match=message):
-        headrace.register("Odd", cls)
 
 
 def test_a_plan_says_which_versions_it_was_made_with():

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import headrace
-from headrace.errors import BackendError, InputError, PluginError, RequestsFailed
+from headrace.errors import BackendError, InputError, RequestsFailed
 
 
 class Log:
@@ -275,30 +275,6 @@ def test_a_plain_class_may_have_it_too_and_outside_of_a_pipeline_nothing_has_ent
     with headrace.pipe({"backend": "PlainEnters"}) as pipe:
         assert pipe({"data": 1})["result"] == "entered"
     assert headrace.InitContext().entered({"data": 1}) is None
-
-
-class OfItself(headrace.Backend):
-    def enter(self, request):
-        raise AssertionError
-
-    def forward(self, batch):
-        raise AssertionError
-
-
-class Waits(OfItself):
-    @staticmethod
-    async def enter(request):
-        raise AssertionError
-
-
-class NoFunction(OfItself):
-    enter = "here"
-
-
-@pytest.mark.parametrize("cls", [OfItself, Waits, NoFunction])
-def test_an_enter_that_cannot_be_called_with_a_request_is_refused_when_the_class_is_registered(cls):
-    with pytest.raises(PluginError, match="enter"):
-        headrace.register("EntersWrongly", cls)
 
 
 def test_a_function_that_two_classes_share_is_asked_once(log):

@@ -241,21 +241,6 @@ def test_a_call_is_refused_where_imports_are(monkeypatch):
         headrace.pipe({"define": {"Hidden": "Call(os:system)"}, "main": {"backend": "Identity"}})
 
 
-def test_a_backend_that_builds_a_call_in_init_is_refused_as_well():
-    class Builds(headrace.Backend):
-        def init(self, options, context):
-            self.inner = context.build("Call(builtins:len)")
-
-        def forward(self, batch):
-            return self.inner(batch)
-
-    headrace.register("BuildsCall", Builds)
-    with headrace.pipe({"backend": "BuildsCall"}) as pipe:
-        assert pipe({"data": "abc"})["result"] == 3
-    with pytest.raises(SetupError, match="not allowed"):
-        headrace.pipe({"backend": "BuildsCall"}, allow_import=False)
-
-
 def test_a_call_that_is_nothing_to_call_is_told_when_it_is_built():
     for path, message in (
         ("math:pi", "a float, not callable"),

@@ -12,7 +12,6 @@ import pytest
 from sending import Leaves
 
 import headrace
-from headrace.errors import SetupError
 
 made: list[str] = []
 
@@ -355,22 +354,18 @@ def test_two_registrations_of_one_name_are_an_error():
 
 
 AROUND_ALL = f"IoC[Alone,{QUEUED};Forward[node.n]]".replace("Reflect[backend]", "S[Alone,X]")
-LATE_BETWEEN = f"IoC[{QUEUED};Forward[node.n]]".replace("],R", "],Late,R")
 
 
 @pytest.mark.parametrize(
-    ("late", "source"),
+    "source",
     [
-        ("X", {"own": {"init": "Register(w)[Alone]", "backend": "X"}, "n": {"backend": "w"}}),
-        ("X", {"n": {"node_entrypoint": AROUND_ALL}}),
-        ("X", {"own": {"init": "Register(w)[Around]", "backend": "X"}, "n": {"backend": "w[Y]"}}),
-        ("shared", {"n": {"backend": "Late", "init": "Register(shared)[Alone]"}}),
-        ("Proxy[n.0]", {"n": {"backend": "Alone"}}),
-        ("Proxy[q]", {"n": {"node_entrypoint": "Register(q)[Alone]"}}),
-        ("Proxy[n.0]", {"n": {"backend": "Alone", "node_entrypoint": LATE_BETWEEN}}),
+        {"own": {"init": "Register(w)[Alone]", "backend": "X"}, "n": {"backend": "w"}},
+        {"n": {"node_entrypoint": AROUND_ALL}},
+        {"own": {"init": "Register(w)[Around]", "backend": "X"}, "n": {"backend": "w[Y]"}},
+        {"n": {"backend": "Alone"}, "other": {"backend": "Proxy[n.0]"}},
     ],
 )
-def test_an_instance_that_several_threads_reach_is_called_by_one_at_a_time(late, source, client):
+def test_an_instance_that_several_threads_reach_is_called_by_one_at_a_time(source, client):
     inside, both, met = threading.Barrier(2), threading.Barrier(2), []
 
     def enter():
@@ -397,11 +392,9 @@ def test_an_instance_that_several_threads_reach_is_called_by_one_at_a_time(late,
 
     headrace.register(Alone)
     headrace.register(Around)
-    builder(late)
-    if late.startswith("Proxy"):  # of the only instance
-        nodes, source = ("n", "late"), {**source, "late": {"backend": "Late"}}
-    else:
-        nodes, source = ("n", "n"), {**source, "n": {**source["n"], "instance_num": 2}}
+    nodes = ("n", "other" if "other" in source else "n")
+    if "other" not in source:
+        source = {**source, "n": {**source["n"], "instance_num": 2}}
     with headrace.pipe(source) as pipe:
         for one in [client(call, node) for node in nodes]:
             one.outcome()
@@ -771,11 +764,9 @@ class Owner(headrace.Backend):
         {"node_entrypoint": "IoC[Owner;S[Owner,Identity]]"},
         {"backend": "S[own]", "init": f"List[Register(own)[Owner],{QUEUED}]"},
         {"backend": "Fallback[Owner,Identity]"},
-        {"backend": "Late"},
         {"backend": "IoC[Owner;S[BackgroundThread[S[Identity,Owner]],Owner]]"},
         {"backend": "BackgroundThread[IoC[Owner;S[BackgroundThread[Owner],Owner]]]"},
         {"backend": "IoC[Owner,S[Owner];With[BackgroundThread,S]]"},
-        {"backend": "IoC[Owner,S[Owner,Late];BackgroundThread[S]]"},
         {"backend": "IoC[Taker;BackgroundThread[Taker[S[Owner,Identity]]]]"},
         {"backend": "IoC[Owner;taker[Owner]]", "init": "Register(taker)[Taker]"},
         {"backend": "taker[Owner]", "init": "Register(taker)[Taker]"},
@@ -785,19 +776,12 @@ class Owner(headrace.Backend):
     ],
 )
 def test_a_backend_that_owns_its_thread_is_made_run_and_closed_in_one(keys):
-    class Late(headrace.Backend):
-        def init(self, options, context):
-            self.inner = context.build("Owner")
-
-        def forward(self, batch):
-            return self.inner(batch)
-
     class Taker(Owner):
         def forward_with_dep(self, batch, dependency):
             self.idents.append(threading.get_ident())
             return dependency(batch)
 
-    for one in (Owner, Late, Taker):
+    for one in (Owner, Taker):
         headrace.register(one)
     with headrace.pipe({"main": keys}) as pipe:
         for _ in range(3):
@@ -995,75 +979,6 @@ def test_what_is_wrong_with_policies_is_reported_at_once(keys, code, key):
     headrace.register(Patient)
     found = problem({"backend": "X", **keys})
     assert (found.code, found.path) == (code, f"main.{key}")
-
-
-# Late building.
-
-
-def builder(text):
-    class Late(headrace.Backend):
-        class Options(headrace.Options):
-            a: str = ""
-
-        def init(self, options, context):
-            made.append("Late")
-            self.inner = context.build(text)
-
-        def forward(self, batch):
-            return self.inner(batch)
-
-        def close(self):
-            made.append("-Late")
-
-    headrace.register(Late)
-
-
-def test_a_backend_that_builds_itself_without_end_is_told_so():
-    builder("A[Late]")
-    with pytest.raises(SetupError, match="in which it stands itself") as caught:
-        run("Late")
-    assert (caught.value.backend, caught.value.__cause__) == ("Late", None)
-
-
-def test_a_backend_may_build_an_expression_with_the_parameters_of_its_node():
-    builder("A[Z,Y(b={node_name})]")
-    assert run("Late", a="1", define={"Z": "X"}) == "A1[X1,Y1main]"
-    assert made == ["Late", "X", "Y", "A", "-Late", "-A", "-Y", "-X"]
-
-
-def test_what_is_built_late_sees_the_instances_in_scope():
-    builder("A[X]")
-    assert run("IoC[X;S[Late]]") == "A[X]"
-    assert made.count("X") == 1
-
-
-def test_a_front_of_ones_own_finds_the_instances_of_its_node_late():
-    builder("S[Proxy[n.0],Proxy[n.1]]")
-    front = f"IoC[{ALONE};Late]"
-    config = {"n": {"backend": "X", "instance_num": 2, "node_entrypoint": front}}
-    assert run(config, "n") == "X"
-    assert made.count("X") == 2
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("A[", "never closed"),
-        ("Nope", "unknown backend 'Nope'"),
-        ("A(z=1)", "no option 'z'"),
-        ("Register[X]", "belongs in init"),
-        ("Batching[X]", "belongs in init"),
-        ("(or)X", "nobody understands the prefix"),
-        ("List[X]", "List only builds others"),
-        ("Forward[node.main]", "'node.main' is asked for in init, where it is not built yet"),
-    ],
-)
-def test_a_wrong_expression_in_init_says_what_is_wrong(text, said):
-    builder(text)
-    with pytest.raises(SetupError) as caught:
-        headrace.pipe({"backend": "Late"})
-    assert said in str(caught.value)
-    assert caught.value.node == "main"
 
 
 @pytest.mark.parametrize("order", [("n", "m"), ("m", "n")])

@@ -766,39 +766,6 @@ def test_instances_that_another_node_holds_cannot_be_exchanged(control):
         assert pipe({"data": 1, "node_name": "thief"})["result"] == 1
 
 
-def test_nodes_that_are_built_anew_share_the_lock_of_an_instance_that_nobody_named_before():
-    held = []
-
-    class Names(headrace.Backend):
-        class Options(headrace.Options):
-            also: str = "Identity"
-
-        def init(self, options, context):
-            self.inner = context.build(options.also)
-            held.append(self.inner)
-
-        def forward(self, batch):
-            return self.inner(batch)
-
-    headrace.register("Names", Names, replace=True)
-    config = {
-        "main": {"backend": "Identity", "init": "Register(spare)[Failing(on=bad)]"},
-        "first": {"backend": "Names"},
-        "second": {"backend": "Names"},
-        "third": {"backend": "Identity"},
-    }
-    headrace.register("Failing", Failing, replace=True)
-    with headrace.pipe(config) as pipe:
-        for name in ("first", "second"):
-            pipe.reload(name, {"also": "Proxy[spare]"})
-        pipe.reload("third", {"backend": "S[Proxy[spare],Identity]"})
-        for name in ("first", "second", "third"):
-            with pytest.raises(BackendError):
-                pipe({"data": "bad", "node_name": name})
-        one, other = held[-2:]
-        assert one.child is other.child  # what holds the lock around the instance
-
-
 def test_instances_that_the_entrypoint_holds_cannot_be_exchanged(control):
     config = {
         "global": {"entrypoint": "S[Identity,Proxy[main.0]]"},
@@ -901,7 +868,7 @@ def keeper(alive):
     """Register a backend that keeps its context, and notes all that live."""
 
     class Keeper(headrace.Backend):
-        """Gives its version; ``{"data": expression}`` is built and called instead."""
+        """Gives its version."""
 
         class Options(headrace.Options):
             version: int = 1
@@ -913,11 +880,6 @@ def keeper(alive):
         def forward(self, batch):
             for request in batch:
                 request["result"] = self.version
-                if isinstance(request["data"], str):
-                    inner = {"data": None}
-                    outcomes = self.context.build(request["data"])([inner])
-                    assert outcomes is None, outcomes
-                    request["seen"] = inner["result"]
 
     headrace.register("Keeper", Keeper, replace=True)
 
@@ -952,37 +914,6 @@ def test_an_instance_that_a_reload_leaves_out_is_forgotten(until):
         assert len(alive) == 4
         pipe.reload("first", {"instance_num": 1})
         until(lambda: gc.collect() >= 0 and len(alive) == 2)
-
-
-def test_what_a_backend_builds_later_finds_the_instances_that_are_in_service():
-    keeper(weakref.WeakSet())
-    config = {"first": {"backend": "Keeper", "next": "second"}, "second": {"backend": "Keeper"}}
-    with headrace.pipe(config) as pipe:
-        for version in (2, 3):
-            pipe.reload("second", {"version": version})
-            request = {"data": "Proxy[second.0]"}
-            pipe(request)
-            assert request["seen"] == version
-
-
-def test_a_retired_backend_builds_nothing_that_nobody_would_close(control):
-    kept = []
-
-    class KeepsBuild(headrace.Backend):
-        def init(self, options, context):
-            kept.append(context.build)
-
-        def forward(self, batch):
-            raise NotImplementedError
-
-    headrace.register("KeepsBuild", KeepsBuild, replace=True)
-    with headrace.pipe({"backend": "KeepsBuild"}) as pipe:
-        pipe.reload("main", {})
-        with pytest.raises(SetupError, match="nothing would close") as caught:
-            kept[0]("Versioned")
-        assert (caught.value.node, caught.value.backend) == ("main", "KeepsBuild")
-        kept[1]("Versioned")
-    assert control.built == control.closed == [(1, 0)]
 
 
 def test_an_option_that_is_a_table_can_be_changed(control):

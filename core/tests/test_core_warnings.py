@@ -157,12 +157,3 @@ def test_a_misspelt_table_is_one_problem_that_names_the_right_one(table, keys, m
 def test_a_node_may_have_nearly_the_name_of_a_table():
     found = headrace.explain({"globe": {"backend": "Sized"}})
     assert list(found["nodes"]) == ["globe"]
-
-
-@pytest.mark.parametrize("lint", ["always", lambda self: (), lambda self, options, most: ()])
-def test_a_lint_that_cannot_be_called_on_the_class_is_refused_by_name(lint):
-    cls = type("Told", (headrace.Backend,), {"forward": lambda self, batch: None, "lint": lint})
-    with pytest.raises(
-        headrace.errors.PluginError, match=r"def lint\(cls, options, largest_batch\)"
-    ):
-        headrace.register("Told", cls, replace=True)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 from headrace._checked import Checked, Outcomes
 from headrace._options import Options as _Options
 from headrace._shared import Shared
-from headrace.errors import ContractError, SetupError
+from headrace.errors import ContractError
 from headrace.keys import Request
 
 
@@ -318,15 +318,6 @@ def _nothing_entered(request: Request) -> None:
     """Know of nothing: outside of a pipeline no request enters, and none has a deadline."""
 
 
-def no_build(expression: str, *_: object) -> Any:
-    """Refuse to build an expression outside of any pipeline.
-
-    Raises:
-        SetupError: Always.
-    """
-    raise SetupError(f"there is no pipeline here to build {expression!r} in")
-
-
 @dataclass(frozen=True)
 class InitContext:
     """Where an instance of a backend stands, and what it may use in ``init``.
@@ -442,8 +433,6 @@ class InitContext:
             `Backend.keys_option`.
         keys_written: ``keys_written(place=0)`` gives a sorted tuple of all keys that the backends in the child at that place say
             they write.
-        build: ``build(expression)`` makes a backend from an expression, as ``Reflect`` does. It
-            is closed after this backend, which must not close it.
     """
 
     node_name: str = "main"
@@ -460,7 +449,6 @@ class InitContext:
     shared: Shared = field(default_factory=Shared)
     progress: ProgressFactory = no_progress
     cancelled: Callable[[], bool] = _never
-    build: Callable[[str], Backend] = no_build
     instance: Shared = field(default_factory=Shared)
     scope: Shared = None  # type: ignore[assignment]
     at_batch_end: Callable[[Callable[[], object]], None] = _no_batch

@@ -8,7 +8,14 @@ from inspect import unwrap
 from operator import index
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
-from headrace._portable import caused, error_text, list_taken_for_a_dict, shown, without_locals
+from headrace._portable import (
+    caught,
+    caused,
+    error_text,
+    list_taken_for_a_dict,
+    shown,
+    without_locals,
+)
 from headrace.errors import (
     BackendError,
     BatchRangeError,
@@ -153,7 +160,7 @@ class Checked:
             # The backend gets a copy of the list, so that no item is lost when it changes the list.
             outcomes = self.forward([*batch])
         except Exception as error:  # noqa: BLE001 - any error of a backend is an outcome
-            return self._after_failure(batch, without_locals(error))
+            return self._after_failure(batch, caught(error))
         if outcomes is None:
             return None
         try:
@@ -206,7 +213,7 @@ class Checked:
                 alone = batch_alone(self, request)
                 answers = [failed] if alone is None else self.forward([*alone])
             except Exception as again:  # noqa: BLE001 - any error of a backend, or of a user's dict
-                error = without_locals(again)
+                error = caught(again)
                 outcomes.append(self._wrap(error))
             else:
                 checked = None if answers is None else self._checked(alone or [request], answers)

@@ -206,8 +206,13 @@ def caused(error: Error, by: BaseException | None) -> Error:
     return error
 
 
-_MOST_FRAMES = 2000
-"""The longest traceback that is kept: more than one call, however deep, can have."""
+def caught(error: Error) -> Error:
+    """Clear an error that was just caught; one that was caught here before loses its traceback, which keeps a batch."""
+    # Each time an error object is raised, Python puts the new traceback before the old one.
+    codes = [frame.f_code for frame, _ in traceback.walk_tb(_part(error, "__traceback__"))]
+    if codes.count(codes[0]) > 1:
+        BaseException.with_traceback(error, None)
+    return without_locals(error)
 
 
 def without_locals(error: Error) -> Error:
@@ -216,9 +221,6 @@ def without_locals(error: Error) -> Error:
     While the error lives, they would live: after an out-of-memory error that is the batch itself. Files and
     lines stay. In Python's development mode (``python -X dev``) the variables stay as well.
     """
-    # Each time an error object is raised again, Python puts the new traceback before those that it has.
-    if sum(1 for _ in traceback.walk_tb(_part(error, "__traceback__"))) > _MOST_FRAMES:
-        BaseException.with_traceback(error, None)
     if sys.flags.dev_mode:
         return error
     group = getattr(builtins, "BaseExceptionGroup", ())  # since Python 3.11

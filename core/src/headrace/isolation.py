@@ -92,9 +92,7 @@ class Isolated(Word):
     def _prepare(self, building: ElementBuilder, element: Element, at: BuildSite) -> None:
         """Keep the element: the instances of one container find each other by it."""
         self._word = element
-        # An instance that is built later has the same element, unless `init` of another backend asks for it.
-        first = at.index is not None and not building.asking
-        self.alike = building.keys.instance_num if first else 0
+        self.alike = building.keys.instance_num if at.index is not None else 0
 
     def _last_label(self, request: Request) -> str:
         return self._word.children[0].name

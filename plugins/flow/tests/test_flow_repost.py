@@ -471,19 +471,6 @@ def test_where_a_request_cannot_leave_it_is_refused(config, path, word):
     assert "Repost" in found.text[slice(*found.span)]
 
 
-def test_what_is_built_late_cannot_repost():
-    class Late(headrace.Backend):
-        def init(self, options, context):
-            self.child = context.build("Repost[main]")
-
-        def forward(self, batch):
-            """Never called."""
-
-    headrace.register("Late", Late, replace=True)
-    with pytest.raises(errors.HeadraceError, match="Repost stands where its node ends"):
-        headrace.pipe({"backend": "Late"})
-
-
 def test_a_node_only_reached_by_repost_is_no_root():
     with headrace.pipe(REPAIR) as pipe:
         assert pipe({"data": 1})["result"] == -2

@@ -23,7 +23,7 @@ from headrace._plan.element import (
     Range,
     takes_dependency,
 )
-from headrace._plan.word import Word, edges, give_threads, keys_read_by, word_of
+from headrace._plan.word import Word, edges, keys_read_by, word_of
 from headrace._portable import error_text
 from headrace._running.batch import deadline_here, entered_here
 from headrace._running.blueprint import LOOK_S
@@ -37,9 +37,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace._running.node import Node
-
-_SAME_ASKING = 50
-"""How many backends of one name may stand inside each other by what their ``init`` asks for."""
 
 
 @cache
@@ -88,7 +85,6 @@ class ElementBuilder:
         registers: The names under which this builder has registered instances.
         looked_up: The names of registered instances that a backend built here holds.
         enters: A backend of each class that has ``enter``.
-        asking: The backends whose ``init`` waits for an expression that it has asked for, outermost first.
     """
 
     build: Build
@@ -101,7 +97,6 @@ class ElementBuilder:
     registers: set[str] = field(default_factory=set)
     looked_up: set[str] = field(default_factory=set)
     enters: dict[type[Backend], Backend] = field(default_factory=dict)
-    asking: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         node, self.commons = self.node, self.build.commons
@@ -228,7 +223,6 @@ class ElementBuilder:
             shared=self.shared,
             progress=self.build.progress,
             cancelled=self.build.cancelled.is_set,
-            build=partial(self._late, backend, element, at),
             instance=at.instance,
             scope=at.scope,
             at_batch_end=partial(at.end.register, backend),
@@ -262,31 +256,6 @@ class ElementBuilder:
         found = (keys_named(of, one.options, "writes", optional=True) for of, one in every)
         return tuple(sorted(set(chain.from_iterable(found))))
 
-    def _late(self, asking: Backend, element: Element, at: BuildSite, text: str) -> Backend:
-        """Build an expression that a backend asks for in its ``init``, or as long as it is not closed."""
-        if asking._state in ("failed", "closed"):
-            what = f"{element.name} is closed: nothing would close what it asks for now"
-            raise self.failed(what, element.name, at)
-        if self.asking.count(element.name) >= _SAME_ASKING:
-            what = f"{element.name} asks in init for an expression in which it stands itself, again and again"
-            hint = "Give the innermost one an option that says so."
-            raise self.failed(what, element.name, at, hint)
-        node = self.node.name if self.node is not None else None
-        planned = self.build.plan.late(text, node, element.frames)
-        if at.thread is None:
-            give_threads(planned)
-        # A `BatchEnd` that is sealed without functions stands around nothing: functions that the late
-        # backend registers there would never be called. So the late backend gets one of its own.
-        ends = bool(at.end.functions) or not at.end.sealed
-        at = at if ends else replace(at, end=BatchEnd())
-        self.asking.append(element.name)
-        try:
-            with at.end.trial():
-                built = self.child(planned, at)
-        finally:
-            self.asking.pop()
-        return built if ends else at.end.around(built, planned)
-
     # Named instances.
 
     def build_shared(self, element: Element, at: BuildSite) -> Backend:
@@ -310,10 +279,7 @@ class ElementBuilder:
         """Let one thread at a time call a backend, unless it takes calls of several threads."""
         if isinstance(built, (NodeCall, SharedUse, NotCallable, Guarded)):
             return built
-        guard = Guarded(built)
-        if built._whole is not None:  # its node calls it too: from its next batch on under the lock
-            built._whole.run_by(guard)
-        return guard
+        return Guarded(built)
 
     def register(self, name: str, built: Backend) -> Backend:
         """Make an instance known to the whole pipeline; give the backend that others call for it."""
@@ -334,14 +300,7 @@ class ElementBuilder:
         if not named.registered:
             return at.local[named.element]
         self.looked_up.add(named.name)
-        built = self.build.registered.get(named.name)
-        if built is None:
-            what = f"{named.name!r} is asked for in init, where it is not built yet"
-            hint = "Name it in the configuration: nodes are built after those they name."
-            raise SetupError(what, node=self.name, hint=hint)
-        if named.name not in self.build.reached:
-            # Only what backends build themselves names it, so nobody but its node has it without the lock.
-            built = self.build.registered[named.name] = self.guarded(built)
+        built = self.build.registered[named.name]
         if self.node is None and isinstance(built, NodeCall):
             return SharedUse(built, partial(built.forward, enters=True))
         return built

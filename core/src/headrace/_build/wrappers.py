@@ -113,12 +113,10 @@ class BatchEnd:
 
     Attributes:
         functions: The functions in the order of their calls, each with the backend that registered it.
-        sealed: Whether all that the batch end stands around is built.
     """
 
     def __init__(self) -> None:
         self.functions: list[tuple[Callable[[], object], Backend]] = []
-        self.sealed = False
         self._exits: list[tuple[Backend, Element]] = []
         self._called = False  # True when the functions were called and no backend has run since
         # Of this batch; the first one is the outcome of its items.
@@ -140,10 +138,7 @@ class BatchEnd:
             backend: The backend, which no other expression uses: its ``forward`` may be replaced.
             element: The element from which it was built.
         """
-        if self.sealed and self.functions:
-            self._open(backend, last=False)
-        else:
-            self._exits.append((backend, element))
+        self._exits.append((backend, element))
 
     def around(self, built: Backend, root: Element | None = None) -> Backend:
         """Return a backend that runs ``built`` and then the functions; ``built`` itself where there are none.
@@ -152,7 +147,6 @@ class BatchEnd:
             built: The backend around which the batch end stands.
             root: The element from which ``built`` was built.
         """
-        self.sealed = True
         if not self.functions:
             return built
         first, last = (

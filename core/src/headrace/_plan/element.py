@@ -7,13 +7,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace._backend import Backend, no_build
 from headrace._config.sections import GlobalKeys, NodeKeys
 from headrace._process import usable_cpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from headrace._backend import Backend
     from headrace._config.document import Written
     from headrace._expression.tree import Args, Call
     from headrace._options import Options
@@ -106,7 +106,6 @@ class Element:
         range: The range that the classes state, before any ``init``.
         own_thread: Whether a `BackgroundThread` is put around it.
         definition: The definition whose outermost name this is, or None.
-        frames: The instances of enclosing ``IoC``s that it can name.
         parameter: The parameter in which a `Reflect` has found its expression, or None.
         unavailable: Children that cannot be built here, or were not chosen, each with the reason.
     """
@@ -124,7 +123,6 @@ class Element:
     own_thread: bool = False
     unavailable: dict[str, str] = field(default_factory=dict)
     definition: str | None = None
-    frames: tuple[dict[str, Named], ...] = ()
     parameter: str | None = None
 
     @property
@@ -292,8 +290,6 @@ class PipelinePlan:
         entrypoint: The front that the configuration asks for, None for the default.
         keys: The keys of the pipeline as a whole.
         files: The files that the configuration imports, and what each has registered.
-        late: Plans an expression that a backend asks for in its ``init``, given its text, the name of the
-            node (None for the front) and the instances of enclosing ``IoC``s.
         links: How each node is linked to the others, in file order.
         probes: The probes that are switched on.
         allow_import: Whether the configuration may import code.
@@ -304,7 +300,6 @@ class PipelinePlan:
     entrypoint: Element | None = None
     keys: GlobalKeys = field(default_factory=GlobalKeys)
     files: Files = ()
-    late: Callable[[str, str | None, tuple[dict[str, Named], ...]], Element] = no_build
     links: dict[str, Links] = field(default_factory=dict)
     probes: tuple[NamedPlan, ...] = ()
     allow_import: bool = True

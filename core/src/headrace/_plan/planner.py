@@ -93,7 +93,7 @@ class Planner(Planning):
         parameters = [*self.all_parameters.values()]
         warnings = tuple(report_keys(parameters, self.shape, self.problems))
         nodes, files, allowed = self.nodes, self.files, self.refused is None
-        return PipelinePlan(nodes, front, keys, files, self.late, links, probes, allowed, warnings)
+        return PipelinePlan(nodes, front, keys, files, links, probes, allowed, warnings)
 
     def _front(self) -> tuple[Element | None, GlobalKeys, tuple[NamedPlan, ...]]:
         """Plan the front and the probes, and read the other keys of the whole pipeline."""
@@ -318,27 +318,6 @@ class Planner(Planning):
         )
         self.problems.add("range", no_batch(shown, root.range, plan.keys), **last.place())
 
-    # Expressions that backends build in their ``init``.
-
-    def late(self, text: str, node: str | None, frames: tuple[dict[str, Named], ...]) -> Element:
-        """Plan an expression that a backend asks for while the pipeline is built.
-
-        Raises:
-            ConfigError: The expression is wrong.
-        """
-        other = Planner(self.shape, self.files, Problems(), refused=self.refused)
-        other.registered, other.nodes = dict(self.registered), dict(self.nodes)
-        name = node or "global"
-        keys = self.nodes[node].keys if node is not None else None
-        source = Source(f"{name}: built in init")
-        with other.within(Parameters(name, self.shape, keys)):
-            if (element := other.planned(text, source, Scope(frames=frames))) is not None:
-                other.check_called(element)
-                other._check_outermost([element], None)
-        other.problems.raise_if_any()
-        assert element is not None  # noqa: S101 - without a problem there is an element
-        return element
-
     # Names in expressions.
 
     def plan(self, call: Call, scope: Scope) -> Element | None:
@@ -522,7 +501,7 @@ class Planner(Planning):
         args_only = word._registers_names  # a node's key `name` is meant for its backends
         reader = OptionsReader(call, cls.Options, self, offer.plugin, scope.lenient, args_only)
         options, origins = reader.read()
-        element = Element(call.name, call, offer, cls, options, origins, frames=scope.frames)
+        element = Element(call.name, call, offer, cls, options, origins)
         phases = call.phases
         if word._joins:
             phases = joined(phases, lambda one: joins(one) and not self.named(one.name, scope))

@@ -97,7 +97,9 @@ class Instance(Counts):
         super().__init__()
         self.index = index
         self.backend = backend
-        self.run_by(backend)
+        # Here a batch enters the instance, whichever thread brings it.
+        enter: Any = Context().run
+        self.run: Callable[..., Outcomes] = partial(enter, backend.__call__)
         self.min = least
         self.max = most
         self.device = device
@@ -120,11 +122,6 @@ class Instance(Counts):
         self.adopted: Entry | None = None
         self.retired: Signal | None = None
         self.over = False
-
-    def run_by(self, backend: Backend) -> None:
-        """Let ``backend`` run the batches: here a batch enters the instance, whichever thread brings it."""
-        enter: Any = Context().run
-        self.run: Callable[..., Outcomes] = partial(enter, backend.__call__)
 
     @property
     def busy(self) -> bool:
