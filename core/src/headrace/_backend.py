@@ -94,6 +94,9 @@ class Backend(Checked):
     **Imports.** The module of the class can be imported without the library that computes, which `init`
     imports. So ``headrace check`` works where that library is not installed.
 
+    **Names.** The private names of this class (``_state``, ``_name``, ``_index``, ...) belong to core: a subclass and its
+    `init` choose others. The conformance kit checks that, and what a class says of itself.
+
     **Docstring.** ``headrace plugins info`` shows it; its sections Reads, Writes, Batch, Raises and
     Source say dtypes, shapes and units, and the conformance kit compares them with what happens.
 

@@ -36,19 +36,20 @@ def as_backend(cls: Any) -> type[Backend]:
         raise PluginError(f"an object of {type(cls).__name__} is no backend", hint=hint)
     if cls in _right:
         return cls
+    if cls in _made:
+        return _made[cls]
     if wrong := _cannot_run(cls):
         what = f"the class {cls.__module__}.{cls.__qualname__} is no backend: {wrong}"
         raise PluginError(what, hint="See headrace.Backend for what a class may say.")
     if issubclass(cls, Backend):
         _right.add(cls)
         return cls
-    if cls not in _made:
-        body = {"__call__": Backend.__call__, "__doc__": cls.__doc__, "__module__": cls.__module__}
-        try:
-            _made.setdefault(cls, type(cls.__name__, (cls, Backend), {**body, "_made_of": cls}))
-        except TypeError as error:
-            raise PluginError(f"{cls!r} is no backend: {error}") from error
-    return _made[cls]
+    body = {"__call__": Backend.__call__, "__doc__": cls.__doc__, "__module__": cls.__module__}
+    try:
+        made = type(cls.__name__, (cls, Backend), {**body, "_made_of": cls})
+    except TypeError as error:
+        raise PluginError(f"{cls!r} is no backend: {error}") from error
+    return _made.setdefault(cls, made)
 
 
 def source_of(cls: type[Backend]) -> Any:

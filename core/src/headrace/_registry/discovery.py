@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 _BACKENDS, _HOOKS = _GROUPS = ("headrace.backends", "headrace.plugins")
 _OURS = re.compile(r"\s*headrace\b(?![-_.]*\w)", re.IGNORECASE)
-_BLANKS_AND_EXTRAS = re.compile(r"\s|\[.*\]")
-"""What the import path of an entry point may contain besides: ``odd : Odd [gpu]`` is ``odd:Odd``."""
 _COMMAND = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
 TABLES = ("definitions", "batch_policies", "dispatch_policies", "probes", "commands")
@@ -157,7 +155,8 @@ def _is_of_core(point: EntryPoint) -> bool:
 
 def _plugin(points: list[EntryPoint], dist: Distribution) -> Plugin:
     """Read the metadata of one distribution, and call its hooks if it can be used."""
-    paths = [(point, _BLANKS_AND_EXTRAS.sub("", point.value)) for point in points]
+    # An entry point may have blanks and an extra: ``odd : Odd [gpu]`` is ``odd:Odd``.
+    paths = [(point, "".join(point.value.partition("[")[0].split())) for point in points]
     name = paths[0][1].partition(":")[0].partition(".")[0]  # until the metadata tell the true name
     offered = [(point.name, path) for point, path in paths if point.group == _BACKENDS]
     backends = dict(offered)
