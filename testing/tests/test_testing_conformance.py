@@ -374,7 +374,7 @@ ON_A_GPU = """
 BUILT = set(rules()) - {
     *("resolves", "attributes", "options-described", "options-strict", "options-schema", "items"),
     *("docstring-sections", "docstring-keys", "docstring-batch", "docstring-raises"),
-    "imports-lazily",
+    *("imports-lazily", "methods", "private-names"),
 }
 
 
