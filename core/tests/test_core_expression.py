@@ -1,6 +1,7 @@
 """The composition expression: every clause of its grammar, by hand-made trees."""
 
 import copy
+import inspect
 import pickle
 import sys
 
@@ -254,24 +255,45 @@ def test_frozen_and_replaced():
 
 
 N = 12_000  # far beyond what Python, and what its C code, does call by call
-DEEP = {
-    "brackets": "A[" * N + "B" + "]" * N,
-    "lists": "A(" + "[" * N + "]" * N + ")",
-    "options": "A(k=" * N + "1" + ")" * N,
-    "prefixes": "(a)A[" * N + "B" + "]" * N,
-}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", DEEP)
-def test_any_depth(kind):
-    tree, again = parse(DEEP[kind]), read_expression(DEEP[kind], node_name="n", environ={})
-    assert str(tree) == DEEP[kind]
-    assert tree == again
-    assert hash(tree) == hash(again)
-    assert len(repr(tree)) > N
-    assert pickle.loads(pickle.dumps(tree)) == tree
-    assert copy.deepcopy(tree) == copy.copy(tree) == tree
+def nested(levels):
+    """Nest in each way of the grammar: the text and where the innermost name or list stands."""
+    brackets, lists = "A[" * levels + "B" + "]" * levels, "[" * levels + "]" * levels
+    options = "A(k=" * levels + "B()" + ")" * levels
+    prefixes = "(a)A[" * levels + "B" + "]" * levels
+    return {
+        brackets: 2 * levels,
+        f"A({lists})": 1 + levels,
+        options: 4 * levels,
+        prefixes: 5 * levels,
+        f"({lists})A": levels,
+    }
+
+
+@pytest.mark.parametrize("text", nested(100), ids=range(5))
+def test_a_hundred_levels_are_read_from_any_depth_of_the_stack(text):
+    def read(frames):
+        return parse(text) if frames == 0 else read(frames - 1)
+
+    tree = read(sys.getrecursionlimit() - len(inspect.stack()) - 60)
+    assert str(tree) == text
+    assert tree == read_expression(text, node_name="n", environ={})
+    assert pickle.loads(pickle.dumps(tree)) == copy.deepcopy(tree) == copy.copy(tree) == tree
+
+
+@pytest.mark.parametrize("way", range(5))
+def test_more_levels_are_refused_where_they_begin(way):
+    place = list(nested(101).values())[way]
+    for levels in (101, N):
+        (problem,) = refused(parse, list(nested(levels))[way]).problems
+        assert (problem.code, problem.message) == ("nesting", "nested more than 100 levels deep")
+        assert problem.span[0] == place
+
+
+def test_a_variable_may_not_bring_in_more_levels():
+    found = refused(read_expression, "A(${X})", node_name="n", environ={"X": "A(" * N})
+    assert found.problems[0].code == "nesting"
 
 
 @pytest.mark.parametrize(

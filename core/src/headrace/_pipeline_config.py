@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from headrace._config.document import Document, Table, read_document
-from headrace._config.problems import Problems, key_place, with_lines, with_room
+from headrace._config.problems import Problems, key_place, with_lines
 from headrace._config.sections import FIXED_KEYS, NODE_KEYS, Sections, key_schemas, read_sections
+from headrace._expression.nesting import with_room
 from headrace._expression.parser import parse
 from headrace._expression.tree import Call
 from headrace._notebook import graph_html

@@ -13,7 +13,7 @@ from headrace._build.elsewhere import ChildPlan
 from headrace._build.measuring import element_statistics
 from headrace._build.parts import BuildSite, CloseStack, PipelineState
 from headrace._build.wrappers import BatchEnd, InThread
-from headrace._config.problems import with_room
+from headrace._expression.nesting import with_room
 from headrace._plan.declared import narrowed, no_batch
 from headrace._plan.element import Element, NodePlan, PipelinePlan, registered_in
 from headrace._plan.publish import public_element, trees_of

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headrace._config.problems import MAX_DEPTH, Problems, key_place, shown_value
+from headrace._config.problems import Problems, key_place, shown_value
+from headrace._expression.nesting import MAX_DEPTH, TOO_DEEP
 from headrace._expression.templates import substitute_text
 from headrace._options import TextWithBase, in_home, mapped, path_as_text
 from headrace._portable import nearest_file
@@ -175,8 +176,7 @@ class _Reader:
         except ValueError as error:  # an integer has more digits than the interpreter converts
             self.problems.add("number", f"this is no TOML: {error}", file=file)
         except RecursionError:
-            message = f"nested more than {MAX_DEPTH} levels deep"
-            self.problems.add("nesting", message, file=file)
+            self.problems.add("nesting", TOO_DEEP, file=file)
         else:
             return tables
         return None
@@ -208,7 +208,7 @@ class _Reader:
             level = [*{id(value): (path, value) for path, value in inner}.values()]
             if not level:
                 return len(self.problems) == before
-        self.problems.add("nesting", f"nested more than {MAX_DEPTH} levels deep", file=file)
+        self.problems.add("nesting", TOO_DEEP, file=file)
         return False
 
     def _inside(

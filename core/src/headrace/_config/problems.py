@@ -1,7 +1,5 @@
 """Collecting problems, so that all are reported together, each with its line of a file.
 
-A configuration that is nested too deep for the call stack is refused here as well.
-
 The TOML parser gives values without their places. So, once there is a problem, a file is searched for the
 lines that begin a table or a key, which needs no second parser: a value stands between its key and the next
 such line.
@@ -11,25 +9,15 @@ from __future__ import annotations
 
 import json
 import re
-import sys
-import threading
-import traceback
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import PurePath
-from typing import Any, TypeVar
+from typing import Any
 
 from headrace._portable import nearest, shown
 from headrace._texts import read_text
 from headrace.errors import ConfigError, Problem, SetupError
-
-MAX_DEPTH = 100
-"""How deep tables, files and expressions may be nested; ``S`` directly in ``S`` does not count."""
-
-_ROOM = 700
-"""How many frames planning or building a tree of the greatest depth may need."""
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 SUGGESTED = 100
@@ -141,7 +129,6 @@ _TABLE = re.compile(rf"\s*\[\[?\s*{_NAME}\s*\]\]?\s*(?:#.*)?")
 _KEY = re.compile(rf"\s*{_NAME}\s*=")
 _LONG_TEXT = re.compile(r'"""|' + "'''")
 
-T = TypeVar("T")
 
 _Pieces = dict[str, tuple[int, int, str]]
 """By path of a key: the offset of its line, the offset of the next key's line, and the text of the file."""
@@ -200,33 +187,3 @@ def _offset(problem: Problem, piece: str) -> int:
     wrong, begin = text[first:last].strip('"'), piece.find("=") + 1 if first else 0
     once = wrong != "" and piece.count(wrong, begin) == 1
     return piece.find(wrong, begin) if once else len(piece) - len(piece[begin:].lstrip())
-
-
-def with_room(function: Callable[[], T]) -> T:
-    """Call ``function``, which recurses, however deep the stack of the caller is: in a new thread if need be.
-
-    Plans are at most `MAX_DEPTH` levels deep, so that the stack of a new thread is deep enough.
-    """
-    depth = sum(1 for _ in traceback.walk_stack(None))
-    if sys.getrecursionlimit() - depth >= _ROOM:
-        return _called(function)
-    outcome: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            outcome.set_result(_called(function))
-        except BaseException as error:  # noqa: BLE001 - the calling thread raises it
-            outcome.set_exception(error)
-
-    # An executor would wait for its thread when an interrupt leaves it. Here an interrupt ends the wait.
-    threading.Thread(target=run, name="headrace-room", daemon=True).start()
-    return outcome.result()
-
-
-def _called(function: Callable[[], T]) -> T:
-    try:
-        return function()
-    except RecursionError as error:
-        what = "the recursion limit of this process leaves no room for this configuration"
-        hint = f"Nest less deep, or raise sys.setrecursionlimit({sys.getrecursionlimit()})."
-        raise ConfigError(Problem("nesting", what, hint=hint)) from error

@@ -14,9 +14,8 @@
     word       := name characters and : + @ % ~ *
     quoted     := '"' JSON's escapes '"' | "'" no escapes "'"
 
-White space (space, tab, newline, carriage return) is free outside quotes. A rule is a generator: when it
-needs another rule it yields that one, and `run` keeps the waiting rules on a list of its own, so that
-nothing recurses however deep a text is nested. Time and memory are linear in the text.
+White space (space, tab, newline, carriage return) is free outside quotes. Each rule is a method that calls
+the rules in it: a text is nested at most `MAX_DEPTH` levels deep. Time and memory are linear in the text.
 
 `read_expression` replaces a placeholder where it is read, so that its value can neither end a name or
 text nor begin another:
@@ -33,10 +32,11 @@ from __future__ import annotations
 
 import copyreg
 import re
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 
+from headrace._expression.nesting import MAX_DEPTH, TOO_DEEP, with_room
 from headrace._expression.templates import (
     MissingError,
     Piece,
@@ -52,6 +52,7 @@ from headrace._expression.tree import (
     KEY,
     NAME,
     PLAIN_NAME,
+    WORD,
     WORD_CHARACTER,
     Args,
     Call,
@@ -69,8 +70,6 @@ from headrace._expression.tree import (
     spell,
 )
 from headrace.errors import ConfigError, Problem
-
-_Rule: TypeAlias = "Generator[_Rule, Any, Any]"
 
 _BLANKS = (" ", "\t", "\n", "\r")
 _WIDE_WORD = re.compile(rf"{WORD_CHARACTER[:-1]}${{}}]+")
@@ -99,8 +98,8 @@ class _Open:
     key: str | None = None
 
 
-class _Scanner:
-    """Reads the tokens of a text one after the other.
+class _Parser:
+    """Reads a text: the tokens one after the other, and by them the rules of the grammar.
 
     Attributes:
         text: The whole text.
@@ -109,15 +108,19 @@ class _Scanner:
         literal: Whether there are no placeholders: ``$``, ``{`` and ``}`` are ordinary characters then.
         values: The values of placeholders; None keeps placeholders as they are written.
         problems: The problems of placeholders.
+        source: The ``source`` of every `Call`.
         open: The brackets that are not closed yet, the innermost last.
     """
 
-    def __init__(self, text: str, *, literal: bool = False, values: Values | None = None) -> None:
+    def __init__(
+        self, text: str, *, literal: bool = False, values: Values | None = None, source: Any = None
+    ) -> None:
         self.text = text
         self.at = 0
         self.end = 0
         self.literal = literal
         self.values = values
+        self.source = source
         self.problems: list[Problem] = []
         self.open: list[_Open] = []
 
@@ -141,6 +144,11 @@ class _Scanner:
         self.take()
         return bracket
 
+    def check_depth(self) -> None:
+        """Refuse a name or list that is nested too deep."""
+        if len(self.open) > MAX_DEPTH:
+            raise refused(self.text, self.at, TOO_DEEP, code="nesting")
+
     def separator(self, marks: str) -> str:
         """Read one of ``marks`` and give it, or the end of the innermost bracket and give ``""``."""
         found, bracket = self.peek(), self.open[-1]
@@ -163,7 +171,9 @@ class _Scanner:
 
     def pieces_of(self, word: str, start: int) -> list[Piece]:
         """Cut a word that was read at ``start`` into literal texts and placeholders."""
-        return [word] if self.literal else split(self.text, start, start + len(word))
+        if self.literal or WORD.fullmatch(word):
+            return [word]
+        return split(self.text, start, start + len(word))
 
     def quoted(self) -> str:
         """Read a quoted text, and replace its placeholders or keep them."""
@@ -184,15 +194,17 @@ class _Scanner:
 
     def name_of(self, word: str, start: int) -> str:
         """Return the name that a word is, with its placeholders replaced or kept."""
+        if PLAIN_NAME.fullmatch(word):
+            return word
         pieces = self.pieces_of(word, start)
-        if not (PLAIN_NAME.fullmatch(word) or (not self.literal and NAME.fullmatch(word))):
+        if self.literal or not NAME.fullmatch(word):
             hint = self._path_hint() or (
                 "Options stand in ( ), backends in [ ]. A name is a letter or '_', then letters, digits "
                 "and '_', '.', '-', '/'; a plugin and ':' may stand in front."
             )
             message = f"expected a name, got {shorten(word)!r}"
             raise self.refuse(message, start, start + len(word), hint=hint)
-        if self.values is None or "{" not in word:
+        if self.values is None:
             return word
         name = self.joined(pieces, start, word)
         if PLAIN_NAME.fullmatch(name) or name == word:
@@ -281,49 +293,34 @@ class _Scanner:
         message = f"expected visible characters between quotes, got {describe(character)}"
         return self.refuse(message, at, hint=hint)
 
+    # Rules.
 
-class _Parser(_Scanner):
-    """The rules of the grammar, each a generator: it yields another rule and is sent its result."""
-
-    source: Any = None
-
-    def run(self, rule: _Rule) -> Any:
-        """Read the whole text by one rule."""
-        rules, result = [rule], None
-        while rules:
-            try:
-                inner = rules[-1].send(result)
-            except StopIteration as end:
-                rules.pop()
-                result = end.value
-            else:
-                rules.append(inner)
-                result = None
-        self.finish()
-        return result
-
-    def element(self) -> _Rule:
+    def element(self) -> Call:
         """Read an element."""
-        prefix, args, phases = None, EMPTY, ()
+        prefix, args = None, EMPTY
+        phases: tuple[tuple[Call, ...], ...] = ()
         found, start = self.peek(), self.at
+        self.check_depth()
         if found == "(":
-            prefix = yield self.arguments(may_be_empty=False)
+            prefix = self.arguments(may_be_empty=False)
             self.peek()
         name_start, word = self.at, self.word()
         if not word:
             raise self.unexpected("a name")
         name, name_span = self.name_of(word, name_start), (name_start, self.end)
-        if self.peek() == "(":
-            args = yield self.arguments()
-        if self.peek() == "[":
-            phases = yield self.phases()
-        if self.peek() in ("(", "["):
+        if (found := self.peek()) == "(":
+            args = self.arguments()
+            found = self.peek()
+        if found == "[":
+            phases = self.phases()
+            found = self.peek()
+        if found in ("(", "["):
             raise self.refuse("a name has one '( )', and after it one '[ ]': A(c)[B]", self.at)
         span = (start, self.end)
         where = {"span": span, "name_span": name_span, "text": self.text, "source": self.source}
         return Call(name, args, phases, prefix=prefix, **where)
 
-    def phases(self) -> _Rule:
+    def phases(self) -> tuple[tuple[Call, ...], ...]:
         """Read the bracket of a name."""
         bracket = self.enter("]", "',', ';' or ']'")
         if self.peek() == "]":
@@ -332,13 +329,13 @@ class _Parser(_Scanner):
         phases: list[list[Call]] = [[]]
         mark = ","
         while mark:
-            phases[-1].append((yield self.element()))
+            phases[-1].append(self.element())
             mark = self.separator(",;")
             if mark == ";":
                 phases.append([])
         return tuple(map(tuple, phases))
 
-    def arguments(self, *, may_be_empty: bool = True) -> _Rule:
+    def arguments(self, *, may_be_empty: bool = True) -> Args:
         """Read the content of parentheses: values first, then keys with values."""
         bracket = self.enter(")", "',' or ')'")
         if self.peek() == ")" and not may_be_empty:
@@ -355,7 +352,7 @@ class _Parser(_Scanner):
                 self._begin_value(bracket, word, start)
             else:  # the word is no key: it is the value, or begins the value
                 self.at = start
-            value = yield self.value()
+            value = self.value()
             span = (start, self.end)
             if bracket.key is None:
                 if named:
@@ -383,29 +380,30 @@ class _Parser(_Scanner):
         message = f"positional value after {shorten(key)!r}: expected key=value"
         return self.refuse(message, *span, hint="Values without a key come first.")
 
-    def value(self) -> _Rule:
+    def value(self) -> Value:
         """Read an argument or an element of a list."""
         found, start = self.peek(), self.at
         if found in ("'", '"'):
             return self.quoted()
         if found == "[":
-            return (yield self.list_of_values())
+            return self.list_of_values()
         word = self.word()
         if not word:
             key = self.open[-1].key if self.open else None
             raise self.unexpected("a value" if key is None else f"a value for {shorten(key)!r}")
         if self.peek() in ("(", "["):  # the word is the name of an expression
             self.at = start
-            return (yield self.element())
+            return self.element()
         return self._word_value(word, start)
 
-    def list_of_values(self) -> _Rule:
+    def list_of_values(self) -> tuple[Value, ...]:
         """Read a list."""
+        self.check_depth()
         self.enter("]", "',' or ']'")
         found: list[Value] = []
         mark = self.separator(",") if self.peek() == "]" else ","
         while mark:
-            found.append((yield self.value()))
+            found.append(self.value())
             mark = self.separator(",")
         return tuple(found)
 
@@ -429,8 +427,11 @@ class _Parser(_Scanner):
             return value
         parser = _Parser(text, literal=True)
         try:
-            brought_in: Value = parser.run(parser.value())
-        except ConfigError:
+            brought_in = parser.value()
+            parser.finish()
+        except ConfigError as error:
+            if error.problems[0].code == "nesting":
+                raise
             return text
         return brought_in
 
@@ -448,7 +449,7 @@ def parse(text: str) -> Call:
         ConfigError: The text is no expression; the problem has its place.
         TypeError: ``text`` is no str.
     """
-    return _parsed(text)
+    return with_room(lambda: _parsed(text))
 
 
 def read_expression(
@@ -484,19 +485,16 @@ def read_expression(
         raise ConfigError(problems) from None
 
 
-def _parsed(
-    text: object, *, literal: bool = False, values: Values | None = None, source: Any = None
-) -> Call:
+def _parsed(text: str, **how: Any) -> Call:
     if not isinstance(text, str):
         raise TypeError(f"an expression is a str, not {type(text).__name__}")
-    parser = _Parser(str.__str__(text), literal=literal, values=values)
-    parser.source = source
-    tree: Call = parser.run(parser.element())
+    parser = _Parser(str.__str__(text), **how)
+    tree = parser.element()
+    parser.finish()
     if parser.problems:
         raise ConfigError(parser.problems)
     return tree
 
 
-# A tree is pickled as its text: so nothing recurses, and the spans of the tree that is made of it again
-# point into that text.
+# A tree is pickled as its text: the spans of the tree that is made of it again point into that text.
 copyreg.pickle(Call, lambda call: (parse, (str(call),)))

@@ -1,7 +1,7 @@
 """The tree that an expression is parsed into, and its leaves: frozen, compared by type and value.
 
 Two trees are equal when they are written the same, so ``1``, ``1.0``, ``true`` and ``"1"`` differ. The
-place where a tree was written (``span``, ``text``) does not count. Nothing here recurses.
+place where a tree was written (``span``, ``text``) does not count.
 
 A *word* is a run of ASCII letters, digits and ``_ . - / : + @ % ~ *``. A word that is wholly
 ``[+-]?digits[.digits][e[+-]digits]`` is a number (an int without ``.`` and ``e``), ``true``,
@@ -15,7 +15,6 @@ import json
 import math
 import re
 import unicodedata
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, final
 
@@ -37,9 +36,6 @@ class _Node:
 
     def __hash__(self) -> int:
         return hash(str(self))
-
-    def __str__(self) -> str:
-        return _written(self)
 
 
 @final
@@ -73,6 +69,11 @@ class Args(_Node):
 
     def __len__(self) -> int:
         return len(self.positional) + len(self.named)
+
+    def __str__(self) -> str:
+        values = [_written(value) for value in self.positional]
+        values += [f"{key}={_written(value)}" for key, value in self.named]
+        return f"({','.join(values)})"
 
     def __repr__(self) -> str:
         return f"<Args {self}>"
@@ -129,6 +130,12 @@ class Call(_Node):
         """Return a copy with some attributes changed."""
         return dataclasses.replace(self, **changes)
 
+    def __str__(self) -> str:
+        prefix = "" if self.prefix is None else self.prefix
+        args = self.args if len(self.args) else ""
+        phases = ";".join([",".join(map(str, phase)) for phase in self.phases])
+        return f"{prefix}{self.name}{args}" + (f"[{phases}]" if phases else "")
+
     def __repr__(self) -> str:
         return f"parse({str(self)!r})"
 
@@ -145,46 +152,13 @@ class Template(str):
 # The canonical text of a tree: without blanks, with quotes only where they are needed.
 
 
-def _written(root: Any) -> str:
-    out: list[str] = []
-    todo: list[Any] = [root]
-    while todo:
-        item = todo.pop()
-        if isinstance(item, str):
-            out.append(item)
-        else:
-            todo += reversed(_pieces(item))
-    return "".join(out)
-
-
-def _pieces(item: Any) -> list[Any]:
-    """Return the pieces of an item in order: texts, and lists, args and calls that have pieces in turn."""
-    if isinstance(item, tuple):
-        return ["[", *_joined(",", map(_value_pieces, item)), "]"]
-    if isinstance(item, Args):
-        values = [_value_pieces(value) for value in item.positional]
-        values += [[f"{key}=", *_value_pieces(value)] for key, value in item.named]
-        return ["(", *_joined(",", values), ")"]
-    pieces = [item.name] if item.prefix is None else [item.prefix, item.name]
-    if len(item.args):
-        pieces.append(item.args)
-    if item.phases:
-        phases = [_joined(",", ([child] for child in phase)) for phase in item.phases]
-        pieces += ["[", *_joined(";", phases), "]"]
-    return pieces
-
-
-def _joined(mark: str, parts: Iterable[list[Any]]) -> list[Any]:
-    return [piece for part in parts for piece in (mark, *part)][1:]
-
-
-def _value_pieces(value: Any) -> list[Any]:
+def _written(value: Value) -> str:
     if isinstance(value, Call):
         reads_as_word = not len(value.args) and not value.phases
-        return [value, "()"] if reads_as_word else [value]
-    if isinstance(value, (tuple, Template)):
-        return [value]
-    return [spell(value)]
+        return f"{value}()" if reads_as_word else str(value)
+    if isinstance(value, tuple):
+        return f"[{','.join(map(_written, value))}]"
+    return str(value) if isinstance(value, Template) else spell(value)
 
 
 # The leaves: the meaning of words and quoted texts, and how values are written.
@@ -277,12 +251,7 @@ def escape(text: str) -> str:
     """Write ``text`` as it stands inside double quotes, so that no part of it reads as a placeholder."""
     body = json.dumps(text, ensure_ascii=False)[1:-1]
     body = _LOOKS_LIKE_PLACEHOLDER.sub(lambda m: "$${" if m[0] == "${" else "{{node_name}}", body)
-    return _ODD.sub(_escape_odd, body)
-
-
-def _escape_odd(match: re.Match[str]) -> str:
-    shown = match[0].isprintable() and not is_hidden(match[0])
-    return match[0] if shown else escape_of(match[0])
+    return _ODD.sub(lambda m: escape_of(m[0]) if is_hidden(m[0]) else m[0], body)
 
 
 def escape_of(character: str) -> str:

@@ -6,8 +6,9 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from headrace._config.problems import MAX_DEPTH, SUGGESTED, Problems, key_place
+from headrace._config.problems import SUGGESTED, Problems, key_place
 from headrace._config.sections import GlobalKeys, NodeKeys, Sections
+from headrace._expression.nesting import MAX_DEPTH, TOO_DEEP
 from headrace._expression.parser import read_expression
 from headrace._plan.declared import narrowed, no_batch, states_range, static_range
 from headrace._plan.element import (
@@ -39,7 +40,6 @@ from headrace._plan.planning import (
     open_slot,
     parsed_quietly,
     plain_value,
-    too_deep,
     with_bracket,
 )
 from headrace._plan.word import (
@@ -323,7 +323,7 @@ class Planner(Planning):
     def plan(self, call: Call, scope: Scope) -> Element | None:
         """Plan one element and all below it; None when something in it is wrong."""
         if scope.depth > MAX_DEPTH:
-            self.add("nesting", f"nested more than {MAX_DEPTH} levels deep", call)
+            self.add("nesting", TOO_DEEP, call)
             self.parameters.unresolved += 1
             return None
         if (named := self.named(call.name, scope)) is not None:
@@ -377,14 +377,10 @@ class Planner(Planning):
             self.problems.add("type", f"{key} takes an expression, written as a text", **place)
             return None
         try:
-            call = read_expression(text, node_name=node, environ=os.environ, source=source)
+            return read_expression(text, node_name=node, environ=os.environ, source=source)
         except ConfigError as error:
             self.problems.extend(error.problems, file=file, path=path)
             return None
-        if (deep := too_deep(call, joins)) is None:
-            return call
-        self.add("nesting", f"nested more than {MAX_DEPTH} levels deep", deep)
-        return None
 
     def planned(self, text: Any, source: Source, scope: Scope) -> Element | None:
         """Parse an expression and plan it; None when something in it is wrong."""

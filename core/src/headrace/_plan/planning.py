@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from abc import ABC, abstractmethod
@@ -9,9 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from headrace._config.problems import MAX_DEPTH, Problems, key_place, with_room
+from headrace._config.problems import Problems, key_place
+from headrace._expression.nesting import with_room
 from headrace._expression.parser import read_expression
-from headrace._expression.tree import EMPTY, PLAIN_NAME, Args, Call
+from headrace._expression.tree import PLAIN_NAME, Args, Call
 from headrace._options import mapped
 from headrace._plan.element import Element, Named, NodePlan, Prefix, Source, place_of
 from headrace._portable import nearest
@@ -358,39 +360,14 @@ def with_bracket(tree: Call, phases: Phases) -> Call:
     return tree
 
 
-# Nesting. A name for which ``joins`` is true adds no level where it stands directly in another such name.
-
-
-def too_deep(tree: Call, joins: Callable[[Call], bool]) -> Call | None:
-    """Return a name that is nested too deep, counting lists and expressions in args; None when there is none."""
-    todo: list[tuple[Any, int, Call]] = [(tree, 0, tree)]
-    while todo:
-        item, depth, place = todo.pop()
-        if depth > MAX_DEPTH:
-            return place
-        inner = item
-        if isinstance(item, Call):
-            level = depth if joins(item) else depth + 1
-            todo += [(one, level if joins(one) else depth + 1, one) for one in item.children]
-            inner, place = (*item.args.values, *(item.prefix or EMPTY).values), item
-        todo += [(part, depth + 1, place) for part in inner if isinstance(part, (tuple, Call))]
-    return None
-
-
 def joined(phases: Phases, joins: Callable[[Call], bool]) -> Phases:
-    """Replace each name for which ``joins`` is true by its children, to any depth, without recursion."""
-    result = []
-    for phase in phases:
-        flat: list[Call] = []
-        todo = list(reversed(phase))
-        while todo:
-            call = todo.pop()
-            if joins(call):
-                todo.extend(reversed(call.phases[0]))
-            else:
-                flat.append(call)
-        result.append(tuple(flat))
-    return tuple(result)
+    """Replace each name for which ``joins`` is true by its children."""
+
+    def flat(phase: Iterable[Call]) -> tuple[Call, ...]:
+        parts = (flat(call.phases[0]) if joins(call) else (call,) for call in phase)
+        return tuple(itertools.chain.from_iterable(parts))
+
+    return tuple(map(flat, phases))
 
 
 # Values of args.
