@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from headrace._config.sections import GlobalKeys, NodeKeys
 from headrace._process import usable_cpus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from headrace._backend import Backend
     from headrace._config.document import Written
@@ -139,20 +140,21 @@ class Element:
     @property
     def children(self) -> list[Element]:
         """The elements in its bracket, all phases one after the other."""
-        return [element for phase in self.phases for element in phase]
+        return list(chain.from_iterable(self.phases))
 
-    def walk(self, into: Callable[[Element], bool] | None = None) -> Iterator[Element]:
+    def walk(self, into: Callable[[Element], bool] | None = None) -> list[Element]:
         """Return this element and all below it, parents first.
 
         Args:
             into: Tells whether the children of an element are given as well; None for always.
         """
-        todo = [self]
+        found, todo = [], [self]
         while todo:
             element = todo.pop()
-            yield element
-            if into is None or into(element):
-                todo.extend(reversed(element.children))
+            found.append(element)
+            if element.phases and (into is None or into(element)):
+                todo.extend(reversed([*chain.from_iterable(element.phases)]))
+        return found
 
 
 @dataclass(eq=False)
@@ -182,8 +184,8 @@ class Named:
 
     def measure(self, roots: Iterable[Element]) -> None:
         """Set ``depth`` from the expressions that a call of the instance may run."""
-        names = (one.named for one in elements_of(roots))
-        self.depth = 1 + max((one.depth for one in names if one is not None), default=0)
+        depths = [one.named.depth for one in elements_of(roots) if one.named is not None]
+        self.depth = 1 + max(depths, default=0)
 
     @property
     def registered(self) -> bool:
@@ -339,15 +341,15 @@ def with_aliased(nodes: Mapping[str, NodePlan], name: str) -> list[str]:
     return found
 
 
-def elements_of(roots: Iterable[Element]) -> Iterator[Element]:
+def elements_of(roots: Iterable[Element]) -> list[Element]:
     """Return the elements of several expressions, one expression after the other."""
-    return (element for root in roots for element in root.walk())
+    return [element for root in roots for element in root.walk()]
 
 
-def registered_in(roots: Iterable[Element]) -> Iterator[Named]:
+def registered_in(roots: Iterable[Element]) -> list[Named]:
     """Return the registered instances that expressions name, by ``Forward[node.x]`` or otherwise."""
-    named = (element.named for element in elements_of(roots))
-    return (one for one in named if one is not None and one.registered)
+    named = [element.named for element in elements_of(roots) if element.named is not None]
+    return [one for one in named if one.registered]
 
 
 def nodes_named(roots: Iterable[Element]) -> list[str]:

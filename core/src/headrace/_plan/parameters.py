@@ -114,16 +114,11 @@ def written_key(key: str, node: str, shape: Sections) -> Found | None:
 
     A key that is None in the node counts as missing, also where ``[global]`` has it.
     """
-    found = next(_written(key, node, shape), None)
-    return None if found is None or found.value is None else found
-
-
-def _written(key: str, node: str, shape: Sections) -> Iterator[Found]:
-    table, shared = shape.nodes.get(node, {}), shape.globals
-    if key in table:
-        yield key_of(node, key, table[key], "node")
-    if key in shared and key not in NODE_ONLY:
-        yield key_of("global", key, shared[key], "global")
+    owner, table, origin = node, shape.nodes.get(node, {}), "node"
+    if key not in table and key not in NODE_ONLY:
+        owner, table, origin = "global", shape.globals, "global"
+    written = table.get(key)
+    return None if written is None or written.value is None else key_of(owner, key, written, origin)
 
 
 @dataclass(eq=False)
@@ -202,8 +197,10 @@ class Parameters:
         plain = [key] if names and key not in OWN_KEYS else []
         spelt = [*(f"{name}::{key}" for name in names), *plain]
         self.asked.update(spelt)
-        found = [one for key in spelt for one in _written(key, self.node, self.shape)]
-        return sorted(found, key=lambda one: one.origin == "global")
+        table, shared = self.shape.nodes.get(self.node, {}), self.shape.globals
+        own = [key_of(self.node, one, table[one], "node") for one in spelt if one in table]
+        of_all = [one for one in spelt if one in shared and one not in NODE_ONLY]
+        return own + [key_of("global", one, shared[one], "global") for one in of_all]
 
     @property
     def used(self) -> set[str]:
@@ -323,8 +320,9 @@ def check_keys(
     values: dict[str, Any] = {}
     places: dict[str, dict[str, Any]] = {}
     origins = dict.fromkeys(keys_of(model), "default")
+    given = shape.nodes.get(name, {}).keys() | shape.globals.keys()
     for key in origins:
-        if (found := written_key(key, name, shape)) is None:
+        if key not in given or (found := written_key(key, name, shape)) is None:
             continue
         places[key], origins[key] = found.place(), found.origin
         if key not in EXPRESSION_KEYS:

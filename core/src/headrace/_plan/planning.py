@@ -16,6 +16,7 @@ from headrace._expression.parser import read_expression
 from headrace._expression.tree import PLAIN_NAME, Args, Call
 from headrace._options import mapped
 from headrace._plan.element import Element, Named, NodePlan, Prefix, Source, place_of
+from headrace._plan.parameters import Parameters
 from headrace._portable import nearest
 from headrace._registry.discovery import CORE_BACKENDS, MOVED
 from headrace._registry.registry import Files, Offer, registry
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from headrace._backend import Backend
     from headrace._config.document import Written
     from headrace._config.sections import Sections
-    from headrace._plan.parameters import Parameters
 
 
 Phases = tuple[tuple[Call, ...], ...]
@@ -64,6 +64,7 @@ class Scope:
         return replace(self, **{**own, **changes})
 
 
+_INDEX = re.compile(r"\.[0-9]+$")
 MAX_TEXTS = 1000
 """How many definitions and parameters one expression may use, those in each other counted as often as they are written out."""
 
@@ -131,7 +132,7 @@ class Planning(ABC):
         all_parameters: By node, the keys of those whose planning has begun, finished or not; and of the front.
         excused: The problems for which a `Fallback` goes on to another branch.
         too_many: Whether an expression uses too many definitions and parameters, which has been reported.
-        _entered: The keys of the nodes that are being planned; each but the first was named by the one before.
+        parameters: The parameters of the present node.
         _unfinished: The nodes whose planning has begun and not ended: one that names one of them needs itself.
         _homes: For each name that will be registered, the node that registers it; ``x.`` stands for ``x.0``,
             ``x.1``, ...
@@ -149,12 +150,13 @@ class Planning(ABC):
     all_parameters: dict[str, Parameters] = field(default_factory=dict)
     excused: Problems = field(default_factory=Problems)
     too_many: bool = False
-    _entered: list[Parameters] = field(default_factory=list)
+    parameters: Parameters = field(init=False)
     _unfinished: list[str] = field(default_factory=list)
     _homes: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.reported = self.problems
+        self.parameters = Parameters("global", self.shape)
         self.definitions = known_definitions(self.shape.definitions, self.files, self.problems)
 
     # What `Resolver` and `Planner` add.
@@ -185,16 +187,11 @@ class Planning(ABC):
     @contextmanager
     def within(self, parameters: Parameters) -> Iterator[None]:
         """Make a node the present one inside the ``with``, where other nodes may be entered in turn."""
-        self._entered.append(parameters)
+        outer, self.parameters = self.parameters, parameters
         try:
             yield
         finally:
-            self._entered.pop()
-
-    @property
-    def parameters(self) -> Parameters:
-        """The parameters of the present node."""
-        return self._entered[-1]
+            self.parameters = outer
 
     @property
     def node(self) -> str:
@@ -308,7 +305,7 @@ class Planning(ABC):
 
     def _home(self, name: str) -> str | None:
         """Return the node that registers ``name``, None when none does."""
-        return self._homes.get(name) or self._homes.get(re.sub(r"\.[0-9]+$", ".", name))
+        return self._homes.get(name) or self._homes.get(_INDEX.sub(".", name))
 
     def registers(self, name: str) -> bool:
         """Tell whether the present node is the one that registers ``name``."""

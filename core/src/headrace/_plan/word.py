@@ -440,8 +440,12 @@ def why_not_callable(element: Element) -> str | None:
 
 def needs_thread(element: Element) -> bool:
     """Tell whether a backend in an element owns its thread, and no thread or process is around it yet."""
-    own = (one for one in element.walk(_runs_inside) if one.named is None)
-    return any(one.cls.owns_thread and _runs_here(one) for one in own)
+    return any(map(_owns_thread, element.walk(_runs_inside)))
+
+
+def _owns_thread(element: Element) -> bool:
+    """Tell whether the backend of an element owns the thread that runs the element's parent, until it has its own."""
+    return element.cls.owns_thread and element.named is None and _runs_here(element)
 
 
 def _runs_inside(element: Element) -> bool:
@@ -509,8 +513,10 @@ def give_threads(root: Element) -> None:
             element.own_thread = True
     for element in filter(_called_elsewhere, root.walk()):
         # Each has a thread of its own: one around all would wait for the instance if that is named there again.
-        for one in element.children[0].walk(_runs_inside):
-            one.own_thread |= one.cls.owns_thread and one.named is None and _runs_here(one)
+        for one in element.children[0].walk(
+            lambda each: _runs_inside(each) and not _owns_thread(each)
+        ):
+            one.own_thread |= _owns_thread(one)
 
 
 def _holds_others(element: Element) -> bool:

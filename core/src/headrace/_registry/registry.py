@@ -77,12 +77,12 @@ class Offer:
 
 
 def _brought(plugins: Iterable[Plugin], name: str, table: str) -> list[Offer]:
-    found = ((one, one.backends if table == "backends" else one.hooks[table]) for one in plugins)
-    return [
-        Offer(name, one.plugin, one.distribution, one.version, paths[name])
-        for one, paths in found
-        if one.usable and name in paths
-    ]
+    offers = []
+    for one in plugins:
+        paths = one.backends if table == "backends" else one.hooks[table]
+        if one.usable and name in paths:
+            offers.append(Offer(name, one.plugin, one.distribution, one.version, paths[name]))
+    return offers
 
 
 def _may_mean(cls: type[Any], table: str) -> bool:
@@ -207,20 +207,20 @@ class Registry:
         nearest_first = self._candidates(part, files, table)
         if plugin:
             return [one for offers in nearest_first for one in offers if one.plugin == plugin]
-        return next((offers for offers in nearest_first if offers), [])
+        return next(filter(None, nearest_first), [])
 
-    def _candidates(self, name: str, files: Files, table: str) -> list[list[Offer]]:
+    def _candidates(self, name: str, files: Files, table: str) -> Iterator[list[Offer]]:
         """Return what core, imported files, the process and plugins have under a name, in this order."""
         # A policy of core for the other key is found as well: the error says that it is none for this one.
         tables = _POLICIES if table in _POLICIES else (table,)
-        core = [one for its in tables for one in _brought([CORE], name, its)]
+        yield [one for its in tables for one in _brought([CORE], name, its)]
         found = [(path, classes[name]) for path, classes in files if name in classes]
         may = [(path, cls) for path, cls in found if _may_mean(cls, table)]
-        imported = [Offer(name, Path(path).stem, path, cls=cls) for path, cls in may]
+        yield [Offer(name, Path(path).stem, path, cls=cls) for path, cls in may]
         cls = self.local.get(name)
         known = cls is not None and _may_mean(cls, table)
-        local = [Offer(name, cls.__module__, cls.__module__, cls=cls)] if known else []
-        return [core, imported, local, _brought(self.plugins(), name, table)]
+        yield [Offer(name, cls.__module__, cls.__module__, cls=cls)] if known else []
+        yield _brought(self.plugins(), name, table)
 
     def names(self, files: Files = ()) -> list[str]:
         """Return every name that may stand in an expression."""
