@@ -7,6 +7,7 @@ import numbers
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
+from functools import lru_cache
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Union, get_args, get_origin
@@ -51,7 +52,8 @@ class TextWithBase(str):
         return TextWithBase, (str(self), self.base)
 
 
-def keys_of(model: type[BaseModel]) -> dict[str, str]:
+@lru_cache(maxsize=256)
+def keys_of(model: type[BaseModel]) -> Mapping[str, str]:
     """Return the name of each field of a model, by the key under which the field is written."""
     return {field.alias or name: name for name, field in model.model_fields.items()}
 

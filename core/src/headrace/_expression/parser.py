@@ -144,11 +144,6 @@ class _Parser:
         self.take()
         return bracket
 
-    def check_depth(self) -> None:
-        """Refuse a name or list that is nested too deep."""
-        if len(self.open) > MAX_DEPTH:
-            raise refused(self.text, self.at, TOO_DEEP, code="nesting")
-
     def separator(self, marks: str) -> str:
         """Read one of ``marks`` and give it, or the end of the innermost bracket and give ``""``."""
         found, bracket = self.peek(), self.open[-1]
@@ -244,6 +239,10 @@ class _Parser:
         """Make the error for a place in the text."""
         return refused(self.text, start, message, hint, end=end)
 
+    def too_deep(self) -> ConfigError:
+        """Make the error for a name or list that is nested too deep."""
+        return refused(self.text, self.at, TOO_DEEP, code="nesting")
+
     def unexpected(self, expected: str, hint: str | None = None) -> ConfigError:
         """Make the error for a token that stands where ``expected`` has to stand."""
         found, bracket = self.peek(), self.open[-1] if self.open else None
@@ -300,7 +299,8 @@ class _Parser:
         prefix, args = None, EMPTY
         phases: tuple[tuple[Call, ...], ...] = ()
         found, start = self.peek(), self.at
-        self.check_depth()
+        if len(self.open) > MAX_DEPTH:
+            raise self.too_deep()
         if found == "(":
             prefix = self.arguments(may_be_empty=False)
             self.peek()
@@ -398,7 +398,8 @@ class _Parser:
 
     def list_of_values(self) -> tuple[Value, ...]:
         """Read a list."""
-        self.check_depth()
+        if len(self.open) > MAX_DEPTH:
+            raise self.too_deep()
         self.enter("]", "',' or ']'")
         found: list[Value] = []
         mark = self.separator(",") if self.peek() == "]" else ","

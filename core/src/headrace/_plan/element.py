@@ -184,8 +184,11 @@ class Named:
 
     def measure(self, roots: Iterable[Element]) -> None:
         """Set ``depth`` from the expressions that a call of the instance may run."""
-        depths = [one.named.depth for one in elements_of(roots) if one.named is not None]
-        self.depth = 1 + max(depths, default=0)
+        self.depth = 1
+        for root in roots:
+            for one in root.walk():
+                if one.named is not None and one.named.depth >= self.depth:
+                    self.depth = one.named.depth + 1
 
     @property
     def registered(self) -> bool:

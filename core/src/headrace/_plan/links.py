@@ -15,7 +15,7 @@ from functools import partial
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any
 
-from headrace._config.sections import LINK_KEYS, LinkKeys, Sections
+from headrace._config.sections import LinkKeys, Sections
 from headrace._plan.declared import OPTIONAL, RequiredKeys
 from headrace._plan.element import (
     Element,
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from headrace._config.problems import Problems
     from headrace._expression.tree import Call
+    from headrace._plan.parameters import Found
 
 
 Pairs = list[tuple[str, str]]
@@ -84,7 +85,7 @@ class _Graph:
 
     def __init__(self, shape: Sections, nodes: Mapping[str, NodePlan], problems: Problems) -> None:
         self.shape, self.nodes, self.problems = shape, nodes, problems
-        self.places: dict[str, dict[str, dict[str, Any]]] = {}
+        self.places: dict[str, dict[str, Found]] = {}
         self.reposts: dict[str, dict[str, Element]] = {}
         self.complete = True
         self.before: dict[str, list[str]] = {name: [] for name in shape.nodes}
@@ -92,17 +93,21 @@ class _Graph:
 
     def wrong(self, name: str, key: str, message: str, code: str = "graph", **more: Any) -> None:
         """Report a problem with a key of a node, or with the node where the key is not written."""
-        of_node = {"file": self.shape.file_of(name), "path": name}
-        self.problems.add(code, message, **{**self.places[name].get(key, of_node), **more})
+        place = {"file": self.shape.file_of(name), "path": name}
+        if key in self.places[name]:
+            place = self.places[name][key].place()
+        self.problems.add(code, message, **{**place, **more})
 
     # Reading the keys of one node.
 
     def _read(self, name: str, shape: Sections) -> Links:
         before, table = len(self.problems), shape.nodes[name]
-        keys, _ = check_keys(LinkKeys, name, shape, self.problems)
+        keys, origins = check_keys(LinkKeys, name, shape, self.problems)
         self.complete &= len(self.problems) == before
-        found = ((key, written_key(key, name, shape)) for key in LINK_KEYS)
-        self.places[name] = {key: one.place() for key, one in found if one is not None}
+        self.places[name] = {}
+        for key, origin in origins.items():
+            if origin != "default" and (found := written_key(key, name, shape)) is not None:
+                self.places[name][key] = found
         errors = table.get("each_errors")
         if errors is not None and errors.value is not None and "each" not in table:
             self.wrong(name, "each_errors", "the node has no 'each'")

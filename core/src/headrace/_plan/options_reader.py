@@ -59,9 +59,9 @@ class OptionsReader:
     _wrong: bool = False
 
     def __post_init__(self) -> None:
-        call = self.call
-        qualified = (f"{self.plugin}:{call.part}",) if self.plugin else ()
-        names = () if self.args_only else (call.name, call.part, *qualified)
+        part = self.call.part
+        qualified = (f"{self.plugin}:{part}",) if self.plugin else ()
+        names = () if self.args_only else (self.call.name, part, *qualified)
         self.names = tuple(dict.fromkeys(names))
         self.keys = keys_of(self.options)
 

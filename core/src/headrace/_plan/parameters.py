@@ -30,7 +30,7 @@ from headrace._portable import nearest
 from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pydantic_core import ErrorDetails
 
@@ -106,7 +106,8 @@ def argument(call: Call, which: int | str, value: Any) -> Found:
 
 def key_of(owner: str, key: str, written: Written, origin: str) -> Found:
     """Make the `Found` of a key of a table."""
-    return Found(origin, written.value, Source.of(written, f"{owner}.{key}"), key)
+    source = Source(f"{owner}.{key}", written.file, written.base)
+    return Found(origin, written.value, source, key)
 
 
 def written_key(key: str, node: str, shape: Sections) -> Found | None:
@@ -263,14 +264,17 @@ def _report_unknown(
         nobody, elsewhere = "no node", {"code": "node_key"}
         others, belongs = NODE_ONLY, "belongs to a node, not to [global]"
     for key, written in table.items():
+        if key in others:
+            place = key_of(owner, key, written, owner).place(at_key=True)
+            problems.add(message=f"{key!r} {belongs}", **elsewhere, **place)
+        if key in OWN_KEYS or f"{owner}.{key}" in used:
+            continue
         found = key_of(owner, key, written, owner)
         place = found.place(at_key=True)
-        if key in others:
-            problems.add(message=f"{key!r} {belongs}", **elsewhere, **place)
-        elif key in TOP_KEYS and found.source.path not in used:
+        if key in TOP_KEYS:
             message = f"{key!r} belongs to the top of the configuration"
             problems.add("top_key", message, hint="Move it above all tables.", **place)
-        elif key not in OWN_KEYS and found.source.path not in used and not excused:
+        elif not excused:
             with suppress(ConfigError):
                 found.read(problems)
             near = _meant(found, known, problems, incomplete)
@@ -318,13 +322,13 @@ def check_keys(
         origin of each key.
     """
     values: dict[str, Any] = {}
-    places: dict[str, dict[str, Any]] = {}
+    places: dict[str, Callable[[], dict[str, Any]]] = {}
     origins = dict.fromkeys(keys_of(model), "default")
     given = shape.nodes.get(name, {}).keys() | shape.globals.keys()
     for key in origins:
         if key not in given or (found := written_key(key, name, shape)) is None:
             continue
-        places[key], origins[key] = found.place(), found.origin
+        places[key], origins[key] = found.place, found.origin
         if key not in EXPRESSION_KEYS:
             with suppress(ConfigError):
                 values[key] = found.read(problems)
@@ -343,7 +347,7 @@ def with_keys_of(
     policy: NamedPlan,
     keys: NodeKeys,
     origins: dict[str, str],
-    place: dict[str, Any],
+    place: Callable[[], dict[str, Any]],
     problems: Problems,
 ) -> NodeKeys:
     """Return the keys of a node with those that its batch policy has: as its args, or by ``Name::key``.
@@ -369,7 +373,7 @@ def with_keys_of(
 def _report_keys(
     error: ValidationError,
     model: type[K],
-    places: dict[str, dict[str, Any]],
+    places: dict[str, Callable[[], dict[str, Any]]],
     name: str,
     problems: Problems,
 ) -> set[str]:
@@ -380,12 +384,12 @@ def _report_keys(
         if not detail["loc"]:
             among = [key for key in places if f"{key} = " in message or key == "batch_sizes"]
             wrong.update(among)
-            problems.add("key", message, **places[among[-1]] if among else {"path": name})
+            problems.add("key", message, **places[among[-1]]() if among else {"path": name})
             continue
         key = str(detail["loc"][0])
         if key not in wrong:  # one report for all items of a list is enough
             what = f"{message}, got {shown_value(detail['input'])}"
-            problems.add("key", what, suggestion=nearest_choice(detail), **places[key])
+            problems.add("key", what, suggestion=nearest_choice(detail), **places[key]())
         wrong.add(key)
     return wrong
 

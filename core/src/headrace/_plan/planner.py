@@ -188,18 +188,20 @@ class Planner(Planning):
         policies, found = plan_policies(self), self.parameters.key("batch_policy")
         if policies is not None:
             of_node = {"file": self.shape.file_of(self.node), "path": self.node}
-            place = of_node if found is None else found.place()
+            place = (lambda: of_node) if found is None else found.place
             keys = with_keys_of(policies[0], keys, origins, place, self.problems)
             self.parameters.keys = keys
         init = self._key("init")
         if init is None and self.parameters.key("init") is not None:
             self.register_wrong(self.node, keys.instance_num)
         whole = self._entrypoint()
-        backend, *others = map(self.parameters.key, ("backend", "init", "node_entrypoint"))
-        if whole is None and backend is not None and any(others):
-            # What is wrong there has hidden what is wrong in `backend`, and perhaps instances that it names.
-            self.planned(backend.value, backend.source, Scope(lenient=True))
-        if whole is None or policies is None:
+        if whole is None:
+            backend, *others = map(self.parameters.key, ("backend", "init", "node_entrypoint"))
+            if backend is not None and any(others):
+                # What is wrong there has hidden what is wrong in `backend`, and perhaps instances that it names.
+                self.planned(backend.value, backend.source, Scope(lenient=True))
+            return None
+        if policies is None:
             return None
         plan = NodePlan(self.node, keys, origins, whole, *policies, init)
         self._finish(plan, earlier)

@@ -201,7 +201,7 @@ class Planning(ABC):
     @property
     def known_node(self) -> str | None:
         """The name of the present node; None for the front of the pipeline."""
-        return None if self.parameters.keys is None else self.node
+        return None if self.parameters.keys is None else self.parameters.node
 
     # Reporting problems.
 

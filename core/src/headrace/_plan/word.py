@@ -7,7 +7,8 @@ of `headrace.words` overrides what is different for it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from headrace._backend import Backend
@@ -275,10 +276,10 @@ class Use:
     scope: Scope
     phases: Phases = ()
 
-    @property
+    @cached_property
     def children(self) -> list[Call]:
         """The content of its bracket, all phases one after the other."""
-        return [child for phase in self.phases for child in phase]
+        return list(chain.from_iterable(self.phases))
 
     def add(self, code: str, message: str, at: Call | None = None, **more: Any) -> None:
         """Report a problem at the word, or at another call."""
@@ -387,13 +388,13 @@ def way_to_called(element: Element) -> list[Element]:
     way = [element]
     while True:
         element = way[-1]
-        word = word_of(element.cls)
+        word, children = word_of(element.cls), element.children
         if element.named is not None and element.named.queued:
             return way
         if element.named is None and word._wiring and element.cls.not_callable is None:
-            inner = element.children[-1] if element.children else None
+            inner = children[-1] if children else None
         else:
-            inner = element.named.element if element.named and not element.children else None
+            inner = element.named.element if element.named and not children else None
         if inner is None:
             return way
         way.append(inner)

@@ -27,9 +27,9 @@ _right: WeakSet[type[Any]] = WeakSet()
 
 def as_backend(cls: Any) -> type[Backend]:
     """Return ``cls`` if it is a Backend, else a Backend made of a plain class with ``forward``."""
-    if inspect.isroutine(cls):  # an entry point may name a function
-        return _made.get(cls) or _made.setdefault(cls, of_function(cls, batched=False))
     if not isinstance(cls, type):
+        if inspect.isroutine(cls):  # an entry point may name a function
+            return _made.get(cls) or _made.setdefault(cls, of_function(cls, batched=False))
         hint = "A backend is a class with forward(self, batch), or a function of data."
         if hasattr(cls, "forward"):
             hint = f"Register the class {type(cls).__name__}, not an object with forward."

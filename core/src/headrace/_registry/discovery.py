@@ -18,14 +18,15 @@ plugin is one of:
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import pkgutil
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from headrace._portable import error_text
@@ -278,7 +279,9 @@ def _is_right(hook: str, answer: Any) -> bool:
 
 def imported(path: str) -> Any:
     """Import ``module`` or ``module:attribute``."""
-    return pkgutil.resolve_name(path) if ":" in path else importlib.import_module(path)
+    module, _, names = path.partition(":")
+    __import__(module)
+    return attrgetter(names)(sys.modules[module]) if names else sys.modules[module]
 
 
 def library_missing(error: BaseException, path: str) -> str | None:
