@@ -21,6 +21,8 @@ def static_range(element: Element) -> Range:
         ValueError: The range is empty, or a branch of a container asks for more than one item.
     """
     cls = element.cls
+    if not element.phases:
+        return cls.min, cls.max
     children = [(child.name, child.range) for child in element.children]
     return of_children(cls, children, element.prefixes) or (cls.min, cls.max)
 

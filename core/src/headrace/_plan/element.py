@@ -131,7 +131,7 @@ class Element:
         """Whether it is built without its dependency, which is given to it at each call."""
         return takes_dependency(self.cls) and not self.children
 
-    @property
+    @cached_property
     def goes_on_at(self) -> tuple[str, ...]:
         """The nodes at which its backend lets requests go on; see `headrace.Backend.goes_on_at`."""
         known = self.options is not None and self.named is None

@@ -237,11 +237,12 @@ class _Graph:
     def add_calls(self) -> None:
         """Add to the links what the expressions say: the nodes at which requests go on, and those that are called."""
         for name, node in self.nodes.items():
-            run = [*elements_of(node.roots)]
+            run = elements_of(node.roots)
             self.reposts[name] = {to: one for one in run for to in one.goes_on_at}
-            calls = tuple(n for n in nodes_named(node.roots) if n != name)
+            named = [one.named for one in run if one.named is not None]
+            calls = dict.fromkeys([one.node for one in named if one.node not in (None, name)])
             self.links[name] = replace(
-                self.links[name], reposts=tuple(self.reposts[name]), calls=calls
+                self.links[name], reposts=tuple(self.reposts[name]), calls=tuple(calls)
             )
 
     def check_reposts(self) -> None:

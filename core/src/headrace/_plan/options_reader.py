@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from headrace._config.problems import shown_value
 from headrace._config.sections import KEYS_ELSEWHERE, NODE_KEYS, NodeKeys
+from headrace._expression.tree import Call
 from headrace._options import Options, keys_of, wrong_values
 from headrace._plan.element import NamedPlan, Source, place_of
 from headrace._plan.parameters import OWN_KEYS, Found, argument, nearest_choice
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from pydantic_core import ErrorDetails
-
-    from headrace._expression.tree import Call
 
 
 Given: TypeAlias = "Mapping[str, tuple[Any, str]]"
@@ -130,7 +129,9 @@ class OptionsReader:
             return found.value
 
     def _validated(self, values: dict[str, Any]) -> Options | None:
-        bases = {self.keys[key]: found.source.base for key, found in self._found.items()}
+        bases = {}
+        for key, found in self._found.items():
+            bases[self.keys[key]] = found.source.base
         allowed = self.planning.refused is None
         context = {"bases": bases, "of": self.options, "allow_import": allowed}
         try:
@@ -258,10 +259,9 @@ PROBE = Kind("probe", "probes", f"probe: a class with {' or '.join(PROBE_METHODS
 
 
 def _named(
-    planning: Planning, kind: Kind, text: str, source: Source, given: Given | None = None
+    planning: Planning, kind: Kind, text: str, call: Call | None, given: Given | None = None
 ) -> NamedPlan | None:
-    """Find the class that a text names, and check its options; report all problems."""
-    call = planning.read(text, source)
+    """Find the class that a text names, read as ``call``, and check its options; report all problems."""
     offers = [] if call is None else registry.find(call.name, planning.files, kind.hook)
     cls = None if call is None else _class(planning, kind, call, offers)
     if call is None or cls is None:
@@ -346,8 +346,9 @@ def _policy(planning: Planning, key: str, kind: Kind) -> NamedPlan | None:
     origins = {name: origin for name, origin in parameters.origins.items() if origin != "default"}
     given = {name: (getattr(parameters.keys, name), origin) for name, origin in origins.items()}
     if found is None:
-        return _named(planning, kind, default, Source(f"{planning.node}.{key}"), given)
-    return _named(planning, kind, found.value, found.source, given)
+        call = Call(default, source=Source(f"{planning.node}.{key}"))
+        return _named(planning, kind, default, call, given)
+    return _named(planning, kind, found.value, planning.read(found.value, found.source), given)
 
 
 # Probes.
@@ -366,7 +367,8 @@ def plan_probes(planning: Planning) -> tuple[NamedPlan, ...]:
         planning.problems.add("type", "probes is a list of texts", hint=hint, **found.place())
         return ()
     planned: dict[str, NamedPlan] = {}
-    for one in (_named(planning, PROBE, text, found.source) for text in texts):
+    for text in texts:
+        one = _named(planning, PROBE, text, planning.read(text, found.source))
         if one is not None and one.text in planned:
             what = f"the probe {one.text} is listed twice"
             planning.problems.add("twice", what, **found.place())

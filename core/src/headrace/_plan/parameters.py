@@ -183,6 +183,8 @@ class Parameters:
         """
         args = [*_args_of_definitions(source, key), *([own] if own is not None else [])]
         keys = self._keys(names, key)
+        if not args and not keys:
+            return None
         inside = [one for one in args if one.origin == "definition"]
         ranked = [*(one for one in args if one.origin == "inline"), *keys, *inside]
         for one in keys:
@@ -191,17 +193,20 @@ class Parameters:
             else:
                 why = "is not chosen" if self.idle else "has a value from a nearer place"
                 self.overruled.setdefault(one.source.path, (one, []))[1].append(f"{names[0]} {why}")
-        return ranked[0] if ranked else None
+        return ranked[0]
 
     def _keys(self, names: Sequence[str], key: str) -> list[Found]:
         """Return the keys of the node, then those of ``[global]``, that set an option."""
         plain = [key] if names and key not in OWN_KEYS else []
-        spelt = [*(f"{name}::{key}" for name in names), *plain]
-        self.asked.update(spelt)
         table, shared = self.shape.nodes.get(self.node, {}), self.shape.globals
-        own = [key_of(self.node, one, table[one], "node") for one in spelt if one in table]
-        of_all = [one for one in spelt if one in shared and one not in NODE_ONLY]
-        return own + [key_of("global", one, shared[one], "global") for one in of_all]
+        own, of_all = [], []
+        for one in [f"{name}::{key}" for name in names] + plain:
+            self.asked.add(one)
+            if one in table:
+                own.append(key_of(self.node, one, table[one], "node"))
+            if one in shared and one not in NODE_ONLY:
+                of_all.append(key_of("global", one, shared[one], "global"))
+        return own + of_all
 
     @property
     def used(self) -> set[str]:
@@ -253,25 +258,26 @@ def _report_unknown(
     owner: str, table: Mapping[str, Written], nodes: Sequence[Parameters], problems: Problems
 ) -> None:
     """Report the keys of a node, or of ``[global]``, that belong elsewhere or to no backend."""
-    used = {path for one in nodes for path in one.used}
-    known = OWN_KEYS.union(*(one.asked for one in nodes))
-    excused = any(one.excused for one in nodes)
-    incomplete = any(one.unresolved for one in nodes)
     nobody = f"no backend in node {owner!r}"
     elsewhere: dict[str, Any] = {"code": "global_key", "hint": "Move it to [global]."}
     others, belongs = GLOBAL_KEYS, "belongs to the pipeline, not to a node"
     if owner == "global":
         nobody, elsewhere = "no node", {"code": "node_key"}
         others, belongs = NODE_ONLY, "belongs to a node, not to [global]"
-    for key, written in table.items():
-        if key in others:
-            place = key_of(owner, key, written, owner).place(at_key=True)
-            problems.add(message=f"{key!r} {belongs}", **elsewhere, **place)
-        if key in OWN_KEYS or f"{owner}.{key}" in used:
-            continue
+    used = set[str]().union(*[one.used for one in nodes])
+    own = OWN_KEYS.difference(others)
+    strange = [key for key in table if key not in own and f"{owner}.{key}" not in used]
+    if not strange:
+        return
+    known = OWN_KEYS.union(*(one.asked for one in nodes))
+    excused = any(one.excused for one in nodes)
+    incomplete = any(one.unresolved for one in nodes)
+    for key, written in ((one, table[one]) for one in strange):
         found = key_of(owner, key, written, owner)
         place = found.place(at_key=True)
-        if key in TOP_KEYS:
+        if key in others:
+            problems.add(message=f"{key!r} {belongs}", **elsewhere, **place)
+        elif key in TOP_KEYS:
             message = f"{key!r} belongs to the top of the configuration"
             problems.add("top_key", message, hint="Move it above all tables.", **place)
         elif not excused:

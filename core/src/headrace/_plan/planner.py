@@ -10,6 +10,7 @@ from headrace._config.problems import SUGGESTED, Problems, key_place
 from headrace._config.sections import GlobalKeys, NodeKeys, Sections
 from headrace._expression.nesting import MAX_DEPTH, TOO_DEEP
 from headrace._expression.parser import read_expression
+from headrace._expression.tree import Call
 from headrace._plan.declared import narrowed, no_batch, states_range, static_range
 from headrace._plan.element import (
     DefinitionUse,
@@ -63,12 +64,11 @@ from headrace.errors import ConfigError, PluginError
 
 if TYPE_CHECKING:
     from headrace._backend import Backend
-    from headrace._expression.tree import Call
     from headrace._plan.element import NamedPlan
 
 
-_INSTANCE, _FRONT = "Reflect[backend]", "Forward[node.{node_name}]"
-"""The expressions of an instance, and of a node whose ``init`` registers what it is called through."""
+_FRONT = "Forward[node.{node_name}]"
+"""The expression of a node whose ``init`` registers what it is called through."""
 
 _AROUND = 3
 """How many levels of what a plugin gives may stand around ``backend`` without counting as nesting."""
@@ -245,7 +245,9 @@ class Planner(Planning):
     def _instances(self, source: Source) -> Element | None:
         """Plan an instance of ``backend``, and register ``instance_num`` of them behind the queue of the node."""
         node, keys = self.node, self.parameters.keys
-        element = self.planned(_INSTANCE, source, Scope(depth=-1))
+        inner = Call("backend", source=source)
+        call = Call("Reflect", phases=((inner,),), source=source)
+        element = self.plan(call, Scope(depth=-1))
         count = 1 if keys is None else keys.instance_num
         if element is None:
             self.register_wrong(node, count)
@@ -296,10 +298,13 @@ class Planner(Planning):
 
     def _check_outermost(self, roots: list[Element], runs: Element | None) -> None:
         """Check that what may only stand outermost in a node, does; nothing in ``runs`` runs before it or after it."""
+        special = [one for one in elements_of(roots) if one.cls.outermost or one.goes_on_at]
+        if not special:
+            return
         ways = [] if runs is None else [*zip(way_through(runs, 0), way_through(runs, -1))]  # noqa: B905
         alone = [first for first, last in ways if first is last and first.named is None][-1:]
         last = [] if runs is None else edges(runs)
-        for one in elements_of(roots):
+        for one in special:
             if one.goes_on_at and one not in last:
                 what = f"{one.name} stands where its node ends or nowhere: a request that goes on elsewhere leaves its node"
                 hint = "That is outermost in the node, last in an S there, or in a branch of HasKey there."
@@ -334,10 +339,11 @@ class Planner(Planning):
         defined = [d for d in known if call.plugin in (None, d.plugin)]
         # A definition of the configuration with the name of a backend has been reported as an error: here it
         # wins, so that its uses are not reported as ambiguous as well.
-        own = any(not d.distribution for d in defined)
+        own = bool(defined) and not all(d.distribution for d in defined)
         backends = [] if own else registry.find(call.name, self.files)
         # Before `Register(Upper)[Upper]` is done, its node means the backend by that name.
-        if not defined and not (backends and self.registers(call.name)) and self.refuse_cycle(call):
+        home = None if defined else self._home(call.name)
+        if home is not None and not (backends and home == self.node) and self.refuse_cycle(call):
             return None
         if len(defined) == 1 and not backends:
             return self._expand(call, defined[0], scope)
@@ -391,8 +397,9 @@ class Planner(Planning):
 
     def check_called(self, element: Element) -> None:
         """Check that the element through which a node or the pipeline is called can be called."""
-        bare = "needs what it depends on" if called(element).is_bare else None
-        if (why := why_not_callable(element) or bare) is not None:
+        callee = called(element)
+        bare = "needs what it depends on" if callee.is_bare else None
+        if (why := callee.cls.not_callable or bare) is not None:
             message = f"{element.name} {why} and cannot be called"
             self.add("not_callable", message, element.call)
 

@@ -307,10 +307,6 @@ class Planning(ABC):
         """Return the node that registers ``name``, None when none does."""
         return self._homes.get(name) or self._homes.get(_INDEX.sub(".", name))
 
-    def registers(self, name: str) -> bool:
-        """Tell whether the present node is the one that registers ``name``."""
-        return self._home(name) == self.node
-
     def register(self, named: Named, call: Call) -> None:
         """Make an instance known to the whole pipeline."""
         known = self.registered.get(named.name)

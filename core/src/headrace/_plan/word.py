@@ -483,6 +483,8 @@ def owns_thread(node: NodePlan) -> bool:
 
 def give_threads_to_instances(root: Element) -> None:
     """Put a thread around the outermost ``Reflect`` of an instance if a backend in it needs a thread."""
+    if not [one for one in root.walk() if one.cls.owns_thread]:
+        return
     _give_threads_to_named(root)
     for element in root.walk(lambda one: one.parameter is None and _runs_inside(one)):
         if element.parameter is not None:

@@ -203,7 +203,7 @@ class Registry:
             files: The files that the configuration imports, and what each has registered.
             table: What is looked for: ``backends``, or a table of the hooks: ``probes``, ...
         """
-        plugin, _, part = after_move(name).rpartition(":")
+        plugin, _, part = (after_move(name) if ":" in name else name).rpartition(":")
         nearest_first = self._candidates(part, files, table)
         if plugin:
             return [one for offers in nearest_first for one in offers if one.plugin == plugin]
