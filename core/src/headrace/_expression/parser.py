@@ -178,8 +178,7 @@ class _Parser:
         if self.text[close : close + 1] != mark:
             message = f"expected a closing {mark}, but the text ended; the quotes open here"
             raise self.refuse(message, start)
-        hidden = first_hidden(self.text, start + 1, close)
-        if hidden >= 0:
+        if (hidden := first_hidden(self.text, start + 1, close)) is not None:
             raise self._hidden(hidden)
         self.at = self.end = close + 1
         pieces = split_quoted(self.text, start + 1, close, double=mark == '"', literal=self.literal)
@@ -223,12 +222,10 @@ class _Parser:
 
     def finish(self) -> None:
         """Refuse any text that follows the finished expression."""
-        found, hint = self.peek(), None
-        if found and found in ")]":
-            hint = "Nothing is open that it could close."
-        elif found:
+        if found := self.peek():
             hint = "Several elements stand in a container: S[A,B] runs A, then B."
-        if found:
+            if found in ")]":
+                hint = "Nothing is open that it could close."
             raise self.unexpected("the end of the text", hint)
 
     # Making errors, which the caller raises.
@@ -284,13 +281,12 @@ class _Parser:
             return self.refuse("empty expression: expected a name", 0, length)
         return self.refuse(f"expected {expected}, but the text ended", length)
 
-    def _hidden(self, at: int) -> ConfigError:
-        character = self.text[at]
-        hint = f"Write it as {escape_of(character)} between double quotes."
-        if has_surrogate(character):
+    def _hidden(self, found: re.Match[str]) -> ConfigError:
+        hint = f"Write it as {escape_of(found[0])} between double quotes."
+        if has_surrogate(found[0]):
             hint = "A lone surrogate cannot be encoded; remove it."
-        message = f"expected visible characters between quotes, got {describe(character)}"
-        return self.refuse(message, at, hint=hint)
+        message = f"expected visible characters between quotes, got {describe(found[0])}"
+        return self.refuse(message, found.start(), hint=hint)
 
     # Rules.
 
@@ -349,14 +345,21 @@ class _Parser:
             self.peek()
             start, word = self.at, self.word()
             if word and self.peek() == "=":
-                self._begin_value(bracket, word, start)
+                if not KEY.fullmatch(word):
+                    message = f"expected a key (letters, digits and '_'), got {shorten(word)!r}"
+                    hint = self._path_hint()
+                    raise self.refuse(message, start, start + len(word), hint=hint)
+                self.take()
+                bracket.key = word
             else:  # the word is no key: it is the value, or begins the value
                 self.at = start
             value = self.value()
             span = (start, self.end)
             if bracket.key is None:
                 if named:
-                    raise self._after_key(next(reversed(named)), span)
+                    key, hint = shorten(next(reversed(named))), "Values without a key come first."
+                    message = f"positional value after {key!r}: expected key=value"
+                    raise self.refuse(message, *span, hint=hint)
                 positional.append(value)
             elif bracket.key in named:
                 raise self.refuse(f"key {shorten(bracket.key)!r} stands twice", *span)
@@ -367,18 +370,6 @@ class _Parser:
             mark = self.separator(",")
         span = (bracket.at, self.end)
         return Args(tuple(positional), tuple(named.items()), spans=tuple(spans), span=span)
-
-    def _begin_value(self, bracket: _Open, key: str, start: int) -> None:
-        """Step over the ``=`` after a key."""
-        if not KEY.fullmatch(key):
-            message = f"expected a key (letters, digits and '_'), got {shorten(key)!r}"
-            raise self.refuse(message, start, start + len(key), hint=self._path_hint())
-        self.take()
-        bracket.key = key
-
-    def _after_key(self, key: str, span: Span) -> ConfigError:
-        message = f"positional value after {shorten(key)!r}: expected key=value"
-        return self.refuse(message, *span, hint="Values without a key come first.")
 
     def value(self) -> Value:
         """Read an argument or an element of a list."""

@@ -222,10 +222,10 @@ def read_word(word: str) -> int | float | bool | str | None:
     return value
 
 
-def first_hidden(text: str, start: int, end: int) -> int:
-    """Return the offset of the first control or invisible character in a part of ``text``, or -1."""
+def first_hidden(text: str, start: int, end: int) -> re.Match[str] | None:
+    """Return the first control or invisible character in a part of ``text``."""
     odd = _ODD.finditer(text, start, end)
-    return next((match.start() for match in odd if is_hidden(match[0])), -1)
+    return next((match for match in odd if is_hidden(match[0])), None)
 
 
 def is_hidden(character: str) -> bool:

@@ -342,15 +342,10 @@ def open_slot(tree: Call) -> Call:
 
 def with_bracket(tree: Call, phases: Phases) -> Call:
     """Return an expression with ``phases`` in the bracket of its open slot."""
-    outer = []
-    while tree.phases:
-        outer.append(tree)
-        tree = tree.phases[-1][-1]
-    tree = tree.replace(phases=phases)
-    for call in reversed(outer):
-        *first, last = call.phases
-        tree = call.replace(phases=(*first, (*last[:-1], tree)))
-    return tree
+    if not tree.phases:
+        return tree.replace(phases=phases)
+    *first, last = tree.phases
+    return tree.replace(phases=(*first, (*last[:-1], with_bracket(last[-1], phases))))
 
 
 def joined(phases: Phases, joins: Callable[[Call], bool]) -> Phases:
