@@ -691,9 +691,7 @@ def test_hundred_levels_of_anything_else_run_and_one_more_is_refused():
 @pytest.mark.parametrize(
     "expression",
     [
-        "A[" * 20_000 + "X" + "]" * 20_000,
         "A(a=" + "[" * 20_000 + "]" * 20_000 + ")",
-        "A(a=" + "B(x=" * 20_000 + "1" + ")" * 20_000 + ")",
         "DI[" + "A," * 5000 + "X]",
         "A[S(a=1)[" * 60 + "X" + "]]" * 60,
     ],

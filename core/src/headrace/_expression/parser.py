@@ -357,8 +357,8 @@ class _Parser:
             span = (start, self.end)
             if bracket.key is None:
                 if named:
-                    key, hint = shorten(next(reversed(named))), "Values without a key come first."
-                    message = f"positional value after {key!r}: expected key=value"
+                    last, hint = shorten(next(reversed(named))), "Values without a key come first."
+                    message = f"positional value after {last!r}: expected key=value"
                     raise self.refuse(message, *span, hint=hint)
                 positional.append(value)
             elif bracket.key in named:
