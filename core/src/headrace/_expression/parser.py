@@ -347,8 +347,8 @@ class _Parser:
             if word and self.peek() == "=":
                 if not KEY.fullmatch(word):
                     message = f"expected a key (letters, digits and '_'), got {shorten(word)!r}"
-                    hint = self._path_hint()
-                    raise self.refuse(message, start, start + len(word), hint=hint)
+                    span = (start, start + len(word))
+                    raise self.refuse(message, *span, hint=self._path_hint())
                 self.take()
                 bracket.key = word
             else:  # the word is no key: it is the value, or begins the value
@@ -357,9 +357,9 @@ class _Parser:
             span = (start, self.end)
             if bracket.key is None:
                 if named:
-                    last, hint = shorten(next(reversed(named))), "Values without a key come first."
+                    last = shorten(next(reversed(named)))
                     message = f"positional value after {last!r}: expected key=value"
-                    raise self.refuse(message, *span, hint=hint)
+                    raise self.refuse(message, *span, hint="Values without a key come first.")
                 positional.append(value)
             elif bracket.key in named:
                 raise self.refuse(f"key {shorten(bracket.key)!r} stands twice", *span)
