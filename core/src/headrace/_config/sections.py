@@ -178,19 +178,15 @@ KEYS_ELSEWHERE = {name: key for key, names in _NAMES_ELSEWHERE.items() for name 
 def key_schemas() -> dict[str, dict[str, Any]]:
     """Return the JSON Schema of each key; see `PipelineConfig.key_schemas`."""
     links = _schemas(LinkKeys)
-    return {
-        "node": {**_schemas(NodeKeys), **{k: v for k, v in links.items() if k not in NODE_ONLY}},
-        "node_only": {key: links[key] for key in NODE_ONLY},
-        "global": _schemas(GlobalKeys),
-    }
+    only = {key: links.pop(key) for key in NODE_ONLY}
+    return {"node": _schemas(NodeKeys) | links, "node_only": only, "global": _schemas(GlobalKeys)}
 
 
-def _schemas(model: type[BaseModel]) -> dict[str, Any]:
+def _schemas(model: type[BaseModel]) -> dict[str, dict[str, Any]]:
     properties: dict[str, dict[str, Any]] = model.model_json_schema()["properties"]
-    return {
-        key: {k: value for k, value in schema.items() if k != "title"}
-        for key, schema in properties.items()
-    }
+    for schema in properties.values():
+        schema.pop("title", None)
+    return properties
 
 
 # Sorting the keys of a document by node.
@@ -199,7 +195,8 @@ MAIN = "main"
 """The name of the only node of a configuration without tables."""
 
 _NODE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
-RESERVED_TABLES = ("global", "define")
+RESERVED_TABLES = {"global": "the defaults of all nodes", "define": "names for expressions"}
+"""The tables that are no nodes, each with what it holds."""
 
 
 @dataclass
@@ -261,9 +258,7 @@ def _one_node(rest: dict[str, Written], shape: Sections, problems: Problems) -> 
     node = shape.nodes[MAIN] = {}
     for key, value in rest.items():
         if key in GLOBAL_KEYS and not isinstance(value, Table):
-            if key in shape.globals:
-                _report_twice(key, value, problems)
-            shape.globals[key] = value
+            _for_all(key, value, shape, problems)
         elif isinstance(value, Table) and "backend" in value.keys:
             written = value.keys["backend"]
             message = f"the table [{key}] has a backend, and so has the top level"
@@ -277,11 +272,14 @@ def _one_node(rest: dict[str, Written], shape: Sections, problems: Problems) -> 
 def _several_nodes(rest: dict[str, Written], shape: Sections, problems: Problems) -> None:
     for key, value in rest.items():
         if not isinstance(value, Table):
-            if key in shape.globals:
-                _report_twice(key, value, problems)
-            shape.globals.setdefault(key, value)
+            _for_all(key, value, shape, problems)
         elif (meant := _misspelt_by(key, value, shape, problems)) is not None:
-            _read_as(meant, key, value, shape, problems)
+            message = f"the table [{key}] is no node, for it has no backend"
+            hint = f"Write [{meant}], which holds {RESERVED_TABLES[meant]}."
+            place = _table_place(key, value)
+            problems.add("unknown_table", message, suggestion=meant, hint=hint, **place)
+            part = shape.globals if meant == "global" else shape.definitions
+            part.update({**value.keys, **part})
         elif _NODE_NAME.fullmatch(key):
             shape.nodes[key] = value.keys
         else:
@@ -307,18 +305,8 @@ def _misspelt_by(name: str, table: Table, shape: Sections, problems: Problems) -
     return None if makes_a_node else problems.nearest(name, RESERVED_TABLES)
 
 
-def _read_as(meant: str, name: str, table: Table, shape: Sections, problems: Problems) -> None:
-    """Report a misspelt table, and read its keys as those of the table that was meant."""
-    part, holds = shape.definitions, "names for expressions"
-    if meant == "global":
-        part, holds = shape.globals, "the defaults of all nodes"
-    message = f"the table [{name}] is no node, for it has no backend"
-    more = {"suggestion": meant, "hint": f"Write [{meant}], which holds {holds}."}
-    problems.add("unknown_table", message, **more, **_table_place(name, table))
-    for key, written in table.keys.items():
-        part.setdefault(key, written)
-
-
-def _report_twice(key: str, value: Written, problems: Problems) -> None:
-    message = f"{key!r} stands at the top level and in [global]"
-    problems.add("twice", message, **_place(key, value, at_key=True))
+def _for_all(key: str, value: Written, shape: Sections, problems: Problems) -> None:
+    """Take a key of the top level for all nodes."""
+    if shape.globals.setdefault(key, value) is not value:
+        message = f"{key!r} stands at the top level and in [global]"
+        problems.add("twice", message, **_place(key, value, at_key=True))
