@@ -146,13 +146,14 @@ class Element:
         """Return this element and all below it, parents first.
 
         Args:
-            into: Tells whether the children of an element are given as well; None for always.
+            into: Tells whether the children of an element are given as well, asked of each before its children; None
+                for always.
         """
         found, todo = [], [self]
         while todo:
             element = todo.pop()
             found.append(element)
-            if element.phases and (into is None or into(element)):
+            if into is None or into(element):
                 todo.extend(reversed([*chain.from_iterable(element.phases)]))
         return found
 

@@ -486,10 +486,15 @@ def give_threads_to_instances(root: Element) -> None:
     if not [one for one in root.walk() if one.cls.owns_thread]:
         return
     _give_threads_to_named(root)
-    for element in root.walk(lambda one: one.parameter is None and _runs_inside(one)):
-        if element.parameter is not None:
-            element.own_thread = needs_thread(element)
+    root.walk(_gives_thread_to_parameter)
     give_threads(root)
+
+
+def _gives_thread_to_parameter(element: Element) -> bool:
+    """Put a thread around a ``Reflect`` that needs one; tell whether others may stand below in the same thread."""
+    if element.parameter is not None:
+        element.own_thread = needs_thread(element)
+    return element.parameter is None and _runs_inside(element)
 
 
 def _give_threads_to_named(root: Element) -> None:
@@ -516,10 +521,13 @@ def give_threads(root: Element) -> None:
             element.own_thread = True
     for element in filter(_called_elsewhere, root.walk()):
         # Each has a thread of its own: one around all would wait for the instance if that is named there again.
-        for one in element.children[0].walk(
-            lambda each: _runs_inside(each) and not _owns_thread(each)
-        ):
-            one.own_thread |= _owns_thread(one)
+        element.children[0].walk(_gives_thread)
+
+
+def _gives_thread(element: Element) -> bool:
+    """Put a thread around a backend that owns one; tell whether what stands below runs in the same thread."""
+    element.own_thread |= _owns_thread(element)
+    return _runs_inside(element)
 
 
 def _holds_others(element: Element) -> bool:
