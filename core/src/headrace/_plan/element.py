@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from headrace._backend import Backend
-    from headrace._config.document import Written
     from headrace._expression.tree import Args, Call
     from headrace._options import Options
     from headrace._registry.registry import Files, Offer
@@ -69,11 +68,6 @@ class Source:
     origin: str = "inline"
     expanding: tuple[str, ...] = ()
     uses: tuple[DefinitionUse, ...] = ()
-
-    @classmethod
-    def of(cls, written: Written, path: str) -> Source:
-        """Return the source of a text of the configuration."""
-        return cls(path, written.file, written.base)
 
 
 def place_of(call: Call, argument: int | str | None = None) -> Place:
@@ -354,11 +348,6 @@ def registered_in(roots: Iterable[Element]) -> list[Named]:
     """Return the registered instances that expressions name, by ``Forward[node.x]`` or otherwise."""
     named = [element.named for element in elements_of(roots) if element.named is not None]
     return [one for one in named if one.registered]
-
-
-def nodes_named(roots: Iterable[Element]) -> list[str]:
-    """Return the nodes of which expressions name an instance."""
-    return list(dict.fromkeys(str(one.node) for one in registered_in(roots)))
 
 
 def elements_run(nodes: Mapping[str, NodePlan], roots: Iterable[Element]) -> list[Element]:

@@ -22,7 +22,6 @@ from headrace._plan.element import (
     NodePlan,
     elements_of,
     elements_run,
-    nodes_named,
     place_of,
     with_aliased,
 )
@@ -280,7 +279,7 @@ class _Graph:
         run = elements_run(self.nodes, [front])
         if any(word_of(one.cls)._walks for one in run):
             return
-        called = nodes_named(run)
+        called = {one.named.node for one in run if one.named is not None}
         any_node = any(
             one.options is not None and one.cls.nodes_called(one.options) is not None for one in run
         )

@@ -104,7 +104,8 @@ def known_definitions(
             taken.append(f"is reserved: this word of core moved to {MOVED[name]}")
         for why in taken:
             problems.add("definition", f"{name!r} {why}", hint="Choose another name.", **at_key)
-        known[name] = [Definition(name, path=written.value, source=Source.of(written, path))]
+        source = Source(path, written.file, written.base)
+        known[name] = [Definition(name, path=written.value, source=source)]
     return known
 
 
