@@ -799,7 +799,7 @@ def at(depth, call):
     return call() if depth == 0 else at(depth - 1, call)
 source = {"backend": "BackgroundThread[" * 99 + "S[Identity,Identity]" + "]" * 99}
 headrace.PipelineConfig, headrace.pipe, headrace.explain
-for left in (40, 80, 200, 400):
+for left in (40, 80, 200, 400, *range(700, 760, 5)):
     config = at(sys.getrecursionlimit() - left, lambda: headrace.PipelineConfig.load(source))
 pipe = at(sys.getrecursionlimit() - 60, lambda: headrace.pipe(source))
 at(sys.getrecursionlimit() - 60, lambda: headrace.explain(source))

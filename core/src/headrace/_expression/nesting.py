@@ -15,7 +15,7 @@ MAX_DEPTH = 100
 
 TOO_DEEP = f"nested more than {MAX_DEPTH} levels deep"
 
-_ROOM = 700
+_ROOM = 750
 """How many frames reading, planning or building a tree of the greatest depth may need."""
 
 T = TypeVar("T")

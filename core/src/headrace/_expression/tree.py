@@ -37,6 +37,11 @@ class _Node:
     def __hash__(self) -> int:
         return hash(str(self))
 
+    def __str__(self) -> str:
+        out: list[str] = []
+        _write(self, out)
+        return "".join(out)
+
 
 @final
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
@@ -69,11 +74,6 @@ class Args(_Node):
 
     def __len__(self) -> int:
         return len(self.positional) + len(self.named)
-
-    def __str__(self) -> str:
-        values = [_written(value) for value in self.positional]
-        values += [f"{key}={_written(value)}" for key, value in self.named]
-        return f"({','.join(values)})"
 
     def __repr__(self) -> str:
         return f"<Args {self}>"
@@ -130,12 +130,6 @@ class Call(_Node):
         """Return a copy with some attributes changed."""
         return dataclasses.replace(self, **changes)
 
-    def __str__(self) -> str:
-        prefix = "" if self.prefix is None else self.prefix
-        args = self.args if len(self.args) else ""
-        phases = ";".join([",".join(map(str, phase)) for phase in self.phases])
-        return f"{prefix}{self.name}{args}" + (f"[{phases}]" if phases else "")
-
     def __repr__(self) -> str:
         return f"parse({str(self)!r})"
 
@@ -152,13 +146,47 @@ class Template(str):
 # The canonical text of a tree: without blanks, with quotes only where they are needed.
 
 
-def _written(value: Value) -> str:
+# Few frames per level: a tree may be written wherever on the stack a user or the planner stands.
+
+
+def _write(node: Any, out: list[str]) -> None:
+    """Add the text of an element, or of args, piece by piece."""
+    if isinstance(node, Args):
+        mark = "("
+        for key, value in (*[(None, one) for one in node.positional], *node.named):
+            out.append(mark if key is None else f"{mark}{key}=")
+            _write_value(value, out)
+            mark = ","
+        out.append(")" if len(node) else "()")
+        return
+    if node.prefix is not None:
+        _write(node.prefix, out)
+    out.append(node.name)
+    if len(node.args):
+        _write(node.args, out)
+    mark = "["
+    for phase in node.phases:
+        for child in phase:
+            out.append(mark)
+            _write(child, out)
+            mark = ","
+        mark = ";"
+    out.append("]" if node.phases else "")
+
+
+def _write_value(value: Value, out: list[str]) -> None:
     if isinstance(value, Call):
-        reads_as_word = not len(value.args) and not value.phases
-        return f"{value}()" if reads_as_word else str(value)
-    if isinstance(value, tuple):
-        return f"[{','.join(map(_written, value))}]"
-    return str(value) if isinstance(value, Template) else spell(value)
+        _write(value, out)
+        out.append("" if len(value.args) or value.phases else "()")  # else it reads as a word
+    elif isinstance(value, tuple):
+        mark = "["
+        for one in value:
+            out.append(mark)
+            _write_value(one, out)
+            mark = ","
+        out.append("]" if value else "[]")
+    else:
+        out.append(value if isinstance(value, Template) else spell(value))
 
 
 # The leaves: the meaning of words and quoted texts, and how values are written.
