@@ -361,9 +361,9 @@ def with_keys_of(
     The range of the node, and what its elements are told, depend on them as well.
     """
     values: dict[str, Any] = {}
-    for key in (key for key in CUTTING_KEYS if key in policy.origins):
-        value = getattr(policy.options, key)
-        if (policy.origins[key], value) != (origins[key], getattr(keys, key)):
+    for key in CUTTING_KEYS:
+        value, origin = getattr(policy.options, key, None), policy.origins.get(key)
+        if origin is not None and (origin, value) != (origins[key], getattr(keys, key)):
             values[key] = value
     if not values:
         return keys

@@ -187,8 +187,7 @@ class Planner(Planning):
         earlier = len(self.made)
         policies, found = plan_policies(self), self.parameters.key("batch_policy")
         if policies is not None:
-            of_node = {"file": self.shape.file_of(self.node), "path": self.node}
-            place = (lambda: of_node) if found is None else found.place
+            place = self._place_of_node if found is None else found.place
             keys = with_keys_of(policies[0], keys, origins, place, self.problems)
             self.parameters.keys = keys
         init = self._key("init")
@@ -206,6 +205,9 @@ class Planner(Planning):
         plan = NodePlan(self.node, keys, origins, whole, *policies, init)
         self._finish(plan, earlier)
         return plan
+
+    def _place_of_node(self) -> dict[str, Any]:
+        return {"file": self.shape.file_of(self.node), "path": self.node}
 
     def _key(self, key: str, *, may_register: bool = True) -> Element | None:
         """Plan the expression under a key of the present node or front; None where the key is missing.
