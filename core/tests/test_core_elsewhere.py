@@ -314,3 +314,66 @@ def test_a_plan_says_which_versions_it_was_made_with():
     assert all(requires[name] == installed[name] for name in there)
     other = found["plan"].of_instance(3)
     assert (other.name, other.keys) == (found["plan"].name, found["plan"].keys)
+
+
+class Pair(headrace.Backend):
+    """Names what it reads once it is built, as a model with two inputs does."""
+
+    def init(self, options, context):
+        self.reads = ("left", "right")
+
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = request["left"] + request["right"]
+
+
+@pytest.mark.parametrize("says", [True, False])
+def test_a_container_that_says_what_is_needed_there_has_other_requests_refused(keeps, says):
+    class Tells(Keeps):
+        takes = 1
+
+        def init(self, options, context):
+            super().init(options, context)
+            if says:
+                self.needs = self.built[0].needs
+
+    headrace.register("Pair", Pair)
+    headrace.register("Tells", Tells)
+    with headrace.pipe({"backend": "Tells[Pair]"}) as pipe:
+        if says:
+            assert pipe({"left": 1, "right": 2})["result"] == 3
+        with pytest.raises(InputError, match="has no 'right'" if says else "has no 'data'"):
+            pipe({"left": 1})
+
+
+def test_the_plans_of_all_instances_know_their_node_and_those_that_were_pickled_nothing_of_this_process():
+    plans = []
+
+    class Collects(Keeps):
+        takes = 1
+
+        def init(self, options, context):
+            super().init(options, context)
+            plans.extend(context.children)
+
+    headrace.register("Collects", Collects)
+    with headrace.pipe({"backend": "Collects[S[Identity,Identity]]", "instance_num": 2}):
+        first, second = plans
+    assert first.origin is second.origin is not None
+    assert (first.instances, first.files) == (2, ())
+    assert [text for text, _ in first.options] == ["S[Identity,Identity]", "Identity", "Identity"]
+    there = pickle.loads(pickle.dumps(first))
+    assert (there.origin, there.liveness, there.options, there.measures) == (
+        None,
+        None,
+        None,
+        False,
+    )
+
+
+@pytest.mark.parametrize("name", ["Isolated", "Link", "Place", "Restarts", "RunningBatch"])
+def test_what_has_moved_says_what_to_install(name):
+    with pytest.raises(
+        ImportError, match=r"headrace_workers\.\w+\.\w+ now: pip install headrace-workers"
+    ):
+        getattr(headrace.isolation, name)

@@ -77,7 +77,10 @@ class Liveness:
         changed: Called, without a lock, when another thread than the one that runs the batch has changed
             ``lost`` or ``parts_away``.
         killers: Functions that end what runs in the instance; called when its batch is left behind.
-        entries: Gives the entries of the batch that it runs; none for a request that its caller runs.
+        entries: Gives the entries of the batch that it runs, none for a request that its caller runs. Each has its
+            ``request`` and ``deadline``, and where the backend works on a copy of the request, ``lend()`` lets the
+            owner leave with it, which ``has_left`` tells, until ``regain()``, which gives False if so.
+        outermost: The backend that the node calls; None before that.
         node: The node whose scheduler runs it; None before that.
     """
 
@@ -88,6 +91,7 @@ class Liveness:
         self.changed: Callable[[], object] = bool
         self.killers: list[Callable[[], object]] = []
         self.entries: Callable[[], Sequence[Any]] = tuple
+        self.outermost: Any = None
         self.node: Any = None
 
     def away(self, part: object, *, lost: bool = False, takes_batches: bool = False) -> None:
@@ -128,6 +132,7 @@ class Checked:
     _liveness: Liveness | None = None  # of the instance to which this backend belongs
     _whole: Any = None  # the instance of a scheduler whose root this backend is
     _dependency: Checked | None = None
+    _child_label: str | None = None  # of a child that is built elsewhere
     _bounded: bool = True  # batches must be compared with the range
     _takes_one: bool = False  # an item without a weight is within the range
     _keeps: bool = False  # its outcome is that of the node, so it may be PENDING
@@ -295,7 +300,7 @@ class Checked:
 
     def _last_label(self, request: Request) -> str:
         """Name the backend that should have written ``result``: in a sequence the last element."""
-        return self._label()
+        return self._child_label or self._label()
 
     def _label(self) -> str:
         return self._name or type(self).__name__

@@ -37,7 +37,7 @@ from headrace.errors import (
     RequestsFailed,
     SetupError,
 )
-from headrace.isolation import Liveness, Restarts, RunningBatch
+from headrace.isolation import Liveness
 from headrace_process import local, pipes
 from headrace_process.local import ChildProcess
 from headrace_process.pipes import PipeLink
@@ -47,6 +47,8 @@ from headrace_workers import packing, spawning, supervisor
 from headrace_workers.apart import Siblings
 from headrace_workers.exchange import Exchange
 from headrace_workers.packing import apply, changes, pack, unpack
+from headrace_workers.places import Restarts
+from headrace_workers.running import RunningBatch
 from headrace_workers.supervisor import Child, Supervisor
 
 FILE = '''
@@ -569,7 +571,7 @@ def test_a_process_that_was_killed_for_running_on_is_said_to_be_slow_or_to_hang(
     child = types.SimpleNamespace(ended=threading.Event(), how=how)
     child.ended.set()
     process = Process()
-    process._node, process._index = "n", 0
+    process._here = ("n", 0)
     died = process._death(child, True)
     how = "of signal SIGKILL, killed for running on after the deadlines [node 'n', instance 0]"
     assert str(died).endswith(f"{how}\n  X is slower than the deadlines, or hangs.")
@@ -580,7 +582,7 @@ def sibling(siblings, *, lives=False, over=False):
     supervisor = types.SimpleNamespace(lives=lives, over=over, kill=print)
     one = Process()
     one.supervisor, one.exchanging, one._child = supervisor, threading.Lock(), child
-    one._siblings, one._borrower, one._liveness = siblings, None, Liveness()
+    one._siblings, one._borrower, one.liveness = siblings, None, Liveness()
     supervisor.close = lambda: vars(supervisor).update(lives=False, over=True)
     siblings.members.append(one)
     return one
@@ -1268,21 +1270,21 @@ def test_who_waits_for_another_process_has_it_when_the_batch_there_has_ended(cli
         with siblings._changed:  # it sleeps
             pass
 
-    other.min, other._whole, other.run = 1, True, run
+    other.min, other.liveness.outermost, other.run = 1, other, run
     other.forward([])
     assert waits[0].outcome() is other
 
 
 @pytest.mark.parametrize("alone", [True, False])
 def test_an_item_that_loses_the_instance_it_is_run_on_once_more_loses_that_one(alone):
-    siblings, lost = Siblings(), []
+    siblings = Siblings()
     own = sibling(siblings, lives=alone)
-    own._node = "n"
+    own._here = ("n", 0)
     own.run = lambda batch, running: [InstanceLostError("its device is gone")]
     one = own if alone else sibling(siblings, lives=True)
-    one.run, one.lose = own.run, lost.append
+    one.run = own.run
     outcome = own._once_more([{"data": 1}], RunningBatch((), may_leave=False))
-    assert lost == ([] if alone else [outcome])
+    assert one.liveness.lost is not alone
     assert outcome.node == (None if alone else "n")  # raised anew here, own is found to be lost
     assert one.exchanging.acquire(blocking=False)
 

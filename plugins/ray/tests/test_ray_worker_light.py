@@ -34,10 +34,10 @@ SECRET, OTHER = b"s" * 32, b"o" * 32
 NEARBY = """
 import threading
 import headrace
-from headrace.isolation import Restarts
 from headrace_ray.machine import Machine
 from headrace_ray.worker import Worker
 from headrace_workers.apart import Apart
+from headrace_workers.places import Restarts
 
 @headrace.register("Nearby")
 class Nearby(Apart):

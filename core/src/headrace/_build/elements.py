@@ -159,6 +159,8 @@ class ElementBuilder:
         backend._pad = self.keys.pad
         if takes_dependency(cls) and children:
             backend._dependency = children[0]
+        if cls.builds_elsewhere:
+            backend._child_label = children[0].name
         # What `init` builds through the context is noted before the backend, so that it is closed after it.
         late = replace(at, parts=at.parts.nested())
         at.parts.add(backend, at.thread)

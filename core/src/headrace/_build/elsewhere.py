@@ -10,9 +10,10 @@ import copy
 import io
 import pickle
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -23,17 +24,16 @@ from headrace._build.elements import Build, ElementBuilder
 from headrace._build.measuring import Reports
 from headrace._build.parts import BuildSite, CloseStack, PipelineState
 from headrace._build.wrappers import Wrapper
-from headrace._checked import Outcomes
+from headrace._checked import Liveness, Outcomes
 from headrace._plan.declared import OPTIONAL, keys_named
 from headrace._plan.element import Element, NodePlan, PipelinePlan
-from headrace._plan.word import Word, give_threads, required_keys
+from headrace._plan.word import Word, give_threads, keys_read_by, required_keys
 from headrace._portable import error_text
 from headrace._registry.backends import FunctionBackend, as_backend, of_function, source_of
-from headrace._registry.discovery import discover
 from headrace._registry.imports import run_imports
 from headrace._running.parts import elsewhere
 from headrace.errors import SetupError
-from headrace.keys import Request
+from headrace.keys import DATA, RESULT, Request
 
 _INTO_A_MODULE = "into a module, or into a file that the configuration names under `import`."
 _IMPORTABLE = f"Put it {_INTO_A_MODULE}"
@@ -52,6 +52,14 @@ class ChildPlan:
         reads, writes: The keys of a request that the child's backends say they read, and write.
         keys: The keys that must be sent, where a request has them: those in ``reads``, and the reserved
             keys that a request need not have (``request_size``, ``context``, ``request_id``, ...).
+        requires: The versions with which the plan was made, as building it elsewhere needs them, by distribution:
+            core, every plugin that has a class in the child, and ``python``, as ``"3.11"``.
+        options: The names in the child as they were written, parents first, each with its checked options.
+        files: The paths of the files that the configuration imports, which run where the child is built.
+        instances: How many instances of the node are built together, each with such a plan of its own; 0 where
+            the container is built alone.
+        origin: Equal for the plans of those instances; None in a plan that was pickled.
+        liveness: What the instance shows its scheduler, see `Liveness`; None in a plan that was pickled.
     """
 
     def __init__(self, builder: ElementBuilder, element: Element, at: BuildSite) -> None:
@@ -60,59 +68,51 @@ class ChildPlan:
         Raises:
             SetupError: The child names classes or functions that cannot be pickled.
         """
-        build = builder.build
-        keys = None if builder.node is None else builder.node.keys
-        packed, allow_import = io.BytesIO(), build.plan.allow_import
-        self._index = at.index or 0
+        plan, every = builder.build.plan, [*element.walk()]
+        self.origin: Any = element
+        self.liveness: Liveness | None = at.liveness
         reported = builder.measuring.reported(element)
-        self._here = (builder.measuring, element) if reported else None
-        content = (builder.name, keys, element, build.threads, allow_import, reported)
-        try:
-            _Pickler(packed, pickle.HIGHEST_PROTOCOL).dump(content)
-        except Exception as error:
-            what = f"{element.call} cannot be sent to another process: {error_text(error)}"
-            hint = f"Let its classes and functions be importable: put them {_INTO_A_MODULE}"
-            raise SetupError(what, node=builder.name, hint=hint) from error
-        self._content = packed.getvalue()
+        self._measuring = builder.measuring if reported else None
+        self._index = at.index or 0
+        # An instance that is built later has the same element, unless `init` of another backend asks for it.
+        first = at.index is not None and not builder.asking
+        self.instances = builder.keys.instance_num if first else 0
         self.name = element.name
         self.expression = str(element.call)
         self.min, self.max = element.range
-        self.reads = tuple(sorted(_keys(element, {}, "reads")))
-        self.writes = tuple(sorted(_keys(element, {}, "writes")))
+        self.reads = _reads(element, {})
+        written = (keys_named(one.cls, one.options, "writes", optional=True) for one in every)
+        self.writes = tuple(sorted({RESULT, *chain.from_iterable(written)}))
         self.keys = _keys_to_send(self.reads)
-        self._files = tuple(path for path, _ in build.plan.files)
-        classes = [source_of(one.cls) for one in element.walk()]
-        self._packages = {str(getattr(one, "__module__", "")).split(".")[0] for one in classes}
+        self.requires = {
+            one.offer.distribution: one.offer.version for one in every if one.offer.version
+        }
+        self.requires |= {
+            "python": "{}.{}".format(*sys.version_info),
+            "headrace": headrace.__version__,
+        }
+        self.options = [(str(one.call), one.options) for one in every]
+        self.files = tuple(path for path, _ in plan.files)
+        keys = None if builder.node is None else builder.keys
+        content = (builder.name, keys, element, builder.build.threads, plan.allow_import, reported)
+        self._content = _pickled(content, self.expression, builder.name)
 
     def __repr__(self) -> str:
         return f"<plan of {self.expression}>"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_here": None}
-
-    @property
-    def requires(self) -> dict[str, str]:
-        """The versions with which the plan was made, as building it elsewhere needs them, by distribution.
-
-        These are core, every plugin that has a class in the child, and ``python``, as ``"3.11"``.
-        """
-        versions = {"python": "{}.{}".format(*sys.version_info), "headrace": headrace.__version__}
-        for plugin in discover():
-            paths = plugin.backends.values()
-            if self._packages & {path.partition(":")[0].split(".")[0] for path in paths}:
-                versions[plugin.distribution] = plugin.version
-        return versions
+        here = ("origin", "liveness", "options", "_measuring")
+        return {**vars(self), **dict.fromkeys(here)}
 
     @property
     def measures(self) -> bool:
         """Whether a probe, or ``timings``, asks for the runs of the child's backends: see `report`."""
-        return self._here is not None
+        return self._measuring is not None
 
     def report(self, runs: list[Any]) -> None:
         """Let probes and ``stats()`` know what `BuiltElsewhere.measured` has given, in the container's process."""
-        if self._here is not None:
-            measuring, element = self._here
-            measuring.report(element, self._index, runs)
+        if self._measuring is not None:
+            self._measuring.report(self.origin, self._index, runs)
 
     def _label(self) -> str:
         return self.name
@@ -137,7 +137,7 @@ class ChildPlan:
             SetupError: The child could not be built; what was built of it is closed again.
             PluginError: A plugin, a library or an imported file is missing here, or raised.
         """
-        files = run_imports([(path, Path()) for path in self._files])
+        files = run_imports([(path, Path()) for path in self.files])
         try:
             content = pickle.loads(self._content)  # noqa: S301 - `__init__` has pickled it
         except Exception as error:
@@ -168,6 +168,7 @@ class BuiltElsewhere(Wrapper):
     """The child that a `ChildPlan` has built: call it with ``built(batch)``, close it with ``close()``.
 
     Attributes:
+        name: The child's name, as written.
         min, max: The child's range, as ``init`` has left it.
         rerun: Whether all backends in the child say ``rerun``.
         reads: The keys that the child's backends read, as ``init`` has left them.
@@ -181,15 +182,11 @@ class BuiltElsewhere(Wrapper):
         super().__init__(child)
         built = builder.by_element
         self.rerun = all(_may_rerun(one, built) for one in element.walk())  # type: ignore[misc]
-        self.reads: tuple[str, ...] = tuple(sorted(_keys(element, built, "reads")))
+        self.reads: tuple[str, ...] = _reads(element, built)
         self.keys = _keys_to_send(self.reads)
         self.needs = required_keys(element, built)
+        self.name = self._label()
         self._element, self._builder, self._reports = element, builder, reports
-
-    @property
-    def name(self) -> str:
-        """The child's name, as written."""
-        return self._label()
 
     @property
     def lost(self) -> bool:
@@ -237,15 +234,9 @@ class BuiltElsewhere(Wrapper):
         self._builder.parts.close()
 
 
-def _keys(element: Element, built: dict[Element, Backend], what: str) -> set[str]:
-    """Return all keys that the backends in an element say they read, or write."""
-    found = {"data"} if what == "reads" else {"result"}
-    for one in element.walk():
-        cls = built.get(one, one.cls)
-        found.update(keys_named(cls, one.options, what, optional=True))
-        if what == "reads":
-            found.update(key for _, named in one.prefixes for key in map(str, named.values()))
-    return found
+def _reads(element: Element, built: Mapping[Element, Backend]) -> tuple[str, ...]:
+    """Return all keys that the backends in an element say they read."""
+    return tuple(sorted({DATA, *filter(None, keys_read_by(element, built))}))
 
 
 def _keys_to_send(reads: tuple[str, ...]) -> tuple[str, ...]:
@@ -273,3 +264,14 @@ class _Pickler(pickle.Pickler):
         if issubclass(obj, FunctionBackend):
             return partial(of_function, batched=obj.batched), (source_of(obj),)
         return as_backend, (source_of(obj),)
+
+
+def _pickled(content: Any, expression: str, node: str) -> bytes:
+    packed = io.BytesIO()
+    try:
+        _Pickler(packed, pickle.HIGHEST_PROTOCOL).dump(content)
+    except Exception as error:
+        what = f"{expression} cannot be sent to another process: {error_text(error)}"
+        hint = f"Let its classes and functions be importable: put them {_INTO_A_MODULE}"
+        raise SetupError(what, node=node, hint=hint) from error
+    return packed.getvalue()

@@ -120,6 +120,9 @@ class Word(Backend):
         children = element.children
         if children and cls._keys_of_child is not None:
             return keys_required_by(children[cls._keys_of_child], built)
+        needs = getattr(built.get(element), "needs", None)
+        if element.cls.builds_elsewhere and needs is not None:
+            return dict.fromkeys(needs, element.name)  # as what was built there has said
         if len(children) == 1 and element.cls.keys_option is not None:
             return keys_required_by(children[0], built)  # what it compares need not be there
         made = built.get(element, element.cls)

@@ -118,6 +118,7 @@ class Instance(Counts):
         self.limits: Limits
         self.liveness = backend._liveness or Liveness()
         self.liveness.entries = lambda: self.entries or ()
+        self.liveness.outermost = backend
         self.away = False
         self.adopted: Entry | None = None
         self.retired: Signal | None = None

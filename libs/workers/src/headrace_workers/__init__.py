@@ -1,8 +1,8 @@
 """What containers share whose part lives in another process, on this machine or another: `Process`, `RayActor`.
 
-`headrace.isolation` says what such a container is; here is the running of it: one batch there and back (`exchange`, `far`,
-`packing`), and who starts the other side and sees it die (`supervisor`, `spawning`). A container of another kind of place
-is an `apart.Apart` with its own options, place and link.
+`headrace.isolation` is what core gives to such a container; here is the rest: one batch there and back (`exchange`, `far`,
+`packing`), whose requests were taken back meanwhile (`running`), and who starts the other side and sees it die (`supervisor`,
+`spawning`). A container of another kind of place is an `apart.Apart` with its own options, place and link (`places`).
 """
 
 from __future__ import annotations

@@ -6,35 +6,47 @@ import logging
 import threading
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from headrace import Backend
 from headrace.errors import ContractError, InstanceLostError
-from headrace.isolation import Isolated, Liveness
+from headrace.isolation import Liveness, batch_alone, has_emitted
 from headrace_workers.exchange import Exchange
+from headrace_workers.running import RunningBatch
 from headrace_workers.supervisor import Child, Supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace import InitContext
-    from headrace.isolation import ChildPlan, Place, Restarts, RunningBatch
+    from headrace.isolation import ChildPlan
     from headrace.keys import Request
     from headrace_workers.exchange import Outcomes
+    from headrace_workers.places import Place, Restarts
+
+T = TypeVar("T")
 
 _CUT_S = 10.0
 """A part whose link is broken ends by itself within this time (seconds), or is killed."""
 
 
-class Apart(Isolated):
+class Apart(Backend):
     """Let X live elsewhere. A subclass says where: it has `place` and `restarts`, and options.
 
     Attributes:
+        liveness: Whether the instance to which this container belongs can serve; ``init`` sets it, and `needs`.
+        needs: The keys without which X cannot run a request.
         cpus: The processors that what is started may use; None for all.
         same_clock: Whether ``time.monotonic()`` is the same there: only then runs of backends in X can be reported.
         kill_after_s: How long after the last deadline of a batch what runs it is killed (seconds); None for never.
         retries: How many times an item runs once more when what ran it has died, where X says ``rerun``.
     """
 
+    takes = 1
+    builds_elsewhere = True
+    reads: tuple[str, ...] = ()  # beside those that X reads
+    needs: tuple[str, ...]
+    liveness: Liveness
     cpus: str | int | None = None
     same_clock: bool = True
     kill_after_s: float | None = None
@@ -64,6 +76,8 @@ class Apart(Isolated):
             SetupError: X could not be built, or the process ended.
         """
         plan: Any = context.children[0]
+        self.liveness = plan.liveness
+        self._here = context.node_name, context.instance_index
         self.exchanging = threading.Lock()
         self._borrower: int | None = None
         self._siblings: Siblings = self.siblings(context, Siblings)
@@ -75,17 +89,24 @@ class Apart(Isolated):
             start_at, notify = partial(self.place, index), self._siblings.look
             return Supervisor(name, start_at, message, self.restarts(), Liveness(), notify)
 
-        self.supervisor = self._siblings.supervisor(context.instance_index, self.alike, supervise)
+        self.supervisor = self._siblings.supervisor(
+            context.instance_index, plan.instances, supervise
+        )
         self.supervisor.liveness = self.liveness
         self._child = self.supervisor.start(context.cancelled)
         self.liveness.killers.append(self.supervisor.kill)
         self._take(self._child.about, plan)
         self._siblings.members.append(self)
 
-    def _take(self, about: dict[str, Any], plan: Any) -> None:
+    def siblings(self, context: InitContext, make: Callable[[], T]) -> T:
+        """Return what the instances of this container share, made by the first with ``make()``."""
+        plan: Any = context.children[0]
+        return context.shared.get_or_create(("apart", plan.origin), make)
+
+    def _take(self, about: dict[str, Any], plan: ChildPlan) -> None:
         """Take over what the process has reported of X, whose plan is ``plan``."""
         self.min, self.max, self.rerun = about["min"], about["max"], about["rerun"]  # type: ignore[misc]
-        self.reads, self.reads_all = about["needs"], about["reads"]
+        self.needs, self.reads = about["needs"], about["reads"]
         self._exchange = Exchange(
             {*about["keys"]}, {*about["reads"]}, self.kill_after_s, plan, self.same_clock
         )
@@ -101,7 +122,8 @@ class Apart(Isolated):
             what = "a signal handler called the pipeline in a thread that waits for this process"
             hint = "Let the handler use Pipeline.submit, or a thread of its own."
             raise ContractError(what, hint=hint)
-        running = self.running()
+        outermost = self.liveness.outermost is self
+        running = RunningBatch(self.liveness.entries(), may_leave=outermost)
         if self.min == 1:
             # `run` may wait until the process is started again. An owner whose deadline passes meanwhile may
             # leave: its request is left out of the batch, which cannot become smaller than the range of X.
@@ -119,9 +141,9 @@ class Apart(Isolated):
         finally:
             if self._siblings.waiting:
                 self._siblings.look()
-        each = [self.alone(request) for request in batch]
+        each = [batch_alone(self, request) for request in batch]
         return [
-            died if alone is None or self.has_emitted(one) else self._once_more(alone, running)
+            died if alone is None or has_emitted(one) else self._once_more(alone, running)
             for one, alone in zip(batch, each, strict=True)
         ]
 
@@ -136,7 +158,7 @@ class Apart(Isolated):
                 what = "its process has died, and there is no room to start another"
                 return self.located(InstanceLostError(what))
             outcome, died = self._lent(one, alone, running)
-            if not died or not left or self.has_emitted(alone[0]):
+            if not died or not left or has_emitted(alone[0]):
                 break
         return outcome
 
@@ -160,9 +182,18 @@ class Apart(Isolated):
             one.exchanging.release()
             self._siblings.look()
         if isinstance(outcome, InstanceLostError) and one is not self:
-            one.lose(outcome)
+            if outcome.node is None:  # else it ends its batch alone
+                one.liveness.lost = True
             self.located(outcome)
         return outcome, False
+
+    def located(self, error: InstanceLostError) -> InstanceLostError:
+        """Write node and instance into an error that ends its batch, and not the instance; return the error.
+
+        An error without a node, raised by `forward` or among its outcomes, says that the instance itself is lost.
+        """
+        error.node, error.instance = self._here
+        return error
 
     def describe(self) -> dict[str, Any]:
         """Return the process id, and as the child the tree of what was built in the process."""

@@ -14,12 +14,12 @@ from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import BackendError, ContractError, InputError
-from headrace.isolation import ChildPlan, error_text
+from headrace.isolation import ChildPlan, door_of, error_text
 from headrace_workers.packing import Packed, apply, faults, pack, unpack
 
 if TYPE_CHECKING:
-    from headrace.isolation import RunningBatch
     from headrace.keys import Request
+    from headrace_workers.running import RunningBatch
     from headrace_workers.supervisor import Child
 
     Faults = dict[int, Exception]
@@ -69,7 +69,7 @@ class Exchange:
             packed, left = self._without(bad, packed, left, errors)
         if not left:
             return [errors.get(id(one)) for one in batch]
-        reads = [*map(running.parts, left)]
+        reads = [*map(door_of, left)]
         streams = reads.count(None) < len(reads)
         child.part, child.sent = (reads.__getitem__ if streams else None), child.sent + 1
         link.send((child.sent, packed, self.reports and self.plan.measures, streams), awaits=True)

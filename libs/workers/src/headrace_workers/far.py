@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-    from headrace.isolation import BuiltElsewhere, Link
+    from headrace.isolation import BuiltElsewhere
     from headrace_workers.packing import Packed
+    from headrace_workers.places import Link
 
     Answer = tuple[Packed, list[tuple[dict[str, str], list[str]]], dict[int, str], list[Any]]
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping
 
-    from headrace.isolation import Link
     from headrace.keys import Request
+    from headrace_workers.places import Link
 
 
 LARGE_BYTES = 2048

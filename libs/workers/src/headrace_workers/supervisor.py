@@ -18,7 +18,8 @@ from headrace.isolation import error_text, run_in_pool
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.isolation import Liveness, Place, Restarts
+    from headrace.isolation import Liveness
+    from headrace_workers.places import Place, Restarts
 
 _log = logging.getLogger("headrace.process")
 
@@ -39,7 +40,7 @@ class Child:
         link: Carries batches there, and answers back.
         about: What has been reported of the X that was built.
         ended: Set once it has ended and its `Supervisor` has noted so everywhere.
-        how: How it has ended, and a hint or None; see `headrace.isolation.Place.how_ended`.
+        how: How it has ended, and a hint or None; see `headrace_workers.places.Place.how_ended`.
         sent: How many batches were sent there.
         part: Gives where the parts of a request of the batch go, by its number; None where nobody reads any.
         reported: How many of its reports (messages that are no answers) have arrived.

@@ -21,6 +21,8 @@ import struct
 from contextlib import suppress
 from typing import Any
 
+from headrace_workers.places import await_message
+
 _MOST_AT_ONCE_BYTES = getattr(select, "PIPE_BUF", 512)
 """The kernel writes so many bytes to a pipe whole, or not at all when the writing process is killed."""
 
@@ -41,7 +43,7 @@ END = b"\0"
 
 
 class PipeLink:
-    """One end of the way between two processes; one thread at a time uses it.
+    """One end of the way between two processes, a `headrace_workers.places.Link`; one thread at a time uses it.
 
     Args:
         source: Descriptor of the pipe from which messages of the other process are read.
@@ -103,16 +105,7 @@ class PipeLink:
         return made if kind is bytearray else bytes(made)
 
     def send(self, message: Any, *, awaits: bool = False) -> None:
-        """Send a message of plain values, to which all buffers put since `begin` belong.
-
-        Args:
-            message: The message.
-            awaits: Whether the other process answers it.
-
-        Raises:
-            EOFError: The other process has ended.
-            OSError: There is no memory for the message; nothing was sent.
-        """
+        """Send a message of plain values: in the pipe, or where it is large in the file; see `Link.send`."""
         content = pickle.dumps(message, 5)
         if len(content) > _MOST_AT_ONCE_BYTES:
             size = len(content)
@@ -124,17 +117,8 @@ class PipeLink:
             raise EOFError from error
 
     def receive(self, timeout_s: float | None = None) -> Any:
-        """Wait for a message.
-
-        Raises:
-            EOFError: The other process has ended, or has called `end`.
-            TimeoutError: No message came within ``timeout_s`` seconds.
-        """
-        if timeout_s is not None:
-            poll = select.poll()
-            poll.register(self._source, select.POLLIN)
-            if not poll.poll(min(timeout_s * 1000, 2**31 - 1)):  # the most it takes
-                raise TimeoutError
+        """Wait for a message; see `Link.receive`."""
+        await_message(self._source, timeout_s)
         try:
             content = os.read(self._source, _MOST_AT_ONCE_BYTES)
         except OSError as error:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from pydantic import Field, field_validator
 
 from headrace import Options as _Options
-from headrace.isolation import Restarts
 from headrace_process.local import ChildProcess
 from headrace_workers.apart import Apart
+from headrace_workers.places import Restarts
 from headrace_workers.spawning import read_cpus
 
 if TYPE_CHECKING:

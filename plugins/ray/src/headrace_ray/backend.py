@@ -9,8 +9,8 @@ from pydantic import Field, model_validator
 
 import headrace_workers
 from headrace import Options as _Options
-from headrace.isolation import Restarts
 from headrace_workers.apart import Apart
+from headrace_workers.places import Restarts
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -171,11 +171,11 @@ class RayActor(Apart):
 
         def group() -> Group:
             made = Group(wanted, self._made_of(context), context.instance_num, places.changing)
-            places.add(made, self.alike)
+            places.add(made, plan.instances)
             return made
 
         self._group = self.siblings(context, group)
-        self._group.take_seats(range(self.alike) or (index,), context.cancelled)
+        self._group.take_seats(range(plan.instances) or (index,), context.cancelled)
         super().init(options, context)
         kept = self._group.kept_from.get(index)
         if kept is not None:
@@ -184,9 +184,8 @@ class RayActor(Apart):
     def _made_of(self, context: InitContext) -> Any:
         """Return all that decides what runs in an actor, but the number of instances."""
         plan: Any = context.children[0]
-        tree = [(str(one.call), one.options) for one in self._word.children[0].walk()]
         sizes = (context.min, context.max, context.batch_sizes, context.pad, context.device)
-        return self.options, tree, plan.requires, sizes
+        return self.options, plan.options, plan.requires, sizes
 
     def _share(self, other: RayActor) -> None:
         """Use the actor of an instance that is about to be closed, which may still run a batch."""
@@ -211,8 +210,8 @@ class RayActor(Apart):
             return plan
         from headrace_ray.files import Shipped, files_among
 
-        options = [dict(one.options or ()) for one in self._word.children[0].walk()]
-        imported = [Path(one) for one in plan._files if Path(one).suffix == ".py"]
+        options = [dict(one or ()) for _, one in plan.options]
+        imported = [Path(one) for one in plan.files if Path(one).suffix == ".py"]
         return Shipped(plan, files_among([imported, options]))
 
     def place(self, index: int) -> ActorPlace:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterable, Mapping
 
-    from headrace.isolation import Link
+    from headrace_workers.places import Link
     from headrace_workers.supervisor import Supervisor
 
 __all__ = ["ActorPlace", "Group", "Groups", "Shown", "Wanted"]

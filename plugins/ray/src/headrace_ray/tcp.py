@@ -7,12 +7,13 @@ leaves straight out of the array that holds it, and is read straight into the ob
 from __future__ import annotations
 
 import pickle
-import select
 import socket
 import ssl
 import struct
 from contextlib import suppress
 from typing import Any
+
+from headrace_workers.places import await_message
 
 __all__ = ["TcpLink", "keep_alive"]
 
@@ -51,7 +52,7 @@ def keep_alive(connection: socket.socket, within_s: float) -> None:
 
 
 class TcpLink:
-    """One end of a connection between two machines; see `headrace.isolation.Link`.
+    """One end of a connection between two machines; see `headrace_workers.places.Link`.
 
     Args:
         connection: The connection, which blocks.
@@ -116,18 +117,9 @@ class TcpLink:
                 left[at] = left[at][sent:]
 
     def receive(self, timeout_s: float | None = None) -> Any:
-        """Wait for a message.
-
-        Raises:
-            EOFError: The other side has ended, or has called `end`.
-            TimeoutError: No message came within ``timeout_s`` seconds.
-        """
-        if timeout_s is not None:
-            # Nothing lies in the reader: who waits so has asked, and has read all answers to what it asked before.
-            poll = select.poll()
-            poll.register(self._socket, select.POLLIN)
-            if not poll.poll(min(timeout_s * 1000, 2**31 - 1)):  # the most it takes
-                raise TimeoutError
+        """Wait for a message; see `Link.receive`."""
+        # Nothing lies in the reader: who waits so has asked, and has read all answers to what it asked before.
+        await_message(self._socket, timeout_s)
         try:
             size, count = _HEAD.unpack(self._read(_HEAD.size))
             if size == 0:
