@@ -5,24 +5,23 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+import headrace
 from headrace_cli.graph import svg
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-def graph_html(about: object, explained: dict[str, Any]) -> str:
-    """Return the drawn graph of a pipeline below its text.
-
-    Args:
-        about: The object that is shown.
-        explained: What `headrace.explain` says of it.
-    """
-    return f"<p><code>{escape(repr(about))}</code></p>\n{svg(explained)}"
+def html_of(about: dict[str, Any] | headrace.Pipeline | headrace.PipelineConfig) -> str:
+    """Return the drawn graph of a pipeline, or of its configuration, below its text; or what ``stats()`` gives as tables."""
+    if isinstance(about, dict):
+        return _tables(about)
+    config = about.config if isinstance(about, headrace.Pipeline) else about
+    return f"<p><code>{escape(repr(about))}</code></p>\n{svg(headrace.explain(config))}"
 
 
-def tables_html(stats: dict[str, Any]) -> str:
-    """Return what ``stats()`` gives as tables: one of the nodes, one of their instances."""
+def _tables(stats: dict[str, Any]) -> str:
+    """Return statistics as tables: one of the nodes, one of their instances."""
     nodes = stats.get("nodes", {})
     if not nodes:
         return f"<pre>{escape(repr(stats))}</pre>"

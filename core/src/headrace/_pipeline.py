@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import headrace
-from headrace._notebook import Statistics, graph_html
+from headrace._notebook import Statistics, html_of
 from headrace._running.blueprint import Blueprint
 from headrace._running.engine import Engine
 from headrace._running.entrance import raise_failed, seconds
@@ -387,6 +387,4 @@ class Pipeline:
     def __repr__(self) -> str:
         return f"<Pipeline {', '.join(self._engine.blueprint.order)}: {self._engine.state}>"
 
-    def _repr_html_(self) -> str:
-        """Return the graph as a notebook shows it."""
-        return graph_html(self, lambda: headrace.explain(self.config))
+    _repr_html_ = html_of

@@ -14,7 +14,7 @@ from headrace._config.sections import FIXED_KEYS, NODE_KEYS, Sections, key_schem
 from headrace._expression.nesting import with_room
 from headrace._expression.parser import parse
 from headrace._expression.tree import Call
-from headrace._notebook import graph_html
+from headrace._notebook import html_of
 from headrace._options import keys_of, mapped, path_as_text, without_base
 from headrace._plan.element import PipelinePlan, elements_of
 from headrace._plan.parameters import written_key
@@ -205,9 +205,7 @@ class PipelineConfig:
     def __repr__(self) -> str:
         return f"<PipelineConfig of {', '.join(self.nodes)}>"
 
-    def _repr_html_(self) -> str:
-        """Return the graph as a notebook shows it."""
-        return graph_html(self, lambda: explain(self))
+    _repr_html_ = html_of
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _checked_config, (self._document, self._allow_import)

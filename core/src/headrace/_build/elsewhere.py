@@ -74,9 +74,7 @@ class ChildPlan:
         reported = builder.measuring.reported(element)
         self._measuring = builder.measuring if reported else None
         self._index = at.index or 0
-        # An instance that is built later has the same element, unless `init` of another backend asks for it.
-        first = at.index is not None and not builder.asking
-        self.instances = builder.keys.instance_num if first else 0
+        self.instances = builder.keys.instance_num if at.index is not None else 0
         self.name = element.name
         self.expression = str(element.call)
         self.min, self.max = element.range

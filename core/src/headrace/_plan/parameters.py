@@ -134,8 +134,8 @@ class Parameters:
 
     Attributes:
         asked: The keys that would have set an option of some element.
-        effective: The paths of the keys whose value some element has.
-        overruled: By path of a key, the key and why each element with that option does not use its value.
+        met: By path of a key, the key and why each element with that option does not use its value; None for
+            one that does.
         texts: How many expressions of the node have been read.
         unresolved: How many texts and names of the node could not be understood. A key that no known
             backend has may belong to one of these, so it is reported only where it looks like a
@@ -149,8 +149,7 @@ class Parameters:
     keys: NodeKeys | None = None
     origins: Mapping[str, str] = field(default_factory=dict)
     asked: set[str] = field(default_factory=set)
-    effective: set[str] = field(default_factory=set)
-    overruled: dict[str, tuple[Found, list[str]]] = field(default_factory=dict)
+    met: dict[str, tuple[Found, list[str | None]]] = field(default_factory=dict)
     unresolved: int = 0
     texts: int = 0
     excused: int = 0
@@ -188,11 +187,10 @@ class Parameters:
         inside = [one for one in args if one.origin == "definition"]
         ranked = [*(one for one in args if one.origin == "inline"), *keys, *inside]
         for one in keys:
-            if one is ranked[0] and not self.idle:
-                self.effective.add(one.source.path)
-            else:
-                why = "is not chosen" if self.idle else "has a value from a nearer place"
-                self.overruled.setdefault(one.source.path, (one, []))[1].append(f"{names[0]} {why}")
+            why = None if one is ranked[0] else f"{names[0]} has a value from a nearer place"
+            if self.idle:
+                why = f"{names[0]} is not chosen"
+            self.met.setdefault(one.source.path, (one, []))[1].append(why)
         return ranked[0]
 
     def _keys(self, names: Sequence[str], key: str) -> list[Found]:
@@ -208,16 +206,10 @@ class Parameters:
                 of_all.append(key_of("global", one, shared[one], "global"))
         return own + of_all
 
-    @property
-    def used(self) -> set[str]:
-        """The paths of the keys that set an option of some backend, as far as planning has come."""
-        return self.effective | self.overruled.keys()
-
     def unused(self) -> list[str]:
         """Return the keys of the node that set no option, as far as planning has come."""
-        node, used = self.node, self.used
-        others = (key for key in self.shape.nodes.get(node, {}) if key not in OWN_KEYS)
-        return [key for key in others if f"{node}.{key}" not in used]
+        others = (key for key in self.shape.nodes.get(self.node, {}) if key not in OWN_KEYS)
+        return [key for key in others if f"{self.node}.{key}" not in self.met]
 
 
 def _args_of_definitions(source: Source, key: str) -> Iterator[Found]:
@@ -243,13 +235,12 @@ def report_keys(nodes: Sequence[Parameters], shape: Sections, problems: Problems
 
 def _report_overruled(nodes: Sequence[Parameters], warnings: Problems) -> None:
     """Report the keys whose value no backend has: all that know the option find a value that wins."""
-    effective = {path for one in nodes for path in one.effective}
-    overruled: dict[str, tuple[Found, list[str]]] = {}
-    for path, (found, names) in (item for one in nodes for item in one.overruled.items()):
-        overruled.setdefault(path, (found, []))[1].extend(names)
-    for path, (found, names) in overruled.items():
-        if path not in effective:
-            what = f"nothing uses {found.key!r}: {' and '.join(dict.fromkeys(names))}"
+    met: dict[str, tuple[Found, list[str | None]]] = {}
+    for path, (found, whys) in (item for one in nodes for item in one.met.items()):
+        met.setdefault(path, (found, []))[1].extend(whys)
+    for found, whys in met.values():
+        if None not in whys:
+            what = f"nothing uses {found.key!r}: {' and '.join(filter(None, dict.fromkeys(whys)))}"
             hint = 'Nearest is ( ) in the expression, then "Name::key", then key, then [global].'
             warnings.add("unused_option", what, hint=hint, **found.place(at_key=True))
 
@@ -264,7 +255,7 @@ def _report_unknown(
     if owner == "global":
         nobody, elsewhere = "no node", {"code": "node_key"}
         others, belongs = NODE_ONLY, "belongs to a node, not to [global]"
-    used = set[str]().union(*[one.used for one in nodes])
+    used = {path for one in nodes for path in one.met}
     own = OWN_KEYS.difference(others)
     strange = [key for key in table if key not in own and f"{owner}.{key}" not in used]
     if not strange:
