@@ -205,6 +205,11 @@ def test_two_files_of_a_folder_share_a_helper_also_after_it_has_changed(folder):
     assert answer(make).n == 2
     config = folder("v1", {}, ["look.py", "make.py"], "S[Make,Look]")
     assert answer(config) == (True, 2)
+    for n in (3, 2):  # the helper that `look.py` has is an older one of the same content then
+        (config.parent / "helper.py").write_text(code.format(n))
+        assert answer(folder("v1", {}, ["make.py"], "Make")).n == n
+    config = folder("v1", {}, ["make.py", "look.py"], "S[Make,Look]")
+    assert answer(config) == (True, 2)
 
 
 def test_a_file_that_did_not_change_keeps_its_classes_when_another_one_of_the_folder_did(folder):

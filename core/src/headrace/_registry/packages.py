@@ -15,7 +15,12 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
-from importlib.util import find_spec, module_from_spec, resolve_name
+from importlib.util import (
+    find_spec,
+    module_from_spec,
+    resolve_name,
+    spec_from_file_location,
+)
 from itertools import accumulate
 from pathlib import Path
 from types import ModuleType
@@ -53,16 +58,16 @@ def _digest(content: bytes) -> str:
 class _Version:
     """One version of a file that was run: its content, the classes that it has registered, what it imports beside it."""
 
-    def __init__(self, path: str, source: bytes) -> None:
-        self.path, self.digest = path, _digest(source)
+    def __init__(self, name: str, path: str, source: bytes) -> None:
+        self.name, self.path, self.digest = name, path, _digest(source)
         self.classes: dict[str, type[Any]] = {}
-        self.uses: dict[str, _Version] = {}
+        self.uses: dict[_Version, None] = {}
 
-    def is_gone(self) -> bool:
+    def is_present(self) -> bool:
         try:
-            return _digest(Path(self.path).read_bytes()) != self.digest
+            return _digest(Path(self.path).read_bytes()) == self.digest
         except OSError:
-            return True
+            return False
 
 
 class Package:
@@ -90,21 +95,23 @@ class Package:
         Returns:
             The classes that the file and its helpers have registered, by name.
         """
-        name = self.module_name(path)
-        stale, before = self._stale(), dict(self._versions)
+        name, before = self.module_name(path), dict(self._versions)
+        present = {one for one in before.values() if one.is_present()}
+        # A version that was replaced is not present, even where its file holds the same content again.
+        stale = {one for one in before if not present.issuperset(self._below(one))}
         if name not in before or name in stale:
             modules = {one: sys.modules[one] for one in before if one in sys.modules}
             # Other files that a configuration names stay until they are run again: pipelines may pickle their classes.
-            for one in stale & {*self._below(name), *(before.keys() - self._named)}:
+            own = {one.name for one in self._below(name)}
+            for one in stale & {*own, *(before.keys() - self._named)}:
                 self._put(one, None)
             self._beside.clear()
             importlib.invalidate_caches()
-            spec = ModuleSpec(name, loader := _Loader(self, name, str(path)), origin=str(path))
-            spec.has_location = True
+            spec: Any = spec_from_file_location(name, path, loader=_Loader(name, str(path)))
             module = module_from_spec(spec)
             self._put(name, module)
             try:
-                loader.exec_module(module)
+                spec.loader.exec_module(module)
             except BaseException:
                 for one in {*self._versions, name}:
                     self._put(one, None)
@@ -114,16 +121,17 @@ class Package:
                 raise
             self._named.add(name)
         below = self._below(name)
-        return {key: cls for one in reversed(below) for key, cls in below[one].classes.items()}
+        return {key: cls for one in reversed(below) for key, cls in one.classes.items()}
 
     def files(self, path: Path) -> list[str]:
         """Return the file, and those of its helpers as far as they were run."""
-        return [one.path for one in self._below(self.module_name(path)).values()]
+        return [one.path for one in self._below(self.module_name(path))]
 
-    def execute(self, module: ModuleType, path: str, source: bytes, code: Any) -> None:
+    def execute(self, module: ModuleType, loader: _Loader) -> None:
         """Run the code of a module of the package."""
-        name = module.__name__
-        version = self._versions[name] = _Version(path, source)
+        name, source = module.__name__, Path(loader.path).read_bytes()
+        code = loader.source_to_code(source, loader.path)
+        version = self._versions[name] = _Version(name, loader.path, source)
         vars(module)["__builtins__"] = {**vars(builtins), "__import__": self._import}
         try:
             with registry.recording(name, version.classes):
@@ -140,19 +148,16 @@ class Package:
         fromlist: Sequence[str] | None = (),
         level: int = 0,
     ) -> ModuleType:
-        own = globals or {}
+        own, named = globals or {}, fromlist or ()
         importer = str(own.get("__name__"))
         if level == 0 and self._is_beside(name.partition(".")[0], importer):
             own, level = vars(self._module), 1
-        if level == 0:
-            return builtins.__import__(name, globals, locals, fromlist or (), 0)
-        found = builtins.__import__(name, own, locals, fromlist or (), level)
+        found = builtins.__import__(name, own, locals, named, level)
         user = self._versions.get(importer)
-        if user is not None:
+        if level and user is not None:
             base = resolve_name("." * level + name, str(own["__package__"]))
-            parts = [*accumulate(base.split("."), "{}.{}".format)]
-            parts += [f"{base}.{one}" for one in fromlist or ()]
-            user.uses.update({one: self._versions[one] for one in parts if one in self._versions})
+            parts = [*accumulate(base.split("."), "{}.{}".format), *(f"{base}.{n}" for n in named)]
+            user.uses |= {self._versions[one]: None for one in parts if one in self._versions}
         return found
 
     def _is_beside(self, top: str, importer: str) -> bool:
@@ -178,32 +183,15 @@ class Package:
             self._beside[top] = not known
         return self._beside[top]
 
-    def _below(self, name: str) -> dict[str, _Version]:
+    def _below(self, name: str) -> list[_Version]:
         """Return the versions of a module and of all that it imports of the package, itself first."""
-        found: dict[str, _Version] = {}
-        left = [name]
+        found: dict[_Version, None] = {}
+        left = [self._versions[name]] if name in self._versions else []
         while left:
-            one = left.pop()
-            if one in self._versions and one not in found:
-                found[one] = self._versions[one]
-                left += [*found[one].uses]
-        return found
-
-    def _stale(self) -> set[str]:
-        """Return the modules whose file holds another version now, and those that use one of them or an older one."""
-        stale: set[str] = set()
-        more = {name for name, one in self._versions.items() if one.is_gone()}
-        while True:
-            stale |= more
-            more = {
-                name
-                for name, one in self._versions.items()
-                if name not in stale
-                and any(u in stale or self._versions.get(u) is not v for u, v in one.uses.items())
-            }
-            if not more:
-                break
-        return stale
+            if (one := left.pop()) not in found:
+                found[one] = None
+                left += one.uses
+        return [*found]
 
     def _put(self, name: str, module: ModuleType | None) -> None:
         """Put a module where ``import`` looks for it; None takes it away."""
@@ -220,14 +208,8 @@ class Package:
 class _Loader(SourceFileLoader):
     """Runs a file of a package from its source: the cache of Python takes two versions from one second for the same."""
 
-    def __init__(self, package: Package, name: str, path: str) -> None:
-        super().__init__(name, path)
-        self._package = package
-
     def exec_module(self, module: ModuleType) -> None:
-        source = Path(self.path).read_bytes()
-        code = self.source_to_code(source, self.path)
-        self._package.execute(module, self.path, source, code)
+        _packages[self.name.partition(".")[0]].execute(module, self)
 
 
 class _Finder:
@@ -240,5 +222,5 @@ class _Finder:
         package = _packages.get(name.partition(".")[0])
         spec = None if package is None else PathFinder.find_spec(name, path, target)
         if package is not None and spec is not None and type(spec.loader) is SourceFileLoader:
-            spec.loader = _Loader(package, name, spec.loader.path)
+            spec.loader = _Loader(name, spec.loader.path)
         return spec
