@@ -18,7 +18,6 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-import headrace
 from headrace._backend import Backend
 from headrace._build.elements import Build, ElementBuilder
 from headrace._build.measuring import Reports
@@ -32,6 +31,7 @@ from headrace._portable import error_text
 from headrace._registry.backends import FunctionBackend, as_backend, of_function, source_of
 from headrace._registry.imports import run_imports
 from headrace._running.parts import elsewhere
+from headrace._version import __version__
 from headrace.errors import SetupError
 from headrace.keys import DATA, RESULT, Request
 
@@ -87,7 +87,7 @@ class ChildPlan:
         }
         self.requires |= {
             "python": "{}.{}".format(*sys.version_info),
-            "headrace": headrace.__version__,
+            "headrace": __version__,
         }
         self.options = [(str(one.call), one.options) for one in every]
         self.files = tuple(path for path, _ in plan.files)
