@@ -12,8 +12,10 @@ from __future__ import annotations
 from headrace._build.elsewhere import BuiltElsewhere, ChildPlan
 from headrace._checked import Liveness, batch_alone
 from headrace._portable import error_text, portable
-from headrace._running.parts import door_of, has_emitted
+from headrace._running.batch import running_here
+from headrace._running.parts import door_of, elsewhere, read_from
 from headrace._running.threads import run_in_pool
+from headrace.keys import Request
 
 __all__ = [
     "BuiltElsewhere",
@@ -35,6 +37,12 @@ _NOW = {  # names that are elsewhere now
     "Restarts": "headrace_workers.places.Restarts",
     "RunningBatch": "headrace_workers.running.RunningBatch",
 }
+
+
+def has_emitted(request: Request) -> bool:
+    """Tell whether a part of the answer of a request that runs here was given: then nothing runs it once more."""
+    parts = elsewhere.parts.get(id(request)) or read_from(running_here(request))
+    return parts is not None and bool(parts.begun)
 
 
 def __getattr__(name: str) -> object:
