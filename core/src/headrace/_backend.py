@@ -340,7 +340,7 @@ class InitContext:
             ``[global] threads``. Pass it to the library.
         children: The backends in ``[ ]``, built and initialised, in the order of writing. Call them,
             ``child(batch)``; they are closed for you. For a class that `builds_elsewhere` these are plans
-            with ``name``, ``expression``, ``min``, ``max``, ``reads``, ``writes``, ``keys``, ``build()``.
+            with ``name``, ``expression``, ``min``, ``max``, ``keys``, ``build()``.
         prefixes: The prefix before each child, as (positional, {key: value}).
         logger: A logger named after the backend; it has no handler of its own.
         shared: One store per node: ``shared.get_or_create(key, factory)`` gives all instances of the

@@ -13,7 +13,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -24,7 +23,7 @@ from headrace._build.measuring import Reports
 from headrace._build.parts import BuildSite, CloseStack, PipelineState
 from headrace._build.wrappers import Wrapper
 from headrace._checked import Liveness, Outcomes
-from headrace._plan.declared import OPTIONAL, keys_named
+from headrace._plan.declared import OPTIONAL
 from headrace._plan.element import Element, NodePlan, PipelinePlan
 from headrace._plan.word import Word, give_threads, keys_read_by, required_keys
 from headrace._portable import error_text
@@ -33,7 +32,7 @@ from headrace._registry.imports import run_imports
 from headrace._running.parts import elsewhere
 from headrace._version import __version__
 from headrace.errors import SetupError
-from headrace.keys import DATA, RESULT, Request
+from headrace.keys import DATA, Request
 
 _INTO_A_MODULE = "into a module, or into a file that the configuration names under `import`."
 _IMPORTABLE = f"Put it {_INTO_A_MODULE}"
@@ -49,9 +48,8 @@ class ChildPlan:
         expression: The text of the child with all that stands in its bracket.
         min, max: The child's range in weights, both included, as its classes state it; ``max`` None for
             unbounded. The child may have another range once it is built.
-        reads, writes: The keys of a request that the child's backends say they read, and write.
-        keys: The keys that must be sent, where a request has them: those in ``reads``, and the reserved
-            keys that a request need not have (``request_size``, ``context``, ``request_id``, ...).
+        keys: The keys that must be sent, where a request has them: those that the child's backends say they read, and
+            the reserved keys that a request need not have (``request_size``, ``context``, ``request_id``, ...).
         requires: The versions with which the plan was made, as building it elsewhere needs them, by distribution:
             core, every plugin that has a class in the child, and ``python``, as ``"3.11"``.
         options: The names in the child as they were written, parents first, each with its checked options.
@@ -78,10 +76,7 @@ class ChildPlan:
         self.name = element.name
         self.expression = str(element.call)
         self.min, self.max = element.range
-        self.reads = _reads(element, {})
-        written = (keys_named(one.cls, one.options, "writes", optional=True) for one in every)
-        self.writes = tuple(sorted({RESULT, *chain.from_iterable(written)}))
-        self.keys = _keys_to_send(self.reads)
+        self.keys = _keys_to_send(_reads(element, {}))
         self.requires = {
             one.offer.distribution: one.offer.version for one in every if one.offer.version
         }
