@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 import headrace
 from headrace.errors import RequestsFailed
 
@@ -58,6 +60,23 @@ WAYS = {
     "submit": lambda pipe, request: pipe.submit(request).result(60),
     "async": lambda pipe, request: asyncio.run(pipe.call_async(request)),
 }
+
+
+def read(pipe, request, **more):
+    """Return all that a stream gives."""
+    return list(pipe.stream(request, **more))
+
+
+def read_async(pipe, request, **more):
+    """Return all that an asynchronous stream gives."""
+
+    async def run():
+        return [part async for part in pipe.stream_async(request, **more)]
+
+    return asyncio.run(run())
+
+
+both_readers = pytest.mark.parametrize("read", [read, read_async])
 
 
 class Sender:

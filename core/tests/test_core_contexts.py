@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import decimal
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +11,7 @@ from decimal import Decimal
 
 import numpy as np
 import pytest
+from sending import WAYS
 
 import headrace
 
@@ -65,32 +65,8 @@ EXPRESSIONS = {
 }
 
 
-def call(pipe, request):
-    return pipe(request)
-
-
-def call_with_time(pipe, request):
-    return pipe(request, timeout=60)
-
-
-def call_with_a_list(pipe, request):
-    return pipe([request, dict(request)])[0]
-
-
-def submit(pipe, request):
-    return pipe.submit(request).result(timeout=60)
-
-
-def call_async(pipe, request):
-    return asyncio.run(pipe.call_async(request))
-
-
 @pytest.mark.parametrize("main", [True, False], ids=["main thread", "other thread"])
-@pytest.mark.parametrize(
-    "way",
-    [call, call_with_time, call_with_a_list, submit, call_async],
-    ids=lambda way: way.__name__,
-)
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", EXPRESSIONS)
 def test_forward_sees_no_context_variable_of_its_caller(name, way, main):
     each = name == "each"
@@ -99,7 +75,7 @@ def test_forward_sees_no_context_variable_of_its_caller(name, way, main):
 
         def run():
             with a_context_of_its_own():
-                return way(pipe, {"data": 1, "boxes": [1, 2]})["result"]
+                return WAYS[way](pipe, {"data": 1, "boxes": [1, 2]})["result"]
 
         for _ in range(3):  # the first one finds the backend slow, as long as nothing is measured
             assert (run() if main else other.submit(run).result(timeout=60)) == expected

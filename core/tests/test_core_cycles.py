@@ -8,9 +8,10 @@ from typing import ClassVar
 
 import internals
 import pytest
+from sending import backend
 
 import headrace
-from headrace.errors import ContractError, RequestsFailed
+from headrace.errors import BackendError, ContractError, RequestsFailed
 
 LONG_S = 20
 SOON = {"deadlock_after_s": 0.02}
@@ -92,7 +93,7 @@ def go(*places):
     "around", ["{}", "BackgroundThread[{}]", "S[Identity,BackgroundThread[{}]]"]
 )
 @pytest.mark.parametrize("way", CALLS)
-@pytest.mark.parametrize("names", ["ab", "abc"])
+@pytest.mark.parametrize("names", ["a", "ab", "abc"])
 def test_nodes_whose_backends_call_each_other_in_a_cycle(calling, monkeypatch, names, way, around):
     monkeypatch.setattr(calling, "way", staticmethod(CALLS[way]))
     monkeypatch.setattr(calling, "barrier", threading.Barrier(len(names)), raising=False)
@@ -118,6 +119,37 @@ def test_two_pipelines_whose_backends_call_each_other(calling, monkeypatch):
         calling.places.update(a=(first, "main"), b=(second, "main"))
         go(*calling.places.values())
         assert calling.refused
+
+
+def test_a_request_that_is_moved_on_into_a_cycle_is_refused(client, until):
+    """A backend of another pipeline waits for a request; the node that it comes to waits for that."""
+    at_a, goes_on, in_b = threading.Event(), threading.Event(), threading.Event()
+
+    def hold():
+        at_a.set()
+        assert goes_on.wait(LONG_S)
+        return 1
+
+    def ask_the_other():
+        in_b.set()
+        return other({"data": 1})["result"]
+
+    backend("Does", lambda r: r["data"]() if callable(r["data"]) else r["data"])
+    own = {"backend": "BackgroundThread[Does]"}
+    with (
+        headrace.pipe({"a": {**own, "next": "b"}, "b": own}) as pipe,
+        headrace.pipe({"backend": "Does"}) as other,
+    ):
+        outer = client(other, {"data": lambda: pipe({"data": hold})["result"]})
+        assert at_a.wait(LONG_S)
+        second = client(pipe, {"data": ask_the_other, "node_name": "b"})
+        assert in_b.wait(LONG_S)
+        until(lambda: other.stats()["nodes"]["main"]["waiting"] == 1)
+        goes_on.set()
+        with pytest.raises(BackendError) as raised:
+            outer.outcome()
+        assert isinstance(raised.value.__cause__ or raised.value, ContractError)
+        assert second.outcome()["result"] == 1
 
 
 @pytest.mark.parametrize("around", ["{}", "BackgroundThread[{}]"])

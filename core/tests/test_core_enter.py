@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from sending import WAYS
 
 import headrace
 from headrace.errors import BackendError, InputError, RequestsFailed
@@ -71,31 +71,7 @@ def log():
     return log
 
 
-def call(pipe, request):
-    return pipe(request)
-
-
-def call_with_time(pipe, request):
-    return pipe(request, timeout=60)
-
-
-def call_with_a_list(pipe, request):
-    return pipe([request])[0]
-
-
-def submit(pipe, request):
-    return pipe.submit(request).result(timeout=60)
-
-
-def call_async(pipe, request):
-    return asyncio.run(pipe.call_async(request))
-
-
-WAYS = pytest.mark.parametrize(
-    "way",
-    [call, call_with_time, call_with_a_list, submit, call_async],
-    ids=lambda way: way.__name__,
-)
+EVERY_WAY = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 MAIN = pytest.mark.parametrize("main", [True, False], ids=["main thread", "other thread"])
 
 
@@ -108,7 +84,7 @@ def in_thread(function, *, main):
 
 
 @MAIN
-@WAYS
+@EVERY_WAY
 @pytest.mark.parametrize(
     ("expression", "name"),
     [
@@ -130,7 +106,7 @@ def test_what_enter_returns_in_the_callers_thread_reaches_forward(log, expressio
 
 
 @MAIN
-@WAYS
+@EVERY_WAY
 def test_each_class_is_asked_once_and_finds_what_it_has_returned(log, way, main):
     expression = "S[EntersStatic,EntersPlain,EntersStatic,Reports,NothingEnters]"
     with headrace.pipe({"backend": expression, "instance_num": 2}) as pipe:
@@ -141,7 +117,7 @@ def test_each_class_is_asked_once_and_finds_what_it_has_returned(log, way, main)
 
 
 @MAIN
-@WAYS
+@EVERY_WAY
 def test_copies_of_a_request_find_what_was_returned_for_it(log, way, main):
     """`each`, branches, a `map` and a chain: the dicts there are others than the caller's."""
     config = {
@@ -178,7 +154,7 @@ def test_copies_of_a_request_find_what_was_returned_for_it(log, way, main):
 
 
 @MAIN
-@WAYS
+@EVERY_WAY
 def test_a_chain_and_a_front_pass_it_on(log, way, main):
     chain = {"a": {"backend": "Identity", "next": "b"}, "b": {"backend": "EntersPlain"}}
     front = {
@@ -294,7 +270,7 @@ def test_a_function_that_two_classes_share_is_asked_once(log):
     headrace.register("SharesOne", type("SharesOne", (Base,), {}))
     headrace.register("SharesTwo", type("SharesTwo", (Base,), {}))
     with headrace.pipe({"backend": "S[SharesOne,SharesTwo]"}) as pipe:
-        for ask in (call, call_with_time, submit, call_async):
+        for ask in WAYS.values():
             log.calls.clear()
             first, second = ask(pipe, {"data": 1})["result"]
             assert log.calls == [first] == [second]

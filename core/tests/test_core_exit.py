@@ -129,29 +129,6 @@ def test_ctrl_c_while_queued_withdraws_the_request_and_hits_nobody_else(backend)
 
 
 @posix
-@pytest.mark.usefixtures("takes_turns")
-def test_ctrl_c_in_a_callers_own_forward_gives_the_instance_back():
-    out = run(
-        """
-        pipe = headrace.pipe({"backend": "Gate"})
-        interrupt_when(lambda: entered.acquire(timeout=60))
-        request = {"data": "mine"}
-        try:
-            pipe(request)
-        except KeyboardInterrupt as error:
-            print(error.abandoned, request)
-        print(pipe({"data": "quick"})["result"], pipe.stats()["nodes"]["main"]["failed"])
-        print(pipe.submit({"data": "quick"}).result(timeout=60)["result"])
-        pipe.close()
-        """
-    )
-    first, second, third = out.splitlines()
-    assert first == "False {'data': 'mine'}"
-    assert second.startswith("quick {")
-    assert third == "quick"
-
-
-@posix
 @pytest.mark.parametrize("backend", ["Gate", "OwnGate"])
 def test_ctrl_c_while_another_thread_runs_the_request_says_abandoned(backend):
     out = run(
@@ -168,84 +145,6 @@ def test_ctrl_c_while_another_thread_runs_the_request_says_abandoned(backend):
         """
     )
     assert out == "True\nquick\n"
-
-
-@posix
-def test_ctrl_c_in_a_list_leaves_the_items_of_others_alone():
-    out = run(
-        """
-        pipe = headrace.pipe({"backend": "Gate", "max": 2, "instance_num": 2})
-        other = background(pipe, {"data": "other"})
-        entered.acquire()
-        interrupt_when(lambda: entered.acquire(timeout=60))
-        requests = [{"data": k} for k in range(6)]
-        try:
-            pipe(requests)
-        except KeyboardInterrupt:
-            print("interrupted", pipe.stats()["nodes"]["main"]["waiting"])
-        for _ in range(20):
-            leave.release()
-        other["thread"].join(60)
-        print(other["value"]["result"], pipe({"data": "quick"})["result"])
-        pipe.close()
-        """
-    )
-    assert out == "interrupted 0\nother quick\n"
-
-
-@posix
-def test_a_storm_of_interrupts_loses_no_instance_and_no_request_of_others():
-    out = run(
-        """
-        import random
-        class Quick(headrace.Backend):
-            max = None
-            def forward(self, batch):
-                for request in batch:
-                    request["result"] = request["data"]
-        headrace.register("Quick", Quick)
-        sys.setswitchinterval(1e-4)
-        pipe = headrace.pipe({"backend": "Quick", "instance_num": 2, "max": 3})
-        stop = threading.Event()
-        def client(count=0):
-            while not count or not stop.is_set():
-                assert pipe({"data": 1})["result"] == 1
-                assert pipe.submit({"data": 2}).result(timeout=60)["result"] == 2
-                assert pipe([{"data": 3}, {"data": 4}])[1]["result"] == 4
-                count += 1
-            return count
-        clients = [background(client) for _ in range(3)]
-        dice, hits, fired, lost = random.Random(1), 0, [], []
-        def fire(signum, frame):
-            fired.append(signum)
-            raise KeyboardInterrupt
-        signal.signal(signal.SIGALRM, fire)
-        # CPython itself loses what is raised while it calls back for an object that is gone.
-        sys.unraisablehook = lambda what: lost.append(repr(what))
-        for number in range(600):
-            try:
-                signal.setitimer(signal.ITIMER_REAL, dice.uniform(1e-5, 2e-3))
-                while len(fired) == number:
-                    pipe({"data": 1})
-                    pipe([{"data": 3}, {"data": 4}])
-                    pipe.submit({"data": 2}).cancel()
-            except KeyboardInterrupt:
-                hits += 1
-        signal.signal(signal.SIGALRM, signal.SIG_IGN)
-        stop.set()
-        for one in clients:
-            one["thread"].join(60)
-            assert "error" not in one, one
-            assert one["value"] > 0, one
-        assert hits + len(lost) == 600, lost
-        assert pipe({"data": 1})["result"] == 1
-        stats = pipe.stats()["nodes"]["main"]
-        assert not any(i["busy"] for i in stats["instances"]), stats
-        pipe.close(timeout=60)
-        print("fine")
-        """
-    )
-    assert out == "fine\n"
 
 
 @posix

@@ -7,6 +7,7 @@ import threading
 
 import pytest
 from internals import FailureLog
+from sending import WAYS
 
 import headrace
 from headrace.errors import BackendError, ContractError, HeadraceError, InputError
@@ -45,23 +46,15 @@ def records(caplog):
     return lambda: [one for one in caplog.records if one.name == "headrace.requests"]
 
 
-def call(pipe, request):
-    return pipe(request)
-
-
-def submit(pipe, request):
-    return pipe.submit(request).result(timeout=60)
-
-
-@pytest.mark.parametrize("way", [call, submit], ids=["call", "submit"])
+@pytest.mark.parametrize("way", ["call", "submit"])
 @pytest.mark.parametrize("backend", ["RaisesAsTold", "S[Identity,BackgroundThread[RaisesAsTold]]"])
 def test_what_a_backend_raises_is_logged_with_its_traceback_node_and_identifier(
     records, caplog, way, backend
 ):
     with headrace.pipe({"only": {"backend": backend}}) as pipe:
         with pytest.raises(BackendError, match="the disk is full"):
-            way(pipe, {"data": "disk", "request_id": "r-17"})
-        assert way(pipe, {"data": "fine"})["result"] == "fine"
+            WAYS[way](pipe, {"data": "disk", "request_id": "r-17"})
+        assert WAYS[way](pipe, {"data": "fine"})["result"] == "fine"
     (record,) = records()
     assert record.levelno == logging.ERROR
     assert (record.node, record.backend, record.code) == ("only", "RaisesAsTold", "backend")

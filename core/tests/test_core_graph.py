@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 from loading import problems
 from sending import WAYS, backend
@@ -238,44 +236,6 @@ def test_a_request_can_be_sent_a_second_time():
     with headrace.pipe(DIAMOND) as pipe:
         request = {"data": 4}
         assert pipe(pipe(request))["result"] == (10, -5)
-
-
-def test_branches_that_take_long_run_at_the_same_time():
-    meet = threading.Barrier(2, timeout=60)
-
-    def wait(request):
-        if request["data"] == "meet":
-            meet.wait()
-        return request["data"]
-
-    backend("Meet", wait)
-    config = {
-        "x": {"backend": "Identity", "next": "y,z"},
-        "y": {"backend": "Meet"},
-        "z": {"backend": "Meet"},
-    }
-    with headrace.pipe(config) as pipe:
-        assert pipe.submit({"data": "meet"}).result(60)["result"] == {"y": "meet", "z": "meet"}
-        assert pipe({"data": "meet"}, timeout=60)["result"]["y"] == "meet"
-
-
-def test_closing_lets_a_request_go_on_to_its_end():
-    entered, leave = threading.Event(), threading.Event()
-
-    def hold(request):
-        entered.set()
-        leave.wait(60)
-        return request["data"]
-
-    backend("Hold", hold)
-    pipe = headrace.pipe({"a": {"backend": "Hold", "next": "b"}, "b": {"backend": "Inc"}})
-    future = pipe.submit({"data": 1})
-    assert entered.wait(60)
-    closer = threading.Thread(target=pipe.close)
-    closer.start()
-    leave.set()
-    closer.join(60)
-    assert future.result(60)["result"] == 2
 
 
 def test_a_line_of_two_hundred_nodes_runs():

@@ -25,7 +25,7 @@ absence (here where no file is named):
   ``test_requests_in_flight_...``; the end of the interpreter hangs: ``test_core_exit``,
   ``tests/test_interpreter_exit``
 - one dict twice in a call aborts, in a graph too: ``test_one_dict_twice_...``
-- a refused request passes as done the next time: ``test_a_refused_request_leaves_nothing_...``
+- a refused request passes as done the next time: ``test_core_scheduling_calls``
 - one bad request fails its whole batch: ``tests/test_survival``, ``test_core_backend``
 - a missing result is not reported: ``test_core_scheduling_calls``
 - Ctrl-C and SystemExit arrive as something else: ``test_core_exit``, ``test_core_scheduling_running``
@@ -121,23 +121,6 @@ def test_a_container_may_stand_inside_itself():
     assert once({"backend": "S[S[S[TrapInc]],TrapInc]"}, 1) == 3
 
 
-@pytest.mark.parametrize("way", ["call", "submit"])
-@pytest.mark.parametrize("graph", [False, True])
-def test_one_dict_twice_in_a_list_is_an_error_of_the_second_alone(graph, way):
-    request = {"data": 1}
-    with headrace.pipe(DIAMOND if graph else {"backend": "TrapInc"}) as pipe:
-        if way == "call":
-            with pytest.raises(errors.RequestsFailed) as caught:
-                pipe([request, request])
-            outcomes = caught.value.errors
-        else:
-            outcomes = [future.exception(60) for future in pipe.submit([request, request])]
-    assert outcomes[0] is None
-    assert isinstance(outcomes[1], errors.InputError)
-    assert request["data"] == 1
-    assert "result" in request
-
-
 def test_all_kinds_of_callers_share_a_batch_in_which_one_fails(gate, client, waiting):
     gate.raises["bad"] = LookupError("bad")
     with headrace.pipe({"backend": "Gate", "max": 8}) as pipe:
@@ -161,23 +144,21 @@ def test_all_kinds_of_callers_share_a_batch_in_which_one_fails(gate, client, wai
         assert pipe.stats()["nodes"]["main"]["failed"] == {"backend": 6}
 
 
-def test_a_refused_request_leaves_nothing_behind_and_may_be_sent_again():
-    config = {"a": {"backend": "TrapInc"}, "b": {"backend": "TrapInc"}}
-    request = {"data": 1, "node_name": "nobody"}
-    with headrace.pipe(config) as pipe:
-        with pytest.raises(errors.InputError):
-            pipe(request)
-        assert request == {"data": 1, "node_name": "nobody"}
-        request["node_name"] = "a"
-        assert pipe(request)["result"] == 2
-
-
 DIAMOND = {
     "a": {"backend": "TrapInc", "next": "b,c"},
     "b": {"backend": "TrapInc", "next": "d"},
     "c": {"backend": "TrapIncDouble", "next": "d"},
     "d": {"backend": "TrapInc", "map": "b[result:data],c[result:other]"},
 }
+
+
+def test_one_dict_twice_in_a_list_is_an_error_of_the_second_alone_in_a_graph_too():
+    request = {"data": 1}
+    with headrace.pipe(DIAMOND) as pipe:
+        first, second = (one.exception(60) for one in pipe.submit([request, request]))
+    assert first is None
+    assert isinstance(second, errors.InputError)
+    assert "result" in request
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -277,16 +258,3 @@ def test_while_requests_wait_for_company_nobody_looks_at_them():
         assert TrapCounting.asked <= 3  # as they came
         leave.set()
         assert [f.result(60)["result"] for f in (first, *waiting)] == [1, 2, 3]
-
-
-def test_a_value_means_the_same_in_a_dict_and_in_a_file(tmp_path):
-    path = tmp_path / "a.toml"
-    path.write_text('backend = "TrapInc"\npad = true\nmax = 3\n', encoding="utf-8")
-    from_file = headrace.explain(path)["nodes"]["main"]
-    from_dict = headrace.explain({"backend": "TrapInc", "pad": True, "max": 3})["nodes"]["main"]
-    assert from_file == from_dict
-
-
-def test_the_wait_for_company_is_off_unless_asked_for():
-    keys = headrace.explain({"backend": "TrapInc", "max": 8})["nodes"]["main"]["keys"]
-    assert keys["batching_timeout"] == {"value": 0, "origin": "default"}

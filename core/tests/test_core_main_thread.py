@@ -14,7 +14,7 @@ from typing import ClassVar
 import pytest
 
 import headrace
-from headrace.errors import BackendError, ContractError, InputError, NoResultError, RequestsFailed
+from headrace.errors import ContractError, InputError
 
 LATE_S = 60.0
 
@@ -75,18 +75,6 @@ def test_the_main_thread_runs_its_own_request_and_a_helper_its_list(name):
         node = pipe.stats()["nodes"]["main"]
         assert (node["submitted"], node["ok"], node["batches"]) == (3, 3, 2)
         assert node["batch_size"]["histogram"] == {"1": 1, "2": 1}
-
-
-def test_the_items_of_such_a_list_have_outcomes_of_their_own():
-    with headrace.pipe({"backend": "Told", "max": 4}) as pipe:
-        with pytest.raises(RequestsFailed) as failed:
-            pipe([{"data": "a"}, {"data": "backend"}, {"other": 1}, {"data": "no_result"}])
-        kinds = [type(error) for error in failed.value.errors]
-        assert kinds == [type(None), BackendError, InputError, NoResultError]
-        assert [batch for _, batch in Told.ran] == [["a", "backend", "no_result"]]
-        node = pipe.stats()["nodes"]["main"]
-        assert (node["submitted"], node["ok"]) == (4, 1)
-        assert node["failed"] == {"backend": 1, "input": 1, "no_result": 1}
 
 
 @pytest.mark.usefixtures("takes_turns")

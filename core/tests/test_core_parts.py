@@ -7,6 +7,7 @@ import queue
 import threading
 
 import pytest
+from sending import both_readers, read
 
 import headrace
 from headrace.errors import (
@@ -22,25 +23,11 @@ WAIT_S = 60.0
 """A test that hangs fails after this; nothing else is measured in seconds."""
 
 
-def read(pipe, request, **more):
-    return list(pipe.stream(request, **more))
-
-
-def read_async(pipe, request, **more):
-    async def run():
-        return [part async for part in pipe.stream_async(request, **more)]
-
-    return asyncio.run(run())
-
-
 def read_or_error(read, pipe, request):
     try:
         return read(pipe, request)
     except LimitError as error:
         return error
-
-
-both = pytest.mark.parametrize("read", [read, read_async])
 
 
 def numbers(data):
@@ -103,7 +90,7 @@ WAITING = [
 ]
 
 
-@both
+@both_readers
 @pytest.mark.parametrize("backend", WAITING)
 @pytest.mark.parametrize("waiting", [1, 3, 1024])
 def test_a_reader_gets_every_part_of_who_can_wait(read, backend, waiting):
@@ -132,7 +119,7 @@ def test_a_generator_is_not_asked_for_more_parts_than_may_wait(waiting):
         assert next(stream)["result"] is None
 
 
-@both
+@both_readers
 @pytest.mark.parametrize("way", ["node", "graph", "each", "S[Identity,PartsFlood]"])
 def test_where_nobody_can_wait_the_request_always_ends_with_a_limit_error(read, way):
     backend = way if "[" in way else "PartsFlood"
@@ -456,7 +443,7 @@ headrace.register("PartsFloodThere", FloodThere, replace=True)
 """
 
 
-@both
+@both_readers
 @pytest.mark.parametrize("backend", ["PartsThere", "PartsFloodThere"])
 def test_a_process_waits_for_who_reads(read, backend, tmp_path):
     (tmp_path / "there.py").write_text(ELSEWHERE)

@@ -201,7 +201,7 @@ class Decides(BatchPolicy):
     says: object = None
 
     def cut(self, queue, instance, now):
-        if isinstance(self.says, Exception):
+        if isinstance(self.says, BaseException):
             raise self.says
         return self.says
 
@@ -220,7 +220,9 @@ class Picks(DispatchPolicy):
 NO_CUTS = [Cut(-1), Cut("1"), Cut(1.5), Cut(None), Cut(0, "soon"), Cut(1, float("nan"))]
 
 
-@pytest.mark.parametrize("says", [LookupError("lost"), None, 5, *NO_CUTS], ids=repr)
+@pytest.mark.parametrize(
+    "says", [LookupError("lost"), SystemExit("lost"), None, 5, *NO_CUTS], ids=repr
+)
 @pytest.mark.parametrize("idle", [True, False], ids=["sends when idle", "does not"])
 def test_nonsense_of_a_batch_policy_fails_what_waits(says, idle, monkeypatch, shortcut):
     headrace.register("Decides", Decides, replace=True)
@@ -232,7 +234,7 @@ def test_nonsense_of_a_batch_policy_fails_what_waits(says, idle, monkeypatch, sh
             assert isinstance(error, errors.ContractError)
             assert "the policy Decides" in str(error)
             assert error.node == "main"
-            assert error.__cause__ is (says if isinstance(says, Exception) else None)
+            assert error.__cause__ is (says if isinstance(says, BaseException) else None)
         if idle and shortcut:  # then it is not asked
             assert pipe({"data": 3}, timeout=60)["result"] == 3
             assert pipe.submit({"data": 3}).result(60)["result"] == 3
@@ -346,6 +348,33 @@ def test_an_idle_node_asks_a_dispatch_policy_of_ones_own(way, shortcut):
             request = {"data": n}
             pipe(request) if way == "call" else pipe.submit(request).result(60)
         assert [one["batches"] for one in pipe.stats()["nodes"]["main"]["instances"]] == [0, 0, 5]
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_runner_goes_on_with_the_greatest_priority_and_asks_a_policy_of_others(
+    gate, own, waiting
+):
+    asked = []
+
+    @headrace.register("AsksWeights", replace=True)
+    class AsksWeights(BestFit):
+        def choose(self, weight, free):
+            asked.append(weight)
+            return super().choose(weight, free)
+
+    with headrace.pipe(
+        {"backend": "Gate", **({"dispatch_policy": "AsksWeights"} if own else {})}
+    ) as pipe:
+        first = pipe.submit({"data": "first"})
+        gate.wait_entered()
+        others = [pipe.submit({"data": n}, priority=n) for n in (1, 3, 2)]
+        waiting(pipe, 3)
+        gate.open()
+        assert first.result(60)["result"] == "first"
+        assert [one.result(60)["result"] for one in others] == [1, 3, 2]
+        assert gate.batches == [["first"], [3], [2], [1]]
+        assert asked == ([1, 3, 2, 1] if own else [])
+        assert pipe.stats()["nodes"]["main"]["batch_size"]["histogram"] == {"1": 4}
 
 
 @given(

@@ -818,26 +818,6 @@ def test_a_slow_probe_holds_one_answer_and_instance_and_not_the_others(probes):
         assert pipe.stats()["probes"]["Recorder"]["errors"] == 0
 
 
-def test_many_threads_are_heard_of_exactly(probes, client, shortcut):
-    with piped({"backend": "Half", "max": 4, "instance_num": 2}) as pipe:
-        (probe,) = probes()
-
-        def some(first):
-            for number in range(first, first + 50):
-                try:
-                    pipe({"data": 2 * number}, timeout=60 if number % 3 == 0 else None)
-                    pipe({"data": 2 * number + 1})
-                except HeadraceError:
-                    pass
-
-        for one in [client(some, 100 * n) for n in range(1, 9)]:
-            one.outcome()
-        assert heard(probe) == counted(pipe) == {"ok": 400, "backend": 400}
-        assert len(probe.batches) == pipe.stats()["nodes"]["main"]["batches"]
-        ids = [id(request) for _, request, _ in probe.requests]
-        assert len(set(ids)) == len(ids)
-
-
 def test_probes_hear_of_new_instances_after_a_reload(probes, shortcut):
     with piped({"backend": "Half", "max": 4}) as pipe:
         (probe,) = probes()

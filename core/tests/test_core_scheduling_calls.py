@@ -617,34 +617,6 @@ def test_reject_refuses_what_finds_the_queue_full_with_the_numbers(gate, client,
         assert (errors[2].queue_size, errors[2].waiting) == (2, 2)
 
 
-def test_shed_oldest_also_fails_who_has_gone_on_and_waits_at_another_node(gate, waiting):
-    config = {
-        "first": {"backend": "Identity", "next": "second"},
-        "second": {"backend": "Gate"},
-        "global": {"queue_size": 2, "queue_full": "shed_oldest"},
-    }
-    with headrace.pipe(config) as pipe:
-        running = pipe.submit({"data": "running"})
-        gate.wait_entered()
-        high = pipe.submit({"data": "high"}, priority=1)
-        waiting(pipe, 1, node="second")
-        low = pipe.submit({"data": "low"})
-        waiting(pipe, 2, node="second")
-        newer = pipe.submit({"data": "newer"})
-        error = low.exception(timeout=60)
-        assert isinstance(error, OverloadedError)
-        assert (error.queue_size, error.waiting, error.node) == (2, 2, "first")
-        waiting(pipe, 2, node="second")
-        lowest = pipe.submit({"data": "lowest"}, priority=-1)
-        assert isinstance(lowest.exception(timeout=60), OverloadedError)
-        gate.open()
-        for future in (running, high, newer):
-            assert "result" in future.result(timeout=60)
-        stats = pipe.stats()["nodes"]
-        assert stats["first"]["failed"] == {"overloaded": 1}
-        assert stats["second"]["failed"] == {"overloaded": 1}
-
-
 def test_wait_blocks_submit_until_there_is_room_first_come_first_served(gate, client, waiting):
     with headrace.pipe({"backend": "Gate", "queue_size": 1}) as pipe:
         running = pipe.submit({"data": "running"})

@@ -11,7 +11,7 @@ from sending import WAYS
 
 import headrace
 from headrace.errors import BackendError, BatchRangeError, ContractError, RequestsFailed, SetupError
-from headrace.policies import BatchPolicy, Cut, DispatchPolicy, Greedy
+from headrace.policies import BatchPolicy, Cut, DispatchPolicy
 
 pytestmark = pytest.mark.usefixtures("shortcut")
 
@@ -39,16 +39,6 @@ def test_a_blocking_caller_runs_its_own_request(gate, client):
         other = client(pipe, {"data": 2})  # else the first thread could take its request along
         other.outcome()
         assert gate.idents == [one.ident, other.ident]
-
-
-@pytest.mark.usefixtures("takes_turns")
-def test_the_main_thread_runs_its_own_request_on_an_idle_instance(gate, monkeypatch):
-    internals.may_skip_the_queue(monkeypatch)
-    gate.shut = False
-    with headrace.pipe({"backend": "Gate"}) as pipe:
-        for _ in range(3):
-            pipe({"data": 1})
-        assert set(gate.idents) == {threading.get_ident()}
 
 
 def test_a_caller_with_a_timeout_a_future_and_a_coroutine_never_run_a_backend(gate):
@@ -125,22 +115,6 @@ def test_a_foreign_batch_of_a_slow_backend_is_not_run_by_a_caller_whose_answer_i
         gate.let_go()
         second.outcome()
         assert first.ident not in gate.idents[1:]
-
-
-def test_the_main_thread_runs_batches_of_its_own_requests_only(gate, client, waiting):
-    with headrace.pipe({"backend": "Gate", "max": 8}) as pipe:
-        first = client(pipe, {"data": "first"})
-        gate.wait_entered()
-        other = client(pipe, {"data": "other"})
-        waiting(pipe, 1)
-        letting = client(lambda: (waiting(pipe, 3), gate.open()))
-        pipe([{"data": 1}, {"data": 2}])
-        letting.outcome()
-        first.outcome()
-        other.outcome()
-        for batch, ident in zip(gate.batches, gate.idents, strict=True):
-            if ident == threading.main_thread().ident:
-                assert set(batch) <= {1, 2}
 
 
 @pytest.mark.parametrize("backend", ["OwnGate", "BackgroundThread[Gate]", "S[Gate,OwnGate]"])
@@ -355,55 +329,6 @@ def test_where_system_exit_ends_a_batch_the_neighbours_get_backend_errors(gate, 
         assert pipe({"data": 1})["result"] == 1
 
 
-@pytest.mark.parametrize("way", ["call", "submit", "own thread", "inner thread"])
-def test_a_call_into_the_same_pipeline_that_would_wait_for_its_own_instance_is_refused(gate, way):
-    backend = {"own thread": "OwnGate", "inner thread": "S[BackgroundThread[Gate]]"}
-    gate.shut = False
-    inner = []
-
-    def again():
-        try:
-            pipe({"data": "inner"})
-        except ContractError as error:
-            inner.append(error)
-
-    gate.calls["outer"] = again
-    node = {"backend": backend.get(way, "Gate")}
-    with headrace.pipe({"global": SOON, "main": node}) as pipe:
-        answer = WAYS[way if way == "submit" else "call"](pipe, {"data": "outer"})
-        assert answer["result"] == "outer"
-        assert len(inner) == 1
-        assert re.search(OWN, str(inner[0]))
-
-
-@pytest.mark.parametrize("nodes", ["one", "several"])
-@pytest.mark.parametrize(
-    "way",
-    [
-        WAYS["async"],
-        WAYS["submit"],
-        lambda pipe, request: pipe.submit(request).exception(),
-    ],
-    ids=["call_async", "result", "exception"],
-)
-def test_a_backend_cannot_wait_for_a_future_of_its_own_instance(gate, way, nodes):
-    gate.shut = False
-    inner = []
-
-    def again():
-        try:
-            inner.append(way(pipe, {"data": "inner"}))
-        except ContractError as error:
-            inner.append(error)
-
-    gate.calls["outer"] = again
-    graph = {"a": {"backend": "Identity", "next": "b"}, "b": {"backend": "Gate"}}
-    found = {"main": {"backend": "Gate"}} if nodes == "one" else graph
-    with headrace.pipe({"global": SOON, **found}) as pipe:
-        assert pipe({"data": "outer"})["result"] == "outer"
-        assert re.search(OWN, str(inner[0]))
-
-
 @pytest.mark.parametrize(("nodes", "last"), [("one", "main"), ("several", "b")])
 def test_a_backend_cannot_wait_for_room_that_its_own_instance_is_to_make(gate, until, nodes, last):
     gate.shut = False
@@ -476,16 +401,6 @@ def test_the_largest_size_within_the_range_is_cut_where_more_requests_wait(
 # What a policy may do.
 
 
-class Raises(BatchPolicy):
-    def cut(self, queue, instance, now):
-        raise RuntimeError("no idea")
-
-
-class Exits(BatchPolicy):
-    def cut(self, queue, instance, now):
-        raise SystemExit("no idea")
-
-
 class Greater(BatchPolicy):
     def cut(self, queue, instance, now):
         return Cut(len(queue) + 5)
@@ -497,11 +412,6 @@ class Spins(BatchPolicy):
     def cut(self, queue, instance, now):
         Spins.asked += 1
         return Cut(1) if Spins.asked > 3 else Cut(0, now)
-
-
-class Elsewhere(DispatchPolicy):
-    def choose(self, weight, free):
-        return object()
 
 
 class Both(BatchPolicy, DispatchPolicy):
@@ -518,23 +428,8 @@ class Both(BatchPolicy, DispatchPolicy):
         return free[-1]
 
 
-for _policy in (Raises, Exits, Greater, Spins, Elsewhere, Both):
+for _policy in (Greater, Spins, Both):
     headrace.register(_policy.__name__, _policy, replace=True)
-
-
-@pytest.mark.parametrize(
-    "key",
-    [{"batch_policy": "Raises"}, {"batch_policy": "Exits"}, {"dispatch_policy": "Elsewhere"}],
-)
-@pytest.mark.parametrize("way", ["call", "list", "submit"])
-def test_a_policy_that_breaks_fails_the_requests_and_kills_nothing(gate, key, way):
-    gate.shut = False
-    with headrace.pipe({"backend": "Gate", "instance_num": 2, **key}) as pipe:
-        if "dispatch_policy" in key and way == "call":
-            way = "submit"  # an idle node asks nobody
-        for _ in range(2):
-            with pytest.raises(ContractError):
-                WAYS[way](pipe, {"data": 1})
 
 
 def test_a_policy_that_takes_more_than_waits_gets_what_there_is_within_max(gate):
@@ -559,7 +454,3 @@ def test_a_class_named_for_both_keys_is_made_once(gate):
     with headrace.pipe(config) as pipe:
         pipe([{"data": 1}])
         assert Both.made == 1
-
-
-def test_greedy_is_the_default_policy():
-    assert Greedy.sends_when_idle

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-import threading
 from typing import ClassVar
 
 import pytest
 
 import headrace
-from headrace.errors import BackendError, ClosedError
+from headrace.errors import BackendError
 
 
 class Step(headrace.Backend):
@@ -78,36 +76,3 @@ def test_an_error_is_counted_and_the_instance_goes_on(pipe):
         assert request == {"data": 1}
         assert busy(pipe) == [False]
     assert pipe.stats()["nodes"]["main"]["failed"] == {"backend": 2, "contract": 1}
-
-
-@pytest.mark.stress
-def test_threads_that_call_reload_and_close_lose_nothing():
-    """Every request has one outcome, and no batch runs on an instance that is closed."""
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    try:
-        for _ in range(5):
-            pipe = headrace.pipe({"backend": "Step", "instance_num": 2})
-            ok, refused = [], []
-
-            def call(pipe=pipe, ok=ok, refused=refused):
-                for k in range(3000):
-                    try:
-                        assert pipe({"data": k})["result"] == k
-                    except ClosedError:
-                        refused.append(k)
-                    else:
-                        ok.append(k)
-
-            threads = [threading.Thread(target=call) for _ in range(6)]
-            for thread in threads:
-                thread.start()
-            for number in (1, 3, 2):
-                pipe.reload("main", {"instance_num": number})
-            pipe.close()
-            for thread in threads:
-                thread.join(60)
-            assert len(ok) + len(refused) == 18_000
-            assert pipe.stats()["nodes"]["main"]["ok"] == len(ok)
-    finally:
-        sys.setswitchinterval(interval)

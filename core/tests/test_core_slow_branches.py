@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import threading
-import weakref
 
 import internals
 import pytest
@@ -100,38 +97,6 @@ def test_a_longer_branch_goes_on_without_the_other(ran):
     assert [name for name, _ in ran.threads if name in "ce"] == ["c", "e"]
 
 
-def test_a_failing_branch_takes_the_other_out_of_the_queue(ran, gate, until):
-    config = {**DIAMOND, "b": {"backend": "Gate", "next": "d"}}
-    may_fail = threading.Event()
-
-    def fail():
-        assert may_fail.wait(LATE_S)
-        raise ValueError("c")
-
-    ran.before = {"c": fail}
-    request, raised = {"data": 2}, []
-
-    def call():
-        with pytest.raises(errors.BackendError) as caught:
-            pipe(request)
-        raised.append(caught.value)
-
-    with headrace.pipe(config) as pipe:
-        busy = pipe.submit({"data": 1, "node_name": "b"})
-        gate.wait_entered()
-        calling = threading.Thread(target=call)
-        calling.start()
-        until(lambda: pipe.stats()["nodes"]["b"]["waiting"] == 1)
-        may_fail.set()
-        calling.join(LATE_S)
-        assert [(error.node, error.abandoned) for error in raised] == [("c", False)]
-        assert request == {"data": 2}
-        assert pipe.stats()["nodes"]["b"]["failed"] == {"cancelled": 1}
-        gate.open()
-        assert busy.result(LATE_S)["result"] == ["d", 1]
-        assert gate.batches == [[1]]
-
-
 def test_a_failing_branch_cancels_what_has_not_started(ran, gate, until):
     config = {**DIAMOND, "c": {"backend": "Gate"}, "d": {"backend": "Noting"}}
     may_fail = threading.Event()
@@ -175,63 +140,3 @@ def test_elements_and_nodes_passed_by_run_there_as_well(ran):
     assert (request["data"], request["result"]) == ("xy", ["d", *results])
     assert len(ran.of("b")) == len(ran.of("c")) == 2
     assert ran.of("skipped") == []
-
-
-def test_a_branch_that_calls_its_own_pipeline_is_refused(ran):
-    """It would never get the instance that it holds."""
-    ran.before = {"b": lambda: pipe({"data": 5}), "c": lambda: pipe({"data": 5})}
-    with headrace.pipe(DIAMOND) as pipe:
-        with pytest.raises(errors.BackendError) as caught:
-            pipe({"data": 1})
-        assert isinstance(caught.value.__cause__ or caught.value, errors.ContractError)
-        ran.before = {}
-        assert pipe({"data": 1})["result"][0] == "d"
-
-
-@pytest.mark.usefixtures("takes_turns")  # else Python frees what threads share later
-@pytest.mark.parametrize("fails", [False, True])
-def test_an_answered_request_is_free_at_once(ran, fails):
-    class Heavy:
-        pass
-
-    def fail():
-        raise ValueError("c")
-
-    ran.before = {"c": fail} if fails else {}
-    gc.collect()
-    gc.disable()
-    try:
-        with headrace.pipe(DIAMOND) as pipe:
-            for _ in range(5):
-                heavy, gone = Heavy(), threading.Event()
-                weakref.finalize(heavy, gone.set)
-                with contextlib.suppress(errors.BackendError):
-                    pipe({"data": heavy})
-                del heavy
-                assert gone.wait(LATE_S)
-    finally:
-        gc.enable()
-
-
-@pytest.mark.parametrize("threads", [2, 8])
-def test_many_callers_get_their_own_answers(ran, threads):
-    answers = {}
-
-    def call(number):
-        for k in range(30):
-            answers[number, k] = pipe({"data": (number, k)})["result"]
-
-    with headrace.pipe({**DIAMOND, "global": {"max": 4, "instance_num": 2}}) as pipe:
-        calling = [threading.Thread(target=call, args=(n,)) for n in range(threads)]
-        for one in calling:
-            one.start()
-        for one in calling:
-            one.join(LATE_S)
-        counts = pipe.stats()["nodes"]
-    expected = {
-        (n, k): ["d", ["b", ["a", (n, k)]], ["c", ["a", (n, k)]]]
-        for n in range(threads)
-        for k in range(30)
-    }
-    assert answers == expected
-    assert {name: one["ok"] for name, one in counts.items()} == dict.fromkeys("abcd", threads * 30)

@@ -9,37 +9,20 @@ import threading
 import weakref
 
 import pytest
-from internals import expire, open_entries
+from sending import both_readers
 
 import headrace
 from headrace.errors import (
     BackendError,
     ClosedError,
     ContractError,
-    DeadlineExceededError,
     InputError,
     InstanceLostError,
-    LimitError,
     PluginError,
 )
 
 WAIT_S = 60.0
 """A test that hangs fails after this; nothing else is measured in seconds."""
-
-
-def read(pipe, request, **more):
-    """Return all that a stream gives."""
-    return list(pipe.stream(request, **more))
-
-
-def read_async(pipe, request, **more):
-    async def run():
-        return [part async for part in pipe.stream_async(request, **more)]
-
-    return asyncio.run(run())
-
-
-both = pytest.mark.parametrize("read", [read, read_async])
 
 
 def letters(word):
@@ -94,7 +77,7 @@ def gated():
     return Gated.control
 
 
-@both
+@both_readers
 def test_a_generator_gives_its_parts_and_last_comes_the_finished_dict(read):
     with headrace.pipe({"backend": "Letters"}) as pipe:
         request = {"data": "abc"}
@@ -105,7 +88,7 @@ def test_a_generator_gives_its_parts_and_last_comes_the_finished_dict(read):
         assert pipe.stats()["nodes"]["main"]["ok"] == 1
 
 
-@both
+@both_readers
 def test_a_generator_without_a_return_value_has_the_result_none(read):
     with headrace.pipe({"backend": "StreamedSilent"}) as pipe:
         assert read(pipe, {"data": "x"}) == ["x", {"data": "x", "result": None}]
@@ -140,7 +123,7 @@ def test_an_error_is_raised_after_the_parts_that_came():
         asyncio.run(run(pipe))
 
 
-@both
+@both_readers
 def test_a_wrong_request_raises_where_it_is_read(read):
     with headrace.pipe({"backend": "Letters"}) as pipe:
         with pytest.raises(InputError):
@@ -154,16 +137,7 @@ def test_a_wrong_request_raises_where_it_is_read(read):
             read(pipe, {"data": "a"})
 
 
-@both
-@pytest.mark.parametrize("backend", ["Letters", "S[Identity,Letters]", "BackgroundThread[Letters]"])
-def test_parts_keep_their_order_from_any_place(read, backend):
-    with headrace.pipe({"backend": backend}) as pipe:
-        *parts, last = read(pipe, {"data": "abcdefgh"})
-        assert parts == [*"abcdefgh"]
-        assert last["result"] == "ABCDEFGH"
-
-
-@both
+@both_readers
 def test_parts_come_from_every_node_of_a_graph(read):
     nodes = {
         "first": {"backend": "Letters", "next": "second"},
@@ -175,7 +149,7 @@ def test_parts_come_from_every_node_of_a_graph(read):
         assert last == {"data": "ab", "result": "AB"}
 
 
-@both
+@both_readers
 def test_parts_of_elements_bear_their_index(read):
     with headrace.pipe({"backend": "Letters", "each": "words:data"}) as pipe:
         *parts, last = read(pipe, {"words": ["ab", "c"], "data": None})
@@ -184,7 +158,7 @@ def test_parts_of_elements_bear_their_index(read):
         assert last["result"] == ["AB", "C"]
 
 
-@both
+@both_readers
 def test_parts_come_from_a_node_that_an_expression_calls(read):
     nodes = {
         "main": {"backend": "S[Identity,Forward[node.inner]]"},
@@ -220,38 +194,31 @@ def test_parts_arrive_in_an_event_loop_while_the_backend_runs(gated):
         assert asyncio.run(run(pipe)) == [0, 1, 2, "end"]
 
 
-@pytest.mark.parametrize("how", ["close", "drop"])
+@pytest.mark.parametrize("how", ["close", "drop", "aclose"])
 def test_who_leaves_the_loop_cancels_the_request_and_the_backend_is_told(gated, how):
+    async def leave(pipe):
+        stream = pipe.stream_async({"data": 3})
+        assert await stream.__anext__() == 0
+        await stream.aclose()
+        assert [part async for part in stream] == []
+
     with headrace.pipe({"backend": "Gated"}) as pipe:
         gated.go.put(None)
-        stream = pipe.stream({"data": 3})
-        assert next(stream) == 0
-        if how == "close":
-            stream.close()
-            assert list(stream) == []
-        del stream
-        gc.collect()
+        if how == "aclose":
+            asyncio.run(leave(pipe))
+        else:
+            stream = pipe.stream({"data": 3})
+            assert next(stream) == 0
+            if how == "close":
+                stream.close()
+                assert list(stream) == []
+            del stream
+            gc.collect()
         gated.go.put(None)
         gated.go.put(None)
         assert gated.ended.wait(WAIT_S)
         assert gated.unwanted == [False, True, True]
         assert pipe.stats()["nodes"]["main"]["failed"] == {"cancelled": 1}
-
-
-def test_who_leaves_an_asynchronous_loop_cancels_the_request(gated):
-    async def run(pipe):
-        stream = pipe.stream_async({"data": 3})
-        assert await stream.__anext__() == 0
-        await stream.aclose()
-        return [part async for part in stream]
-
-    with headrace.pipe({"backend": "Gated"}) as pipe:
-        gated.go.put(None)
-        assert asyncio.run(run(pipe)) == []
-        gated.go.put(None)
-        gated.go.put(None)
-        assert gated.ended.wait(WAIT_S)
-        assert gated.unwanted == [False, True, True]
 
 
 def test_a_generator_ends_when_nobody_reads(until):
@@ -271,49 +238,6 @@ def test_a_generator_ends_when_nobody_reads(until):
         assert next(stream) == 1
         stream.close()
         assert left.wait(WAIT_S)
-
-
-@pytest.mark.parametrize("graph", [False, True])
-def test_a_caller_that_reads_too_slowly_has_a_limit_error_after_the_parts_that_wait(graph):
-    over = threading.Event()
-
-    class Floods(headrace.Backend):
-        def init(self, options, context):
-            self.context = context
-
-        def forward(self, batch):
-            for request in batch:
-                for number in range(1025):
-                    self.context.emit(request, number)
-                while not self.context.unwanted(request):
-                    pass
-                request["result"] = "never read"
-            over.set()
-
-    headrace.register("Floods", Floods, replace=True)
-    nodes = {"main": {"backend": "Floods"}}
-    if graph:
-        nodes = {"main": {"backend": "Floods", "next": "after"}, "after": {"backend": "Identity"}}
-    with headrace.pipe(nodes) as pipe:
-        stream = pipe.stream({"data": 1})
-        assert over.wait(WAIT_S)
-        assert [next(stream) for _ in range(1024)] == [*range(1024)]
-        with pytest.raises(LimitError, match="reads too slowly"):
-            next(stream)
-
-
-def test_a_deadline_ends_a_stream_after_the_parts_that_came(gated):
-    with headrace.pipe({"backend": "Gated"}) as pipe:
-        stream = pipe.stream({"data": 2}, timeout=3600)
-        gated.go.put(None)
-        assert next(stream) == 0
-        ((entry, scheduler),) = open_entries(pipe)
-        expire(scheduler, entry)
-        with pytest.raises(DeadlineExceededError):
-            next(stream)
-        gated.go.put(None)
-        assert gated.ended.wait(WAIT_S)
-        assert gated.unwanted == [False, True]
 
 
 def test_an_item_that_has_given_parts_is_not_run_again():
@@ -346,30 +270,6 @@ def test_an_item_that_has_given_parts_is_not_run_again():
         with pytest.raises(BackendError, match="together"):
             next(stream)
         assert runs == [["streamed", "plain"], ["plain"]]
-
-
-def test_a_request_that_is_kept_gives_parts_from_any_thread():
-    kept = queue.Queue()
-
-    class StreamedLater(headrace.Backend):
-        def init(self, options, context):
-            self.context = context
-
-        def forward(self, batch):
-            for request in batch:
-                self.context.on_end(request, bool)
-                kept.put((self.context, request))
-            return [headrace.PENDING for _ in batch]
-
-    headrace.register("StreamedLater", StreamedLater, replace=True)
-    with headrace.pipe({"backend": "StreamedLater"}) as pipe:
-        stream = pipe.stream({"data": 1})
-        context, request = kept.get(timeout=WAIT_S)
-        for number in range(3):
-            context.emit(request, number)
-        assert context.finish(request, "later")
-        context.emit(request, "too late")
-        assert [*stream] == [0, 1, 2, {"data": 1, "result": "later"}]
 
 
 def test_a_backend_that_reads_a_stream_of_its_own_instance_is_refused():
@@ -436,7 +336,7 @@ headrace.register("StreamedDies", StreamedDies, replace=True)
 """
 
 
-@both
+@both_readers
 def test_parts_come_from_another_process(read, tmp_path):
     (tmp_path / "there.py").write_text(ELSEWHERE)
     config = {"backend": "Process[S[Identity,LettersThere]]", "import": str(tmp_path / "there.py")}
