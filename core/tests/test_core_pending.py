@@ -30,6 +30,11 @@ WAIT_S = 60.0
 pytestmark = pytest.mark.usefixtures("shortcut")
 
 
+def kept_entries(pipe):
+    """Return the entries that are kept as PENDING, each with its scheduler."""
+    return [(entry, one) for entry, one in open_entries(pipe) if entry.state == "pending"]
+
+
 class Control:
     """What a test sees and steers of the backend ``KeptKeeper``.
 
@@ -53,6 +58,19 @@ class Control:
     def kept(self):
         """Wait for a request that is kept."""
         return self.came.get(timeout=WAIT_S)
+
+    def keeps(self, pipe, request, **terms):
+        """Submit a request, and wait until it is kept as PENDING; give its future and the dict that came."""
+        count = len(kept_entries(pipe))
+        future, kept = pipe.submit(request, **terms), self.kept()
+        while len(kept_entries(pipe)) <= count:  # `forward` is about to return
+            pass
+        return future, kept
+
+    def resume(self, request, *node):
+        """Resume a request, as soon as `forward` has returned."""
+        while not self.context.resume(request, *node):
+            pass
 
     def one_was_told(self, request):
         """Wait until the holder was told of one end, of this request, and of no other."""
@@ -109,47 +127,23 @@ def keeper(monkeypatch):
     return control
 
 
-def in_thread(function, *args):
-    """Call a function in a thread; give a function that waits for its outcome."""
-    found = []
-
-    def run():
-        try:
-            found.append((function(*args), None))
-        except BaseException as error:
-            found.append((None, error))
-
-    thread = threading.Thread(target=run)
-    thread.start()
-
-    def outcome():
-        thread.join(WAIT_S)
-        ((result, error),) = found
-        if error is not None:
-            raise error
-        return result
-
-    return outcome
-
-
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
     "backend", ["KeptKeeper", "S[Identity,KeptKeeper]", "OwnKeeper", "BackgroundThread[KeptKeeper]"]
 )
-def test_a_request_that_is_resumed_runs_again_until_it_is_answered(keeper, way, backend):
+def test_a_request_that_is_resumed_runs_again_until_it_is_answered(keeper, way, backend, client):
     with headrace.pipe({"backend": backend}) as pipe:
         if way == "async":
             keeper.context  # noqa: B018 - it is built
         request = {"data": 3}
-        outcome = in_thread(WAYS[way], pipe, request)
+        calling = client(WAYS[way], pipe, request)
         for _ in range(3):
             kept = keeper.kept()
             assert kept is request
             if backend.startswith("S["):
                 kept["data"] = kept["data"]
-            while not keeper.context.resume(kept):  # `forward` is about to return
-                pass
-        assert outcome() is request
+            keeper.resume(kept)
+        assert calling.outcome() is request
         assert request == {"data": 3, "steps": 3, "result": 3}
         keeper.one_was_told(request)
         stats = pipe.stats()["nodes"]["main"]
@@ -158,29 +152,29 @@ def test_a_request_that_is_resumed_runs_again_until_it_is_answered(keeper, way, 
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_request_is_finished_once_by_any_thread(keeper, way):
+def test_a_request_is_finished_once_by_any_thread(keeper, way, client):
     with headrace.pipe({"backend": "KeptKeeper"}) as pipe:
         request = {"data": 1}
-        outcome = in_thread(WAYS[way], pipe, request)
+        calling = client(WAYS[way], pipe, request)
         kept = keeper.kept()
         assert not keeper.context.unwanted(kept)
         assert keeper.context.finish(kept, "answer")
         assert not keeper.context.finish(kept, "another")
         assert not keeper.context.resume(kept)
-        outcome()
+        calling.outcome()
         assert request == {"data": 1, "steps": 1, "result": "answer"}
         keeper.one_was_told(request)
         assert keeper.context.unwanted(kept)
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_request_is_finished_with_an_error(keeper, way):
+def test_a_request_is_finished_with_an_error(keeper, way, client):
     with headrace.pipe({"backend": "KeptKeeper"}) as pipe:
         request = {"data": 1}
-        outcome = in_thread(WAYS[way], pipe, request)
+        calling = client(WAYS[way], pipe, request)
         assert keeper.context.finish(keeper.kept(), ValueError("not today"))
         with pytest.raises(BackendError, match="not today") as caught:
-            outcome()
+            calling.outcome()
         assert (caught.value.node, caught.value.backend) == ("main", "KeptKeeper")
         assert request == {"data": 1, "steps": 1}
         keeper.one_was_told(request)
@@ -228,8 +222,7 @@ def test_a_request_that_forward_answers_is_told_and_what_was_asked_for_it_is_dro
 def test_a_deadline_ends_a_request_that_is_kept(keeper):
     with headrace.pipe({"backend": "KeptKeeper"}) as pipe:
         request = {"data": 1}
-        future = pipe.submit(request, timeout=3600)
-        kept = keeper.kept()
+        future, kept = keeper.keeps(pipe, request, timeout=3600)
         ((entry, scheduler),) = kept_entries(pipe)
         expire(scheduler, entry)
         with pytest.raises(DeadlineExceededError) as caught:
@@ -251,10 +244,7 @@ def test_the_deadline_of_a_call_that_waits_ends_a_request_that_is_kept(keeper):
 def test_cancel_takes_a_request_that_is_kept(keeper):
     with headrace.pipe({"backend": "KeptKeeper"}) as pipe:
         request = {"data": 1}
-        future = pipe.submit(request)
-        kept = keeper.kept()
-        while kept_entries(pipe) == []:
-            pass
+        future, kept = keeper.keeps(pipe, request)
         assert not future.running()
         assert future.cancel()
         assert request == {"data": 1, "steps": 1}
@@ -280,23 +270,17 @@ def test_a_task_that_is_cancelled_takes_its_request_that_is_kept(keeper):
         assert keeper.context.unwanted(kept)
 
 
-def kept_entries(pipe):
-    """Return the entries that are kept as PENDING, each with its scheduler."""
-    return [(entry, one) for entry, one in open_entries(pipe) if entry.state == "pending"]
-
-
-def test_a_close_that_drains_waits_for_what_is_kept(keeper, until):
+def test_a_close_that_drains_waits_for_what_is_kept(keeper, until, client):
     with headrace.pipe({"backend": "KeptKeeper"}) as pipe:
         future = pipe.submit({"data": 2})
-        closing = in_thread(pipe.close)
+        closing = client(pipe.close)
         kept = keeper.kept()
         until(lambda: not pipe.ready)
-        while not keeper.context.resume(kept):  # also a node that closes takes it again
-            pass
+        keeper.resume(kept)  # also a node that closes takes it again
         assert keeper.kept() is kept
         assert keeper.context.finish(kept, "drained")
         assert future.result(WAIT_S)["result"] == "drained"
-        closing()
+        closing.outcome()
         assert pipe.stats()["state"] == "closed"
 
 
@@ -304,10 +288,7 @@ def test_a_close_that_drains_waits_for_what_is_kept(keeper, until):
 def test_a_close_that_does_not_wait_ends_what_is_kept(keeper, drain, timeout):
     with headrace.pipe({"backend": "KeptKeeper"}) as pipe:
         request = {"data": 1}
-        future = pipe.submit(request)
-        kept = keeper.kept()
-        while kept_entries(pipe) == []:
-            pass
+        future, kept = keeper.keeps(pipe, request)
         pipe.close(drain=drain, timeout=timeout)
         with pytest.raises(ClosedError) as caught:
             future.result(WAIT_S)
@@ -317,29 +298,26 @@ def test_a_close_that_does_not_wait_ends_what_is_kept(keeper, drain, timeout):
         assert not keeper.context.resume(kept)
 
 
-def test_what_is_kept_while_a_close_does_not_drain_is_refused(keeper):
+def test_what_is_kept_while_a_close_does_not_drain_is_refused(keeper, client):
     closes = threading.Event()
     keeper.during = lambda *_: closes.wait(WAIT_S)
     with headrace.pipe({"backend": "KeptKeeper"}) as pipe:
         future = pipe.submit({"data": 1})
         while pipe.stats()["nodes"]["main"]["batches"] == 0:
             pass
-        closing = in_thread(lambda: pipe.close(drain=False))
+        closing = client(lambda: pipe.close(drain=False))
         while pipe.ready:
             pass
         closes.set()
         with pytest.raises(ClosedError):
             future.result(WAIT_S)
-        closing()
+        closing.outcome()
 
 
 def test_a_reload_ends_what_the_old_instances_keep(keeper):
     with headrace.pipe({"backend": "KeptKeeper"}) as pipe:
         request = {"data": 1}
-        future = pipe.submit(request)
-        kept = keeper.kept()
-        while kept_entries(pipe) == []:
-            pass
+        future, kept = keeper.keeps(pipe, request)
         pipe.reload("main", {})
         with pytest.raises(InstanceLostError, match="kept the request"):
             future.result(WAIT_S)
@@ -358,10 +336,7 @@ def test_a_lost_instance_loses_what_it_keeps(keeper):
 
     keeper.during = during
     with headrace.pipe({"backend": "KeptKeeper"}) as pipe:
-        first = pipe.submit({"data": 1})
-        keeper.kept()
-        while kept_entries(pipe) == []:
-            pass
+        first, _ = keeper.keeps(pipe, {"data": 1})
         second = pipe.submit({"data": 7})
         for future in (first, second):
             with pytest.raises(InstanceLostError):
@@ -370,7 +345,9 @@ def test_a_lost_instance_loses_what_it_keeps(keeper):
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("front", ["S[Identity,DagDispatcher]", None])
-def test_a_request_goes_on_at_another_node_and_at_those_linked_after_that(keeper, way, front):
+def test_a_request_goes_on_at_another_node_and_at_those_linked_after_that(
+    keeper, way, front, client
+):
     nodes = {
         "first": {"backend": "Identity", "next": "main"},
         "main": {"backend": "KeptLeaver", "next": "after"},
@@ -382,12 +359,11 @@ def test_a_request_goes_on_at_another_node_and_at_those_linked_after_that(keeper
         nodes["global"] = {"entrypoint": front}
     with headrace.pipe(nodes) as pipe:
         request = {"data": 1}
-        outcome = in_thread(WAYS[way], pipe, request)
+        calling = client(WAYS[way], pipe, request)
         kept = keeper.kept()
         kept["data"] = 41
-        while not keeper.context.resume(kept, "other"):
-            pass
-        outcome()
+        keeper.resume(kept, "other")
+        calling.outcome()
         assert request["result"] == "41"
         assert request["data"] == 1
         keeper.one_was_told(kept)
@@ -396,7 +372,7 @@ def test_a_request_goes_on_at_another_node_and_at_those_linked_after_that(keeper
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_request_that_no_graph_leads_has_the_answer_of_the_other_node(keeper, way):
+def test_a_request_that_no_graph_leads_has_the_answer_of_the_other_node(keeper, way, client):
     nodes = {
         "main": {"backend": "KeptLeaver"},
         "other": {"backend": "Call(builtins:str)"},
@@ -404,12 +380,11 @@ def test_a_request_that_no_graph_leads_has_the_answer_of_the_other_node(keeper, 
     }
     with headrace.pipe(nodes) as pipe:
         request = {"data": 1, "node_name": "page"}
-        outcome = in_thread(WAYS[way], pipe, request)
+        calling = client(WAYS[way], pipe, request)
         kept = keeper.kept()
         kept["data"] = 41
-        while not keeper.context.resume(kept, "other"):
-            pass
-        outcome()
+        keeper.resume(kept, "other")
+        calling.outcome()
         assert (request["result"], request["data"]) == (2, 1)
         keeper.one_was_told(kept)
         assert [one["ok"] for one in pipe.stats()["nodes"].values()] == [1, 1, 1]
@@ -418,8 +393,7 @@ def test_a_request_that_no_graph_leads_has_the_answer_of_the_other_node(keeper, 
 def test_a_request_goes_on_only_where_the_class_says_that_it_may(keeper):
     nodes = {"main": {"backend": "KeptKeeper"}, "other": {"backend": "Identity"}}
     with headrace.pipe(nodes) as pipe:
-        future = pipe.submit({"data": 1, "node_name": "main"})
-        kept = keeper.kept()
+        future, kept = keeper.keeps(pipe, {"data": 1, "node_name": "main"})
         with pytest.raises(ContractError, match="goes_on_at"):
             keeper.context.resume(kept, "other")
         assert keeper.context.finish(kept, 1)
@@ -438,10 +412,8 @@ def test_an_error_at_another_node_is_the_error_of_the_request(keeper):
     with headrace.pipe(
         {"main": {"backend": "KeptLeaver"}, "other": {"backend": "KeptRefuses"}}
     ) as pipe:
-        future = pipe.submit({"data": 1, "node_name": "main"})
-        kept = keeper.kept()
-        while not keeper.context.resume(kept, "other"):
-            pass
+        future, kept = keeper.keeps(pipe, {"data": 1, "node_name": "main"})
+        keeper.resume(kept, "other")
         with pytest.raises(InputError) as caught:
             future.result(WAIT_S)
         assert caught.value.node == "other"
@@ -451,8 +423,7 @@ def test_an_unknown_node_is_an_error_with_the_nearest_name(keeper):
     with headrace.pipe(
         {"main": {"backend": "KeptKeeper"}, "other": {"backend": "Identity"}}
     ) as pipe:
-        future = pipe.submit({"data": 1, "node_name": "main"})
-        kept = keeper.kept()
+        future, kept = keeper.keeps(pipe, {"data": 1, "node_name": "main"})
         with pytest.raises(ContractError, match="no node is called 'othr'") as caught:
             keeper.context.resume(kept, "othr")
         assert "Did you mean 'other'?" in str(caught.value.hint)
@@ -485,10 +456,7 @@ def test_what_is_kept_makes_way_where_the_oldest_is_shed(keeper):
     config = {"backend": "KeptKeeper", "queue_size": 1, "queue_full": "shed_oldest"}
     with headrace.pipe(config) as pipe:
         request = {"data": 1}
-        future = pipe.submit(request)
-        keeper.kept()
-        while kept_entries(pipe) == []:
-            pass
+        future, _ = keeper.keeps(pipe, request)
         assert pipe.submit({"data": 0}).result(WAIT_S)["result"] == 0
         with pytest.raises(OverloadedError):
             future.result(WAIT_S)
@@ -504,10 +472,7 @@ def test_who_is_resumed_goes_before_those_that_have_not_begun(keeper):
 
     keeper.during = during
     with headrace.pipe({"backend": "KeptKeeper", "max": 1}) as pipe:
-        first = pipe.submit({"data": 1})
-        kept = keeper.kept()
-        while kept_entries(pipe) == []:
-            pass
+        first, kept = keeper.keeps(pipe, {"data": 1})
         blocking = pipe.submit({"data": 9})  # its batch runs
         while not pipe.stats()["nodes"]["main"]["instances"][0]["busy"]:
             pass
@@ -534,10 +499,8 @@ def test_pending_inside_what_waits_for_a_result_is_refused(keeper, backend):
 
 def test_a_branch_of_a_request_that_divides_may_keep_it(keeper):
     with headrace.pipe({"backend": "S[Identity,HasKey(steps)[Identity,KeptKeeper]]"}) as pipe:
-        future = pipe.submit({"data": 1})
-        kept = keeper.kept()
-        while not keeper.context.resume(kept):
-            pass
+        future, kept = keeper.keeps(pipe, {"data": 1})
+        keeper.resume(kept)
         assert future.result(WAIT_S)["result"] == 0  # now it has steps
         future = pipe.submit({"data": 1})
         while not keeper.context.finish(keeper.kept(), "ended"):
@@ -593,8 +556,7 @@ def test_a_batch_whose_end_fails_fails_what_it_would_keep(keeper):
 
 def test_a_holder_that_raises_when_it_is_told_changes_nothing(keeper):
     with headrace.pipe({"backend": "KeptKeeper"}) as pipe:
-        future = pipe.submit({"data": 1})
-        kept = keeper.kept()
+        future, kept = keeper.keeps(pipe, {"data": 1})
         keeper.context.on_end(kept, lambda _: 1 / 0)
         assert keeper.context.finish(kept, 1)
         assert future.result(WAIT_S)["result"] == 1
@@ -603,8 +565,7 @@ def test_a_holder_that_raises_when_it_is_told_changes_nothing(keeper):
 
 def test_who_asks_for_the_end_of_what_has_ended_is_told_at_once(keeper):
     with headrace.pipe({"backend": "KeptKeeper"}) as pipe:
-        future = pipe.submit({"data": 1})
-        kept = keeper.kept()
+        future, kept = keeper.keeps(pipe, {"data": 1})
         assert keeper.context.finish(kept, 1)
         future.result(WAIT_S)
         keeper.one_was_told(kept)
@@ -616,10 +577,7 @@ def test_who_asks_for_the_end_of_what_has_ended_is_told_at_once(keeper):
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_fork_ends_what_is_kept_in_the_child_alone(keeper):
     with headrace.pipe({"backend": "KeptKeeper"}) as pipe:
-        future = pipe.submit({"data": 1})
-        kept = keeper.kept()
-        while kept_entries(pipe) == []:
-            pass
+        future, kept = keeper.keeps(pipe, {"data": 1})
         child = os.fork()
         if not child:
             code = 1
