@@ -61,6 +61,11 @@ class GateControl:
         for _ in range(times):
             assert self._entered.acquire(timeout=FAILS_LATE_S), "no batch began"
 
+    def entered(self, sent):
+        """Return what was sent, once a batch has begun."""
+        self.wait_entered()
+        return sent
+
     def wait_closed(self, times=1):
         for _ in range(times):
             assert self._closes.acquire(timeout=FAILS_LATE_S), "no instance was closed"

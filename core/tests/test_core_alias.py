@@ -60,8 +60,7 @@ def test_an_alias_of_an_alias_is_answered_by_the_same_node(send):
 def test_what_comes_through_it_shares_batches_with_all_others(gate):
     config = {"x": {"backend": "Gate", "max": 8}, "alias": X["alias"], "other": X["alias"]}
     with headrace.pipe(config) as pipe:
-        first = pipe.submit({"data": 0, "node_name": "x"})
-        gate.wait_entered()
+        first = gate.entered(pipe.submit({"data": 0, "node_name": "x"}))
         names = ["alias", "x", "other", "alias"]
         futures = [pipe.submit({"data": n, "node_name": one}) for n, one in enumerate(names)]
         while pipe.stats()["nodes"]["x"]["waiting"] < 4:
@@ -85,8 +84,7 @@ def test_it_holds_no_instance_while_the_other_node_runs(gate):
 
 def test_what_waits_at_the_other_node_can_be_taken_back_and_what_runs_cannot(gate):
     with headrace.pipe({"x": {"backend": "Gate"}, "alias": X["alias"]}) as pipe:
-        running = pipe.submit({"data": 1, "node_name": "alias"})
-        gate.wait_entered()
+        running = gate.entered(pipe.submit({"data": 1, "node_name": "alias"}))
         request = {"data": 2, "node_name": "alias"}
         waiting = pipe.submit(request)
         while not pipe.stats()["nodes"]["x"]["waiting"]:
@@ -135,8 +133,7 @@ def test_a_close_that_drains_waits_for_what_it_handed_on(gate, client):
 def test_a_reload_of_either_node_loses_no_request(gate):
     config = {"x": {"backend": "Gate"}, "alias": X["alias"]}
     with headrace.pipe(config) as pipe:
-        future = pipe.submit({"data": 1, "node_name": "alias"})
-        gate.wait_entered()
+        future = gate.entered(pipe.submit({"data": 1, "node_name": "alias"}))
         pipe.reload("alias", {"timeout_ms": 60_000, "max": 4})
         pipe.reload("x", {"instance_num": 2}, timeout=0.2)
         gate.open()

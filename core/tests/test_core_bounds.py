@@ -21,9 +21,7 @@ def send(pipe, request, way):
 
 def held(pipe, gate, data="held", **more):
     """Let one request run and keep its instance."""
-    future = pipe.submit({"data": data, **more})
-    gate.wait_entered()
-    return future
+    return gate.entered(pipe.submit({"data": data, **more}))
 
 
 # What other nodes hand over.

@@ -29,8 +29,7 @@ def test_close_with_drain_runs_what_waits_and_refuses_newcomers_at_once(
     gate, client, waiting, until
 ):
     pipe = headrace.pipe({"backend": "Gate"})
-    first = client(pipe, {"data": "first"})
-    gate.wait_entered()
+    first = gate.entered(client(pipe, {"data": "first"}))
     second = client(pipe, {"data": "second"})
     waiting(pipe, 1)
     future = pipe.submit({"data": "third"})
@@ -71,15 +70,13 @@ def test_closing_ends_the_wait_for_company(gate, client, waiting, way):
     """Nobody who could be company is let in any more; the other instance runs on."""
     config = {"backend": "Gate", "max": 4, "instance_num": 2, "batching_timeout": 3_600_000}
     pipe = headrace.pipe(config)
-    running = pipe.submit({"data": "running"})
-    gate.wait_entered()
+    running = gate.entered(pipe.submit({"data": "running"}))
     if way == "call":
         alone = client(pipe, {"data": "alone"}).outcome
     else:
         alone = pipe.submit({"data": "alone"}).result
     waiting(pipe, 1)
-    closing = client(pipe.close)
-    gate.wait_entered()
+    closing = gate.entered(client(pipe.close))
     assert gate.batches == [["running"], ["alone"]]
     gate.open()
     closing.outcome()
@@ -99,8 +96,7 @@ def test_closing_fills_up_what_waits_for_company_below_the_min(gate):
 
 def test_close_without_drain_fails_what_waits_and_lets_what_runs_end(gate, client, waiting):
     pipe = headrace.pipe({"backend": "Gate"})
-    first = client(pipe, {"data": "first"})
-    gate.wait_entered()
+    first = gate.entered(client(pipe, {"data": "first"}))
     request = {"data": "second"}
     second = client(pipe, request)
     waiting(pipe, 1)
@@ -122,8 +118,7 @@ def test_a_request_that_waits_for_another_node_inside_a_backend_fails_as_closed(
     pipe = headrace.pipe(
         {"x": {"backend": "Gate"}, "a": {"backend": "S[Identity,Forward[node.x]]"}}
     )
-    first = client(pipe, {"data": "first", "node_name": "x"})
-    gate.wait_entered()
+    first = gate.entered(client(pipe, {"data": "first", "node_name": "x"}))
     second = client(pipe, {"data": "second", "node_name": "a"})
     until(lambda: pipe.stats()["nodes"]["x"]["waiting"] == 1)
     closing = client(pipe.close, drain=False)
@@ -165,8 +160,7 @@ def test_close_without_drain_fails_what_comes_to_wait_at_another_node(gate, clie
     headrace.register("Blocking", Blocking, replace=True)
     nodes = {"a": {"backend": "Blocking", "next": "b"}, "b": {"backend": "Gate", "next": "c"}}
     pipe = headrace.pipe({**nodes, "c": {"backend": "Identity"}})
-    busy = client(pipe, {"data": "busy", "node_name": "b"})
-    gate.wait_entered()
+    busy = gate.entered(client(pipe, {"data": "busy", "node_name": "b"}))
     request = {"data": "between"}
     if way == "submit":
         going_on = client(pipe.submit(request).result)
@@ -189,8 +183,7 @@ def test_close_without_drain_fails_what_comes_to_wait_at_another_node(gate, clie
 @pytest.mark.parametrize("front", [{}, {"entrypoint": "S[Identity,DagDispatcher]"}])
 def test_close_fails_those_who_wait_for_room(gate, client, waiting, front):
     pipe = headrace.pipe({"global": front, "main": {"backend": "Gate", "queue_size": 1}})
-    running = pipe.submit({"data": "running"})
-    gate.wait_entered()
+    running = gate.entered(pipe.submit({"data": "running"}))
     queued = pipe.submit({"data": "queued"})
     submitting = client(pipe.submit, {"data": "outside"})
     waiting(pipe, 2)
@@ -233,8 +226,7 @@ def test_when_the_time_is_over_all_that_are_open_fail_and_close_comes_back(
 
 def test_an_instance_that_hung_is_closed_when_its_batch_ends_at_last(gate, client):
     pipe = headrace.pipe({"backend": "OwnGate", "instance_num": 2})
-    hung = client(pipe, {"data": "hung"})
-    gate.wait_entered()
+    hung = gate.entered(client(pipe, {"data": "hung"}))
     pipe.close(timeout=0)
     assert gate.closed == 1
     with pytest.raises(ClosedError):
@@ -301,8 +293,7 @@ def test_no_thread_of_an_instance_is_left_after_close(gate, threads_named):
 
 def test_with_closes_with_drain_and_without_it_on_an_exception(gate, client, waiting):
     with pytest.raises(ZeroDivisionError), headrace.pipe({"backend": "Gate"}) as pipe:  # noqa: PT012
-        running = pipe.submit({"data": 1})
-        gate.wait_entered()
+        running = gate.entered(pipe.submit({"data": 1}))
         queued = pipe.submit({"data": 2})
         letting = client(lambda: (queued.exception(timeout=60), gate.open()))
         raise ZeroDivisionError

@@ -20,8 +20,7 @@ def ended(future):
 
 def test_an_error_of_a_close_says_whether_a_backend_had_begun(gate):
     pipe = headrace.pipe({"backend": "Gate"})
-    running = pipe.submit({"data": 1})
-    gate.wait_entered()
+    running = gate.entered(pipe.submit({"data": 1}))
     queued = pipe.submit({"data": 2})
     pipe.close(drain=False, timeout=0)
     assert (ended(running).begun, ended(running).abandoned) == (True, True)
@@ -39,8 +38,7 @@ def test_an_error_of_a_close_says_whether_a_backend_had_begun(gate):
 def test_a_request_that_waits_at_its_second_node_had_begun(gate, waiting):
     config = {"first": {"backend": "Identity", "next": "second"}, "second": {"backend": "Gate"}}
     pipe = headrace.pipe(config)
-    running = pipe.submit({"data": 1})
-    gate.wait_entered()
+    running = gate.entered(pipe.submit({"data": 1}))
     behind = pipe.submit({"data": 2})
     waiting(pipe, 1, "second")
     pipe.close(drain=False, timeout=0)
@@ -59,8 +57,7 @@ def test_a_close_that_is_about_no_request_says_nothing_of_one():
 
 def test_withdrawn_requests_are_counted_beside_the_failed_ones(gate):
     with headrace.pipe({"backend": "Gate"}) as pipe:
-        running = pipe.submit({"data": 1})
-        gate.wait_entered()
+        running = gate.entered(pipe.submit({"data": 1}))
         for one in [pipe.submit({"data": k}) for k in range(3)]:
             assert one.cancel()
         found = pipe.stats()["nodes"]["main"]

@@ -276,8 +276,7 @@ MORE = "Allow more time (timeout, timeout_ms), or more instances."
 
 def test_a_message_of_a_deadline_says_whether_a_backend_ran(gate, client, waiting, expire):
     with headrace.pipe({"backend": "Gate"}) as pipe:
-        runs = client(pipe, {"data": "runs"}, timeout=60)
-        gate.wait_entered()
+        runs = gate.entered(client(pipe, {"data": "runs"}, timeout=60))
         waits = client(pipe, {"data": "waits"}, timeout=60)
         waiting(pipe, 1)
         expire(pipe, "runs", "waits")
@@ -299,8 +298,7 @@ def test_a_message_of_a_deadline_says_whether_a_backend_ran(gate, client, waitin
 )
 def test_a_message_of_overload_says_what_became_of_which_request(most, how, said, gate):
     with headrace.pipe({"backend": "Gate", "queue_size": most, "queue_full": how}) as pipe:
-        pipe.submit({"data": 0})
-        gate.wait_entered()
+        gate.entered(pipe.submit({"data": 0}))
         futures = [pipe.submit({"data": n}) for n in range(most + 1)]
         error = futures[-1 if how == "reject" else 0].exception(60)
         advice = "Send fewer at a time, raise queue_size, or set queue_full = 'wait'."

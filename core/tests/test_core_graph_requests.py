@@ -394,8 +394,7 @@ def test_a_failing_branch_cancels_what_has_not_started(gate, until):
 
     backend("FailLater", fail_later)
     with headrace.pipe(config) as pipe:
-        busy = pipe.submit({"data": 1, "node_name": "y"})
-        gate.wait_entered()
+        busy = gate.entered(pipe.submit({"data": 1, "node_name": "y"}))
         request = {"data": 2}
         future = pipe.submit(request)
         until(lambda: pipe.stats()["nodes"]["y"]["waiting"] == 1)
@@ -415,8 +414,7 @@ def test_a_deadline_runs_through_all_nodes(gate, client, expire):
     config = {"a": {**INC, "next": "b"}, "b": {"backend": "Gate", "next": "c"}}
     config["c"] = INC
     with headrace.pipe(config) as pipe:
-        calling = client(pipe, {"data": 1}, timeout=60)
-        gate.wait_entered()
+        calling = gate.entered(client(pipe, {"data": 1}, timeout=60))
         (deadline,) = expire(pipe, 2)
         assert deadline is not None
         with pytest.raises(errors.DeadlineExceededError) as caught:
@@ -434,10 +432,8 @@ def test_who_is_freed_in_a_queue_is_told_of_the_branch_that_still_runs(
     full = {"queue_size": 1, "queue_full": "shed_oldest"}
     config = {"a": {**INC, "next": "b,c", **full}}
     with headrace.pipe(config | {name: {"backend": "Gate"} for name in order}) as pipe:
-        busy = pipe.submit({"data": 0, "node_name": "b"})
-        gate.wait_entered()
-        calling = client(pipe, {"data": 1}, timeout=60)
-        gate.wait_entered()
+        busy = gate.entered(pipe.submit({"data": 0, "node_name": "b"}))
+        calling = gate.entered(client(pipe, {"data": 1}, timeout=60))
         until(lambda: pipe.stats()["nodes"]["b"]["waiting"] == 1)
         if way == "deadline":
             expire(pipe, 2)
@@ -457,8 +453,7 @@ def test_a_request_between_nodes_can_be_taken_back_only_while_it_waits(gate, unt
     config = {"a": {**INC, "next": "b"}, "b": {"backend": "Gate", "next": "c"}}
     config["c"] = INC
     with headrace.pipe(config) as pipe:
-        first = pipe.submit({"data": 1})
-        gate.wait_entered()
+        first = gate.entered(pipe.submit({"data": 1}))
         request = {"data": 5}
         second = pipe.submit(request)
         until(lambda: pipe.stats()["nodes"]["b"]["waiting"] == 1)
@@ -498,8 +493,7 @@ def test_taking_back_who_waits_elsewhere_makes_room_at_the_entry(gate, until):
         "b": {"backend": "Gate"},
     }
     with headrace.pipe(config) as pipe:
-        first = pipe.submit({"data": 1})
-        gate.wait_entered()
+        first = gate.entered(pipe.submit({"data": 1}))
         second = pipe.submit({"data": 2})
         until(lambda: pipe.stats()["nodes"]["b"]["waiting"] == 1)
         third = []
@@ -823,8 +817,7 @@ def test_what_stands_for_several_has_their_latest_deadline_and_greatest_priority
     headrace.register("Apart", Apart, replace=True)
 
     def asked(pipe, *terms):
-        first = pipe.submit({"data": 0, "node_name": "a"})
-        gate.wait_entered()
+        first = gate.entered(pipe.submit({"data": 0, "node_name": "a"}))
         both = [pipe.submit({"data": 1, "node_name": "a"}, **one) for one in terms]
         waiting(pipe, len(both), node="a")
         gate.let_go(2)
@@ -874,8 +867,7 @@ def test_the_deadline_of_a_request_is_no_failure_of_its_elements(gate, config):
 @pytest.mark.parametrize("config", BY_EACH.values(), ids=BY_EACH)
 def test_a_close_is_no_failure_of_elements(gate, config):
     pipe = headrace.pipe(config)
-    future = pipe.submit({"data": [1, 2, 3]})
-    gate.wait_entered()
+    future = gate.entered(pipe.submit({"data": [1, 2, 3]}))
     threading.Thread(target=pipe.close, kwargs={"drain": False, "timeout": 0}).start()
     failure = future.exception(60)
     assert isinstance(failure, errors.ClosedError) or isinstance(

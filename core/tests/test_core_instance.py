@@ -649,8 +649,7 @@ def test_an_instance_that_is_lost_gets_no_further_batch(losing, backend, how, sh
 def test_what_waits_for_the_last_one_fails_at_once(gate, waiting, client, own):
     gate.raises["lost"] = InstanceLostError("gone")
     with headrace.pipe({"backend": own, "max": 1}) as pipe:
-        first = client(pipe, {"data": "lost"})
-        gate.wait_entered()
+        first = gate.entered(client(pipe, {"data": "lost"}))
         others = [client(pipe, {"data": k}) for k in range(3)]
         futures = [pipe.submit({"data": k}) for k in range(3)]
         waiting(pipe, 6)

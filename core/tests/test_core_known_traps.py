@@ -124,8 +124,7 @@ def test_a_container_may_stand_inside_itself():
 def test_all_kinds_of_callers_share_a_batch_in_which_one_fails(gate, client, waiting):
     gate.raises["bad"] = LookupError("bad")
     with headrace.pipe({"backend": "Gate", "max": 8}) as pipe:
-        running = pipe.submit({"data": 0})
-        gate.wait_entered()
+        running = gate.entered(pipe.submit({"data": 0}))
         callers = [
             client(pipe, {"data": "bad"}),
             client(pipe, {"data": 1}, timeout=60),

@@ -64,42 +64,34 @@ CONFIG = {"backend": "Gate", "batch_policy": "PickedKinds", "max": 512}
 
 def held(pipe, gate):
     """Let a request enter the only instance and stay there; what comes next waits."""
-    running = pipe.submit({"data": "first", "kind": "-"})
-    gate.wait_entered()
-    return running
+    return gate.entered(pipe.submit({"data": "first", "kind": "-"}))
 
 
-def test_a_batch_has_the_requests_of_the_places_in_their_order(gate, kinds, waiting):
-    with headrace.pipe(CONFIG) as pipe:
+def cut(gate, kinds, waiting, text, says=None, **more):
+    """Let requests wait together, and return the batches that they leave in."""
+    with headrace.pipe({**CONFIG, **more}) as pipe:
         held(pipe, gate)
-        futures = pipe.submit(requests("abacab"))
-        waiting(pipe, 6)
+        futures = pipe.submit(requests(text))
+        waiting(pipe, len(text))
+        kinds.says = says
         gate.open()
-        assert [one.result(60)["result"] for one in futures] == list(range(6))
-        assert gate.batches == [["first"], [0, 2, 4], [1, 5], [3]]
-        assert pipe.stats()["nodes"]["main"]["ok"] == 7
+        assert [one.result(60)["result"] for one in futures] == list(range(len(text)))
+        assert pipe.stats()["nodes"]["main"]["ok"] == 1 + len(text)
+    return gate.batches[1:]
 
 
-def test_the_order_of_the_places_is_that_of_the_batch(gate, kinds, waiting):
-    with headrace.pipe(CONFIG) as pipe:
-        held(pipe, gate)
-        futures = pipe.submit(requests("abc"))
-        waiting(pipe, 3)
-        kinds.says = Cut((2, 0, 1))
-        gate.open()
-        assert [one.result(60)["result"] for one in futures] == [0, 1, 2]
-    assert gate.batches[1:] == [[2, 0, 1]]
-
-
-def test_a_count_is_the_head_of_the_queue_for_a_policy_that_picks_too(gate, kinds, waiting):
-    with headrace.pipe(CONFIG) as pipe:
-        held(pipe, gate)
-        futures = pipe.submit(requests("abc"))
-        waiting(pipe, 3)
-        kinds.says = Cut(2)
-        gate.open()
-        assert [one.result(60)["result"] for one in futures] == [0, 1, 2]
-    assert gate.batches[1:] == [[0, 1], [2]]
+@pytest.mark.parametrize(
+    ("text", "says", "batches"),
+    [
+        pytest.param("abacab", None, [[0, 2, 4], [1, 5], [3]], id="places in their order"),
+        pytest.param("abc", Cut((2, 0, 1)), [[2, 0, 1]], id="the order of the places"),
+        pytest.param("abc", Cut(2), [[0, 1], [2]], id="a count is the head of the queue"),
+    ],
+)
+def test_a_batch_has_the_requests_of_the_places_that_the_policy_says(
+    gate, kinds, waiting, text, says, batches
+):
+    assert cut(gate, kinds, waiting, text, says) == batches
 
 
 def test_a_trait_is_read_once_by_the_thread_that_sends_and_holds_no_lock(
@@ -214,13 +206,7 @@ def test_places_of_a_policy_that_does_not_say_that_it_picks_are_an_error(gate):
 
 def test_a_policy_that_picks_sees_the_head_of_a_long_queue_and_nobody_is_left(gate, kinds, waiting):
     count = 10_000
-    with headrace.pipe({**CONFIG, "queue_size": count}) as pipe:
-        held(pipe, gate)
-        futures = pipe.submit(requests("abcd" * (count // 4)))
-        waiting(pipe, count)
-        gate.open()
-        for place, future in enumerate(futures):
-            assert future.result(60)["result"] == place
+    cut(gate, kinds, waiting, "abcd" * (count // 4), queue_size=count)
     assert len(kinds.read) == count + 1
     assert max(map(len, kinds.seen)) == 256
     assert kinds.seen[1] == list("abcd") * 64

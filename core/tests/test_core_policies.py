@@ -291,8 +291,7 @@ def test_a_policy_that_raises_as_a_batch_ends_fails_those_who_wait_and_not_the_b
     headrace.register("Fussy", Fussy, replace=True)
     config = {"backend": "Gate", "max": 4, "batch_policy": "Fussy"}
     with headrace.pipe(config) as pipe:
-        running = pipe.submit({"data": 0})
-        gate.wait_entered()
+        running = gate.entered(pipe.submit({"data": 0}))
         waits = pipe.submit([{"data": 1}, {"data": 2}])
         waiting(pipe, 2)
         gate.open()
@@ -365,8 +364,7 @@ def test_a_runner_goes_on_with_the_greatest_priority_and_asks_a_policy_of_others
     with headrace.pipe(
         {"backend": "Gate", **({"dispatch_policy": "AsksWeights"} if own else {})}
     ) as pipe:
-        first = pipe.submit({"data": "first"})
-        gate.wait_entered()
+        first = gate.entered(pipe.submit({"data": "first"}))
         others = [pipe.submit({"data": n}, priority=n) for n in (1, 3, 2)]
         waiting(pipe, 3)
         gate.open()

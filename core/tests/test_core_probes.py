@@ -414,8 +414,7 @@ def test_a_full_queue_is_heard_of(probes, gate, client, waiting):
     config = {"backend": "Gate", "max": 1, "queue_size": 1, "queue_full": "shed_oldest"}
     with piped(config) as pipe:
         (probe,) = probes()
-        client(pipe, {"data": "runs"})
-        gate.wait_entered()
+        gate.entered(client(pipe, {"data": "runs"}))
         old = pipe.submit({"data": "old"})
         new = pipe.submit({"data": "new"})
         with pytest.raises(OverloadedError):
@@ -431,8 +430,7 @@ def test_a_full_queue_is_heard_of(probes, gate, client, waiting):
 def test_a_deadline_is_heard_of_once_waiting_or_running(probes, gate, client, expire):
     with piped({"backend": "Gate", "max": 1}) as pipe:
         (probe,) = probes()
-        running = client(pipe, {"data": 1}, timeout=60)
-        gate.wait_entered()
+        running = gate.entered(client(pipe, {"data": 1}, timeout=60))
         with pytest.raises(DeadlineExceededError):
             pipe({"data": 2}, timeout=0.01)
         assert len(expire(pipe, 1)) == 1
@@ -448,8 +446,7 @@ def test_a_deadline_is_heard_of_once_waiting_or_running(probes, gate, client, ex
 def test_a_cancelled_request_is_heard_of(probes, gate, client, waiting):
     with piped({"backend": "Gate", "max": 1}) as pipe:
         (probe,) = probes()
-        client(pipe, {"data": 1})
-        gate.wait_entered()
+        gate.entered(client(pipe, {"data": 1}))
         future = pipe.submit({"data": 2})
         assert future.cancel()
         assert future.cancel()
@@ -486,8 +483,7 @@ def test_a_dict_that_a_cancel_frees_is_not_changed_any_more(probes, gate, waitin
 
     given = {"probes": ["Recorder"]}
     with headrace.pipe({**config, **(given if nodes == 1 else {"global": given})}) as pipe:
-        before = pipe.submit({"data": 0})
-        gate.wait_entered()
+        before = gate.entered(pipe.submit({"data": 0}))
         requests = [Slow(data=1), {"data": 2}]
 
         async def cancelled(request):
@@ -536,8 +532,7 @@ def test_a_cancelled_task_whose_request_runs_is_heard_of_once(probes, gate):
 def test_close_without_drain_is_heard_of_before_the_probe_is_closed(probes, gate, client, waiting):
     pipe = piped({"backend": "Gate", "max": 1})
     (probe,) = probes()
-    running = client(pipe, {"data": 1})
-    gate.wait_entered()
+    running = gate.entered(client(pipe, {"data": 1}))
     futures = pipe.submit([{"data": 2}, {"data": 3}])
     closing = client(pipe.close, drain=False)
     for future in futures:
@@ -553,8 +548,7 @@ def test_close_without_drain_is_heard_of_before_the_probe_is_closed(probes, gate
 def test_a_hung_batch_that_outlives_the_pipeline_is_not_heard_of(probes, gate, client):
     pipe = piped({"backend": "OwnGate", "max": 1})
     (probe,) = probes()
-    future = pipe.submit({"data": 1})
-    gate.wait_entered()
+    future = gate.entered(pipe.submit({"data": 1}))
     pipe.close(timeout=0)
     with pytest.raises(ClosedError):
         future.result(60)
@@ -568,8 +562,7 @@ def test_batches_of_several_are_heard_of_with_their_size_and_errors(probes, gate
     with piped({"backend": backend, "max": 4, "min": 1, "pad": True}) as pipe:
         (probe,) = probes()
         gate.raises = {"bad": ValueError("bad")}
-        first = pipe.submit({"data": 0})
-        gate.wait_entered()
+        first = gate.entered(pipe.submit({"data": 0}))
         good = pipe.submit([{"data": n} for n in range(4)])
         bad = pipe.submit([{"data": "bad"}, {"data": 5}])
         gate.open()
@@ -753,8 +746,7 @@ def test_a_probe_may_ask_for_stats(probes, way, shortcut, gate, client):
         probe.on_request = probe.on_batch = lambda *_: states.append(pipe.stats()["state"])
         gate.shut = way == "cancel"
         if way == "cancel":
-            client(pipe, {"data": 1})
-            gate.wait_entered()
+            gate.entered(client(pipe, {"data": 1}))
             assert pipe.submit({"data": 2}).cancel()
             assert states == ["ready"]
             gate.open()

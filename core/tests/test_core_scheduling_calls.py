@@ -360,8 +360,7 @@ def test_a_deadline_while_running_frees_the_caller_and_says_abandoned(gate, clie
 @pytest.mark.parametrize("way", ["call", "submit"])
 def test_a_deadline_while_queued_withdraws_the_request(gate, client, way):
     with headrace.pipe({"backend": "Gate"}) as pipe:
-        first = client(pipe, {"data": "first"})
-        gate.wait_entered()
+        first = gate.entered(client(pipe, {"data": "first"}))
         request = {"data": "late"}
         with pytest.raises(DeadlineExceededError) as caught:  # noqa: PT012
             if way == "call":
@@ -391,8 +390,7 @@ def test_a_timeout_beyond_all_clocks_is_none(gate, long):
 
 def test_greater_priority_goes_first_and_equals_in_order_of_arrival(gate, client, waiting):
     with headrace.pipe({"backend": "Gate"}) as pipe:
-        first = client(pipe, {"data": "first"})
-        gate.wait_entered()
+        first = gate.entered(client(pipe, {"data": "first"}))
         futures = []
         for number, priority in enumerate([0, 5, 0, -1, 5, 0]):
             futures.append(pipe.submit({"data": number}, priority=priority))
@@ -415,8 +413,7 @@ def test_a_priority_is_an_int(gate, priority):
 def test_submit_comes_back_at_once_and_the_future_gives_the_dict(gate):
     with headrace.pipe({"backend": "Gate"}) as pipe:
         request = {"data": 1}
-        future = pipe.submit(request)
-        gate.wait_entered()
+        future = gate.entered(pipe.submit(request))
         assert isinstance(future, concurrent.futures.Future)
         assert not future.done()
         assert future.running()
@@ -426,8 +423,7 @@ def test_submit_comes_back_at_once_and_the_future_gives_the_dict(gate):
 
 def test_cancel_is_true_only_while_queued_and_frees_its_slot(gate):
     with headrace.pipe({"backend": "Gate", "queue_size": 1, "queue_full": "reject"}) as pipe:
-        running = pipe.submit({"data": "running"})
-        gate.wait_entered()
+        running = gate.entered(pipe.submit({"data": "running"}))
         queued = pipe.submit({"data": "queued"})
         assert isinstance(pipe.submit({"data": "no room"}).exception(), OverloadedError)
         assert not running.cancel()
@@ -449,8 +445,7 @@ def test_cancel_is_true_only_while_queued_and_frees_its_slot(gate):
 def test_a_cancelled_future_calls_back_and_counts_as_done_for_wait(gate):
     called = []
     with headrace.pipe({"backend": "Gate"}) as pipe:
-        pipe.submit({"data": "running"})
-        gate.wait_entered()
+        gate.entered(pipe.submit({"data": "running"}))
         queued = pipe.submit({"data": "queued"})
         queued.add_done_callback(called.append)
         assert queued.cancel()
@@ -469,8 +464,7 @@ def test_wait_counts_a_future_once_that_ends_while_it_looks_at_it(gate, until, m
 
     monkeypatch.setattr(concurrent.futures._base, "_create_and_install_waiters", install_late)
     with headrace.pipe({"backend": "Gate"}) as pipe:
-        future = pipe.submit({"data": 1})
-        gate.wait_entered()
+        future = gate.entered(pipe.submit({"data": 1}))
         for _ in range(2):  # the second time it has ended before
             assert concurrent.futures.wait([future], timeout=60) == ({future}, set())
         assert not future._waiters
@@ -486,8 +480,7 @@ def test_callbacks_that_raise_or_call_the_pipeline_do_no_harm(gate, caplog):
         raise ValueError("in a callback")
 
     with headrace.pipe({"backend": "Gate"}) as pipe:
-        future = pipe.submit({"data": 1})
-        gate.wait_entered()
+        future = gate.entered(pipe.submit({"data": 1}))
         future.add_done_callback(again)
         future.add_done_callback(lambda _: ended.set())
         gate.open()
@@ -603,8 +596,7 @@ def test_a_loop_that_is_closed_before_the_answer_does_no_harm(gate):
 
 def test_reject_refuses_what_finds_the_queue_full_with_the_numbers(gate, client, until):
     with headrace.pipe({"backend": "Gate", "queue_size": 2, "queue_full": "reject"}) as pipe:
-        first = client(pipe, {"data": "first"})
-        gate.wait_entered()
+        first = gate.entered(client(pipe, {"data": "first"}))
         others = client(pipe, [{"data": k} for k in range(5)])
         until(lambda: node(pipe)["failed"] == {"overloaded": 3})
         gate.open()
@@ -619,8 +611,7 @@ def test_reject_refuses_what_finds_the_queue_full_with_the_numbers(gate, client,
 
 def test_wait_blocks_submit_until_there_is_room_first_come_first_served(gate, client, waiting):
     with headrace.pipe({"backend": "Gate", "queue_size": 1}) as pipe:
-        running = pipe.submit({"data": "running"})
-        gate.wait_entered()
+        running = gate.entered(pipe.submit({"data": "running"}))
         pipe.submit({"data": 0})
         blocked = []
         for k in (1, 2, 3):
@@ -636,8 +627,7 @@ def test_wait_blocks_submit_until_there_is_room_first_come_first_served(gate, cl
 
 def test_waiting_for_room_counts_against_the_deadline(gate, client):
     with headrace.pipe({"backend": "Gate", "queue_size": 1}) as pipe:
-        pipe.submit({"data": "running"})
-        gate.wait_entered()
+        gate.entered(pipe.submit({"data": "running"}))
         pipe.submit({"data": "queued"})
         late = pipe.submit({"data": "late"}, timeout=0.05)
         assert isinstance(late.exception(timeout=60), DeadlineExceededError)

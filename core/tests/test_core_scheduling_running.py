@@ -89,8 +89,7 @@ def test_a_list_or_a_burst_keeps_all_instances_busy(gate, client, way):
 
 def test_while_all_are_busy_batches_grow(gate, client, waiting):
     with headrace.pipe({"backend": "Gate", "max": 8}) as pipe:
-        first = client(pipe, {"data": "first"})
-        gate.wait_entered()
+        first = gate.entered(client(pipe, {"data": "first"}))
         others = []
         for k in range(5):
             others.append(client(pipe, {"data": k}))
@@ -105,8 +104,7 @@ def test_a_foreign_batch_of_a_slow_backend_is_not_run_by_a_caller_whose_answer_i
     gate, client, waiting
 ):
     with headrace.pipe({"backend": "Gate"}) as pipe:
-        first = client(pipe, {"data": "first"})
-        gate.wait_entered()
+        first = gate.entered(client(pipe, {"data": "first"}))
         second = client(pipe, {"data": "second"})
         waiting(pipe, 1)
         gate.let_go()
@@ -135,8 +133,7 @@ def test_a_lingering_batch_leaves_when_its_time_is_over_whoever_waits(gate, clie
     gate.calls["first"] = lambda: hold.wait(60)
     config = {"backend": "Gate", "instance_num": 2, "max": 8, "batching_timeout": 30}
     with headrace.pipe(config) as pipe:
-        first = client(pipe, {"data": "first"})
-        gate.wait_entered()
+        first = gate.entered(client(pipe, {"data": "first"}))
         assert WAYS[way](pipe, {"data": 1})["result"] == 1
         assert len(gate.batches) == 2
         hold.set()
@@ -146,12 +143,10 @@ def test_a_lingering_batch_leaves_when_its_time_is_over_whoever_waits(gate, clie
 def test_a_lingering_batch_leaves_at_once_when_it_is_full(gate, client, waiting):
     config = {"backend": "Gate", "instance_num": 2, "max": 2, "batching_timeout": 1e6}
     with headrace.pipe(config) as pipe:
-        first = client(pipe, {"data": "first"})
-        gate.wait_entered()
+        first = gate.entered(client(pipe, {"data": "first"}))
         one = client(pipe, {"data": 1})
         waiting(pipe, 1)
-        two = client(pipe, {"data": 2})
-        gate.wait_entered()
+        two = gate.entered(client(pipe, {"data": 2}))
         assert gate.batches == [["first"], [1, 2]]
         gate.open()
         for each in (first, one, two):
@@ -161,8 +156,7 @@ def test_a_lingering_batch_leaves_at_once_when_it_is_full(gate, client, waiting)
 def test_a_lingering_batch_leaves_at_once_when_the_node_is_idle_again(gate, client, waiting):
     config = {"backend": "Gate", "instance_num": 2, "max": 8, "batching_timeout": 1e6}
     with headrace.pipe(config) as pipe:
-        first = client(pipe, {"data": "first"})
-        gate.wait_entered()
+        first = gate.entered(client(pipe, {"data": "first"}))
         one = client(pipe, {"data": 1})
         waiting(pipe, 1)
         gate.open()
@@ -175,8 +169,7 @@ def test_a_request_to_an_idle_node_does_not_wait_for_the_company_that_one_before
 ):
     config = {"backend": "Gate", "instance_num": 2, "max": 8, "batching_timeout": 1e6}
     with headrace.pipe(config) as pipe:
-        first = pipe.submit({"data": "first"})
-        gate.wait_entered()
+        first = gate.entered(pipe.submit({"data": "first"}))
         assert pipe.submit({"data": "given up"}).cancel()
         gate.open()
         assert first.result(60)["result"] == "first"
@@ -279,8 +272,7 @@ def test_a_weight_above_every_batch_size_that_an_instance_takes_is_refused_on_en
 
 def test_max_counts_weights(gate, client, waiting):
     with headrace.pipe({"backend": "Gate", "max": 4}) as pipe:
-        first = client(pipe, {"data": "first"})
-        gate.wait_entered()
+        first = gate.entered(client(pipe, {"data": "first"}))
         futures = [pipe.submit({"data": w, "request_size": w}) for w in (3, 2, 2, 1, 4)]
         gate.open()
         first.outcome()
@@ -316,8 +308,7 @@ def test_what_is_no_exception_reaches_the_owner_and_the_instance_goes_on(gate, e
 def test_where_system_exit_ends_a_batch_the_neighbours_get_backend_errors(gate, client, waiting):
     gate.raises["bad"] = SystemExit(3)
     with headrace.pipe({"backend": "Gate", "max": 2}) as pipe:
-        first = client(pipe, {"data": "first"})
-        gate.wait_entered()
+        first = gate.entered(client(pipe, {"data": "first"}))
         bad = client(pipe, {"data": "bad"})
         waiting(pipe, 1)
         neighbour = pipe.submit({"data": "neighbour"})
@@ -366,8 +357,7 @@ def test_a_call_into_the_same_pipeline_is_allowed_while_another_instance_is_free
 
 def test_all_that_wait_fail_where_no_thread_can_be_started(gate, client, waiting):
     with headrace.pipe({"backend": "Gate"}) as pipe:
-        first = client(pipe, {"data": "first"})
-        gate.wait_entered()
+        first = gate.entered(client(pipe, {"data": "first"}))
         futures = pipe.submit([{"data": n} for n in range(3)])
         waiting(pipe, 3)
         with pytest.MonkeyPatch.context() as patch:

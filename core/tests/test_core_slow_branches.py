@@ -107,8 +107,7 @@ def test_a_failing_branch_cancels_what_has_not_started(ran, gate, until):
 
     ran.before = {"b": fail}
     with headrace.pipe(config) as pipe:
-        busy = pipe.submit({"data": 1, "node_name": "c"})
-        gate.wait_entered()
+        busy = gate.entered(pipe.submit({"data": 1, "node_name": "c"}))
         thread = threading.Thread(target=lambda: (until(queued), may_fail.set()))
 
         def queued():

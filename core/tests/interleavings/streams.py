@@ -40,6 +40,14 @@ def _read(pipe, item, want, *, leave=False):
     check(request["result"] == want, f"{request}")
 
 
+def _read_until_closed(pipe, item):
+    parts, request = [], {"data": item}
+    with suppress(ClosedError):
+        parts.extend(pipe.stream(request))
+    wanted = [(item.n, 0), (item.n, 1), (item.n, 2), request]
+    check(parts == wanted[: len(parts)], f"parts of {item}: {parts}")
+
+
 def readers():
     """The parts come in order, then the dict; beside a reader that leaves, and a plain call."""
     book = Book()
@@ -55,6 +63,17 @@ def readers():
         book.thread(book.ask, pipe, items[3], want(items[3]))
         book.join()
         settled(pipe)
+
+
+def _read_by_three(config, each=None):
+    """Of three readers the second one leaves."""
+    book = Book()
+    items = [Item(n) for n in range(3)]
+    with headrace.pipe(config) as pipe:
+        for n, item in enumerate(items):
+            book.thread(_read, pipe, item, ("a", item), leave=n == 1)
+        book.join()
+        settled(pipe, each)
 
 
 class EmitsBeside(headrace.Backend):
@@ -83,14 +102,7 @@ BESIDE = loaded({"backend": "EmitsBeside", "max": 2})
 
 def from_a_thread():
     """A thread of the backend emits while ``forward`` ends: no part is lost, and none comes after the end."""
-    book = Book()
-    items = [Item(n) for n in range(3)]
-    with headrace.pipe(BESIDE) as pipe:
-        book.thread(_read, pipe, items[0], ("a", items[0]))
-        book.thread(_read, pipe, items[1], ("a", items[1]), leave=True)
-        book.thread(_read, pipe, items[2], ("a", items[2]))
-        book.join()
-        settled(pipe, 3)
+    _read_by_three(BESIDE, 3)
 
 
 class EmitsHelped(Emits):
@@ -150,14 +162,7 @@ WAITS = loaded({"backend": "Three", "instance_num": 2, "parts_waiting": 1})
 
 def a_generator_waits():
     """One part may wait: the generator waits for each reader, and for one that leaves no longer."""
-    book = Book()
-    items = [Item(n) for n in range(3)]
-    with headrace.pipe(WAITS) as pipe:
-        book.thread(_read, pipe, items[0], ("a", items[0]))
-        book.thread(_read, pipe, items[1], ("a", items[1]), leave=True)
-        book.thread(_read, pipe, items[2], ("a", items[2]))
-        book.join()
-        settled(pipe)
+    _read_by_three(WAITS)
 
 
 WAITS_BESIDE = loaded({"backend": "EmitsBeside", "max": 2, "parts_waiting": 1})
@@ -165,14 +170,7 @@ WAITS_BESIDE = loaded({"backend": "EmitsBeside", "max": 2, "parts_waiting": 1})
 
 def a_thread_waits():
     """One part may wait: the thread of a backend waits in emit for each reader, and for one that leaves no longer."""
-    book = Book()
-    items = [Item(n) for n in range(3)]
-    with headrace.pipe(WAITS_BESIDE) as pipe:
-        book.thread(_read, pipe, items[0], ("a", items[0]))
-        book.thread(_read, pipe, items[1], ("a", items[1]), leave=True)
-        book.thread(_read, pipe, items[2], ("a", items[2]))
-        book.join()
-        settled(pipe, 3)
+    _read_by_three(WAITS_BESIDE, 3)
 
 
 LIMITED = loaded({"backend": "Emits", "max": 2, "parts_waiting": 1})
@@ -205,15 +203,8 @@ def closed_while_it_waits():
     items = [Item(n) for n in range(2)]
     pipe = headrace.pipe(WAITS)
 
-    def read(item):
-        parts, request = [], {"data": item}
-        with suppress(ClosedError):
-            parts.extend(pipe.stream(request))
-        wanted = [(item.n, 0), (item.n, 1), (item.n, 2), request]
-        check(parts == wanted[: len(parts)], f"parts of {item}: {parts}")
-
-    book.thread(read, items[0])
-    book.thread(read, items[1])
+    book.thread(_read_until_closed, pipe, items[0])
+    book.thread(_read_until_closed, pipe, items[1])
     book.thread(pipe.close, drain=False, timeout=5)
     book.join()
 
@@ -224,17 +215,10 @@ def closed_meanwhile():
     items = [Item(n) for n in range(3)]
     pipe = headrace.pipe(STREAM)
 
-    def read(item):
-        parts, request = [], {"data": item}
-        with suppress(ClosedError):
-            parts.extend(pipe.stream(request))
-        wanted = [(item.n, 0), (item.n, 1), (item.n, 2), request]
-        check(parts == wanted[: len(parts)], f"parts of {item}: {parts}")
-
-    book.thread(read, items[0])
-    book.thread(read, items[1])
+    book.thread(_read_until_closed, pipe, items[0])
+    book.thread(_read_until_closed, pipe, items[1])
     book.thread(pipe.close, drain=False, timeout=5)
-    book.thread(read, items[2])
+    book.thread(_read_until_closed, pipe, items[2])
     book.join()
     for name, node in pipe.stats()["nodes"].items():
         check(node["waiting"] == 0, f"{node['waiting']} wait at {name}")
