@@ -351,13 +351,14 @@ def test_an_error_of_setting_up_says_where_and_why(step, fails, kind, what, caus
 
 
 @pytest.mark.parametrize("around", ["{}", "BackgroundThread[{}]"])
-def test_an_interrupt_in_close_keeps_nothing_from_being_closed(around):
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, ValueError])
+def test_what_close_raises_keeps_nothing_from_being_closed(around, raised):
     closed = []
 
     def close(self):
         closed.append(type(self).__name__)
         if type(self).__name__ == "Interrupted":
-            raise KeyboardInterrupt
+            raise raised
 
     for name in ("Before", "Interrupted", "After"):
         headrace.register(name, type(name, (), {"forward": echo, "close": close}), replace=True)
@@ -365,27 +366,6 @@ def test_an_interrupt_in_close_keeps_nothing_from_being_closed(around):
     pipe.close()
     assert closed == ["After", "Interrupted", "Before"]
     assert pipe.stats()["state"] == "closed"
-
-
-def test_what_is_shared_is_closed_though_one_of_it_fails():
-    closed = []
-
-    class Resource:
-        def __init__(self, name):
-            self.name = name
-
-        def close(self):
-            closed.append(self.name)
-            if self.name == "bad":
-                raise OSError("told to")
-
-    def init(self, options, context):
-        for name in ("first", "bad", "last"):
-            context.shared.get_or_create(name, lambda name=name: Resource(name))
-
-    headrace.register("Sharing", type("Sharing", (), {"forward": echo, "init": init}))
-    headrace.pipe({"backend": "Sharing", "instance_num": 2}).close()
-    assert closed == ["last", "bad", "first"]
 
 
 def test_a_describe_that_fails_says_so_in_its_place():

@@ -333,21 +333,6 @@ def test_a_timeout_that_is_no_time_is_refused_by_all_methods_alike(gate, timeout
         assert pipe.ready
 
 
-def test_a_backend_whose_close_raises_keeps_the_others_from_nothing(gate):
-    class Bad(headrace.Backend):
-        def forward(self, batch):
-            for request in batch:
-                request["result"] = request["data"]
-
-        def close(self):
-            raise ValueError("told to")
-
-    headrace.register("BadClose", Bad, replace=True)
-    pipe = headrace.pipe({"backend": "S[Gate,BadClose]", "instance_num": 2})
-    pipe.close()
-    assert gate.closed == 2
-
-
 def test_a_pipeline_is_not_pickled_and_its_configuration_is(gate):
     gate.shut = False
     with headrace.pipe({"backend": "Gate", "max": 3}) as pipe:

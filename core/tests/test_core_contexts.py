@@ -62,6 +62,7 @@ EXPRESSIONS = {
     "named instance": {"init": "Register(one)[Sees]", "backend": "S[Identity,Proxy[one]]"},
     "chain": {"a": {"backend": "Identity", "next": "b"}, "b": {"backend": "Sees"}},
     "each": {"backend": "Sees", "each": "boxes"},
+    "branches": {"global": {"backend": "Sees"}, "a": {"next": "b,c"}, "b": {}, "c": {}},
 }
 
 
@@ -69,8 +70,8 @@ EXPRESSIONS = {
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", EXPRESSIONS)
 def test_forward_sees_no_context_variable_of_its_caller(name, way, main):
-    each = name == "each"
-    expected = [EXPECTED, EXPECTED] if each else EXPECTED
+    several = {"each": [EXPECTED] * 2, "branches": {"b": EXPECTED, "c": EXPECTED}}
+    expected = several.get(name, EXPECTED)
     with headrace.pipe(EXPRESSIONS[name]) as pipe, ThreadPoolExecutor(1) as other:
 
         def run():
@@ -79,23 +80,6 @@ def test_forward_sees_no_context_variable_of_its_caller(name, way, main):
 
         for _ in range(3):  # the first one finds the backend slow, as long as nothing is measured
             assert (run() if main else other.submit(run).result(timeout=60)) == expected
-
-
-@pytest.mark.parametrize("main", [True, False], ids=["main thread", "other thread"])
-def test_each_branch_of_a_graph_sees_no_context_variable_of_its_caller(main):
-    config = {
-        "a": {"backend": "Sees", "next": "b,c"},
-        "b": {"backend": "Sees"},
-        "c": {"backend": "Sees"},
-    }
-    with headrace.pipe(config) as pipe, ThreadPoolExecutor(1) as other:
-
-        def run():
-            with a_context_of_its_own():
-                return pipe({"data": 1})["result"]
-
-        found = run() if main else other.submit(run).result(timeout=60)
-    assert found == {"b": EXPECTED, "c": EXPECTED}
 
 
 def test_a_process_sees_no_context_variable_of_its_caller(tmp_path):

@@ -110,17 +110,6 @@ def test_nodes_whose_backends_call_each_other_in_a_cycle(calling, monkeypatch, n
         assert pipe({"data": 1, "node_name": "a"})["result"] == 1
 
 
-def test_two_pipelines_whose_backends_call_each_other(calling, monkeypatch):
-    monkeypatch.setattr(calling, "barrier", threading.Barrier(2), raising=False)
-    with (
-        headrace.pipe({"global": SOON, "main": {"backend": "Calling(to=b)"}}) as first,
-        headrace.pipe({"global": SOON, "main": {"backend": "Calling(to=a)"}}) as second,
-    ):
-        calling.places.update(a=(first, "main"), b=(second, "main"))
-        go(*calling.places.values())
-        assert calling.refused
-
-
 def test_a_request_that_is_moved_on_into_a_cycle_is_refused(client, until):
     """A backend of another pipeline waits for a request; the node that it comes to waits for that."""
     at_a, goes_on, in_b = threading.Event(), threading.Event(), threading.Event()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+
+import internals
 import pytest
 from loading import problems
 from sending import WAYS, backend
@@ -236,6 +239,41 @@ def test_a_request_can_be_sent_a_second_time():
     with headrace.pipe(DIAMOND) as pipe:
         request = {"data": 4}
         assert pipe(pipe(request))["result"] == (10, -5)
+
+
+@pytest.fixture
+def slow(monkeypatch):
+    """Let every branch count as slow."""
+    monkeypatch.setattr(internals.walk, "CHEAP_S", 0.0)
+
+
+@pytest.mark.usefixtures("takes_turns", "slow")
+@pytest.mark.parametrize("in_main", [True, False], ids=["main", "thread"])
+@pytest.mark.parametrize("front", ["DagDispatcher", "S[DagDispatcher,Identity]"])
+def test_slow_branches_run_at_the_same_time(client, in_main, front):
+    both = threading.Barrier(2)  # broken unless the branches run at the same time
+
+    def meet(request):
+        both.wait(60)
+        return -request["data"]
+
+    backend("Meet", meet)
+    meeting = {"backend": "Meet", "next": "w"}
+    config = {"global": {"entrypoint": front}, **DIAMOND, "y": meeting, "z": meeting}
+    with headrace.pipe(config) as pipe:
+        request = {"data": 4}
+        answer = pipe(request) if in_main else client(pipe, request).outcome()
+    assert answer["result"] == (-5, -5)
+
+
+@pytest.mark.usefixtures("slow")
+def test_a_longer_branch_goes_on_without_the_other(client):
+    e_has_run = threading.Event()
+    backend("WaitsForE", lambda r: e_has_run.wait(60))
+    backend("RunsAsE", lambda r: e_has_run.set() or r["data"])
+    nodes = incs(a={"next": "b,c"}, b={"backend": "WaitsForE"}, c={"next": "e"})
+    with headrace.pipe({**nodes, "e": {"backend": "RunsAsE"}}) as pipe:
+        assert client(pipe, {"data": 1}).outcome()["result"] == {"b": True, "e": 3}
 
 
 def test_a_line_of_two_hundred_nodes_runs():

@@ -596,31 +596,6 @@ def test_tiny_queues_let_no_chain_stand_still(shortcut):
         assert answers == [True] * 240
 
 
-@pytest.mark.parametrize("front", ["DagDispatcher", "S[Identity,DagDispatcher]"])
-def test_long_branches_of_one_caller_run_at_the_same_time(front):
-    meet = threading.Barrier(2, timeout=60)
-    pause = threading.Event()
-
-    def work(request):
-        if request["data"] == "meet":
-            meet.wait()
-        else:
-            pause.wait(0.002)
-        return request["data"]
-
-    backend("Long", work)
-    config = {
-        "global": {"entrypoint": front},
-        "x": {"backend": "Identity", "next": "y,z"},
-        "y": {"backend": "Long", "next": "w"},
-        "z": {"backend": "Long", "next": "w"},
-        "w": {"backend": "Pair", "map": "y[result:data],z[result:other]"},
-    }
-    with headrace.pipe(config) as pipe:
-        assert pipe({"data": "alone"})["result"] == ("alone", "alone")
-        assert pipe({"data": "meet"})["result"] == ("meet", "meet")
-
-
 # The front.
 
 
@@ -925,22 +900,3 @@ def test_what_a_node_refuses_names_no_backend_and_instance_of_those_who_call_it(
         pipe(request)
     error = caught.value
     assert (error.node, error.backend, error.instance, error.weight) == ("b", None, None, 5)
-
-
-def test_what_ended_together_enters_the_next_node_together():
-    sizes = []
-
-    class Sizes(headrace.Backend):
-        max = 8
-
-        def forward(self, batch):
-            sizes.append(len(batch))
-            for request in batch:
-                request["result"] = request["data"]
-
-    headrace.register("Sizes", Sizes, replace=True)
-    config = {"a": {"backend": "Identity", "max": 8, "next": "b"}, "b": {"backend": "Sizes"}}
-    with headrace.pipe(config) as pipe:
-        for _ in range(5):
-            assert len(pipe([{"data": number} for number in range(16)])) == 16
-    assert sizes == [8, 8] * 5

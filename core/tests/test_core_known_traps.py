@@ -22,7 +22,7 @@ absence (here where no file is named):
 - a restart, or a loop, without end: ``test_core_loops``
 - a queue blocks its caller for ever, or fails after it has taken the item: ``test_flow_queues`` of headrace-flow
 - a pipeline that is dropped loses what waits: ``test_core_close``, in a graph for ever:
-  ``test_requests_in_flight_...``; the end of the interpreter hangs: ``test_core_exit``,
+  ``interleavings/closing``; the end of the interpreter hangs: ``test_core_exit``,
   ``tests/test_interpreter_exit``
 - one dict twice in a call aborts, in a graph too: ``test_one_dict_twice_...``
 - a refused request passes as done the next time: ``test_core_scheduling_calls``
@@ -39,7 +39,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import threading
 
 import pytest
 from loading import problems
@@ -207,16 +206,6 @@ def test_an_error_inside_a_batch_is_that_requests_alone(way, text):
         assert pipe.stats()["nodes"]["main"]["failed"] == {"backend": 3}
 
 
-def test_requests_in_flight_in_a_graph_are_answered_when_the_pipeline_is_dropped():
-    pipe = headrace.pipe(DIAMOND)
-    requests = [{"data": n} for n in range(50)]
-    futures = pipe.submit(requests)
-    del pipe
-    gc.collect()
-    assert [f.result(60)["result"] for f in futures] == [n + 3 for n in range(50)]
-    assert all(set(request) >= {"data", "result"} for request in requests)
-
-
 class TrapCounting(headrace.policies.Greedy):
     """Greedy that counts how often it is asked."""
 
@@ -227,33 +216,18 @@ class TrapCounting(headrace.policies.Greedy):
         return super().cut(queue, instance, now)
 
 
-def test_while_requests_wait_for_company_nobody_looks_at_them():
-    entered, leave = threading.Event(), threading.Event()
+def test_while_requests_wait_for_company_nobody_looks_at_them(gate):
     TrapCounting.asked = 0
-
-    class TrapHolds(headrace.Backend):
-        max = 4
-
-        def forward(self, batch):
-            entered.set()
-            assert leave.wait(60)
-            for request in batch:
-                request["result"] = request["data"]
-
-    headrace.register("TrapHolds", TrapHolds, replace=True)
     headrace.register("trap_counting", TrapCounting, replace=True)
-    config = {
-        "backend": "TrapHolds",
-        "instance_num": 2,
-        "batching_timeout": 1e9,
-        "batch_policy": "trap_counting",
-    }
-    with headrace.pipe(config) as pipe, headrace.pipe({"backend": "TrapInc"}) as other:
-        first = pipe.submit({"data": 1})
-        assert entered.wait(60)
-        waiting = pipe.submit([{"data": 2}, {"data": 3}])
+    waits = {"instance_num": 2, "batching_timeout": 1e9, "batch_policy": "trap_counting"}
+    with (
+        headrace.pipe({"backend": "Gate", "max": 4, **waits}) as pipe,
+        headrace.pipe({"backend": "TrapInc"}) as other,
+    ):
+        first = gate.entered(pipe.submit({"data": 1}))
+        company = pipe.submit([{"data": 2}, {"data": 3}])
         for n in range(500):  # what runs meanwhile has all the time it wants
             assert other.submit({"data": n}).result(60)["result"] == n + 1
         assert TrapCounting.asked <= 3  # as they came
-        leave.set()
-        assert [f.result(60)["result"] for f in (first, *waiting)] == [1, 2, 3]
+        gate.open()
+        assert [f.result(60)["result"] for f in (first, *company)] == [1, 2, 3]

@@ -430,21 +430,6 @@ def test_a_request_that_is_closed_while_its_failed_batch_ends_is_counted_as_clos
     assert found == {"closed": 2}
 
 
-def test_wait_and_as_completed_tell_each_future_once(gate, client):
-    with headrace.pipe({"backend": "Gate", "max": 2}) as pipe:
-        futures = pipe.submit([{"data": k} for k in range(9)])
-        waiting = client(concurrent.futures.wait, futures, LATE_S)
-        listed = client(lambda: list(concurrent.futures.as_completed(futures, LATE_S)))
-        gate.wait_entered()
-        assert futures[8].cancel()
-        gate.open()
-        done, not_done = waiting.outcome()
-        assert (len(done), len(not_done)) == (9, 0)
-        assert sorted(map(id, listed.outcome())) == sorted(map(id, futures))
-        late = list(concurrent.futures.as_completed(futures, LATE_S))
-        assert len(late) == 9
-
-
 def test_wait_and_as_completed_take_futures_that_are_done_beside_others_that_are_not(gate, client):
     with headrace.pipe({"backend": "Gate", "max": 1}) as pipe:
         waits = gate.entered(pipe.submit({"data": "waits"}))

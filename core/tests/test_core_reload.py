@@ -21,7 +21,6 @@ from headrace.errors import (
     ConfigError,
     ContractError,
     DeadlineExceededError,
-    RequestsFailed,
     SetupError,
 )
 from headrace.hookspecs import attached
@@ -585,34 +584,6 @@ def test_a_new_instance_is_not_left_idle_because_old_batches_hold_all_runners(co
         control.let_go(2)
         reload.outcome()
         assert [f.result(FAILS_LATE_S)["result"] for f in old] == [(1, "a"), (1, "b")]
-
-
-def test_counts_stay_exact_over_reloads(control):
-    class Picky(headrace.Backend):
-        max = 4
-
-        def forward(self, batch):
-            bad = [isinstance(r["data"], str) for r in batch]
-            for request in batch:
-                request["result"] = request["data"]
-            return [ValueError("bad") if b else None for b in bad]
-
-    headrace.register("Picky", Picky, replace=True)
-    config = {"backend": "HasKey(old)[Versioned,Picky]", "version": 1, "max": 4}
-    with headrace.pipe(config) as pipe:
-        for version in range(2, 6):
-            pipe({"data": 1})
-            with pytest.raises(BackendError):
-                pipe({"data": "bad"})
-            with pytest.raises(RequestsFailed):
-                pipe([{"data": 1}, {}, {"data": 2}])
-            pipe.submit({"data": 2}).result(FAILS_LATE_S)
-            pipe.reload("main", {"version": version})
-        stats = main_of(pipe)
-        assert stats["submitted"] == 4 * 6
-        assert stats["failed"] == {"backend": 4, "input": 4}
-        assert stats["batches"] == sum(stats["batch_size"]["histogram"].values())
-        assert stats["ok"] == 4 * 4
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="sends POSIX signals")

@@ -22,7 +22,6 @@ from headrace.errors import (
     ClosedError,
     DeadlineExceededError,
     InputError,
-    NoResultError,
     OverloadedError,
     RequestsFailed,
 )
@@ -168,20 +167,6 @@ def test_a_request_heavier_than_every_max_is_refused_with_both_numbers(gate):
         for error in (caught.value, refused):
             assert (error.weight, error.max, error.node) == (5, 4, "main")
         assert pipe({"data": 1, "request_size": 4})["result"] == 1
-
-
-def test_a_backend_that_writes_no_result_is_an_error():
-    class Silent(headrace.Backend):
-        def forward(self, batch):
-            pass
-
-    headrace.register("Silent", Silent, replace=True)
-    with headrace.pipe({"backend": "Silent"}) as pipe:
-        with pytest.raises(NoResultError):
-            pipe({"data": 1})
-        with pytest.raises(NoResultError):
-            pipe.submit({"data": 1}).result()
-        assert node(pipe)["failed"] == {"no_result": 2}
 
 
 def test_an_exception_without_a_text_reaches_the_caller_and_the_instance_goes_on(gate):
@@ -388,19 +373,6 @@ def test_a_timeout_beyond_all_clocks_is_none(gate, long):
 # Priority and order.
 
 
-def test_greater_priority_goes_first_and_equals_in_order_of_arrival(gate, client, waiting):
-    with headrace.pipe({"backend": "Gate"}) as pipe:
-        first = gate.entered(client(pipe, {"data": "first"}))
-        futures = []
-        for number, priority in enumerate([0, 5, 0, -1, 5, 0]):
-            futures.append(pipe.submit({"data": number}, priority=priority))
-        waiting(pipe, 6)
-        gate.open()
-        first.outcome()
-        concurrent.futures.wait(futures, timeout=60)
-        assert [batch[0] for batch in gate.batches] == ["first", 1, 4, 0, 2, 5, 3]
-
-
 @pytest.mark.parametrize("priority", [True, 1.5, None, "1"])
 def test_a_priority_is_an_int(gate, priority):
     with headrace.pipe({"backend": "Gate"}) as pipe, pytest.raises(TypeError):
@@ -553,42 +525,6 @@ def test_a_coroutine_cancelled_after_its_request_expired_on_a_backend_is_abandon
     with headrace.pipe(config) as pipe:
         assert asyncio.run(main(pipe)) is True
         gate.open()
-
-
-@pytest.mark.parametrize("config", [{"main": AT_THE_GATE}, BEFORE_THE_GATE], ids=["one", "two"])
-def test_a_coroutine_cancelled_in_the_queue_is_not_abandoned(gate, config):
-    async def main(pipe):
-        first = asyncio.ensure_future(pipe.call_async({"data": "first"}))
-        while not gate.batches:
-            await asyncio.sleep(0)
-        request = {"data": "second"}
-        task = asyncio.ensure_future(abandoned_when_cancelled(pipe, request))
-        while node(pipe)["waiting"] < 1:
-            await asyncio.sleep(0)
-        task.cancel()
-        abandoned = await task
-        gate.open()
-        await first
-        return abandoned, request
-
-    with headrace.pipe(config) as pipe:
-        assert asyncio.run(main(pipe)) == (False, {"data": "second"})
-        assert gate.batches == [["first"]]
-
-
-def test_a_loop_that_is_closed_before_the_answer_does_no_harm(gate):
-    async def main(pipe):
-        task = asyncio.ensure_future(pipe.call_async({"data": 1}))
-        while not gate.batches:
-            await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    with headrace.pipe({"backend": "Gate"}) as pipe:
-        asyncio.run(main(pipe))
-        gate.open()
-        assert pipe({"data": 2})["result"] == 2
 
 
 # The bound of the queue.
