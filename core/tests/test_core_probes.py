@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import logging
 import pickle
 import sys
@@ -162,6 +163,19 @@ def probes(site):
 
 def piped(config, *names):
     return headrace.pipe({**config, "probes": list(names or ["Recorder"])})
+
+
+@pytest.fixture
+def watched(probes):
+    """Give a function that opens a pipeline to which a ``Recorder`` listens, and gives both."""
+
+    @contextlib.contextmanager
+    def opened(config):
+        with piped(config) as pipe:
+            (probe,) = probes()
+            yield pipe, probe
+
+    return opened
 
 
 def heard(probe, node="main"):
@@ -345,9 +359,8 @@ def test_the_data_of_the_caller_is_back_when_a_probe_hears_of_it(probes, shortcu
     assert probes()[0].results[0]["data"] is data
 
 
-def test_every_way_to_ask_is_heard_of_with_its_outcome(probes, shortcut):
-    with piped({"backend": "Half", "max": 4, "instance_num": 2}) as pipe:
-        (probe,) = probes()
+def test_every_way_to_ask_is_heard_of_with_its_outcome(watched, shortcut):
+    with watched({"backend": "Half", "max": 4, "instance_num": 2}) as (pipe, probe):
         for number in (2, 3, 13, 99):
             raised = None
             try:
@@ -383,9 +396,8 @@ def test_every_way_to_ask_is_heard_of_with_its_outcome(probes, shortcut):
     "request_", ["text", None, {"no": "data"}, {"data": 1, "request_size": 0}], ids=repr
 )
 @pytest.mark.parametrize("way", ["call", "submit", "list"])
-def test_what_is_refused_on_entry_is_heard_of(probes, request_, way):
-    with piped({"backend": "Identity"}) as pipe:
-        (probe,) = probes()
+def test_what_is_refused_on_entry_is_heard_of(watched, request_, way):
+    with watched({"backend": "Identity"}) as (pipe, probe):
         with pytest.raises(InputError):
             WAYS[way](pipe, request_)
         assert heard(probe) == counted(pipe) == {"input": 1}
@@ -394,9 +406,8 @@ def test_what_is_refused_on_entry_is_heard_of(probes, request_, way):
         assert pipe.stats()["probes"]["Recorder"]["errors"] == 0
 
 
-def test_a_dict_that_stands_in_a_list_twice_is_heard_of_twice(probes):
-    with piped({"backend": "Identity"}) as pipe:
-        (probe,) = probes()
+def test_a_dict_that_stands_in_a_list_twice_is_heard_of_twice(watched):
+    with watched({"backend": "Identity"}) as (pipe, probe):
         same = {"data": 1}
         with pytest.raises(RequestsFailed):
             pipe([same, same])
@@ -410,10 +421,9 @@ def test_too_heavy_requests_are_heard_of(probes, shortcut):
         assert heard(probes()[0]) == counted(pipe) == {"batch_range": 1}
 
 
-def test_a_full_queue_is_heard_of(probes, gate, client, waiting):
+def test_a_full_queue_is_heard_of(watched, gate, client, waiting):
     config = {"backend": "Gate", "max": 1, "queue_size": 1, "queue_full": "shed_oldest"}
-    with piped(config) as pipe:
-        (probe,) = probes()
+    with watched(config) as (pipe, probe):
         gate.entered(client(pipe, {"data": "runs"}))
         old = pipe.submit({"data": "old"})
         new = pipe.submit({"data": "new"})
@@ -427,9 +437,8 @@ def test_a_full_queue_is_heard_of(probes, gate, client, waiting):
     assert heard(probe) == {"overloaded": 2, "ok": 2}
 
 
-def test_a_deadline_is_heard_of_once_waiting_or_running(probes, gate, client, expire):
-    with piped({"backend": "Gate", "max": 1}) as pipe:
-        (probe,) = probes()
+def test_a_deadline_is_heard_of_once_waiting_or_running(watched, gate, client, expire):
+    with watched({"backend": "Gate", "max": 1}) as (pipe, probe):
         running = gate.entered(client(pipe, {"data": 1}, timeout=60))
         with pytest.raises(DeadlineExceededError):
             pipe({"data": 2}, timeout=0.01)
@@ -443,9 +452,8 @@ def test_a_deadline_is_heard_of_once_waiting_or_running(probes, gate, client, ex
     assert [size for _, _, size, _ in probe.batches] == [1]
 
 
-def test_a_cancelled_request_is_heard_of(probes, gate, client, waiting):
-    with piped({"backend": "Gate", "max": 1}) as pipe:
-        (probe,) = probes()
+def test_a_cancelled_request_is_heard_of(watched, gate, client, waiting):
+    with watched({"backend": "Gate", "max": 1}) as (pipe, probe):
         gate.entered(client(pipe, {"data": 1}))
         future = pipe.submit({"data": 2})
         assert future.cancel()
@@ -512,9 +520,8 @@ def test_a_dict_that_a_cancel_frees_is_not_changed_any_more(probes, gate, waitin
     assert not any(request is requests[0] for request in free)
 
 
-def test_a_cancelled_task_whose_request_runs_is_heard_of_once(probes, gate):
-    with piped({"backend": "Gate", "max": 1}) as pipe:
-        (probe,) = probes()
+def test_a_cancelled_task_whose_request_runs_is_heard_of_once(watched, gate):
+    with watched({"backend": "Gate", "max": 1}) as (pipe, probe):
 
         async def give_up():
             task = asyncio.ensure_future(pipe.call_async({"data": 3}))
@@ -558,9 +565,8 @@ def test_a_hung_batch_that_outlives_the_pipeline_is_not_heard_of(probes, gate, c
 
 
 @pytest.mark.parametrize("backend", ["Gate", "OwnGate"])
-def test_batches_of_several_are_heard_of_with_their_size_and_errors(probes, gate, client, backend):
-    with piped({"backend": backend, "max": 4, "min": 1, "pad": True}) as pipe:
-        (probe,) = probes()
+def test_batches_of_several_are_heard_of_with_their_size_and_errors(watched, gate, client, backend):
+    with watched({"backend": backend, "max": 4, "min": 1, "pad": True}) as (pipe, probe):
         gate.raises = {"bad": ValueError("bad")}
         first = gate.entered(pipe.submit({"data": 0}))
         good = pipe.submit([{"data": n} for n in range(4)])
@@ -608,14 +614,12 @@ def test_each_node_of_a_graph_is_heard_of(probes, way, shortcut):
 
 
 @pytest.mark.parametrize("way", ["call", "submit"])
-def test_elements_of_each_are_requests_of_their_node(probes, way, shortcut):
+def test_elements_of_each_are_requests_of_their_node(watched, way, shortcut):
     config = {
         "a": {"backend": "Identity", "next": "b"},
         "b": {"backend": "Half", "each": "boxes", "each_errors": "none", "max": 4},
-        "global": {"probes": ["Recorder"]},
     }
-    with headrace.pipe(config) as pipe:
-        (probe,) = probes()
+    with watched(config) as (pipe, probe):
         request = {"data": 0, "boxes": [2, 3, 4]}
         pipe(request) if way == "call" else pipe.submit(request).result(60)
         assert request["result"] == [2, None, 4]
@@ -626,7 +630,7 @@ def test_elements_of_each_are_requests_of_their_node(probes, way, shortcut):
         assert heard(probe, "b") == counted(pipe, "b") == {"ok": 3, "backend": 1}
 
 
-def test_a_weight_that_a_backend_spoils_is_heard_of_at_the_next_node(probes):
+def test_a_weight_that_a_backend_spoils_is_heard_of_at_the_next_node(watched):
     class Spoils(headrace.Backend):
         def forward(self, batch):
             for request in batch:
@@ -636,25 +640,21 @@ def test_a_weight_that_a_backend_spoils_is_heard_of_at_the_next_node(probes):
     config = {
         "a": {"backend": "Spoils", "next": "b"},
         "b": {"backend": "Identity"},
-        "global": {"probes": ["Recorder"]},
     }
-    with headrace.pipe(config) as pipe:
-        (probe,) = probes()
+    with watched(config) as (pipe, probe):
         for ask in (pipe, lambda request: pipe.submit(request).result(60)):
             with pytest.raises(InputError):
                 ask({"data": 1})
         assert heard(probe, "b") == counted(pipe, "b") == {"input": 2}
 
 
-def test_an_alias_and_a_node_that_is_called_inside_are_heard_of_beside_the_caller(probes):
+def test_an_alias_and_a_node_that_is_called_inside_are_heard_of_beside_the_caller(watched):
     config = {
         "word": {"backend": "Identity"},
         "alias": {"backend": "Forward[node.word]"},
         "inner": {"backend": "S[Identity,Forward[node.word]]"},
-        "global": {"probes": ["Recorder"]},
     }
-    with headrace.pipe(config) as pipe:
-        (probe,) = probes()
+    with watched(config) as (pipe, probe):
         pipe({"data": 1, "node_name": "alias"})
         assert [node for node, *_ in probe.requests] == ["word", "alias"]
         pipe({"data": 1, "node_name": "word"})
@@ -739,9 +739,8 @@ def test_ctrl_c_in_a_probe_that_the_main_thread_calls_reaches_it_and_gives_every
 
 
 @pytest.mark.parametrize("way", ["call", "submit", "list", "cancel"])
-def test_a_probe_may_ask_for_stats(probes, way, shortcut, gate, client):
-    with piped({"backend": "Gate", "max": 1}) as pipe:
-        (probe,) = probes()
+def test_a_probe_may_ask_for_stats(watched, way, shortcut, gate, client):
+    with watched({"backend": "Gate", "max": 1}) as (pipe, probe):
         states = []
         probe.on_request = probe.on_batch = lambda *_: states.append(pipe.stats()["state"])
         gate.shut = way == "cancel"
@@ -774,9 +773,8 @@ def test_close_in_a_probe_comes_back_at_once(probes, way, shortcut, client, meth
     assert closed == ["closing"]
 
 
-def test_a_probe_may_send_requests_to_its_own_pipeline(probes, until):
-    with piped({"backend": "Identity"}) as pipe:
-        (probe,) = probes()
+def test_a_probe_may_send_requests_to_its_own_pipeline(watched, until):
+    with watched({"backend": "Identity"}) as (pipe, probe):
         futures = []
 
         def once(node, request, started, ended, error):
@@ -790,9 +788,8 @@ def test_a_probe_may_send_requests_to_its_own_pipeline(probes, until):
         assert pipe.stats()["probes"]["Recorder"]["errors"] == 0
 
 
-def test_a_slow_probe_holds_one_answer_and_instance_and_not_the_others(probes):
-    with piped({"backend": "Identity", "instance_num": 2}) as pipe:
-        (probe,) = probes()
+def test_a_slow_probe_holds_one_answer_and_instance_and_not_the_others(watched):
+    with watched({"backend": "Identity", "instance_num": 2}) as (pipe, probe):
         inside, leave = threading.Event(), threading.Event()
 
         def slow(node, request, started, ended, error):
