@@ -68,6 +68,7 @@ def log():
 
     for one in (Reports, EntersStatic, EntersClass, EntersPlain, NothingEnters):
         headrace.register(one.__name__, one, replace=True)
+    log.reports = Reports
     return log
 
 
@@ -254,18 +255,10 @@ def test_a_plain_class_may_have_it_too_and_outside_of_a_pipeline_nothing_has_ent
 
 
 def test_a_function_that_two_classes_share_is_asked_once(log):
-    class Base(headrace.Backend):
+    class Base(log.reports):
         @staticmethod
         def enter(request):
             return log.note("base", request)
-
-        def init(self, options, context):
-            self.context = context
-
-        def forward(self, batch):
-            for request in batch:
-                before = request["data"] if isinstance(request["data"], list) else []
-                request["result"] = [*before, self.context.entered(request)]
 
     headrace.register("SharesOne", type("SharesOne", (Base,), {}))
     headrace.register("SharesTwo", type("SharesTwo", (Base,), {}))

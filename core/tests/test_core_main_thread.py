@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import queue
 import signal
 import subprocess
 import sys
@@ -124,67 +123,33 @@ def test_ctrl_c_leaves_a_batch_that_a_helper_runs_to_its_end(name, until):
         assert pipe([{"data": "b"}])[0]["result"] == "b"
 
 
-@pytest.fixture
-def gate():
-    """Return a backend that waits with the request ``first``, and notes its batches."""
-
-    class Gate:
-        inside, go, ran = threading.Event(), threading.Event(), queue.SimpleQueue()
-
-        def forward(self, batch):
-            self.ran.put((get_ident(), [request["data"] for request in batch]))
-            if batch[0]["data"] == "first":
-                self.inside.set()
-                assert self.go.wait(LATE_S)
-            for request in batch:
-                request["result"] = request["data"]
-
-    headrace.register("Gate", Gate, replace=True)
-    return Gate
-
-
-def test_a_batch_with_requests_of_others_is_not_run_by_the_main_thread(gate, until):
+def test_a_batch_with_requests_of_others_is_not_run_by_the_main_thread(gate, client, waiting):
     with headrace.pipe({"backend": "Gate", "max": 4}) as pipe:
-        futures = [pipe.submit({"data": "first"})]
-        assert gate.inside.wait(LATE_S)
-        futures.append(pipe.submit({"data": "theirs"}))
-
-        def open_when_all_wait():
-            until(lambda: pipe.stats()["nodes"]["main"]["waiting"] == 3)
-            gate.go.set()
-
-        opener = threading.Thread(target=open_when_all_wait)
-        opener.start()
+        first, theirs = (
+            gate.entered(pipe.submit({"data": "first"})),
+            pipe.submit({"data": "theirs"}),
+        )
+        opening = client(lambda: (waiting(pipe, 3), gate.open()))
         pipe([{"data": "mine"}, {"data": "mine, too"}])
-        opener.join(LATE_S)
-        assert [future.result(LATE_S)["result"] for future in futures] == ["first", "theirs"]
-        ran = [gate.ran.get(timeout=LATE_S) for _ in range(2)]
-        assert [batch for _, batch in ran] == [["first"], ["theirs", "mine", "mine, too"]]
-        assert get_ident() not in {ident for ident, _ in ran}
+        opening.outcome()
+        assert [one.result(LATE_S)["result"] for one in (first, theirs)] == ["first", "theirs"]
+        assert gate.batches == [["first"], ["theirs", "mine", "mine, too"]]
+        assert get_ident() not in gate.idents
 
 
-def test_a_batch_that_the_list_fills_up_is_not_run_by_the_main_thread(gate):
+def test_a_batch_that_the_list_fills_up_is_not_run_by_the_main_thread(gate, client):
     """It weighs as much as the list, but half of it belongs to others."""
     node = {"backend": "Gate", "instance_num": 2, "max": 4, "batching_timeout": 1000 * LATE_S}
     with headrace.pipe(node) as pipe:
-        futures = [pipe.submit({"data": "first"})]
-        assert gate.inside.wait(LATE_S)
+        futures = [gate.entered(pipe.submit({"data": "first"}))]
         futures += pipe.submit([{"data": 1}, {"data": 2}])  # they wait for company
-        ran = [gate.ran.get(timeout=LATE_S)]
-
-        def open_after_the_next():
-            ran.append(gate.ran.get(timeout=LATE_S))
-            gate.go.set()
-
-        opener = threading.Thread(target=open_after_the_next)
-        opener.start()
+        opening = client(lambda: (gate.wait_entered(), gate.open()))
         mine = pipe([{"data": 3}, {"data": 4}, {"data": 5}, {"data": 6}])
-        opener.join(LATE_S)
+        opening.outcome()
         assert [request["result"] for request in mine] == [3, 4, 5, 6]
         assert [future.result(LATE_S)["result"] for future in futures] == ["first", 1, 2]
-        ran.append(gate.ran.get(timeout=LATE_S))
-        assert [batch for _, batch in ran] == [["first"], [1, 2, 3, 4], [5, 6]]
-        assert get_ident() not in {ident for ident, _ in ran}
+        assert gate.batches == [["first"], [1, 2, 3, 4], [5, 6]]
+        assert get_ident() not in gate.idents
 
 
 # Coroutines of the main thread: a helper thread lets their requests in, and the event loop goes on.
@@ -227,19 +192,17 @@ def test_a_coroutine_that_is_cancelled_at_once_withdraws_its_request(gate, clien
     request, node = {"data": 1}, {"backend": "BackgroundThread[Gate]"}
     config = node if nodes == 1 else {"main": {**node, "next": "other"}, "other": node}
     with headrace.pipe(config) as pipe:
-        running = client(pipe, {"data": "first"})
-        assert gate.inside.wait(LATE_S)
+        running = gate.entered(client(pipe, {"data": "first"}))
         for _ in range(20):
             assert asyncio.run(main(pipe)).abandoned is False
             assert request == {"data": 1}
-        gate.go.set()
+        gate.open()
         running.outcome()
         assert pipe({"data": 2})["result"] == 2
         stats = pipe.stats()["nodes"]["main"]
         assert (stats["ok"], stats["failed"]) == (2, {"cancelled": 20})
     assert request == {"data": 1}
-    ran = [gate.ran.get_nowait()[1] for _ in range(gate.ran.qsize())]
-    assert ran == [["first"]] * nodes + [[2]] * nodes
+    assert gate.batches == [["first"]] * nodes + [[2]] * nodes
 
 
 def test_a_backend_whose_event_loop_would_wait_for_its_own_instance_is_told_so():

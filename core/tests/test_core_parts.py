@@ -156,7 +156,9 @@ def test_parts_that_nobody_can_wait_for_end_an_unread_stream():
         assert [*stream] == []
 
 
-def test_who_reads_cannot_wait_for_itself():
+@pytest.fixture
+def kept():
+    """Register ``PartsKeeps``, which keeps each request; give a queue of them, each with its context."""
     kept = queue.Queue()
 
     class Keeps(headrace.Backend):
@@ -169,6 +171,10 @@ def test_who_reads_cannot_wait_for_itself():
             return [headrace.PENDING for _ in batch]
 
     headrace.register("PartsKeeps", Keeps, replace=True)
+    return kept
+
+
+def test_who_reads_cannot_wait_for_itself(kept):
     with headrace.pipe({"backend": "PartsKeeps", "parts_waiting": 2}) as pipe:
         stream = pipe.stream({"data": 1})
         context, request = kept.get(timeout=WAIT_S)
@@ -194,13 +200,11 @@ def test_who_reads_cannot_wait_for_itself():
         asyncio.run(run())
 
 
-class Blocked:
-    """A stream whose backend, in a thread of its own, waits for the reader after ``parts_waiting`` parts."""
-
-    def __init__(self, pipe, control, **more):
-        self.control = control
-        self.stream = pipe.stream({"data": 1000}, **more)
-        assert control.full.wait(WAIT_S)
+def blocked(pipe, control, **more):
+    """Return a stream whose backend, in a thread of its own, waits for the reader after ``parts_waiting`` parts."""
+    stream = pipe.stream({"data": 1000}, **more)
+    assert control.full.wait(WAIT_S)
+    return stream
 
 
 @pytest.fixture
@@ -240,7 +244,7 @@ def test_a_wait_for_the_reader_ends_with_the_request(control, how, graph):
         nodes["after"] = {"backend": "Identity"}
     pipe = headrace.pipe(nodes)
     more = {"timeout": 0.2} if how == "deadline" else {}
-    stream = Blocked(pipe, control, **more).stream
+    stream = blocked(pipe, control, **more)
     error = {"deadline": DeadlineExceededError, "close": ClosedError, "with": ClosedError}
     if how == "leave":
         stream.close()
@@ -261,7 +265,7 @@ def test_a_wait_for_the_reader_ends_with_the_request(control, how, graph):
 
 def test_a_close_that_drains_lets_another_thread_read_to_the_end(control):
     pipe = headrace.pipe({"backend": "PartsGives", "parts_waiting": 2})
-    stream = Blocked(pipe, control).stream
+    stream = blocked(pipe, control)
     closing = threading.Thread(target=pipe.close)
     closing.start()
     while pipe.ready:
@@ -348,20 +352,8 @@ def test_parts_of_an_item_that_a_container_has_made_are_dropped(infer):
         assert read(pipe, {"data": 3}) == [{"data": 3, "result": "end"}]
 
 
-def test_parts_of_a_kept_request_that_has_ended_are_dropped():
-    kept = queue.Queue()
-
-    class KeepsOn(headrace.Backend):
-        def init(self, options, context):
-            self.context = context
-
-        def forward(self, batch):
-            for request in batch:
-                kept.put((self.context, request))
-            return [headrace.PENDING for _ in batch]
-
-    headrace.register("PartsKeepsOn", KeepsOn, replace=True)
-    with headrace.pipe({"backend": "PartsKeepsOn"}) as pipe:
+def test_parts_of_a_kept_request_that_has_ended_are_dropped(kept):
+    with headrace.pipe({"backend": "PartsKeeps"}) as pipe:
         stream = pipe.stream({"data": 1})
         context, request = kept.get(timeout=WAIT_S)
         stream.close()

@@ -314,10 +314,6 @@ ELSEWHERE = """
 import os
 import headrace
 
-def letters(word):
-    yield from word
-    return word.upper()
-
 class StreamedDies(headrace.Backend):
     max = 4
     rerun = True
@@ -331,21 +327,8 @@ class StreamedDies(headrace.Backend):
                 os._exit(1)
             request["result"] = "lives"
 
-headrace.register("LettersThere", letters, replace=True)
 headrace.register("StreamedDies", StreamedDies, replace=True)
 """
-
-
-@both_readers
-def test_parts_come_from_another_process(read, tmp_path):
-    (tmp_path / "there.py").write_text(ELSEWHERE)
-    config = {"backend": "Process[S[Identity,LettersThere]]", "import": str(tmp_path / "there.py")}
-    with headrace.pipe(config) as pipe:
-        for word in ("abc", "", "xy"):
-            *parts, last = read(pipe, {"data": word})
-            assert parts == [*word]
-            assert last["result"] == word.upper()
-        assert pipe({"data": "plain"})["result"] == "PLAIN"
 
 
 def test_what_has_given_parts_in_a_process_that_died_is_not_run_in_another(tmp_path):
