@@ -327,12 +327,6 @@ def test_the_end_is_called_once_per_batch(device, backend, way, shortcut):
         assert len(device.calls) == pipe.stats()["nodes"]["main"]["batches"]
 
 
-def test_in_order_of_registration(device, shortcut):
-    with headrace.pipe({"backend": "S[Device(a),Device(b),Device(c)]"}) as pipe:
-        pipe({"data": 1})
-    assert device.calls == ["a", "b", "c"]
-
-
 @pytest.mark.parametrize(
     ("backend", "calls"),
     [

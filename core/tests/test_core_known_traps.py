@@ -42,31 +42,20 @@ import gc
 
 import pytest
 from loading import problems
-from sending import WAYS
+from sending import WAYS, backend
 
 import headrace
 from headrace import errors
 
 
-def register(name, function, **attributes):
-    def forward(self, batch):
-        for request in batch:
-            request["result"] = function(request["data"])
-
-    body = {"forward": forward, **attributes}
-    made = type(name, (headrace.Backend,), body)
-    headrace.register(name, made, replace=True)
-    return made
+def explode(request):
+    raise LookupError(f"no {request['data']}")
 
 
-def explode(data):
-    raise LookupError(f"no {data}")
-
-
-register("TrapInc", lambda n: n + 1)
-register("TrapIncDouble", lambda n: n * 2)
-register("TrapExplode", explode)
-register("TrapWide", lambda n: n, max=4)
+backend("TrapInc", lambda r: r["data"] + 1)
+backend("TrapIncDouble", lambda r: r["data"] * 2)
+backend("TrapExplode", explode)
+backend("TrapWide", lambda r: r["data"], max=4)
 
 
 class TrapWrap(headrace.Backend):
@@ -176,7 +165,7 @@ def test_a_graph_over_a_node_that_is_a_plain_backend_is_answered(way, entrypoint
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(("weight", "bad"), [(9, "wide"), (1, "pairs")])
 def test_a_weight_that_fits_nothing_is_answered_in_a_graph_and_says_where(way, weight, bad):
-    register("TrapPairs", lambda n: n, min=2, max=4)
+    backend("TrapPairs", lambda r: r["data"], min=2, max=4)
     config = {
         "a": {"backend": "Identity", "max": 16, "next": bad},
         bad: {"backend": "TrapWide" if bad == "wide" else "TrapPairs", "next": "z"},

@@ -468,8 +468,7 @@ def test_callbacks_that_raise_or_call_the_pipeline_do_no_harm(gate, caplog):
 def test_coroutines_share_batches_and_never_block_the_loop(gate):
     async def main(pipe):
         first = asyncio.ensure_future(pipe.call_async({"data": "first"}))
-        while not gate.batches:
-            await asyncio.sleep(0)
+        await asyncio.to_thread(gate.wait_entered)
         others = [asyncio.ensure_future(pipe.call_async({"data": k})) for k in range(6)]
         while node(pipe)["waiting"] < 6:
             await asyncio.sleep(0)
@@ -493,8 +492,7 @@ def test_a_cancelled_coroutine_withdraws_what_waits_and_abandons_what_runs(gate)
     async def main(pipe):
         requests = [{"data": k} for k in range(3)]
         task = asyncio.ensure_future(abandoned_when_cancelled(pipe, requests))
-        while not gate.batches:
-            await asyncio.sleep(0)
+        await asyncio.to_thread(gate.wait_entered)
         task.cancel()
         return await task
 
@@ -515,8 +513,7 @@ BEFORE_THE_GATE = {"first": {"backend": "Identity", "next": "main"}, "main": AT_
 def test_a_coroutine_cancelled_after_its_request_expired_on_a_backend_is_abandoned(gate, config):
     async def main(pipe):
         task = asyncio.ensure_future(abandoned_when_cancelled(pipe, {"data": 1}))
-        while not gate.batches:
-            await asyncio.sleep(0)
+        await asyncio.to_thread(gate.wait_entered)
         ((entry, scheduler),) = internals.open_entries(pipe)
         internals.expire(scheduler, entry)  # and the task has not heard of it
         task.cancel()
