@@ -27,8 +27,8 @@ absence (here where no file is named):
 - one dict twice in a call aborts, in a graph too: ``test_one_dict_twice_...``
 - a refused request passes as done the next time: ``test_core_scheduling_calls``
 - one bad request fails its whole batch: ``tests/test_survival``, ``test_core_backend``
-- a missing result is not reported: ``test_core_scheduling_calls``
-- Ctrl-C and SystemExit arrive as something else: ``test_core_exit``, ``test_core_scheduling_running``
+- a missing result is not reported: ``test_core_failures``, ``test_core_probes``
+- Ctrl-C and SystemExit arrive as something else: ``test_core_main_thread``, ``test_core_scheduling_running``
 - the thread that gathers spins while requests wait:
   ``test_while_requests_wait_for_company_nobody_looks_at_them``
 - idle instances get single requests at once, busy ones larger batches (worth keeping):
