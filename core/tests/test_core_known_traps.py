@@ -19,7 +19,7 @@ absence (here where no file is named):
   ``test_all_kinds_of_callers_share_a_batch_...``
 - an error in a batch, a loop or a restart aborts the process: ``test_an_error_inside_...``, what
   is no Exception: ``test_core_scheduling_running``
-- a restart, or a loop, without end: ``test_core_loops``
+- a restart, or a loop, without end: ``test_flow_again`` of headrace-flow
 - a queue blocks its caller for ever, or fails after it has taken the item: ``test_flow_queues`` of headrace-flow
 - a pipeline that is dropped loses what waits: ``test_core_close``, in a graph for ever:
   ``interleavings/closing``; the end of the interpreter hangs: ``test_core_exit``,
