@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import internals
 import pytest
-from sending import backend
+from sending import WAYS, backend
 
 import headrace
 from headrace.errors import BackendError, ContractError, RequestsFailed
@@ -108,6 +108,24 @@ def test_nodes_whose_backends_call_each_other_in_a_cycle(calling, monkeypatch, n
         assert {error.node for error in calling.refused} <= {*names}
         assert calling.refused
         assert pipe({"data": 1, "node_name": "a"})["result"] == 1
+
+
+CALLS_ITSELF = {
+    "one": {"main": {"backend": "CallsItself"}},
+    "several": {"a": {"backend": "Identity", "next": "b"}, "b": {"backend": "CallsItself"}},
+}
+
+
+@pytest.mark.parametrize("nodes", CALLS_ITSELF.values(), ids=CALLS_ITSELF)
+@pytest.mark.parametrize("way", ["async", "call", "list", "submit"])
+def test_a_backend_that_would_wait_for_its_own_instance_is_told_so(nodes, way, monkeypatch):
+    internals.circles_are_looked_for_at_once(monkeypatch)
+    backend("CallsItself", lambda _: WAYS[way](pipe, {"data": 2}))
+    told = pytest.raises(
+        ContractError, match=r"called its own pipeline|calls wait for each other in a circle"
+    )
+    with headrace.pipe({"global": SOON, **nodes}) as pipe, told:
+        pipe({"data": 1})
 
 
 def test_a_request_that_is_moved_on_into_a_cycle_is_refused(client, until):

@@ -13,7 +13,7 @@ from typing import ClassVar
 import pytest
 
 import headrace
-from headrace.errors import ContractError, InputError
+from headrace.errors import InputError
 
 LATE_S = 60.0
 
@@ -203,16 +203,6 @@ def test_a_coroutine_that_is_cancelled_at_once_withdraws_its_request(gate, clien
         assert (stats["ok"], stats["failed"]) == (2, {"cancelled": 20})
     assert request == {"data": 1}
     assert gate.batches == [["first"]] * nodes + [[2]] * nodes
-
-
-def test_a_backend_whose_event_loop_would_wait_for_its_own_instance_is_told_so():
-    async def ask():
-        return await pipe.call_async({"data": 2})
-
-    headrace.register("Loops", lambda _: asyncio.run(ask()), replace=True)
-    refusal = pytest.raises(ContractError, match="called its own pipeline")
-    with headrace.pipe({"backend": "Loops"}) as pipe, refusal:
-        pipe({"data": 1})
 
 
 WITHOUT_THREADS = """
