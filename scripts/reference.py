@@ -25,7 +25,7 @@ FOLDER = PAGE.with_suffix("")
 GROUPS = {
     "composing": ("Words that compose", ("call", "choice", "composing", "conditions")),
     "flow": ("Words of graphs", ("dag",)),
-    "nodes": ("Words of which nodes are made", ("naming", "registering")),
+    "nodes": ("Words of which nodes are made", ("naming", "words")),
 }
 """The pages: the title of each, and the modules whose words it has."""
 
@@ -140,7 +140,7 @@ def pages() -> dict[Path, str]:
 
 
 def module_of(name: str) -> str:
-    """Return the module of `headrace.words` that has a word."""
+    """Return the name of the module of core that has a word."""
     return CORE_BACKENDS[name].partition(":")[0].rpartition(".")[2]
 
 

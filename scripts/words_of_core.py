@@ -24,12 +24,13 @@ SECTION = '[project.entry-points."headrace.backends"]\n'
 
 
 def words() -> dict[str, str]:
-    """Find the words: each module of `headrace.words` lists its own, an underscore before the module's name excepted.
+    """Find the words: each module of `headrace.words` lists its own, and `headrace._wiring.words` those of wiring.
 
     A name that stands for another one there (``Aspect = DI``) has the path of that word.
     """
     found: dict[str, str] = {}
-    for path in sorted((CORE / "src" / "headrace" / "words").glob("[!_]*.py")):
+    package = CORE / "src" / "headrace"
+    for path in [*sorted(package.glob("words/[!_]*.py")), package / "_wiring" / "words.py"]:
         set_to = {
             one.targets[0].id: one.value
             for one in ast.parse(path.read_text(encoding="utf-8")).body
@@ -38,7 +39,7 @@ def words() -> dict[str, str]:
         for name in ast.literal_eval(set_to["__all__"]):
             same = set_to.get(name)
             word = same.id if isinstance(same, ast.Name) else name
-            found[name] = f"headrace.words.{path.stem}:{word}"
+            found[name] = f"headrace.{path.parent.name}.{path.stem}:{word}"
     return found
 
 

@@ -319,7 +319,7 @@ def test_a_plan_says_which_versions_it_was_made_with():
     assert (other.name, other.keys) == (found["plan"].name, found["plan"].keys)
 
 
-class Pair(headrace.Backend):
+class BothRead(headrace.Backend):
     """Names what it reads once it is built, as a model with two inputs does."""
 
     def init(self, options, context):
@@ -340,9 +340,9 @@ def test_a_container_that_says_what_is_needed_there_has_other_requests_refused(k
             if says:
                 self.needs = self.built[0].needs
 
-    headrace.register("Pair", Pair)
+    headrace.register("BothRead", BothRead)
     headrace.register("Tells", Tells)
-    with headrace.pipe({"backend": "Tells[Pair]"}) as pipe:
+    with headrace.pipe({"backend": "Tells[BothRead]"}) as pipe:
         if says:
             assert pipe({"left": 1, "right": 2})["result"] == 3
         with pytest.raises(InputError, match="has no 'right'" if says else "has no 'data'"):

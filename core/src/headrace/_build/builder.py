@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headrace._build.callees import Alias, NodeCall, SharedUse
@@ -49,15 +49,15 @@ class ComposedNode(BuiltNode):
     Attributes:
         plan: The plan of the node, None for the front.
         elements: The builder of its elements.
-        registers: The names under which the node registered instances for the whole pipeline.
-        holds: The names of instances of other nodes that the node holds.
+        holds: The names of instances that were built into it, past the queue of their node.
     """
 
     plan: NodePlan | None
     elements: ElementBuilder
+    holds: frozenset[str] = frozenset()
 
-    registers: set[str] = field(default_factory=set)
-    holds: set[str] = field(default_factory=set)
+    def __post_init__(self) -> None:
+        self.holds = frozenset(self.elements.holds)
 
     def statistics(self) -> dict[str, Any]:
         """Return what ``Pipeline.stats()`` says of the node."""
@@ -155,11 +155,9 @@ class Builder(Build):
             scheduler = callee.scheduler if isinstance(callee, NodeCall) else put_queue([callee])
         links = self.plan.links[node.name]
         self.registered[name] = NodeCall(scheduler, links if links.each is not None else None)
+        builder.registers.add(name)
         made = builder.instance_parts, builder.enters
-        built = ComposedNode(scheduler, parts, *made, plan=node, elements=builder)
-        built.registers = {name, *builder.registers}
-        built.holds = builder.looked_up - builder.registers
-        return built
+        return ComposedNode(scheduler, parts, *made, plan=node, elements=builder)
 
     def _front(self, root: Element, schedule: Schedule) -> ComposedNode:
         parts = self._all.nested()
@@ -179,9 +177,7 @@ class Builder(Build):
             width = 1 if isinstance(front, InThread) else FRONT_WIDTH if waits else CALLING_WIDTH
             scheduler = schedule([Instance(i, front, most=most) for i in range(width)])
             scheduler.need(required_keys(root, builder.by_element))
-        made = (), builder.enters
-        held = builder.looked_up
-        return ComposedNode(scheduler, parts, *made, plan=None, elements=builder, holds=held)
+        return ComposedNode(scheduler, parts, (), builder.enters, plan=None, elements=builder)
 
 
 def _say_who_limits(

@@ -8,9 +8,8 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from headrace._backend import Backend
-from headrace._build.wrappers import Around, WithBatchEnd, Wrapper
+from headrace._build.wrappers import Wrapper
 from headrace._checked import PENDING, Answers, Filler, Outcomes, filler, weight_of
-from headrace._plan.word import Word
 from headrace._portable import caused, none_if_all_ok
 from headrace._running.batch import batches_run, entry_here, repeated
 from headrace._running.box import ask, post
@@ -138,7 +137,7 @@ def passed_on(error: BaseException) -> Exception:
     return caused(ContractError(f"{type(error).__name__} ended a request"), error)
 
 
-# Instances that several expressions call, and instances that are given a dependency at each call.
+# Nodes and instances that several expressions call.
 
 
 class SharedUse(Wrapper):
@@ -154,40 +153,6 @@ class SharedUse(Wrapper):
         super().__init__(child)
         self.forward = forward or child.forward  # type: ignore[method-assign]
         self.describe = child.describe  # type: ignore[method-assign]
-
-
-class Bound(Wrapper):
-    """An instance together with its dependency, which is given to it at each call.
-
-    Attributes:
-        leaves: Whether the batch goes to another thread, or to an instance that other expressions call.
-    """
-
-    def __init__(self, instance: Backend, dependency: Backend) -> None:
-        around: list[Around] = []
-        while isinstance(instance, Around):
-            around.append(instance)
-            instance = instance.child
-        super().__init__(instance)
-        self._given = dependency
-        self._forward: Forward = instance.forward_with_dep  # type: ignore[attr-defined]
-        for outer in reversed(around):
-            self._forward = partial(outer.run, self._forward)
-        self.leaves = any(not isinstance(outer, WithBatchEnd) for outer in around)
-
-    def forward(self, batch: list[Request]) -> Outcomes:
-        """Run the instance with its dependency."""
-        return self._forward(batch, self._given)
-
-
-class NotCallable(Word):
-    """Stands where a word that only builds others was written."""
-
-    _not_callable_hint = "It only builds others."
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._state = "ready"
 
 
 # What containers use to call a child with a part of a batch; public in `headrace.words`.

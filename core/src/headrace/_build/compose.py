@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._backend import ProgressFactory, no_progress
 from headrace._build.builder import Builder, ComposedNode
-from headrace._build.callees import NodeCall, NotCallable
-from headrace._build.wrappers import Guarded
+from headrace._build.callees import NodeCall
 from headrace._pipeline import Pipeline, without_inner_frames
 from headrace._pipeline_config import PipelineConfig
 from headrace._plan.word import word_of
@@ -204,8 +203,9 @@ class _Aside(Builder):
         self._name = name
         self._service = service
         self._unused: Node | None = None
-        known, own = service.commons.registered, service.nodes[name].registers
-        self.registered = {key: one for key, one in known.items() if key not in own}
+        self._own = service.nodes[name].elements.registers
+        known = service.commons.registered
+        self.registered = {key: one for key, one in known.items() if key not in self._own}
 
     def node(self, name: str, schedule: Schedule) -> ComposedNode:
         """Build the node; when that fails, close all that was built of it.
@@ -218,7 +218,6 @@ class _Aside(Builder):
         with self.commons.store._trial():
             try:
                 node = super().node(name, schedule)
-                self._check_guards(node)
             except BaseException:
                 self.close()
                 raise
@@ -237,7 +236,7 @@ class _Aside(Builder):
             if isinstance(call, NodeCall) and call.scheduler is self._unused:
                 call.scheduler = old.scheduler
         registered.update(self.registered)
-        for gone in old.registers - new.registers:
+        for gone in self._own - new.elements.registers:
             registered.pop(gone, None)
         service.nodes[name] = new
         # The dict of this builder would keep instances alive that a later reload retires.
@@ -246,23 +245,9 @@ class _Aside(Builder):
     def _check_unheld(self) -> None:
         """Refuse the reload when another node holds an instance of this one and calls it past the queue."""
         service, name = self._service, self._name
-        own = service.nodes[name]
-        holders = {key: node.holds for key, node in service.nodes.items() if key != name}
-        holders["entrypoint"] = service.front.holds if service.front is not None else set()
-        for holder, held in holders.items():
-            for one in sorted(held & own.registers):
-                call = service.commons.registered[one]
-                if not (isinstance(call, NodeCall) and call.scheduler is own.scheduler):
-                    what = f"{holder} holds the instance {one!r} itself, so it cannot be exchanged"
-                    hint = f"Let it call Forward[node.{name}], or build the pipeline again."
-                    raise SetupError(what, node=name, hint=hint)
-
-    def _check_guards(self, node: ComposedNode) -> None:
-        """Refuse a new node that calls an unguarded instance of another node by name.
-
-        The instance was built without a lock, since no expression called it past its queue then.
-        """
-        for one in sorted(node.holds):
-            if not isinstance(self.registered[one], (NodeCall, Guarded, NotCallable)):
-                what = f"{one!r} was built for its own node alone, and cannot be called from here as well"
-                raise SetupError(what, node=self._name, hint="Build the pipeline again.")
+        others = [node for key, node in service.nodes.items() if key != name]
+        for other in filter(None, (*others, service.front)):
+            for one in sorted(other.holds & self._own):
+                what = f"{other.elements.name} holds the instance {one!r} itself, so it cannot be exchanged"
+                hint = f"Let it call Forward[node.{name}], or build the pipeline again."
+                raise SetupError(what, node=name, hint=hint)

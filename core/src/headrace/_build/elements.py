@@ -10,12 +10,12 @@ from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 from headrace._backend import Backend, InitContext, ProgressFactory, no_progress
-from headrace._build.callees import Alias, Bound, NodeCall, NotCallable, SharedUse, begin_calls
+from headrace._build.callees import Alias, NodeCall, SharedUse, begin_calls
 from headrace._build.measuring import Measuring
 from headrace._build.parts import BuildSite, CloseStack, PipelineState
 from headrace._build.wrappers import BatchEnd, Guarded, InThread
 from headrace._config.sections import NodeKeys
-from headrace._plan.declared import Ranged, inside, keys_named, of_children, states_range
+from headrace._plan.declared import keys_named, of_children
 from headrace._plan.element import (
     Element,
     NodePlan,
@@ -83,7 +83,7 @@ class ElementBuilder:
         by_element: The first backend that was built from each element.
         followed_by: What `InitContext.followed_by` says of each element.
         registers: The names under which this builder has registered instances.
-        looked_up: The names of registered instances that a backend built here holds.
+        holds: The names of instances that a backend built here calls past the queue of their node.
         enters: A backend of each class that has ``enter``.
     """
 
@@ -95,7 +95,7 @@ class ElementBuilder:
     by_element: dict[Element, Backend] = field(default_factory=dict)
     followed_by: dict[Element, type[Backend]] = field(default_factory=dict)
     registers: set[str] = field(default_factory=set)
-    looked_up: set[str] = field(default_factory=set)
+    holds: set[str] = field(default_factory=set)
     enters: dict[type[Backend], Backend] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -117,14 +117,16 @@ class ElementBuilder:
 
     def _alone(self, element: Element, at: BuildSite) -> Backend:
         """Build one element in the calling thread, even if it is to own a thread."""
-        if element.named is not None and not element.children:
-            return self._lookup(element, at)
-        return word_of(element.cls)._build(self, element, at)
+        named = element.named
+        if named is None or element.children:
+            return word_of(element.cls)._build(self, element, at)
+        build = named.build
+        return self.node_call(named.name) if build is None else build(self, element, at)
 
     def plain(self, element: Element, at: BuildSite) -> Backend:
         """Build an element that is no word, and all below it."""
-        if element.named is not None:
-            return self._bound(element, at)
+        if element.named is not None and element.named.build is not None:
+            return element.named.build(self, element, at)
         elsewhere, inner = element.cls.builds_elsewhere, element.children
         prepared = partial(self.build.plan_of, self) if elsewhere else self.child
         if word_of(element.cls)._joins and not any(p or n for p, n in element.prefixes):
@@ -188,9 +190,10 @@ class ElementBuilder:
         if vars(backend).keys() & {"min", "max"}:
             return
         ranges = [(child._label(), (child.min, child.max)) for child in children]
-        self._set_range(backend, lambda: of_children(type(backend), ranges, element.prefixes), at)
+        self.set_range(backend, lambda: of_children(type(backend), ranges, element.prefixes), at)
 
-    def _set_range(self, backend: Backend, find: Callable[[], Range | None], at: BuildSite) -> None:
+    def set_range(self, backend: Backend, find: Callable[[], Range | None], at: BuildSite) -> None:
+        """Set the range of a backend, where ``find`` gives one."""
         try:
             found = find()
         except ValueError as error:
@@ -260,11 +263,6 @@ class ElementBuilder:
 
     # Named instances.
 
-    def build_shared(self, element: Element, at: BuildSite) -> Backend:
-        """Build a backend outside of any instance, which several instances may call."""
-        at = replace(at, end=BatchEnd())
-        return at.end.around(self.element(element, at), element)
-
     def instances(self, root: Element, at: BuildSite) -> list[Backend]:
         """Build the instances of the node, each with stores of its own, and register them by their index."""
         for index in range(self.keys.instance_num):
@@ -279,7 +277,7 @@ class ElementBuilder:
 
     def guarded(self, built: Backend) -> Backend:
         """Let one thread at a time call a backend, unless it takes calls of several threads."""
-        if isinstance(built, (NodeCall, SharedUse, NotCallable, Guarded)):
+        if isinstance(built, (NodeCall, SharedUse, Guarded)):
             return built
         return Guarded(built)
 
@@ -291,32 +289,12 @@ class ElementBuilder:
         self.registers.add(name)
         return built
 
-    def schedule(self, backends: list[Backend]) -> Backend:
-        """Put the queue of the node before its instances."""
-        if self.put_queue is None:
-            raise SetupError("there is no node here that could have a queue")
-        return NodeCall(self.put_queue(backends))
-
-    def _lookup(self, element: Element, at: BuildSite) -> Backend:
-        named: Any = element.named
-        if not named.registered:
-            return at.local[named.element]
-        self.looked_up.add(named.name)
-        built = self.build.registered[named.name]
+    def node_call(self, name: str) -> Backend:
+        """Return what is called for a node, or for another registered name."""
+        built = self.build.registered[name]
         if self.node is None and isinstance(built, NodeCall):
             return SharedUse(built, partial(built.forward, enters=True))
         return built
-
-    def _bound(self, element: Element, at: BuildSite) -> Backend:
-        """Build the bracket of a name that stands for an instance: the instance depends on it."""
-        dependency = self.child(element.children[0], at)
-        bound = Bound(self._lookup(element, at), dependency)
-        if bound.leaves:
-            at.end.exit(bound, element)
-        if not states_range(element.cls):  # what `init` has set narrows the range of the dependency
-            both = [Ranged(one._label(), (one.min, one.max)) for one in (bound, dependency)]
-            self._set_range(bound, lambda: inside(both), at)
-        return bound
 
     # Backends that own a thread.
 

@@ -163,6 +163,7 @@ class Named:
         index: Its index among the instances of the node, None when it is none of them.
         queued: Whether its calls wait in the queue of its node, before the instances that ``element`` says.
         used: Whether an expression names it.
+        build: Builds a use of it past any queue, set where `headrace._wiring` has planned one.
         depth: How many names lead on from one to the next until an instance that names none: calls nest as deep.
     """
 
@@ -172,6 +173,7 @@ class Named:
     index: int | None = None
     queued: bool = False
     used: bool = False
+    build: Callable[[Any, Element, Any], Backend] | None = None
     depth: int = field(init=False)
 
     def __post_init__(self) -> None:

@@ -26,7 +26,7 @@ from headrace._plan.element import (
     with_aliased,
 )
 from headrace._plan.parameters import check_keys, written_key
-from headrace._plan.word import has_queue, keys_required_by, word_of
+from headrace._plan.word import keys_required_by, word_of
 from headrace._running.route import KEPT, closure, pairs_of, parallel
 from headrace.plan import Links
 
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from headrace._config.problems import Problems
-    from headrace._expression.tree import Call
     from headrace._plan.parameters import Found
 
 
@@ -65,7 +64,6 @@ def plan_links(
         if good:
             graph.check_reposts()
         graph.check_keys_read()
-        graph.check_waits(front)
         if front is not None:
             graph.check_front(front)
     return graph.links
@@ -194,7 +192,7 @@ class _Graph:
                         self.wrong(one.name, key, f"no node is called {name!r}", suggestion=near)
                     elif key == "next":
                         self.before[name].append(one.name)
-        if (cycle := _cycle(self.before)) is not None:
+        if (cycle := cycle_of(self.before)) is not None:
             self.wrong(cycle[0], "next", f"the nodes form a cycle: {' > '.join(cycle)}")
         if cycle is not None or not self.complete:
             return False
@@ -262,18 +260,6 @@ class _Graph:
                     continue
                 self.problems.add("graph", what, hint=hint, **place_of(one.call))
 
-    def check_waits(self, front: Element | None) -> None:
-        """Report nodes and instances that may wait for each other for ever, since each lets in one caller at a time."""
-        nearest = _waits(self.nodes, front, None)
-        ways = {key: closure([key], lambda one: nearest.get(one, ())) for key in nearest}
-        around = {key for key in ways if any(key in ways.get(one, ()) for one in nearest[key])}
-        waits = _waits(self.nodes, front, around) if around else {}
-        if (cycle := _cycle({key: list(others) for key, others in waits.items()})) is not None:
-            names = [repr(key if isinstance(key, str) else key.name) for key in reversed(cycle)]
-            what = f"{' calls '.join(names)}, each lets in one caller at a time, and they may wait for each other"
-            hint = "Call them in one order everywhere, and in one thread where one stands inside itself."
-            self.problems.add("cycle", what, hint=hint, **place_of(waits[cycle[-1]][cycle[-2]]))
-
     def check_front(self, front: Element) -> None:
         """Check the ``entrypoint``: without a DagDispatcher in it, no request goes from node to node."""
         run = elements_run(self.nodes, [front])
@@ -324,50 +310,6 @@ class _Graph:
                 self.wrong(name, "map", what, hint=hint)
 
 
-def _waits(
-    nodes: Mapping[str, NodePlan], front: Element | None, among: set[Any] | None
-) -> dict[Any, dict[Any, Call]]:
-    """Give, for all that lets in one caller at a time, what may be waited for inside it, and where.
-
-    These are the nodes (``node.x``), the registered instances by name, and the elements of an ``IoC`` that have a
-    thread. The thread that is inside one of them may enter it again. Of the ways through them, whose number grows
-    fast, those are told apart that lead through other keys of ``among``; None: each is seen inside the nearest alone.
-    """
-    found: dict[Any, dict[Any, Call]] = {}
-    own = ((node.runs, {f"node.{name}": name}, name) for name, node in nodes.items())
-    todo: list[tuple[Element, dict[Any, Any], Any]] = [*own]
-    todo += [(front, {}, "")] if front is not None else []
-    seen = set()
-    while todo:
-        element, held, thread = todo.pop()
-        if (state := (id(element), *held.items(), thread)) in seen:
-            continue
-        seen.add(state)
-        thread = id(element) if _has_thread(element) else thread
-        below, named = list(element.children), element.named
-        while named is not None and (made := named.element) is not None:
-            queued = has_queue(named)
-            key: Any = named.name if named.registered else made
-            if named.index is not None or queued:
-                key = f"node.{named.node}"
-            alone = named.registered or _has_thread(made)
-            again = among is not None and held.get(key) == thread
-            if alone and not (queued and made.named) and not again:
-                for one in held:
-                    found.setdefault(one, {})[key] = element.call
-            thread = id(made) if _has_thread(made) else thread
-            below += [] if queued else made.children
-            if alone and not queued and (among is None or key in among):
-                held = {key: thread} if among is None else {**held, key: thread}
-            named = made.named
-        todo += [(one, held, thread) for one in below]
-    return found
-
-
-def _has_thread(element: Element) -> bool:
-    return element.own_thread or word_of(element.cls)._threaded
-
-
 def _table(pairs: Pairs) -> dict[str, str | tuple[str, ...]]:
     found: dict[str, list[str]] = {}
     for source, target in pairs:
@@ -379,7 +321,7 @@ def _twice(names: list[str]) -> list[str]:
     return sorted(name for name, count in Counter(names).items() if count > 1)
 
 
-def _cycle(before: Mapping[str, list[str]]) -> list[str] | None:
+def cycle_of(before: Mapping[str, list[str]]) -> list[str] | None:
     """Find nodes that follow each other in a cycle, beginning with the first of them in the file."""
     try:
         TopologicalSorter(before).prepare()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from headrace._config.problems import SUGGESTED, Problems, key_place
@@ -11,7 +12,7 @@ from headrace._config.sections import GlobalKeys, NodeKeys, Sections
 from headrace._expression.nesting import MAX_DEPTH, TOO_DEEP
 from headrace._expression.parser import read_expression
 from headrace._expression.tree import Call
-from headrace._plan.declared import narrowed, no_batch, states_range, static_range
+from headrace._plan.declared import narrowed, no_batch, static_range
 from headrace._plan.element import (
     DefinitionUse,
     Element,
@@ -39,7 +40,6 @@ from headrace._plan.planning import (
     Scope,
     joined,
     open_slot,
-    parsed_quietly,
     plain_value,
     with_bracket,
 )
@@ -48,30 +48,20 @@ from headrace._plan.word import (
     called,
     check_arity,
     check_prefixes,
-    check_used,
     core_word,
     edges,
     give_threads_to_instances,
     joins,
     way_through,
-    way_to_called,
-    why_not_callable,
     word_of,
 )
 from headrace._registry.discovery import KNOWN_ELSEWHERE
 from headrace._registry.registry import Offer, registry
-from headrace.errors import ConfigError, PluginError
+from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
     from headrace._backend import Backend
     from headrace._plan.element import NamedPlan
-
-
-_FRONT = "Forward[node.{node_name}]"
-"""The expression of a node whose ``init`` registers what it is called through."""
-
-_AROUND = 3
-"""How many levels of what a plugin gives may stand around ``backend`` without counting as nesting."""
 
 
 class Planner(Planning):
@@ -83,17 +73,24 @@ class Planner(Planning):
 
     def pipeline(self) -> PipelinePlan:
         """Plan everything."""
-        self._homes = self._registered_names()
-        for name in self.shape.nodes:
+        nodes = self.shape.nodes
+        self._homes = {f"node.{name}": name for name in nodes} | {
+            f"{name}.": name for name in nodes
+        }
+        if self.wired_nodes:
+            self._homes |= self.wiring.homes(self)
+        for name in nodes:
             if name not in self.all_parameters:
                 self.plan_node(name)
         front, keys, probes = self._front()
         links = plan_links(self.shape, self.nodes, front, self.problems)
+        if self.has_wiring and len(self.nodes) == len(nodes):
+            self.wiring.check_waits(self, front)
         self._check_definitions()
         parameters = [*self.all_parameters.values()]
         warnings = tuple(report_keys(parameters, self.shape, self.problems))
-        nodes, files, allowed = self.nodes, self.files, self.refused is None
-        return PipelinePlan(nodes, front, keys, files, links, probes, allowed, warnings)
+        files, allowed = self.files, self.refused is None
+        return PipelinePlan(self.nodes, front, keys, files, links, probes, allowed, warnings)
 
     def _front(self) -> tuple[Element | None, GlobalKeys, tuple[NamedPlan, ...]]:
         """Plan the front and the probes, and read the other keys of the whole pipeline."""
@@ -102,9 +99,9 @@ class Planner(Planning):
             check_keys(NodeKeys, "global", Sections(globals={key: written}), self.problems)
         parameters = self.all_parameters["global"] = Parameters("global", self.shape)
         with self.within(parameters):
-            if (element := self._key("entrypoint", may_register=False)) is not None:
+            if (element := self.at_key("entrypoint", may_register=False)) is not None:
                 self.check_called(element)
-                give_threads_to_instances(element)
+                self.give_threads(element)
                 self._check_outermost([element], None)
             return element, keys, plan_probes(self)
 
@@ -118,37 +115,12 @@ class Planner(Planning):
         before = len(self.problems)
         with self.within(parameters):
             plan = self._planned_node(keys, origins)
+            if plan is not None and len(self.problems) == before:
+                self.nodes[name] = plan
+            else:
+                self.register_wrong()
         self._unfinished.pop()
-        if plan is not None and len(self.problems) == before:
-            self.nodes[name] = plan
-        else:
-            self.register_wrong(name, 0)
         self.problems = outer
-
-    def _registered_names(self) -> dict[str, str]:
-        """Find the names that the nodes will register: the standard ones, and those in their texts."""
-        standard = {f"node.{name}": name for name in self.shape.nodes}
-        standard |= {f"{name}.": name for name in self.shape.nodes}  # stands for x.0, x.1, ...
-        homes: dict[str, str] = {}
-        for name in self.shape.nodes:
-            read: set[str] = set()
-            written = (written_key(key, name, self.shape) for key in ("init", "node_entrypoint"))
-            todo = [call for one in written if one for call in parsed_quietly(one.value, name)]
-            while todo:
-                call = todo.pop()
-                todo.extend(call.children)
-                word = core_word(call.name)
-                if word._registers_names and call.args:
-                    homes.setdefault(str(call.args.values[0]), name)
-                definition = self.shape.definitions.get(call.name)
-                texts = {call.name: definition.value} if definition is not None else {}
-                for key in (one.name for one in call.children[: word._names]):  # of a `Reflect`
-                    found = written_key(key, name, self.shape)
-                    texts |= {f"[{key}]": found.value} if found is not None else {}
-                for mark in [one for one in texts if one not in read]:
-                    read.add(mark)
-                    todo += parsed_quietly(texts[mark], name)
-        return {**standard, **homes}
 
     def _check_definitions(self) -> None:
         """Check every definition on its own, and every expression of ``[global]`` that no node takes.
@@ -184,32 +156,39 @@ class Planner(Planning):
 
     def _planned_node(self, keys: NodeKeys, origins: dict[str, str]) -> NodePlan | None:
         """Plan the present node."""
-        earlier = len(self.made)
         policies, found = plan_policies(self), self.parameters.key("batch_policy")
         if policies is not None:
             place = self._place_of_node if found is None else found.place
             keys = with_keys_of(policies[0], keys, origins, place, self.problems)
             self.parameters.keys = keys
-        init = self._key("init")
-        if init is None and self.parameters.key("init") is not None:
-            self.register_wrong(self.node, keys.instance_num)
-        whole = self._entrypoint()
-        if whole is None:
-            backend, *others = map(self.parameters.key, ("backend", "init", "node_entrypoint"))
-            if backend is not None and any(others):
-                # What is wrong there has hidden what is wrong in `backend`, and perhaps instances that it names.
-                self.planned(backend.value, backend.source, Scope(lenient=True))
+        wires = self.node in self.wired_nodes
+        init, whole = self.wiring.roots(self) if wires else (None, self.instances())
+        if whole is None or policies is None:
             return None
-        if policies is None:
+        first = self.registered.get(f"{self.node}.0")
+        instance = None if first is None else first.element
+        plan = NodePlan(self.node, keys, origins, whole, *policies, init, instance)
+        for root in reversed(plan.roots):
+            self.give_threads(root)
+        if (callee := self.wiring.callee(self, plan) if wires else whole) is None:
             return None
-        plan = NodePlan(self.node, keys, origins, whole, *policies, init)
-        self._finish(plan, earlier)
+        self.check_called(callee)
+        self._check_range(plan, plan.runs)
+        self._check_outermost(plan.roots, plan.runs)
         return plan
 
     def _place_of_node(self) -> dict[str, Any]:
         return {"file": self.shape.file_of(self.node), "path": self.node}
 
-    def _key(self, key: str, *, may_register: bool = True) -> Element | None:
+    @cached_property
+    def wired_nodes(self) -> set[str]:
+        """The nodes that say themselves how their instances are made and called; a plugin may say so for all."""
+        shape, keys = self.shape, ("init", "node_entrypoint")
+        if any(one.hooks["node_entrypoint"] is not None for one in registry.plugins()):
+            return {*shape.nodes}
+        return {name for name in shape.nodes for key in keys if written_key(key, name, shape)}
+
+    def at_key(self, key: str, *, may_register: bool = True) -> Element | None:
         """Plan the expression under a key of the present node or front; None where the key is missing.
 
         Args:
@@ -220,83 +199,26 @@ class Planner(Planning):
             return None
         return self.planned(found.value, found.source, Scope(may_register=may_register))
 
-    def _entrypoint(self) -> Element | None:
-        """Plan the expression of the whole node, which the user or a plugin gives; else that of its instances."""
-        if self.parameters.key("node_entrypoint") is not None:
-            return self._key("node_entrypoint")
-        source = Source(f"{self.node}.node_entrypoint")
-        init = self.parameters.key("init")
-        if init is not None and not self._only_prepares():
-            if (name := f"node.{self.node}") not in self.registered:
-                what = f"init registers nothing as {name!r}, through which the node is called"
-                hint = "Add Register[...] to it, or write a node_entrypoint."
-                self.problems.add("unknown_instance", what, hint=hint, **init.place())
-                return None
-            return self.planned(_FRONT, source, Scope())
-        try:
-            hooked = registry.node_entrypoint()
-        except PluginError as error:
-            self.problems.add(error.code, error.what, hint=error.hint)
-            return None
-        if hooked is None:
-            return self._instances(source)
-        text, distribution = hooked
-        source = Source(f"node_entrypoint of {distribution}", origin="definition")
-        return self.planned(text, source, Scope(depth=-_AROUND, may_register=True))
-
-    def _instances(self, source: Source) -> Element | None:
+    def instances(self) -> Element | None:
         """Plan an instance of ``backend``, and register ``instance_num`` of them behind the queue of the node."""
         node, keys = self.node, self.parameters.keys
+        source = Source(f"{node}.node_entrypoint")
         inner = Call("backend", source=source)
         call = Call("Reflect", phases=((inner,),), source=source)
         element = self.plan(call, Scope(depth=-1))
-        count = 1 if keys is None else keys.instance_num
         if element is None:
-            self.register_wrong(node, count)
+            self.register_wrong()
             return None
-        for index in range(count):
+        for index in range(1 if keys is None else keys.instance_num):
             self.register(Named(f"{node}.{index}", element, node, index), element.call)
         self.register(Named(f"node.{node}", element, node, queued=True), element.call)
         return element
 
-    def _only_prepares(self) -> bool:
-        """Tell whether ``init`` registers no instances, so that the default expression builds ``backend``."""
-        made = self.registered.keys() & {f"node.{self.node}", f"{self.node}.0"}
-        return self.parameters.key("backend") is not None and not made
-
-    def _finish(self, plan: NodePlan, earlier: int) -> None:
-        """Find the element through which the node is called, and check it; ``earlier``: the length of `made` before."""
-        name = f"node.{plan.name}"
-        named = self.registered.setdefault(name, Named(name, plan.entrypoint, plan.name))
-        if named.element is None:
-            return
-        named.measure(plan.roots)
-        if (first := self.registered.get(f"{plan.name}.0")) is not None:
-            plan.instance = first.element
-        for root in reversed(plan.roots):
-            give_threads_to_instances(root)
-        own = {n.name: n for n in (*self.made[earlier:], named) if n.node == plan.name}
-        check_used(self, [one for one in own.values() if one.index is None])
-        way = [named.element] if named.queued else way_to_called(named.element)
-        *before, callee = way
-        for one in (element.named for element in way):
-            # Its queue and instances would be those of the other node, and its own keys mean nothing.
-            if one is not None and one.name == f"node.{one.node}" and one.node != plan.name:
-                what = f"node {plan.name!r} is called through node {one.node!r}, past its own queue"
-                hint = f'Write backend = "Forward[{one.name}]" and no init or node_entrypoint.'
-                self.add("alias", what, named.element.call, hint=hint)
-        for element in elements_of(plan.roots):
-            if word_of(element.cls)._gathers and element.children and element is not callee:
-                what = f"a node has one {element.cls.__name__}, the one that it is called through"
-                self.add("scheduling", what, element.call)
-        self.check_called(callee)
-        front = called(plan.entrypoint)
-        plan.bypassed = not named.queued and front is not callee and why_not_callable(front) is None
-        gathers = word_of(callee.cls)._gathers and callee.children
-        with_thread = next((one for one in before if one.own_thread), callee)
-        plan.runs = plan.instance or (callee.children[0] if gathers else with_thread)
-        self._check_range(plan, plan.runs)
-        self._check_outermost(plan.roots, plan.runs)
+    def give_threads(self, root: Element) -> None:
+        """Put a thread around all in an expression that needs one."""
+        if self.has_wiring:
+            self.wiring.give_threads_to_named(root)
+        give_threads_to_instances(root)
 
     def _check_outermost(self, roots: list[Element], runs: Element | None) -> None:
         """Check that what may only stand outermost in a node, does; nothing in ``runs`` runs before it or after it."""
@@ -410,33 +332,17 @@ class Planner(Planning):
     def reference(self, call: Call, named: Named, scope: Scope) -> Element | None:
         """Plan a name that stands for an instance, perhaps with its dependency in a bracket."""
         named.used = True
-        target, children = named.element, call.children
-        before = len(self.problems)
+        before, target = len(self.problems), named.element
         self._check_named(call, named)
         if target is None:
-            self.plan_all(children, scope)
+            self.plan_all(call.children, scope)
             return None
         element = Element(
             call.name, call, target.offer, target.cls, named=named, range=target.range
         )
-        if not children:
-            if target.is_bare and not (scope.gets_name or call is scope.slot):
-                message = f"{call.name!r} needs what it depends on: {call.name}[...]"
-                self.add("dependency", message, call)
-        elif not target.is_bare or len(children) != 1:
-            if target.is_bare:
-                self.add("arity", f"{call.name!r} depends on one child", call)
-            elif not self.refuse_bracket(call):
-                message = f"{call.name!r} is an instance here and takes nothing in brackets"
-                hint = "Only an instance of a class with forward_with_dep, built without one, does."
-                self.add("arity", message, call, hint=hint)
-            self.plan_all(children, scope)
-        else:
-            if (child := self.plan(children[0], scope.within(parent=target.cls))) is None:
-                return None
-            element.phases = [[child]]
-            if not states_range(target.cls):
-                element.range = child.range
+        past_queue = call.phases or not named.queued
+        if past_queue and not self.wiring.use(self, element, named, target, scope):
+            return None
         word_of(target.cls)._check(Use(self, element, scope, call.phases))
         return element if len(self.problems) == before else None
 
@@ -518,8 +424,7 @@ class Planner(Planning):
         wrong = options is None and not scope.lenient
         if not good or (wrong and word._registers_names):
             if word._registers_names and not scope.lenient:
-                keys = self.parameters.keys
-                self.register_wrong(self.node, 0 if keys is None else keys.instance_num)
+                self.register_wrong()
             self.plan_all(use.children[word._names :], scope)
             return None
         planned = word._plan(use) if phases else element
@@ -570,5 +475,5 @@ def plan_expression(text: str, problems: Problems) -> Element | None:
     with planner.within(Parameters("main", planner.shape, NodeKeys())):
         element = planner.by_itself(text, Source("expression"))
     if element is not None:
-        give_threads_to_instances(element)
+        planner.give_threads(element)
     return element

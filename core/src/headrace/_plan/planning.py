@@ -8,6 +8,8 @@ import re
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from headrace._config.problems import Problems, key_place
@@ -128,7 +130,6 @@ class Planning(ABC):
         definitions: The definitions that each name may mean.
         cycles: The cycles of definitions that have been reported.
         registered: The registered instances, by name.
-        made: All that were registered, in order, those whose name was registered again included.
         nodes: The nodes that are planned.
         all_parameters: By node, the keys of those whose planning has begun, finished or not; and of the front.
         excused: The problems for which a `Fallback` goes on to another branch.
@@ -146,7 +147,6 @@ class Planning(ABC):
     refused: str | None = None
     cycles: set[frozenset[str]] = field(default_factory=set)
     registered: dict[str, Named] = field(default_factory=dict)
-    made: list[Named] = field(default_factory=list)
     nodes: dict[str, NodePlan] = field(default_factory=dict)
     all_parameters: dict[str, Parameters] = field(default_factory=dict)
     excused: Problems = field(default_factory=Problems)
@@ -160,7 +160,17 @@ class Planning(ABC):
         self.parameters = Parameters("global", self.shape)
         self.definitions = known_definitions(self.shape.definitions, self.files, self.problems)
 
-    # What `Resolver` and `Planner` add.
+    @property
+    def has_wiring(self) -> bool:
+        """Whether something has needed `wiring`."""
+        return "wiring" in vars(self)
+
+    @cached_property
+    def wiring(self) -> Any:
+        """The module that plans what a configuration wires itself; nothing else of core knows it."""
+        return import_module("headrace._wiring.planning")
+
+    # What `Planner` adds.
 
     @abstractmethod
     def plan(self, call: Call, scope: Scope) -> Element | None:
@@ -314,12 +324,13 @@ class Planning(ABC):
         if known is not None and known.element is not None:
             self.add("twice", f"{named.name!r} is registered twice", call)
         self.registered[named.name] = named
-        self.made.append(named)
 
-    def register_wrong(self, node: str, instance_num: int) -> None:
-        """Register the names of a node as wrong that are not yet registered, so that their uses are no further errors."""
+    def register_wrong(self) -> None:
+        """Register as wrong what the present node has not yet registered, so that its uses are no further errors."""
+        node, keys = self.node, self.parameters.keys
         own = (name for name, home in self._homes.items() if home == node and name != f"{node}.")
-        for name in (f"node.{node}", *own, *(f"{node}.{index}" for index in range(instance_num))):
+        of_instances = (f"{node}.{index}" for index in range(keys.instance_num if keys else 0))
+        for name in (f"node.{node}", *own, *of_instances):
             self.registered.setdefault(name, Named(name, None, node))
 
 

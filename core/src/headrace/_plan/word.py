@@ -26,7 +26,7 @@ from headrace.keys import DATA, Request
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from headrace._plan.element import Element, Named, NodePlan
+    from headrace._plan.element import Element, NodePlan
 
 
 class Word(Backend):
@@ -44,7 +44,6 @@ class Word(Backend):
         _reaches_out: Whether it uses something of the pipeline that another process does not have.
         _registers_names: Whether it registers names for the pipeline, which its args say, and has none in an ``IoC``.
         _keys_of_child: The place of the child whose required keys are its own, None where `_required_keys` says more.
-        _wrong_unused: The error when it has a name that no expression uses; None where that is no error.
         _not_callable_hint: What to do where it is `not_callable`.
     """
 
@@ -60,7 +59,6 @@ class Word(Backend):
     _reaches_out: ClassVar[bool] = False
     _registers_names: ClassVar[bool] = False
     _keys_of_child: ClassVar[int | None] = None
-    _wrong_unused: ClassVar[str | None] = None
     _not_callable_hint: ClassVar[str | None] = "It belongs in the init of a node."
 
     # Questions of the planner.
@@ -319,16 +317,6 @@ class Use:
         return plain
 
 
-def check_used(planning: Planning, names: Iterable[Named]) -> None:
-    """Report the instances that no expression uses, where their word says that this is an error."""
-    for named in names:
-        element = named.element
-        if element is None or named.used or element.named is not None or element.children:
-            continue
-        if (wrong := word_of(element.cls)._wrong_unused) is not None:
-            planning.add("scheduling", f"{named.name} {wrong}", element.call)
-
-
 def _check_calls(use: Use) -> None:
     """Report the nodes that a backend would call, or at which it would let a request go on, and that do not exist."""
     element, nodes = use.element, use.planning.shape.nodes
@@ -403,14 +391,6 @@ def way_to_called(element: Element) -> list[Element]:
         way.append(inner)
 
 
-def has_queue(named: Named) -> bool:
-    """Tell whether calls of an instance wait in the queue of a node."""
-    way = [] if named.element is None else way_to_called(named.element)
-    inner = (one.named for one in way if one.named is not None)
-    gathers = any(word_of(one.cls)._gathers for one in way)
-    return named.queued or gathers or any(one.queued for one in inner)
-
-
 def way_through(root: Element, place: int, *, threads: bool = True) -> Iterator[Element]:
     """Return the elements that a whole batch passes first (``place`` 0) or last (-1), the outermost first.
 
@@ -454,11 +434,11 @@ def _owns_thread(element: Element) -> bool:
 
 def _runs_inside(element: Element) -> bool:
     """Tell whether the children of an element run in the thread that runs the element's parent."""
-    elsewhere = element.cls.builds_elsewhere or _called_elsewhere(element)
+    elsewhere = element.cls.builds_elsewhere or called_elsewhere(element)
     return _runs_here(element) and not elsewhere
 
 
-def _called_elsewhere(element: Element) -> bool:
+def called_elsewhere(element: Element) -> bool:
     """Tell whether a name's bracket is called in the thread of the instance for which the name stands."""
     named = element.named.element if element.named is not None and element.children else None
     return named is not None and any(one.own_thread for one in way_to_called(named))
@@ -488,7 +468,6 @@ def give_threads_to_instances(root: Element) -> None:
     """Put a thread around the outermost ``Reflect`` of an instance if a backend in it needs a thread."""
     if not [one for one in root.walk() if one.cls.owns_thread]:
         return
-    _give_threads_to_named(root)
     root.walk(_gives_thread_to_parameter)
     give_threads(root)
 
@@ -500,29 +479,12 @@ def _gives_thread_to_parameter(element: Element) -> bool:
     return element.parameter is None and _runs_inside(element)
 
 
-def _give_threads_to_named(root: Element) -> None:
-    """Put a thread around each instance of an ``IoC`` that needs one, where another thread inside it calls it."""
-    threads = [one for one in root.walk() if word_of(one.cls)._threaded or _called_elsewhere(one)]
-    for thread in threads:
-        todo = list(thread.walk())
-        made = set(map(id, todo))
-        for one in todo:
-            if one.named is None or one.named.registered or id(one.named.element) in made:
-                continue
-            if (instance := one.named.element) is not None and needs_thread(instance):
-                instance.own_thread = True
-                threads += [instance, *filter(_called_elsewhere, root.walk())]
-            elif instance is not None and not instance.own_thread:
-                made.add(id(instance))
-                todo += instance.walk()
-
-
 def give_threads(root: Element) -> None:
     """Put a thread around each element that needs one and has none yet."""
     for element in root.walk(_holds_others):
         if not _holds_others(element) and _runs_here(element) and needs_thread(element):
             element.own_thread = True
-    for element in filter(_called_elsewhere, root.walk()):
+    for element in filter(called_elsewhere, root.walk()):
         # Each has a thread of its own: one around all would wait for the instance if that is named there again.
         element.children[0].walk(_gives_thread)
 

@@ -151,7 +151,7 @@ def _unreadable(dist: Distribution, error: Exception) -> Plugin | None:
 
 def _is_of_core(point: EntryPoint) -> bool:
     """Tell whether an entry point names a word of core: other tools read these, core has its own table."""
-    return point.value.startswith("headrace.words.")
+    return point.value.startswith("headrace.")
 
 
 def _plugin(points: list[EntryPoint], dist: Distribution) -> Plugin:

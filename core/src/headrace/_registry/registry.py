@@ -271,19 +271,6 @@ class Registry:
             for name, path in one.hooks[table].items()
         ]
 
-    def node_entrypoint(self) -> tuple[str, str] | None:
-        """Return the expression of nodes that a plugin sets, with its distribution.
-
-        Raises:
-            PluginError: Two plugins set such an expression.
-        """
-        texts = [(one.hooks["node_entrypoint"], one.distribution) for one in self.plugins()]
-        found = [(text, who) for text, who in texts if text is not None]
-        if len(found) > 1:
-            what = f"{' and '.join(who for _, who in found)} both set the expression of a node"
-            raise PluginError(what, hint="Disable one of them with HEADRACE_PLUGINS.")
-        return found[0] if found else None
-
 
 registry = Registry()
 """The registry of the process."""

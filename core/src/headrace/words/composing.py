@@ -1,16 +1,13 @@
-"""The words that put others together: S, IoC, DI (also Aspect), With and BackgroundThread."""
+"""The words that put others together: S and BackgroundThread."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace._build.callees import NotCallable, child_call, no_result
-from headrace._plan.declared import RequiredKeys, keys_named, range_of
-from headrace._plan.element import Element, Named
-from headrace._plan.word import Use, Word, check_used, keys_required_by, way_to_called, word_of
+from headrace._build.callees import child_call, no_result
+from headrace._plan.declared import RequiredKeys, keys_named
+from headrace._plan.word import Use, Word, keys_required_by, way_to_called
 from headrace._portable import none_if_all_ok
-from headrace._shared import Shared
 from headrace.keys import DATA, RESULT, Request
 from headrace.words import combine_ranges, run_child, select
 
@@ -21,8 +18,9 @@ if TYPE_CHECKING:
     from headrace._build.elements import ElementBuilder
     from headrace._build.parts import BuildSite
     from headrace._checked import Answers, Outcomes
+    from headrace._plan.element import Element
 
-__all__ = ["DI", "Aspect", "BackgroundThread", "IoC", "S", "Sequential", "With"]
+__all__ = ["BackgroundThread", "S", "Sequential"]
 
 
 class Sequential(Word):
@@ -218,154 +216,6 @@ def _pass_by(request: Request) -> None:
 
 
 S = Sequential
-
-
-class Wiring(Word):
-    """A word of which nothing is left at run time but the last element in its bracket."""
-
-    _wiring = True
-    _keys_of_child = -1
-
-    @classmethod
-    def _build(cls, building: ElementBuilder, element: Element, at: BuildSite) -> Backend:
-        """Build the children in order; the last one is called in place of the word."""
-        built = [building.element(child, at) for child in element.children]
-        return NotCallable(element.name) if cls.not_callable is not None else built[-1]
-
-
-class IoC(Wiring):
-    """Build the first phase in order, then the front, in which its names mean the instances just built.
-
-    ``IoC[A,B;S[A,B,A]]`` holds one A and one B per copy. In the first phase an element may name the
-    earlier ones. The names have this meaning inside this ``IoC`` only.
-
-    Reads:
-        What the front reads.
-    Writes:
-        What the front writes.
-    Batch:
-        The range of the front.
-
-    Raises:
-        What the front raises.
-    Source:
-        own
-    Example:
-        ``{"data": "abc"}`` gives ``"CBA"``::
-
-            backend = "IoC[Upper,Reverse;S[Upper,Reverse]]"
-    """
-
-    takes = (2, None)
-    phases = 2
-    combine_ranges = range_of(-1)
-
-    @classmethod
-    def _plan(cls, use: Use) -> Element | None:
-        """Plan the first phase, each with the names before it in scope, then the front."""
-        first, fronts = use.phases
-        if len(fronts) > 1:
-            message, hint = "IoC has one front after ';'", "S[...] puts several together."
-            use.add("arity", message, fronts[1], hint=hint)
-        frame: dict[str, Named] = {}
-        frames = (*use.scope.frames, frame)
-        named: list[Element | None] = []
-        for child in first:
-            if child.name in frame:
-                use.add("twice", f"{child.name!r} stands twice before ';'", child)
-            one = use.plan(child, frames=frames, gets_name=True)
-            named.append(one)
-            if one is None or one.named or not word_of(one.cls)._registers_names:
-                frame[child.name] = Named(child.name, one)
-        front, *_ = [use.plan(child, frames=frames) for child in fronts]
-        planned = use.holding(named, [front])
-        if front is None or planned is None:
-            return None
-        check_used(use.planning, frame.values())
-        return planned if use.may_call(front) else None
-
-    @classmethod
-    def _build(cls, building: ElementBuilder, element: Element, at: BuildSite) -> Backend:
-        """Build the first phase, then the front, which is called in place of the word."""
-        scope = Shared(at.scope)
-        parts = at.parts.nested(scope, at.thread)
-        inner = replace(at, local=dict(at.local), scope=scope, parts=parts)
-        of_instance = at.index is not None
-        build = building.element if of_instance else building.build_shared
-        for child in element.phases[0]:
-            built = build(child, inner)
-            # What is built outside of any instance may be called by several instances at a time, so it is
-            # guarded. In the front of the pipeline `ElementBuilder.backend` has guarded it already.
-            bare = child.named is None and child.is_bare
-            if not of_instance and building.node is not None and not bare:
-                built = building.guarded(built)
-            inner.local[child] = built
-        return building.element(element.phases[1][0], inner)
-
-
-class DI(Word):
-    """Let each element depend on the next: ``DI[a,b,c]`` is ``a[b[c]]``.
-
-    Each element may be the name of an instance. Each but the last has the next one as its only child.
-
-    Reads:
-        What the first reads.
-    Writes:
-        What the first writes.
-    Batch:
-        The range of the first.
-
-    Raises:
-        What the first raises.
-    Source:
-        own
-    Example:
-        ``{"data": "abc"}`` gives ``"'ABC'"``::
-
-            backend = "DI[Quote,Upper]"
-    """
-
-    takes: ClassVar[int | tuple[int, int | None]] = (2, None)
-
-    @classmethod
-    def _plan(cls, use: Use) -> Element | None:
-        """Plan ``a[b[c]]``."""
-        *outer, nested = use.children
-        for child in reversed(outer):
-            if child.phases:
-                name, on = child.name, nested.name
-                message = f"{name} is to depend on {on}, and has a bracket of its own"
-                use.add("arity", message, child)
-                use.planning.plan_all(use.children, use.scope)
-                return None
-            nested = child.replace(phases=((nested,),))
-        return use.plan(nested, gets_name=use.scope.gets_name, parent=use.scope.parent)
-
-
-Aspect = DI
-
-
-class With(DI):
-    """Put W around X: ``With[W,X]`` is ``W[X]``.
-
-    Reads:
-        What W and X read.
-    Writes:
-        What W and X write.
-    Batch:
-        The range of W.
-
-    Raises:
-        What W and X raise.
-    Source:
-        own
-    Example:
-        ``{"data": "abc"}`` gives ``"'cba'"``::
-
-            backend = "With[Quote,Reverse]"
-    """
-
-    takes = 2
 
 
 class BackgroundThread(Word):

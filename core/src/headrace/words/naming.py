@@ -1,4 +1,4 @@
-"""The words that stand for an instance or a parameter by name: Reflect, InstanceFromParam, Proxy, Forward."""
+"""The words that stand for a node or a parameter by name: Forward and Reflect."""
 
 from __future__ import annotations
 
@@ -7,62 +7,20 @@ from typing import TYPE_CHECKING
 from headrace._config.sections import NODE_KEYS
 from headrace._plan.word import Use, Word
 from headrace._portable import nearest
-from headrace.words.composing import Wiring
 
 if TYPE_CHECKING:
+    from headrace._backend import Backend
+    from headrace._build.elements import ElementBuilder
+    from headrace._build.parts import BuildSite
     from headrace._expression.tree import Call
     from headrace._plan.element import Element
     from headrace._plan.parameters import Found
     from headrace._plan.planning import Planning
 
-__all__ = ["Forward", "InstanceFromParam", "Proxy", "Reflect"]
+__all__ = ["Forward", "Reflect"]
 
 
-class _StandsFor(Word):
-    """A word that stands for a named instance."""
-
-    takes = 1
-    _names = 1
-
-    @classmethod
-    def _check(cls, use: Use) -> None:
-        """Take the range of the instance; a node takes any number, as requests of their own."""
-        named = use.element.named
-        if named is not None and named.element is not None and named.name != f"node.{named.node}":
-            use.element.range = named.element.range
-
-
-class Proxy(_StandsFor):
-    """Stand for a named instance: ``Proxy[x.0]`` is the first instance of node ``x``.
-
-    An instance that several threads can reach this way is called by one thread at a time, until what it depends
-    on has ended; instances and nodes that could so wait for each other are an error.
-
-    Reads:
-        What the instance reads.
-    Writes:
-        What the instance writes.
-    Batch:
-        The range of the instance.
-
-    Raises:
-        What the instance raises.
-    Source:
-        own
-    Example:
-        ``{"data": "abc"}`` gives ``"ABC"``::
-
-            backend = "Upper"
-            node_entrypoint = "IoC[InstancesRegister[Reflect[backend]];Proxy[{node_name}.0]]"
-    """
-
-    @classmethod
-    def _plan(cls, use: Use) -> Element | None:
-        """Find the instance."""
-        return _stand_for(use, *use.children)
-
-
-class Forward(Proxy):
+class Forward(Word):
     """Call a registered instance; ``Forward[node.x]`` hands the requests to the node ``x``.
 
     Each item is a request of its own at that node, with its own outcome. The calling thread waits, and runs
@@ -86,50 +44,23 @@ class Forward(Proxy):
             node_entrypoint = "IoC[InstancesRegister[Reflect[backend]],Register[DI[Batching,InstanceDispatcher]];Forward[node.{node_name}]]"
     """
 
-
-class InstanceFromParam(_StandsFor):
-    """Use the instance whose name stands in a parameter: ``InstanceFromParam[key]``.
-
-    Reads:
-        What the instance reads.
-    Writes:
-        What the instance writes.
-    Batch:
-        The range of the instance.
-
-    Raises:
-        What the instance raises.
-    Source:
-        own
-    Example:
-        ``{"data": "abc"}`` gives ``"cba"``::
-
-            backend = "IoC[Upper,Reverse;InstanceFromParam[which]]"
-            which = "Reverse"
-    """
+    takes = 1
+    _names = 1
 
     @classmethod
     def _plan(cls, use: Use) -> Element | None:
-        """Read the parameter and find the instance that it names."""
-        (child,) = use.children
-        key = child.name
-        if (found := parameter(use, key)) is None:
-            if use.scope.lenient:
-                return use.element
-            message = f"{use.element.name} needs the parameter {key!r}"
-            hint = f"Write {key} = ... in the node, with the name of an instance."
-            near = nearest(key, use.planning.parameters.unused())
-            use.add("missing_option", message, child, suggestion=near, hint=hint)
-            return None
-        if (call := use.planning.read(found.value, found.source)) is None:
-            return None
-        if len(call.args) or call.phases:
-            use.add("word", f"{key!r} is to be the name of an instance", call)
-            return None
-        return _stand_for(use, call)
+        """Find the instance."""
+        return stand_for(use, *use.children)
+
+    @classmethod
+    def _check(cls, use: Use) -> None:
+        """Take the range of the instance; a node takes any number, as requests of their own."""
+        named = use.element.named
+        if named is not None and named.element is not None and named.name != f"node.{named.node}":
+            use.element.range = named.element.range
 
 
-def _stand_for(use: Use, call: Call) -> Element | None:
+def stand_for(use: Use, call: Call) -> Element | None:
     """Let the word stand for the instance that ``call`` names."""
     name, planning, element, scope = call.name, use.planning, use.element, use.scope
     if (named := planning.named(name, scope)) is None:
@@ -148,6 +79,18 @@ def _report_unknown(use: Use, call: Call) -> None:
         known = sorted({*planning.registered, *nodes}.union(*use.scope.frames))
         meant = node if node in known else call.name
         planning.add_unknown("unknown_instance", "instance", call, meant, known)
+
+
+class Wiring(Word):
+    """A word of which nothing is left at run time but the last element in its bracket."""
+
+    _wiring = True
+    _keys_of_child = -1
+
+    @classmethod
+    def _build(cls, building: ElementBuilder, element: Element, at: BuildSite) -> Backend:
+        """Build the children in order; the last one is called in place of the word."""
+        return [building.element(child, at) for child in element.children][-1]
 
 
 class Reflect(Wiring):
