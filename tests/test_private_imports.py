@@ -61,14 +61,14 @@ def who(*folders: str) -> set[str]:
     [
         ("import headrace._plan.word", {"headrace._plan.word"}),
         ("from headrace._plan import word", {"headrace._plan.word"}),
-        ("from headrace import _process", {"headrace._process"}),
+        ("from headrace import _running", {"headrace._running"}),
         (
             "def f():\n    from headrace.words._exchange import run",
             {"headrace.words._exchange.run"},
         ),
         ("patch.setattr('headrace._plan.word.MOST', 3)", {"headrace._plan.word.MOST"}),
-        ("run('import headrace._process; print(1)')", {"headrace._process"}),
-        ("run('from headrace import _process')", {"headrace._process"}),
+        ("run('import headrace._running.process; print(1)')", {"headrace._running.process"}),
+        ("run('from headrace import _running')", {"headrace._running"}),
         ("import headrace.plugins, headrace.__main__, numpy._core", set()),
         ("assert headrace.__version__ == pipe._engine", set()),
         ("'''A text about headrace._plan, which is private.'''", set()),

@@ -7,14 +7,13 @@ import itertools
 import threading
 from dataclasses import replace
 
-from headrace import _pipeline
-from headrace import _process as at_exit
 from headrace._build import builder
 from headrace._build.parts import CloseStack
 from headrace._registry.discovery import KNOWN_ELSEWHERE, KNOWN_POLICIES
 from headrace._registry.registry import registry
 from headrace._running import batch as batches
-from headrace._running import deadlocks, graph, threads, walk
+from headrace._running import deadlocks, graph, pipeline, threads, walk
+from headrace._running import process as at_exit
 from headrace._running.batch import entry_here
 from headrace._running.box import Box, ask
 from headrace._running.engine import Engine
@@ -48,12 +47,12 @@ def never_skips_the_queue(monkeypatch):
         front = blueprint.front and queued(blueprint.front)
         return Engine(replace(blueprint, nodes=nodes, front=front))
 
-    monkeypatch.setattr(_pipeline, "Engine", engine)
+    monkeypatch.setattr(pipeline, "Engine", engine)
 
 
 def may_skip_the_queue(monkeypatch):
     """Take back `never_skips_the_queue`."""
-    monkeypatch.setattr(_pipeline, "Engine", Engine)
+    monkeypatch.setattr(pipeline, "Engine", Engine)
 
 
 def after_steps(monkeypatch, function):

@@ -14,14 +14,14 @@ from headrace._version import __version__
 
 if TYPE_CHECKING:
     from headrace import errors, hookspecs, isolation, keys, plan, plugins, policies, words
-    from headrace._backend import Backend, InitContext
     from headrace._build.compose import pipe
-    from headrace._checked import PENDING
+    from headrace._contract.backend import Backend, InitContext
+    from headrace._contract.checked import PENDING
+    from headrace._contract.options import FilePath, Options, OutputPath
     from headrace._expression.parser import parse
-    from headrace._options import FilePath, Options, OutputPath
-    from headrace._pipeline import Pipeline
-    from headrace._pipeline_config import PipelineConfig, explain
+    from headrace._plan.pipeline_config import PipelineConfig, explain
     from headrace._registry.registry import register
+    from headrace._running.pipeline import Pipeline
 
 __all__ = [
     "PENDING",
@@ -48,15 +48,15 @@ __all__ = [
 ]
 
 _HOME = {
-    "PENDING": "headrace._checked",
-    "Backend": "headrace._backend",
-    "FilePath": "headrace._options",
-    "InitContext": "headrace._backend",
-    "Options": "headrace._options",
-    "OutputPath": "headrace._options",
-    "Pipeline": "headrace._pipeline",
-    "PipelineConfig": "headrace._pipeline_config",
-    "explain": "headrace._pipeline_config",
+    "PENDING": "headrace._contract.checked",
+    "Backend": "headrace._contract.backend",
+    "FilePath": "headrace._contract.options",
+    "InitContext": "headrace._contract.backend",
+    "Options": "headrace._contract.options",
+    "OutputPath": "headrace._contract.options",
+    "Pipeline": "headrace._running.pipeline",
+    "PipelineConfig": "headrace._plan.pipeline_config",
+    "explain": "headrace._plan.pipeline_config",
     "parse": "headrace._expression.parser",
     "pipe": "headrace._build.compose",
     "register": "headrace._registry.registry",

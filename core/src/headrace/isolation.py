@@ -10,7 +10,7 @@ container may set ``needs`` in ``init``: the keys without which what was built t
 from __future__ import annotations
 
 from headrace._build.elsewhere import BuiltElsewhere, ChildPlan
-from headrace._checked import Liveness, batch_alone
+from headrace._contract.checked import Liveness, batch_alone
 from headrace._portable import error_text, portable
 from headrace._running.batch import running_here
 from headrace._running.parts import door_of, elsewhere, read_from

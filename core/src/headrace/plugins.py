@@ -33,12 +33,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import headrace
-from headrace._process import usable_cpus
+from headrace._contract.texts import read_lines, read_text
 from headrace._registry.discovery import CORE, KNOWN_ELSEWHERE, Plugin, qualifier
 from headrace._registry.registry import registry
 from headrace._running import deadlocks, threads
 from headrace._running.probes import PROBE_METHODS
-from headrace._texts import read_lines, read_text
+from headrace._running.process import usable_cpus
 from headrace.errors import Problem
 from headrace.keys import Request
 

@@ -25,8 +25,8 @@ from headrace.errors import SetupError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from headrace._backend import Backend
     from headrace._config.sections import NodeKeys
+    from headrace._contract.backend import Backend
     from headrace._running.node import Node
 
     Schedule: TypeAlias = Callable[[Sequence[Instance]], Node]

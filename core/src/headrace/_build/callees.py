@@ -7,9 +7,9 @@ from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from headrace._backend import Backend
 from headrace._build.wrappers import Wrapper
-from headrace._checked import PENDING, Answers, Filler, Outcomes, filler, weight_of
+from headrace._contract.backend import Backend
+from headrace._contract.checked import PENDING, Answers, Filler, Outcomes, filler, weight_of
 from headrace._portable import caused, none_if_all_ok
 from headrace._running.batch import batches_run, entry_here, repeated
 from headrace._running.box import ask, post
@@ -23,7 +23,7 @@ from headrace.keys import Request
 
 if TYPE_CHECKING:
     from headrace._build.wrappers import Forward
-    from headrace._checked import Liveness
+    from headrace._contract.checked import Liveness
     from headrace._running.node import Node
     from headrace.plan import Links
 

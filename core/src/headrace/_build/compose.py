@@ -9,22 +9,22 @@ from functools import partial
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
-from headrace._backend import ProgressFactory, no_progress
 from headrace._build.builder import Builder, ComposedNode
 from headrace._build.callees import NodeCall
-from headrace._pipeline import Pipeline, without_inner_frames
-from headrace._pipeline_config import PipelineConfig
+from headrace._contract.backend import ProgressFactory, no_progress
+from headrace._plan.pipeline_config import PipelineConfig
 from headrace._plan.word import word_of
 from headrace._portable import error_text
 from headrace._running.blueprint import Blueprint, Change, NodeBlueprint
 from headrace._running.instance import Limits
+from headrace._running.pipeline import Pipeline, without_inner_frames
 from headrace.errors import ConfigError, HeadraceError, PluginError, SetupError
 from headrace.plan import Links
 from headrace.policies import BatchPolicy, BestFit, Cut, InstanceView, Queue
 
 if TYPE_CHECKING:
     from headrace._build.builder import Schedule
-    from headrace._options import Options
+    from headrace._contract.options import Options
     from headrace._plan.element import NodePlan, PipelinePlan
     from headrace._running.node import Node
 

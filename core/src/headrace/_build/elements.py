@@ -9,12 +9,13 @@ from functools import cache, partial
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
-from headrace._backend import Backend, InitContext, ProgressFactory, no_progress
 from headrace._build.callees import Alias, NodeCall, SharedUse, begin_calls
 from headrace._build.measuring import Measuring
 from headrace._build.parts import BuildSite, CloseStack, PipelineState
 from headrace._build.wrappers import BatchEnd, Guarded, InThread
 from headrace._config.sections import NodeKeys
+from headrace._contract.backend import Backend, InitContext, ProgressFactory, no_progress
+from headrace._contract.shared import Shared
 from headrace._plan.declared import keys_named, of_children
 from headrace._plan.element import (
     Element,
@@ -29,7 +30,6 @@ from headrace._running.batch import deadline_here, entered_here
 from headrace._running.blueprint import LOOK_S
 from headrace._running.keeping import Keeping
 from headrace._running.threads import OwnThread
-from headrace._shared import Shared
 from headrace.errors import SetupError
 from headrace.keys import DATA
 

@@ -17,12 +17,12 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-from headrace._backend import Backend
 from headrace._build.elements import Build, ElementBuilder
 from headrace._build.measuring import Reports
 from headrace._build.parts import BuildSite, CloseStack, PipelineState
 from headrace._build.wrappers import Wrapper
-from headrace._checked import Liveness, Outcomes
+from headrace._contract.backend import Backend
+from headrace._contract.checked import Liveness, Outcomes
 from headrace._plan.declared import OPTIONAL
 from headrace._plan.element import Element, NodePlan, PipelinePlan
 from headrace._plan.word import Word, give_threads, keys_read_by, required_keys

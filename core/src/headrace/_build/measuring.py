@@ -15,8 +15,8 @@ from headrace._running.statistics import Timings
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from headrace._backend import Backend
     from headrace._build.parts import ElementTimes, PipelineState
+    from headrace._contract.backend import Backend
 
     Run = Callable[..., Any]
     Report = tuple[str, str, tuple[Any, ...]]

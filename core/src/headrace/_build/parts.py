@@ -6,12 +6,12 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from headrace._backend import Backend
 from headrace._build.wrappers import BatchEnd
-from headrace._checked import Liveness
+from headrace._contract.backend import Backend
+from headrace._contract.checked import Liveness
+from headrace._contract.shared import Shared
 from headrace._running.probes import Probes
 from headrace._running.threads import OwnThread
-from headrace._shared import Shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable

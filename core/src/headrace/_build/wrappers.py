@@ -14,8 +14,8 @@ import threading
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from headrace._backend import Backend
-from headrace._checked import PENDING
+from headrace._contract.backend import Backend
+from headrace._contract.checked import PENDING
 from headrace._plan.word import way_through
 from headrace._portable import caused, error_text, without_locals
 from headrace.errors import BackendError, InstanceLostError, SetupError
@@ -23,7 +23,7 @@ from headrace.errors import BackendError, InstanceLostError, SetupError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from headrace._checked import Outcomes
+    from headrace._contract.checked import Outcomes
     from headrace._plan.element import Element
     from headrace._running.threads import OwnThread
     from headrace.keys import Request

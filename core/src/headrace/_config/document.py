@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from headrace._config.problems import Problems, key_place, shown_value
+from headrace._contract.options import TextWithBase, in_home, mapped, path_as_text
+from headrace._contract.texts import read_text
 from headrace._expression.nesting import MAX_DEPTH, TOO_DEEP
 from headrace._expression.templates import substitute_text
-from headrace._options import TextWithBase, in_home, mapped, path_as_text
 from headrace._portable import nearest_file
-from headrace._texts import read_text
 from headrace.errors import ConfigError
 
 if sys.version_info >= (3, 11):

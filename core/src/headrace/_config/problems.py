@@ -15,8 +15,8 @@ from functools import cache
 from pathlib import PurePath
 from typing import Any
 
+from headrace._contract.texts import read_text
 from headrace._portable import nearest, shown
-from headrace._texts import read_text
 from headrace.errors import ConfigError, Problem, SetupError
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")

@@ -18,7 +18,7 @@ from pydantic import (
 
 from headrace._config.document import Document, Table, Written
 from headrace._config.problems import Problems, key_place
-from headrace._options import Options, keys_of
+from headrace._contract.options import Options, keys_of
 from headrace._portable import nearest
 from headrace._running.queue import QueueFull
 

@@ -9,8 +9,8 @@ from headrace._config.problems import shown_value
 from headrace.keys import BOX, COLOR, RESERVED
 
 if TYPE_CHECKING:
-    from headrace._backend import Backend
     from headrace._config.sections import NodeKeys
+    from headrace._contract.backend import Backend
     from headrace._plan.element import Element, Prefix, Range
 
 

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace._config.sections import GlobalKeys, NodeKeys
-from headrace._process import usable_cpus
+from headrace._running.process import usable_cpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from headrace._backend import Backend
+    from headrace._contract.backend import Backend
+    from headrace._contract.options import Options
     from headrace._expression.tree import Args, Call
-    from headrace._options import Options
     from headrace._registry.registry import Files, Offer
     from headrace.errors import Problem
     from headrace.plan import Links

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from headrace._config.problems import shown_value
 from headrace._config.sections import KEYS_ELSEWHERE, NODE_KEYS, NodeKeys
+from headrace._contract.options import Options, keys_of, wrong_values
 from headrace._expression.tree import Call
-from headrace._options import Options, keys_of, wrong_values
 from headrace._plan.element import NamedPlan, Source, place_of
 from headrace._plan.parameters import OWN_KEYS, Found, argument, nearest_choice
 from headrace._plan.planning import Planning, plain_value

@@ -23,8 +23,8 @@ from headrace._config.sections import (
     NodeKeys,
     Sections,
 )
+from headrace._contract.options import Options, TextWithBase, keys_of, mapped, wrong_values
 from headrace._expression.templates import substitute_text
-from headrace._options import Options, TextWithBase, keys_of, mapped, wrong_values
 from headrace._plan.element import NamedPlan, Source, place_of
 from headrace._portable import nearest
 from headrace.errors import ConfigError

@@ -60,7 +60,7 @@ from headrace._registry.registry import Offer, registry
 from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
-    from headrace._backend import Backend
+    from headrace._contract.backend import Backend
     from headrace._plan.element import NamedPlan
 
 

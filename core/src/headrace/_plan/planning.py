@@ -13,10 +13,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from headrace._config.problems import Problems, key_place
+from headrace._contract.options import mapped
 from headrace._expression.nesting import with_room
 from headrace._expression.parser import read_expression
 from headrace._expression.tree import PLAIN_NAME, Args, Call
-from headrace._options import mapped
 from headrace._plan.element import Element, Named, NodePlan, Prefix, Source, place_of
 from headrace._plan.parameters import Parameters
 from headrace._portable import nearest
@@ -27,9 +27,9 @@ from headrace.errors import ConfigError, PluginError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from headrace._backend import Backend
     from headrace._config.document import Written
     from headrace._config.sections import Sections
+    from headrace._contract.backend import Backend
 
 
 Phases = tuple[tuple[Call, ...], ...]

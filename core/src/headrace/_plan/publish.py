@@ -13,9 +13,9 @@ from pydantic import BaseModel
 
 import headrace
 from headrace import plan as public
-from headrace._checked import largest_size
 from headrace._config.problems import with_lines
-from headrace._options import keys_of
+from headrace._contract.checked import largest_size
+from headrace._contract.options import keys_of
 from headrace._plan.declared import narrowed
 from headrace._plan.element import elements_of
 from headrace._plan.word import called, owns_thread, word_of
@@ -24,7 +24,7 @@ from headrace._portable import error_text
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from headrace._backend import Backend
+    from headrace._contract.backend import Backend
     from headrace._plan.element import Element, NodePlan, PipelinePlan
 
 

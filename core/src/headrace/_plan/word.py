@@ -11,8 +11,8 @@ from functools import cache, cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from headrace._backend import Backend
-from headrace._checked import Outcomes
+from headrace._contract.backend import Backend
+from headrace._contract.checked import Outcomes
 from headrace._expression.tree import EMPTY, Args, Call
 from headrace._plan.declared import OPTIONAL, ReadKeys, RequiredKeys, keys_named
 from headrace._plan.element import takes_dependency

@@ -9,13 +9,13 @@ from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from headrace._backend import Backend
-from headrace._checked import PENDING, Outcomes
+from headrace._contract.backend import Backend
+from headrace._contract.checked import PENDING, Outcomes
 from headrace._portable import none_if_all_ok, shown
 from headrace.errors import BackendError, ContractError, InputError, PluginError
 
 if TYPE_CHECKING:
-    from headrace._backend import InitContext
+    from headrace._contract.backend import InitContext
     from headrace.keys import Request
 
 _made: dict[Any, type[Backend]] = {}

@@ -17,7 +17,7 @@ from importlib.machinery import SOURCE_SUFFIXES
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace._options import in_home
+from headrace._contract.options import in_home
 from headrace._portable import error_text, nearest_file, no_file
 from headrace._registry.packages import package_of
 from headrace.errors import PluginLoadError

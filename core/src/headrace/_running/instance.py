@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from headrace._checked import Liveness
+from headrace._contract.checked import Liveness
 from headrace._running.statistics import Counts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace._backend import Backend
-    from headrace._checked import Outcomes
+    from headrace._contract.backend import Backend
+    from headrace._contract.checked import Outcomes
     from headrace._running.entry import Entry
     from headrace._running.threads import OwnThread, Signal
 

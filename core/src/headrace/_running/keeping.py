@@ -6,7 +6,7 @@ from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from headrace._checked import Filler
+from headrace._contract.checked import Filler
 from headrace._portable import nearest, shown, without_locals
 from headrace._running import threads
 from headrace._running.batch import batches_run, running_anywhere, running_here
@@ -19,7 +19,7 @@ from headrace.errors import ContractError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from headrace._backend import Backend
+    from headrace._contract.backend import Backend
     from headrace._running.elements import Called
     from headrace._running.entry import Entry
     from headrace.keys import Request

@@ -13,11 +13,11 @@ from headrace._plan.word import Word
 from headrace.errors import SetupError
 
 if TYPE_CHECKING:
-    from headrace._backend import Backend
     from headrace._build.elements import ElementBuilder
     from headrace._build.parts import BuildSite
     from headrace._build.wrappers import Forward
-    from headrace._checked import Outcomes
+    from headrace._contract.backend import Backend
+    from headrace._contract.checked import Outcomes
     from headrace._plan.element import Element
     from headrace.keys import Request
 

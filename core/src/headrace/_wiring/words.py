@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import Field
 
 from headrace._build.callees import NodeCall
-from headrace._options import Options as _Options
+from headrace._contract.options import Options as _Options
+from headrace._contract.shared import Shared
 from headrace._plan.declared import range_of
 from headrace._plan.element import Element, Named, Range
 from headrace._plan.word import Use, Word, word_of
 from headrace._portable import nearest
-from headrace._shared import Shared
 from headrace._wiring.building import NotCallable, build_shared
 from headrace.errors import ContractError, SetupError
 from headrace.words.naming import Forward, Wiring, parameter, stand_for
@@ -26,9 +26,9 @@ from headrace.words.naming import Forward, Wiring, parameter, stand_for
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from headrace._backend import Backend
     from headrace._build.elements import ElementBuilder
     from headrace._build.parts import BuildSite
+    from headrace._contract.backend import Backend
     from headrace._plan.declared import Ranged
     from headrace._plan.planning import Planning
     from headrace.keys import Request

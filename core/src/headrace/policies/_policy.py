@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 from pydantic import Field, field_validator
 
-from headrace._checked import largest_size
-from headrace._options import Options as _Options
+from headrace._contract.checked import largest_size
+from headrace._contract.options import Options as _Options
 
 
 class Waiting(Protocol):

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, field_validator
 
-from headrace._backend import Backend, InitContext
-from headrace._options import Options as _Options
+from headrace._contract.backend import Backend, InitContext
+from headrace._contract.options import Options as _Options
 from headrace._plan.word import Use, Word
 from headrace._portable import nearest
 from headrace._registry.backends import FunctionBackend, no_data, unfit
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from headrace._build.elements import ElementBuilder
     from headrace._build.parts import BuildSite
-    from headrace._checked import Located
+    from headrace._contract.checked import Located
     from headrace._plan.element import Element
     from headrace._registry.registry import Files
     from headrace.keys import Request

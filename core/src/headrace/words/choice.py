@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from headrace._config.problems import UNBUILDABLE, Problems
-from headrace._options import Options as _Options
-from headrace._options import path_as_text
+from headrace._contract.options import Options as _Options
+from headrace._contract.options import path_as_text
 from headrace._plan.parameters import argument
 from headrace._plan.planning import prefix_values
 from headrace._plan.word import Use, Word, keys_read_in, keys_required_by
@@ -19,10 +19,10 @@ from headrace._portable import error_text
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from headrace._backend import Backend, InitContext
     from headrace._build.elements import ElementBuilder
     from headrace._build.parts import BuildSite
-    from headrace._checked import Outcomes
+    from headrace._contract.backend import Backend, InitContext
+    from headrace._contract.checked import Outcomes
     from headrace._expression.tree import Call
     from headrace._plan.declared import Ranged, ReadKeys, RequiredKeys
     from headrace._plan.element import Element, Range

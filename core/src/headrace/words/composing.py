@@ -14,10 +14,10 @@ from headrace.words import combine_ranges, run_child, select
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from headrace._backend import Backend, InitContext
     from headrace._build.elements import ElementBuilder
     from headrace._build.parts import BuildSite
-    from headrace._checked import Answers, Outcomes
+    from headrace._contract.backend import Backend, InitContext
+    from headrace._contract.checked import Answers, Outcomes
     from headrace._plan.element import Element
 
 __all__ = ["BackgroundThread", "S", "Sequential"]

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from headrace._build.callees import no_result, too_few
-from headrace._checked import Answers, Filler, Outcomes, batch_alone, is_one, weight_of
-from headrace._options import Options as _Options
+from headrace._contract.checked import Answers, Filler, Outcomes, batch_alone, is_one, weight_of
+from headrace._contract.options import Options as _Options
 from headrace._plan.declared import Ranged, ReadKeys, RequiredKeys, inside, keys_named
 from headrace._plan.word import Word, keys_read_in, keys_required_by
 from headrace._portable import none_if_all_ok
@@ -22,7 +22,7 @@ from headrace.words import combine_ranges, fill_up, run_child, select
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from headrace._backend import Backend, InitContext
+    from headrace._contract.backend import Backend, InitContext
     from headrace._plan.element import Element, Range
 
 __all__ = ["CatSplit", "HasKey", "NotHasKey", "Random"]

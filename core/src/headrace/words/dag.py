@@ -12,10 +12,10 @@ from headrace.words import select
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from headrace._backend import Backend
     from headrace._build.elements import ElementBuilder
     from headrace._build.parts import BuildSite
-    from headrace._checked import Answers, Outcomes
+    from headrace._contract.backend import Backend
+    from headrace._contract.checked import Answers, Outcomes
     from headrace._plan.declared import ReadKeys, RequiredKeys
     from headrace._plan.element import Element
     from headrace.keys import Request

@@ -9,9 +9,9 @@ from headrace._plan.word import Use, Word
 from headrace._portable import nearest
 
 if TYPE_CHECKING:
-    from headrace._backend import Backend
     from headrace._build.elements import ElementBuilder
     from headrace._build.parts import BuildSite
+    from headrace._contract.backend import Backend
     from headrace._expression.tree import Call
     from headrace._plan.element import Element
     from headrace._plan.parameters import Found

@@ -11,11 +11,10 @@ from typing import Any
 from headrace._config.document import Document, Table, read_document
 from headrace._config.problems import Problems, key_place, with_lines
 from headrace._config.sections import FIXED_KEYS, NODE_KEYS, Sections, key_schemas, read_sections
+from headrace._contract.options import keys_of, mapped, path_as_text, without_base
 from headrace._expression.nesting import with_room
 from headrace._expression.parser import parse
 from headrace._expression.tree import Call
-from headrace._notebook import html_of
-from headrace._options import keys_of, mapped, path_as_text, without_base
 from headrace._plan.element import PipelinePlan, elements_of
 from headrace._plan.parameters import written_key
 from headrace._plan.planner import Planner, plan_expression
@@ -24,6 +23,7 @@ from headrace._portable import nearest
 from headrace._registry.imports import HOW_TO_ALLOW, refused, run_imports
 from headrace._registry.packages import files_run
 from headrace._registry.registry import Files, registry
+from headrace._running.notebook import html_of
 from headrace._version import __version__
 from headrace.errors import ConfigError, PluginError, Problem
 from headrace.plan import Plan

@@ -9,11 +9,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import headrace
-from headrace._notebook import Statistics, html_of
 from headrace._running.blueprint import Blueprint
 from headrace._running.engine import Engine
 from headrace._running.entrance import raise_failed, seconds
 from headrace._running.futures import RequestFuture, give_up_all
+from headrace._running.notebook import Statistics, html_of
 from headrace._running.probes import GuardedProbe, Probes
 from headrace._running.reload import Reloader
 from headrace._running.streams import AsyncStream, Stream

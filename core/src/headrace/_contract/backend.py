@@ -8,9 +8,9 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, TypeAlias
 
-from headrace._checked import Checked, Outcomes
-from headrace._options import Options as _Options
-from headrace._shared import Shared
+from headrace._contract.checked import Checked, Outcomes
+from headrace._contract.options import Options as _Options
+from headrace._contract.shared import Shared
 from headrace.errors import ContractError
 from headrace.keys import Request
 
