@@ -51,8 +51,8 @@ class Problem:
 
     def __post_init__(self) -> None:
         """Shorten message and hint: a name in them may have a million characters."""
-        object.__setattr__(self, "message", shortened(self.message))
-        object.__setattr__(self, "hint", self.hint and shortened(self.hint))
+        object.__setattr__(self, "message", shorten(self.message))
+        object.__setattr__(self, "hint", self.hint and shorten(self.hint))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the problem as plain data for JSON."""
@@ -61,7 +61,7 @@ class Problem:
     def render(self) -> str:
         """Return the text for people: place, message, the expression with a caret, suggestion."""
         file = self.file if self.line is None else f"{self.file}:{self.line}:{self.column}"
-        place = shortened(": ".join(part for part in (file, self.path) if part))
+        place = shorten(": ".join(part for part in (file, self.path) if part))
         lines = [f"{place}: {self.message}" if place else self.message]
         if self.text is not None and self.span is not None:
             lines += _caret(self.text, *self.span)
@@ -76,7 +76,7 @@ _LONG_WORD, _LONG_TEXT = 400, 4000
 """The longest word and the longest text that a message shows, in characters."""
 
 
-def shortened(text: str) -> str:
+def shorten(text: str) -> str:
     """Cut words, and then a text, that are too long to read, in their middle."""
     if len(text) > _LONG_WORD:
         text = re.sub(rf"\S{{{_LONG_WORD},}}", lambda m: f"{m[0][:60]}…{m[0][-20:]}", text)
@@ -200,7 +200,7 @@ def is_abandoned(error: BaseException | None) -> bool:
         return False
 
 
-def caused(error: Error, by: BaseException | None) -> Error:
+def with_cause(error: Error, by: BaseException | None) -> Error:
     """Give an error with its cause, as ``raise error from by`` sets it."""
     error.__cause__ = by
     return error
@@ -281,11 +281,13 @@ def portable(value: Any) -> Any:
     try:
         pickle.loads(pickle.dumps(value))  # noqa: S301 - pickled in this very line
     except Exception:  # noqa: BLE001 - the value's class may raise anything
-        return RuntimeError(error_text(value)) if isinstance(value, BaseException) else shown(value)
+        return (
+            RuntimeError(error_text(value)) if isinstance(value, BaseException) else repr_of(value)
+        )
     return value
 
 
-def shown(value: object) -> str:
+def repr_of(value: object) -> str:
     """Return the repr of any value, cut to 200 characters, even when its ``__repr__`` raises."""
     try:
         text = repr(value)

@@ -33,7 +33,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from headrace._portable import Problem, error_text, portable, rebuild, shortened, twin_of
+from headrace._portable import Problem, error_text, portable, rebuild, shorten, twin_of
 
 __all__ = [
     "BackendError",
@@ -236,7 +236,7 @@ class InputError(RequestError, ValueError):
     got: str | None = None
 
     def __str__(self) -> str:
-        return shortened(super().__str__())  # the sender's keys and values are of any length
+        return shorten(super().__str__())  # the sender's keys and values are of any length
 
     def _what(self) -> str:
         what = self.what or "the request is wrong"

@@ -37,7 +37,7 @@ class _Data:
             value = getattr(self, one.name)
             has_default = one.default is not MISSING or one.default_factory is not MISSING
             if one.repr and (value or not has_default):
-                found[one.metadata.get("json", one.name)] = _plain(value)
+                found[one.metadata.get("json", one.name)] = _plain_copy(value)
         return found
 
 
@@ -239,9 +239,9 @@ class Plan(_Data):
         return TypeAdapter(Plan).json_schema(mode="serialization")
 
 
-def _plain(value: Any) -> Any:
+def _plain_copy(value: Any) -> Any:
     if isinstance(value, (_Data, Problem)):
         return value.to_dict()
     if isinstance(value, Mapping):
-        return {key: _plain(part) for key, part in value.items()}
-    return [_plain(part) for part in value] if isinstance(value, (list, tuple)) else value
+        return {key: _plain_copy(part) for key, part in value.items()}
+    return [_plain_copy(part) for part in value] if isinstance(value, (list, tuple)) else value

@@ -14,8 +14,8 @@ from headrace._build.measuring import element_statistics
 from headrace._build.parts import BuildSite, CloseStack, PipelineState
 from headrace._build.wrappers import BatchEnd, InThread
 from headrace._expression.nesting import with_room
-from headrace._plan.declared import narrowed, no_batch
-from headrace._plan.element import Element, NodePlan, PipelinePlan, registered_in
+from headrace._plan.declared import narrow, no_batch
+from headrace._plan.element import Element, NodePlan, PipelinePlan, instances_named
 from headrace._plan.publish import public_element, trees_of
 from headrace._plan.word import edges, required_keys
 from headrace._running.blueprint import BuiltNode
@@ -92,7 +92,7 @@ class Builder(Build):
 
     def __init__(self, plan: PipelinePlan, commons: PipelineState | None = None) -> None:
         state = commons or PipelineState(times={} if plan.keys.timings else None)
-        reached = frozenset(one.name for one in registered_in(plan.roots))  # past any queue
+        reached = frozenset(one.name for one in instances_named(plan.roots))  # past any queue
         registered, threads = state.registered, plan.threads_of_one
         super().__init__(plan, ChildPlan, state, registered, threads, reached)
         self.nodes: dict[str, ComposedNode] = {}
@@ -113,15 +113,15 @@ class Builder(Build):
     def node(self, name: str, schedule: Schedule) -> ComposedNode:
         """Build one node and register it."""
         node = self.plan.nodes[name]
-        self.nodes[name] = built = self._alone(lambda: self._node(node, schedule))
+        self.nodes[name] = built = self._run_locked(lambda: self._node(node, schedule))
         return built
 
     def build_front(self, front: Element, schedule: Schedule) -> ComposedNode:
         """Build the front of the pipeline, which stands before all nodes."""
-        self.front = built = self._alone(lambda: self._front(front, schedule))
+        self.front = built = self._run_locked(lambda: self._front(front, schedule))
         return built
 
-    def _alone(self, build: Callable[[], ComposedNode]) -> ComposedNode:
+    def _run_locked(self, build: Callable[[], ComposedNode]) -> ComposedNode:
         """Run ``build`` under the lock for which `close` waits, with enough stack for its recursion."""
 
         def locked() -> ComposedNode:
@@ -142,7 +142,7 @@ class Builder(Build):
             scheduler.need(needs)
             return scheduler
 
-        parts, name = self._all.nested(), f"node.{node.name}"
+        parts, name = self._all.add_inner(), f"node.{node.name}"
         builder = ElementBuilder(self, node, parts, put_queue)
         at = BuildSite.begin(parts)
         if node.init is not None:
@@ -160,7 +160,7 @@ class Builder(Build):
         return ComposedNode(scheduler, parts, *made, plan=node, elements=builder)
 
     def _front(self, root: Element, schedule: Schedule) -> ComposedNode:
-        parts = self._all.nested()
+        parts = self._all.add_inner()
         builder = ElementBuilder(self, None, parts)
         builder.edges = {*edges(root)}
         front = builder.element(root, BuildSite.begin(parts))
@@ -202,10 +202,10 @@ def _instance(index: int, backend: Backend, keys: NodeKeys) -> Instance:
         SetupError: The range that ``init`` has set leaves no batch.
     """
     alias = isinstance(backend, Alias)
-    low, high = narrowed((backend.min, backend.max), keys, alias=alias)
+    low, high = narrow((backend.min, backend.max), keys, alias=alias)
     if high is not None and low > high:
         what = no_batch(backend._label(), (backend.min, backend.max), keys)
-        raise backend._located(SetupError(what, hint="Change the node's min, max or batch_sizes."))
+        raise backend._locate(SetupError(what, hint="Change the node's min, max or batch_sizes."))
     thread = None
     if isinstance(backend, InThread):
         thread, backend = backend.thread, backend.child

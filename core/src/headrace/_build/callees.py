@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from headrace._build.wrappers import Wrapper
 from headrace._contract.backend import Backend
 from headrace._contract.checked import PENDING, Answers, Filler, Outcomes, filler, weight_of
-from headrace._portable import caused, none_if_all_ok
-from headrace._running.batch import batches_run, entry_here, repeated
+from headrace._portable import none_if_all_ok, with_cause
+from headrace._running.batch import batches_run, entry_here, indices_to_repeat
 from headrace._running.box import ask, post
 from headrace._running.elements import Elements, Sent
 from headrace._running.entry import NEW, Entry
@@ -66,7 +66,7 @@ class NodeCall(Backend):
         if none_if_all_ok(outcomes) is None:
             return None
         try:
-            return [None if e is None else passed_on(e) for e in outcomes]
+            return [None if e is None else outcome_of(e) for e in outcomes]
         finally:
             del outcomes  # see `Entry.take_error`
 
@@ -106,15 +106,15 @@ def begin_calls(
     parts: bool | str = True,
 ) -> Callable[[], object]:
     """Let a node run new requests on behalf of one that runs here: ``context.call``; see `headrace.InitContext`."""
-    called: NodeCall = keeping.called(node, "context.call")
+    called: NodeCall = keeping.call_node(node, "context.call")
     if type(parts) not in (bool, str):
         raise TypeError(f"context.call: parts is True, False or a text, got {parts!r}")
     outer, box = entry_here()(request), called.scheduler.box
 
-    def ended(made: Request, error: BaseException | None) -> None:
-        box.later(then, made, None if error is None else passed_on(error))
+    def end(made: Request, error: BaseException | None) -> None:
+        box.later(then, made, None if error is None else outcome_of(error))
 
-    sent = [Sent(called, made, outer, partial(ended, made), parts) for made in batch]
+    sent = [Sent(called, made, outer, partial(end, made), parts) for made in batch]
 
     def begin() -> None:
         for one in sent:
@@ -128,13 +128,13 @@ def begin_calls(
     return partial(ask, box, give_up)
 
 
-def passed_on(error: BaseException) -> Exception:
+def outcome_of(error: BaseException) -> Exception:
     """Make an item's outcome of the error that a node, a queue or the graph has raised for it."""
     if isinstance(error, ClosedError):  # it tells of this pipeline, so it is passed on unwrapped
         return error._passing()
     if isinstance(error, Exception):
         return error
-    return caused(ContractError(f"{type(error).__name__} ended a request"), error)
+    return with_cause(ContractError(f"{type(error).__name__} ended a request"), error)
 
 
 # Nodes and instances that several expressions call.
@@ -225,7 +225,7 @@ def select(
             if outcomes[i] is None and takes(batch[i]):
                 taken.append(i)
         except Exception as odd:  # noqa: BLE001 - the dict is the user's, and may raise anything
-            outcomes[i] = passed_on(odd)
+            outcomes[i] = outcome_of(odd)
     return taken
 
 
@@ -263,7 +263,7 @@ def fill_up(batch: Sequence[Request], child: Backend) -> list[Request] | None:
     Returns:
         None where no copies bring the batch into the range.
     """
-    found = repeated([one.get("request_size", 1) or 1 for one in batch], child)
+    found = indices_to_repeat([one.get("request_size", 1) or 1 for one in batch], child)
     return None if found is None else [*batch, *(filler(batch[place]) for place in found)]
 
 
@@ -274,7 +274,7 @@ def too_few(batch: Sequence[Request], child: Backend, *, pad: bool) -> BatchRang
     also = f"; copies of what is left give no weight of {least} to {most}" if pad else ""
     what = f"only a weight of {weight} is left for {name}, whose min is {least}: {why}{also}"
     hint = "Widen its range, or send smaller weights." if pad else "Set pad = true to fill it up."
-    return child._located(BatchRangeError(what, weight=weight, min=least, max=most, hint=hint))
+    return child._locate(BatchRangeError(what, weight=weight, min=least, max=most, hint=hint))
 
 
 def child_call(child: Backend, *, pad: bool) -> Forward:

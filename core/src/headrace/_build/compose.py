@@ -182,7 +182,7 @@ def _change(config: PipelineConfig, builder: Builder, name: str, keys: Mapping[s
         ConfigError: There is no such node, a key cannot be changed, or a value is wrong.
         SetupError: The node cannot be exchanged.
     """
-    changed = config._changed(name, keys)
+    changed = config._with_changes(name, keys)
     aside = _Aside(changed._plan, name, builder)
     blueprint = _blueprint(changed, builder, aside)
     return Change(blueprint, aside.adopt, aside.cancelled.set, aside.close)

@@ -26,7 +26,7 @@ from headrace._plan.element import (
 )
 from headrace._plan.word import Word, edges, keys_read_by, word_of
 from headrace._portable import error_text
-from headrace._running.batch import deadline_here, entered_here
+from headrace._running.batch import deadline_here, enter_result_of
 from headrace._running.blueprint import LOOK_S
 from headrace._running.keeping import Keeping
 from headrace._running.threads import OwnThread
@@ -110,12 +110,12 @@ class ElementBuilder:
     def element(self, element: Element, at: BuildSite) -> Backend:
         """Build one element and all below it."""
         if self.build.cancelled.is_set():
-            raise self.failed("the build was given up", element.name, at)
+            raise self.build_error("the build was given up", element.name, at)
         if element.own_thread:
             return self.in_thread(element, element, at)
-        return self._alone(element, at)
+        return self._build_here(element, at)
 
-    def _alone(self, element: Element, at: BuildSite) -> Backend:
+    def _build_here(self, element: Element, at: BuildSite) -> Backend:
         """Build one element in the calling thread, even if it is to own a thread."""
         named = element.named
         if named is None or element.children:
@@ -123,7 +123,7 @@ class ElementBuilder:
         build = named.build
         return self.node_call(named.name) if build is None else build(self, element, at)
 
-    def plain(self, element: Element, at: BuildSite) -> Backend:
+    def build_plain(self, element: Element, at: BuildSite) -> Backend:
         """Build an element that is no word, and all below it."""
         if element.named is not None and element.named.build is not None:
             return element.named.build(self, element, at)
@@ -152,7 +152,7 @@ class ElementBuilder:
         except Exception as error:
             what = f"{cls.__name__}() failed: {error_text(error)}"
             hint = "A backend is made without arguments; the work belongs in init."
-            raise self.failed(what, element.name, at, hint) from error
+            raise self.build_error(what, element.name, at, hint) from error
         if self.node is None:
             # Many threads are inside a front at a time: there no `BatchEnd` can stand around the whole, so
             # each backend has its own.
@@ -164,7 +164,7 @@ class ElementBuilder:
         if cls.builds_elsewhere:
             backend._child_label = children[0].name
         # What `init` builds through the context is noted before the backend, so that it is closed after it.
-        late = replace(at, parts=at.parts.nested())
+        late = replace(at, parts=at.parts.add_inner())
         at.parts.add(backend, at.thread)
         self.by_element.setdefault(element, backend)
         backend._keeps = element in self.edges
@@ -197,12 +197,14 @@ class ElementBuilder:
         try:
             found = find()
         except ValueError as error:
-            raise self.failed(str(error), backend._label(), at) from error
+            raise self.build_error(str(error), backend._label(), at) from error
         if found is not None:
             backend.min, backend.max = found
             backend._note_range()
 
-    def failed(self, what: str, backend: str, at: BuildSite, hint: str | None = None) -> SetupError:
+    def build_error(
+        self, what: str, backend: str, at: BuildSite, hint: str | None = None
+    ) -> SetupError:
         """Make the error that says where a backend could not be built."""
         return SetupError(what, node=self.name, backend=backend, instance=at.index, hint=hint)
 
@@ -211,7 +213,7 @@ class ElementBuilder:
     ) -> InitContext:
         keys, index = self.keys, at.index or 0
         keeping = Keeping(backend, lambda: self.build.registered, element.goes_on_at)
-        backend._emitted = keeping.emitted  # type: ignore[method-assign]
+        backend._has_emitted = keeping.has_emitted  # type: ignore[method-assign]
         backend._await_room = keeping.wait_for_room  # type: ignore[method-assign]
         return InitContext(
             node_name=self.name,
@@ -234,15 +236,15 @@ class ElementBuilder:
             allow_import=self.build.plan.allow_import,
             followed_by=self.followed_by.get(element),
             span=self.measuring.span(element, index),
-            entered=partial(entered_here, element.cls),
+            entered=partial(enter_result_of, element.cls),
             pipeline=self.commons.store,
             pad=keys.pad,
             deadline=deadline_here,
             resume=keeping.resume,
             finish=keeping.finish,
             on_end=keeping.on_end,
-            unwanted=keeping.unwanted,
-            kept=keeping.kept,
+            unwanted=keeping.is_unwanted,
+            kept=keeping.notes_of,
             call=partial(begin_calls, keeping),
             alongside=partial(keeping.alongside, element.cls),
             emit=keeping.emit,
@@ -266,7 +268,7 @@ class ElementBuilder:
     def instances(self, root: Element, at: BuildSite) -> list[Backend]:
         """Build the instances of the node, each with stores of its own, and register them by their index."""
         for index in range(self.keys.instance_num):
-            parts = at.parts.nested()
+            parts = at.parts.add_inner()
             inner = BuildSite.begin(parts, index=index, thread=at.thread, local=at.local)
             built = inner.end.around(self.element(root, inner), root)
             if isinstance(built, NodeCall):
@@ -275,7 +277,7 @@ class ElementBuilder:
             self.instance_parts.append(parts)
         return [self.build.registered[f"{self.name}.{i}"] for i in range(self.keys.instance_num)]
 
-    def guarded(self, built: Backend) -> Backend:
+    def guard(self, built: Backend) -> Backend:
         """Let one thread at a time call a backend, unless it takes calls of several threads."""
         if isinstance(built, (NodeCall, SharedUse, Guarded)):
             return built
@@ -284,7 +286,7 @@ class ElementBuilder:
     def register(self, name: str, built: Backend) -> Backend:
         """Make an instance known to the whole pipeline; give the backend that others call for it."""
         if name in self.build.reached:
-            built = self.guarded(built)
+            built = self.guard(built)
         self.build.registered[name] = built
         self.registers.add(name)
         return built
@@ -300,16 +302,16 @@ class ElementBuilder:
 
     def in_thread(self, element: Element, inner: Element, at: BuildSite) -> InThread:
         """Build ``inner``, which is ``element`` or its child, in a thread that will run and close it."""
-        build = self._alone if inner is element else self.element
+        build = self._build_here if inner is element else self.element
         thread = OwnThread(f"headrace-{self.name}-{at.index or 0}")
-        parts = at.parts.nested()
+        parts = at.parts.add_inner()
         parts.add(thread)  # noted before it starts, so that an interrupt cannot leave it running
         name = element.name if inner is not element else "BackgroundThread"
         try:
             thread.start()
         except RuntimeError as error:  # no more threads, or the interpreter ends
             what = f"no thread could be started for it: {error}"
-            raise self.failed(what, name, at) from error
+            raise self.build_error(what, name, at) from error
         inside = replace(at, thread=thread, parts=parts, end=BatchEnd())
         child = inside.end.around(thread.call(build, inner, inside, look_s=LOOK_S), inner)
         outer = InThread(child, thread, name)

@@ -69,7 +69,7 @@ class ChildPlan:
         plan, every = builder.build.plan, [*element.walk()]
         self.origin: Any = element
         self.liveness: Liveness | None = at.liveness
-        reported = builder.measuring.reported(element)
+        reported = builder.measuring.methods_reported(element)
         self._measuring = builder.measuring if reported else None
         self._index = at.index or 0
         self.instances = builder.keys.instance_num if at.index is not None else 0
@@ -88,7 +88,7 @@ class ChildPlan:
         self.files = tuple(path for path, _ in plan.files)
         keys = None if builder.node is None else builder.keys
         content = (builder.name, keys, element, builder.build.threads, plan.allow_import, reported)
-        self._content = _pickled(content, self.expression, builder.name)
+        self._content = _pickle(content, self.expression, builder.name)
 
     def __repr__(self) -> str:
         return f"<plan of {self.expression}>"
@@ -259,7 +259,7 @@ class _Pickler(pickle.Pickler):
         return as_backend, (source_of(obj),)
 
 
-def _pickled(content: Any, expression: str, node: str) -> bytes:
+def _pickle(content: Any, expression: str, node: str) -> bytes:
     packed = io.BytesIO()
     try:
         _Pickler(packed, pickle.HIGHEST_PROTOCOL).dump(content)

@@ -73,9 +73,9 @@ class Measuring:
         kept = None if times is None else times.setdefault(about, Timings())
         # A backend that is given its dependency at each call is run through `forward_with_dep`.
         name = "forward_with_dep" if takes_dependency(type(backend)) else "forward"
-        setattr(backend, name, _timed(getattr(backend, name), kept, self._commons, about))
+        setattr(backend, name, _with_timing(getattr(backend, name), kept, self._commons, about))
 
-    def reported(self, element: Element) -> list[str]:
+    def methods_reported(self, element: Element) -> list[str]:
         """Return what ``timings`` and probes ask of an element that is built in another process: methods of a probe."""
         hears, times = self._commons.probes.hears, self._commons.times
         asked = [one for one in _REPORTED if hears(one) or (times is not None and one in _RUNS)]
@@ -97,7 +97,7 @@ class Reports:
 
     Args:
         element: The element that is built there.
-        methods: The methods of a probe that this object has: what `Measuring.reported` gives.
+        methods: The methods of a probe that this object has: what `Measuring.methods_reported` gives.
 
     Attributes:
         probes: This object as the only probe.
@@ -116,7 +116,7 @@ class Reports:
             self.kept.append((event, path[self._root :], about))
 
 
-def _timed(
+def _with_timing(
     run: Run, times: Timings | None, commons: PipelineState, about: tuple[str, int, str]
 ) -> Run:
     """Measure each run for the probes that there are by then, and some of them for ``times``."""

@@ -47,7 +47,7 @@ class CloseStack:
         """Add a part that will be closed in ``thread``; with None, in the thread that calls `close`."""
         self._parts.append((part, thread))
 
-    def nested(self, store: Shared | None = None, thread: OwnThread | None = None) -> CloseStack:
+    def add_inner(self, store: Shared | None = None, thread: OwnThread | None = None) -> CloseStack:
         """Add and give inner parts, which are closed when their place among these comes."""
         inner = CloseStack(store, thread)
         self.add(inner)
@@ -162,7 +162,7 @@ class BuildSite:
             more: Other attributes of `BuildSite`.
         """
         store = Shared()
-        return cls(parts.nested(store, more.get("thread")), store, store, **more)
+        return cls(parts.add_inner(store, more.get("thread")), store, store, **more)
 
 
 @dataclass

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from headrace._contract.backend import Backend
 from headrace._contract.checked import PENDING
 from headrace._plan.word import way_through
-from headrace._portable import caused, error_text, without_locals
+from headrace._portable import error_text, with_cause, without_locals
 from headrace.errors import BackendError, InstanceLostError, SetupError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Wrapper(Backend):
         self._liveness = child._liveness
         self._bounded, self._takes_one = child._bounded, child._takes_one
         self._state = "ready"
-        self._emitted = child._emitted  # type: ignore[method-assign]
+        self._has_emitted = child._has_emitted  # type: ignore[method-assign]
 
     def _last_label(self, request: Request) -> str:
         return self.child._last_label(request)
@@ -155,7 +155,7 @@ class BatchEnd:
         )
         for backend, element in self._exits:
             if element is not first:  # before the very first element there is nothing to end yet
-                self._open(backend, last=element is last)
+                self._run_before_exit(backend, last=element is last)
         return WithBatchEnd(built, self.run)
 
     @contextmanager
@@ -187,7 +187,7 @@ class BatchEnd:
         finally:
             del errors  # see `Entry.take_error`
 
-    def _open(self, backend: Backend, *, last: bool) -> None:
+    def _run_before_exit(self, backend: Backend, *, last: bool) -> None:
         """Let the functions be called before requests leave through ``backend``.
 
         Args:
@@ -217,4 +217,4 @@ def _failure(backend: Backend, error: Exception) -> Exception:
     if issubclass(type(error), BackendError):
         return backend._wrap(error)
     what = f"{backend._label()} raised {error_text(error)} at the end of the batch"
-    return backend._located(caused(BackendError(what), error))
+    return backend._locate(with_cause(BackendError(what), error))

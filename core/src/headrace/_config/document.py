@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headrace._config.problems import Problems, key_place, shown_value
-from headrace._contract.options import TextWithBase, in_home, mapped, path_as_text
+from headrace._config.problems import Problems, format_value, key_place
+from headrace._contract.options import TextWithBase, in_home, map_leaves, path_as_text
 from headrace._contract.texts import read_text
 from headrace._expression.nesting import MAX_DEPTH, TOO_DEEP
 from headrace._expression.templates import substitute_text
@@ -138,37 +138,37 @@ class _Reader:
             if resolved in stack:
                 shown = " extends ".join(map(str, [*stack[stack.index(resolved) :], resolved]))
                 what = f"files that extend each other in a cycle: {shown}"
-                return self._refused("extends_cycle", what, by)
+                return self._refuse("extends_cycle", what, by)
             if resolved in self._read:
                 return self._read[resolved]
             if len(stack) > MAX_DEPTH:
                 what = f"more than {MAX_DEPTH} files that extend each other"
-                return self._refused("nesting", what, by)
+                return self._refuse("nesting", what, by)
             text = _text_of(path)  # a link such as /dev/stdin may resolve to no path at all
         except FileNotFoundError:
             own = None if path.suffix == ".toml" else _NO_EXPRESSION
             hint = "A path is relative to the file that extends it." if by else own
             by = {**by, "suggestion": nearest_file(path)}
-            return self._refused("no_file", f"no such file: {str(path)!r}", by, hint)
+            return self._refuse("no_file", f"no such file: {str(path)!r}", by, hint)
         except IsADirectoryError:
-            return self._refused("unreadable", f"{str(path)!r} is a folder, not a TOML file", by)
+            return self._refuse("unreadable", f"{str(path)!r} is a folder, not a TOML file", by)
         except (OSError, ValueError, RuntimeError) as error:
             reason = getattr(error, "strerror", None) or error
-            return self._refused("unreadable", f"cannot read {str(path)!r}: {reason}", by)
-        tables = self._parsed(text, str(path))
+            return self._refuse("unreadable", f"cannot read {str(path)!r}: {reason}", by)
+        tables = self._parse(text, str(path))
         if tables is not None:  # kept, since other files may extend this one as well
             document = self.tables(tables, resolved.parent, str(path), (*stack, resolved))
             self._read[resolved] = document
         return self._read.get(resolved, Document())
 
-    def _refused(
+    def _refuse(
         self, code: str, message: str, by: dict[str, Any], hint: str | None = None
     ) -> Document:
         """Report a file that cannot be read, at the place where it is named."""
         self.problems.add(code, message, **by, hint=hint)
         return Document()
 
-    def _parsed(self, text: str, file: str) -> dict[str, Any] | None:
+    def _parse(self, text: str, file: str) -> dict[str, Any] | None:
         try:
             tables: dict[str, Any] = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
@@ -188,14 +188,14 @@ class _Reader:
         document = Document()
         if not self._well_formed(tables, file):
             return document
-        own = mapped(tables, lambda part: str.__str__(part) if isinstance(part, str) else part)
+        own = map_leaves(tables, lambda part: str.__str__(part) if isinstance(part, str) else part)
         for parent in self._texts(own, "extends", file):
             place = key_place(file, "extends", "extends", parent)
             extended = self.file(base / in_home(parent), stack, place)
-            document.top = _laid_over(document.top, extended.top)
+            document.top = _merge(document.top, extended.top)
             document.imports |= extended.imports
         document.imports |= {(item, base): file for item in self._texts(own, "import", file)}
-        document.top = _laid_over(document.top, Table.read(own, base, file).keys)
+        document.top = _merge(document.top, Table.read(own, base, file).keys)
         document.file = file
         return document
 
@@ -220,7 +220,7 @@ class _Reader:
                 if isinstance(key, str):
                     yield (f"{path}.{key}" if path else key), value
                 else:
-                    message = f"keys are texts, got {shown_value(key)}"
+                    message = f"keys are texts, got {format_value(key)}"
                     self.problems.add("key", message, file=file, path=path)
         elif isinstance(part, (list, tuple)):
             yield from ((path, item) for item in part)
@@ -276,17 +276,17 @@ def _toml_problem(message: str, text: str) -> dict[str, Any]:
     return {"message": message, "span": (offset, offset + 1), "text": text, "hint": hint, **where}
 
 
-def _laid_over(known: dict[str, Written], new: dict[str, Written]) -> dict[str, Written]:
+def _merge(known: dict[str, Written], new: dict[str, Written]) -> dict[str, Written]:
     """Merge new keys into known ones, table by table and key by key; the new value wins."""
     merged = dict(known)
     for key, one in new.items():
         below = merged.get(key)
         if isinstance(one, Table) and isinstance(below, Table):
-            one = Table.of(_laid_over(below.keys, one.keys), one.base, one.file)
+            one = Table.of(_merge(below.keys, one.keys), one.base, one.file)
         merged[key] = one
     return merged
 
 
 def _with_base(value: Any, base: Path) -> Any:
     """Return every text of a value the folder in which it was written, unless it carries one already."""
-    return mapped(value, lambda part: TextWithBase(part, base) if type(part) is str else part)
+    return map_leaves(value, lambda part: TextWithBase(part, base) if type(part) is str else part)

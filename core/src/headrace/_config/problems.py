@@ -16,7 +16,7 @@ from pathlib import PurePath
 from typing import Any
 
 from headrace._contract.texts import read_text
-from headrace._portable import nearest, shown
+from headrace._portable import nearest, repr_of
 from headrace.errors import ConfigError, Problem, SetupError
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
@@ -47,7 +47,7 @@ class Problems:
         return iter(self._found.values())
 
     def __contains__(self, problem: Problem) -> bool:
-        return _bare(problem) in self._found
+        return _identity_of(problem) in self._found
 
     def add(self, code: str, message: str, **place: Any) -> None:
         """Add one problem; its place, ``suggestion`` and ``hint`` are those of `headrace.errors.Problem`."""
@@ -60,7 +60,7 @@ class Problems:
             self._take(replace(problem, **missing) if missing else problem)
 
     def _take(self, problem: Problem) -> None:
-        same = _bare(problem)
+        same = _identity_of(problem)
         known = self._found.setdefault(same, problem)
         if known.suggestion is None and problem.suggestion is not None:
             self._found[same] = problem
@@ -86,7 +86,7 @@ class Problems:
             raise ConfigError(found)
 
 
-def _bare(problem: Problem) -> tuple[object, ...]:
+def _identity_of(problem: Problem) -> tuple[object, ...]:
     """Return what tells a problem from others: all but its advice."""
     return problem.code, problem.message, problem.file, problem.path, problem.span, problem.text
 
@@ -104,22 +104,22 @@ def key_place(
         at_key: Whether the key is wrong, and not its value.
     """
     name = key if _BARE.fullmatch(key) else json.dumps(key, ensure_ascii=False)
-    text = f"{name} = {shown_value(value)}"
+    text = f"{name} = {format_value(value)}"
     span = (0, len(name)) if at_key else (len(name) + 3, len(text))
     return {"file": file, "path": path, "text": text, "span": span}
 
 
-def shown_value(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Write a value in one short line, as TOML or close to it, even if its ``repr`` raises."""
     try:
-        text = json.dumps(value, ensure_ascii=False, default=_shown)
+        text = json.dumps(value, ensure_ascii=False, default=_repr_of)
     except Exception:  # noqa: BLE001 - a user's repr may raise, and an integer have too many digits
-        text = shown(value)
+        text = repr_of(value)
     text = " ".join(text.split())
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
 
-def _shown(value: Any) -> str:
+def _repr_of(value: Any) -> str:
     return str(value) if isinstance(value, PurePath) else repr(value)
 
 
@@ -138,7 +138,9 @@ def with_lines(problems: Iterable[Problem]) -> tuple[Problem, ...]:
     """Return problems with line and column, where these are found in the file of the problem."""
     pieces_of = cache(_pieces_of)  # each file is read once
     return tuple(
-        one if one.file is None or one.path is None else _placed(one, one.path, pieces_of(one.file))
+        one
+        if one.file is None or one.path is None
+        else _with_line(one, one.path, pieces_of(one.file))
         for one in problems
     )
 
@@ -152,10 +154,10 @@ def _pieces_of(file: str) -> _Pieces:
     table, inside, offset = "", False, 0
     for line in re.findall(r".*\n|.+", text):
         if not inside and (match := _TABLE.fullmatch(line.rstrip())):
-            table = f"{_plain(match[1])}."
+            table = f"{_plain_name(match[1])}."
             starts.append((table[:-1], offset))
         elif not inside and (match := _KEY.match(line)):
-            starts.append((table + _plain(match[1]), offset))
+            starts.append((table + _plain_name(match[1]), offset))
         inside ^= len(_LONG_TEXT.findall(line)) % 2 == 1
         offset += len(line)
     ends = [start for _, start in starts[1:]] + [offset]
@@ -165,11 +167,11 @@ def _pieces_of(file: str) -> _Pieces:
     return dict(reversed([*pieces, *dotted]))
 
 
-def _plain(name: str) -> str:
+def _plain_name(name: str) -> str:
     return ".".join(part.strip("\"'") for part in re.findall(_PART, name))
 
 
-def _placed(problem: Problem, path: str, pieces: _Pieces) -> Problem:
+def _with_line(problem: Problem, path: str, pieces: _Pieces) -> Problem:
     """Give a problem the line of its key, else of the same key at the top of the file, else of its table."""
     node, _, key = path.partition(".")
     for start, end, text in (pieces[name] for name in (path, key, node) if name in pieces):

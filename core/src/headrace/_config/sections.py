@@ -132,7 +132,9 @@ class LinkKeys(Options):
 
     @field_validator("next", "map", mode="wrap")
     @classmethod
-    def _shaped(cls, value: Any, check: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
+    def _check_shape(
+        cls, value: Any, check: ValidatorFunctionWrapHandler, info: ValidationInfo
+    ) -> Any:
         try:
             return check(value)
         except ValidationError:
@@ -237,9 +239,9 @@ def read_sections(document: Document, problems: Problems) -> Sections:
     rest = {key: value for key, value in document.top.items() if key not in RESERVED_TABLES}
     if "backend" in rest and not isinstance(rest["backend"], Table):
         shape.single = True
-        _one_node(rest, shape, problems)
+        _add_node(rest, shape, problems)
     else:
-        _several_nodes(rest, shape, problems)
+        _add_nodes(rest, shape, problems)
     if not shape.nodes and len(problems) == before:
         like = next((key for key in shape.globals if nearest(key, ("backend",))), None)
         place: dict[str, Any] = {"file": document.file}
@@ -254,7 +256,7 @@ def read_sections(document: Document, problems: Problems) -> Sections:
     return shape
 
 
-def _one_node(rest: dict[str, Written], shape: Sections, problems: Problems) -> None:
+def _add_node(rest: dict[str, Written], shape: Sections, problems: Problems) -> None:
     node = shape.nodes[MAIN] = {}
     for key, value in rest.items():
         if key in GLOBAL_KEYS and not isinstance(value, Table):
@@ -269,7 +271,7 @@ def _one_node(rest: dict[str, Written], shape: Sections, problems: Problems) -> 
             node[key] = value
 
 
-def _several_nodes(rest: dict[str, Written], shape: Sections, problems: Problems) -> None:
+def _add_nodes(rest: dict[str, Written], shape: Sections, problems: Problems) -> None:
     for key, value in rest.items():
         if not isinstance(value, Table):
             _for_all(key, value, shape, problems)

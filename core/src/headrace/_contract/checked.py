@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 from headrace._portable import (
     caught,
-    caused,
     error_text,
     list_taken_for_a_dict,
-    shown,
+    repr_of,
+    with_cause,
     without_locals,
 )
 from headrace.errors import (
@@ -169,11 +169,11 @@ class Checked:
         if outcomes is None:
             return None
         try:
-            return self._checked(batch, outcomes)
+            return self._check_outcomes(batch, outcomes)
         finally:
             del outcomes  # its errors keep this frame: a frame that keeps them is a reference cycle
 
-    def _emitted(self, request: Request) -> bool:
+    def _has_emitted(self, request: Request) -> bool:
         """Tell whether a part of the answer was given; the builder sets this."""
         return False
 
@@ -182,7 +182,7 @@ class Checked:
 
     def _refuse(self, batch: Sequence[Request]) -> Answers:
         what = f"{self._label()} was called {_OVER[self._state]}"
-        return [self._located(ContractError(what)) for _ in batch]
+        return [self._locate(ContractError(what)) for _ in batch]
 
     def _out_of_range(self, batch: Sequence[Request]) -> Outcomes:
         if self.max == 1:
@@ -192,14 +192,14 @@ class Checked:
             try:
                 weight = weight_of(batch)
             except TypeError:
-                return [self._located(_no_weight(request)) for request in batch]
+                return [self._locate(_no_weight(request)) for request in batch]
             fits = self.min <= weight and (self.max is None or weight <= self.max)
         if fits:
             return None
         most = "unbounded" if self.max is None else self.max
         what = f"a batch of weight {weight} is outside the range {self.min} to {most}"
         return [
-            self._located(BatchRangeError(what, weight=weight, min=self.min, max=self.max))
+            self._locate(BatchRangeError(what, weight=weight, min=self.min, max=self.max))
             for _ in batch
         ]
 
@@ -210,7 +210,7 @@ class Checked:
         outcomes: Answers = []
         for request in batch:
             # An instance that is lost runs nothing any more; parts of an answer cannot be taken back.
-            if issubclass(type(error), InstanceLostError) or self._emitted(request):
+            if issubclass(type(error), InstanceLostError) or self._has_emitted(request):
                 outcomes.append(self._wrap(error))
                 continue
             try:
@@ -221,11 +221,13 @@ class Checked:
                 error = caught(again)
                 outcomes.append(self._wrap(error))
             else:
-                checked = None if answers is None else self._checked(alone or [request], answers)
+                checked = (
+                    None if answers is None else self._check_outcomes(alone or [request], answers)
+                )
                 outcomes.append(None if checked is None else checked[0])
         return outcomes
 
-    def _checked(self, batch: Sequence[Request], outcomes: Any) -> Outcomes:
+    def _check_outcomes(self, batch: Sequence[Request], outcomes: Any) -> Outcomes:
         """Check that a backend has given a list with one exception or None per item."""
         if not isinstance(outcomes, list):
             wrong = f"returned {'PENDING' if outcomes is PENDING else type(outcomes).__name__}"
@@ -241,7 +243,7 @@ class Checked:
         hint += "; for an item that is answered later PENDING stands in the list" * (
             outcomes is PENDING
         )
-        return [self._located(ContractError(f"{self._label()} {wrong}", hint=hint)) for _ in batch]
+        return [self._locate(ContractError(f"{self._label()} {wrong}", hint=hint)) for _ in batch]
 
     def _outcome_of(self, given: Exception) -> Exception:
         """Return the outcome of an item for an exception, or PENDING, that a backend has given it."""
@@ -251,28 +253,28 @@ class Checked:
             return given
         what = f"{self._label()} returned PENDING, and stands where others wait for its result"
         hint = "The outermost backend of a node may, or the last one of an S that stands there."
-        return self._located(ContractError(what, hint=hint))
+        return self._locate(ContractError(what, hint=hint))
 
     def _wrap(self, error: Exception) -> Exception:
         """Make a new error for one item, even when the class of ``error`` raises as it is read."""
         try:
-            return self._wrapped(error)
+            return self._as_request_error(error)
         except Exception:  # noqa: BLE001 - its class may have a `__getattribute__` that raises
             text = error_text(error)
             wrapped = BackendError(f"{self._label()} raised {text}")
-            return self._located(caused(wrapped, RuntimeError(text)))
+            return self._locate(with_cause(wrapped, RuntimeError(text)))
 
-    def _wrapped(self, error: Exception) -> Exception:
+    def _as_request_error(self, error: Exception) -> Exception:
         """Copy an error of Headrace, or wrap any other error in a BackendError."""
         if isinstance(error, RequestError):
             if isinstance(error, InstanceLostError):
                 self._lose(error)
-            return self._located(error.copy())
+            return self._locate(error.copy())
         if isinstance(error, ClosedError) and error._passes:
             return error._passing()
         wrapped = BackendError(f"{self._label()} raised {error_text(error)}")
         wrapped.hint = self._loop_for(error)
-        return self._located(caused(wrapped, error))
+        return self._locate(with_cause(wrapped, error))
 
     def _loop_for(self, error: Exception) -> str | None:
         """Tell an author whose `forward` takes its list for one request which loop to write."""
@@ -286,7 +288,7 @@ class Checked:
             '          request["result"] = ...  # made of request["data"]'
         )
 
-    def _located(self, error: Located) -> Located:
+    def _locate(self, error: Located) -> Located:
         here = {"node": self._node, "backend": self._label(), "instance": self._index}
         for place, value in here.items():
             if error.node in (None, self._node) and getattr(error, place) is None:
@@ -331,14 +333,14 @@ class Checked:
         try:
             yield
         except (MissingDependencyError, SetupError) as error:
-            self._located(error)
+            self._locate(error)
             raise
         except ImportError as error:
             what = f"{self._label()} needs a library that cannot be imported: {error}"
             hint = "Install it, or look at what `headrace plugins doctor` says."
-            raise self._located(MissingDependencyError(what, hint=hint)) from error
+            raise self._locate(MissingDependencyError(what, hint=hint)) from error
         except Exception as error:
-            raise self._located(SetupError(failed + error_text(error))) from error
+            raise self._locate(SetupError(failed + error_text(error))) from error
 
     def _note_range(self) -> None:
         problem = range_problem(self.min, self.max)
@@ -380,7 +382,7 @@ def is_one(batch: Sequence[Request]) -> bool:
 def batch_alone(backend: Checked, request: Request) -> list[Request] | None:
     """Give the batch of one item alone, filled up with copies where the node says ``pad``.
 
-    For batches of several items `headrace._running.batch.repeated` says which copies do so.
+    For batches of several items `headrace._running.batch.indices_to_repeat` says which copies do so.
 
     Returns:
         None where no such batch fits the range of the backend, and for an item that is itself a filler.
@@ -425,10 +427,10 @@ def _no_weight(request: Request) -> RequestError:
     weight = request.get("request_size", 1)
     if is_count(weight):
         return BackendError("another item of the batch has a 'request_size' that is no int")
-    return wrong_weight(weight)
+    return weight_error(weight)
 
 
-def wrong_weight(weight: object, limit: str = "of at least 1", **where: Any) -> InputError:
+def weight_error(weight: object, limit: str = "of at least 1", **where: Any) -> InputError:
     """Make the error of a request whose weight is no int within a limit."""
     what, expected = "the weight of the request is wrong", f"an int {limit}"
-    return InputError(what, key="request_size", expected=expected, got=shown(weight), **where)
+    return InputError(what, key="request_size", expected=expected, got=repr_of(weight), **where)

@@ -58,12 +58,12 @@ def keys_of(model: type[BaseModel]) -> Mapping[str, str]:
     return {field.alias or name: name for name, field in model.model_fields.items()}
 
 
-def mapped(value: Any, leaf: Callable[[Any], Any]) -> Any:
+def map_leaves(value: Any, leaf: Callable[[Any], Any]) -> Any:
     """Copy the lists and tables of a value, and replace every other part by ``leaf(part)``."""
     if isinstance(value, Mapping):
-        return {str.__str__(key): mapped(part, leaf) for key, part in value.items()}
+        return {str.__str__(key): map_leaves(part, leaf) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
-        return [mapped(part, leaf) for part in value]
+        return [map_leaves(part, leaf) for part in value]
     return leaf(value)
 
 
@@ -151,7 +151,9 @@ class Options(BaseModel):
 
     @field_validator("*", mode="wrap")
     @classmethod
-    def _read(cls, value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
+    def _read_field(
+        cls, value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo
+    ) -> Any:
         """Let pydantic read a field, and refuse a bool that became a number, and NaN."""
         context = info.context or {}
         if context.get("of") is cls:
@@ -213,7 +215,7 @@ _WORDS = {
 }
 
 
-def wrong_values(error: ValidationError, options: type[BaseModel]) -> Iterator[ErrorDetails]:
+def value_problems(error: ValidationError, options: type[BaseModel]) -> Iterator[ErrorDetails]:
     """Return the problems of options in the words of a configuration, once per value.
 
     For an option that may have several types, pydantic gives the problem of each type. If it can be known

@@ -30,12 +30,12 @@ def with_room(function: Callable[[], T]) -> T:
     while room >= _ROOM and (below := frame.f_back) is not None:
         room, frame = room - 1, below
     if room >= _ROOM:
-        return _called(function)
+        return _call_quietly(function)
     outcome: Future[T] = Future()
 
     def run() -> None:
         try:
-            outcome.set_result(_called(function))
+            outcome.set_result(_call_quietly(function))
         except BaseException as error:  # noqa: BLE001 - the calling thread raises it
             outcome.set_exception(error)
 
@@ -44,7 +44,7 @@ def with_room(function: Callable[[], T]) -> T:
     return outcome.result()
 
 
-def _called(function: Callable[[], T]) -> T:
+def _call_quietly(function: Callable[[], T]) -> T:
     try:
         return function()
     except RecursionError as error:

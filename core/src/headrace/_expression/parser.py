@@ -42,10 +42,10 @@ from headrace._expression.templates import (
     Piece,
     Placeholder,
     Values,
-    refused,
+    error_at,
+    placeholder_of,
     split,
     split_quoted,
-    whole_placeholder,
 )
 from headrace._expression.tree import (
     EMPTY,
@@ -152,7 +152,7 @@ class _Parser:
             self.take()
             return ""
         if not found or found not in marks:
-            raise self.unexpected(bracket.wants)
+            raise self.unexpected_error(bracket.wants)
         self.take()
         return found
 
@@ -170,7 +170,7 @@ class _Parser:
             return [word]
         return split(self.text, start, start + len(word))
 
-    def quoted(self) -> str:
+    def read_quoted(self) -> str:
         """Read a quoted text, and replace its placeholders or keep them."""
         start, mark = self.at, self.text[self.at]
         match = _INSIDE[mark].match(self.text, start + 1)
@@ -179,12 +179,12 @@ class _Parser:
             message = f"expected a closing {mark}, but the text ended; the quotes open here"
             raise self.refuse(message, start)
         if (hidden := first_hidden(self.text, start + 1, close)) is not None:
-            raise self._hidden(hidden)
+            raise self._hidden_error(hidden)
         self.at = self.end = close + 1
         pieces = split_quoted(self.text, start + 1, close, double=mark == '"', literal=self.literal)
         if self.values is None and any(isinstance(piece, Placeholder) for piece in pieces):
             return Template(self.text[start : self.end])
-        return self.joined(pieces, start)
+        return self.join(pieces, start)
 
     def name_of(self, word: str, start: int) -> str:
         """Return the name that a word is, with its placeholders replaced or kept."""
@@ -200,14 +200,14 @@ class _Parser:
             raise self.refuse(message, start, start + len(word), hint=hint)
         if self.values is None:
             return word
-        name = self.joined(pieces, start, word)
+        name = self.join(pieces, start, word)
         if PLAIN_NAME.fullmatch(name) or name == word:
             return name
         hint = "A placeholder in an expression is part of a name."
         self.note(f"expected a name, got {shorten(name)!r} from {shorten(word)!r}", start, hint)
         return word
 
-    def joined(self, pieces: list[Piece], start: int, otherwise: str = "") -> str:
+    def join(self, pieces: list[Piece], start: int, otherwise: str = "") -> str:
         """Join pieces to a text; when a placeholder has no value, note that and give ``otherwise``."""
         try:
             return (self.values or _NO_VALUES).join(pieces)
@@ -226,7 +226,7 @@ class _Parser:
             hint = "Several elements stand in a container: S[A,B] runs A, then B."
             if found in ")]":
                 hint = "Nothing is open that it could close."
-            raise self.unexpected("the end of the text", hint)
+            raise self.unexpected_error("the end of the text", hint)
 
     # Making errors, which the caller raises.
 
@@ -234,17 +234,17 @@ class _Parser:
         self, message: str, start: int, end: int | None = None, *, hint: str | None = None
     ) -> ConfigError:
         """Make the error for a place in the text."""
-        return refused(self.text, start, message, hint, end=end)
+        return error_at(self.text, start, message, hint, end=end)
 
     def too_deep(self) -> ConfigError:
         """Make the error for a name or list that is nested too deep."""
-        return refused(self.text, self.at, TOO_DEEP, code="nesting")
+        return error_at(self.text, self.at, TOO_DEEP, code="nesting")
 
-    def unexpected(self, expected: str, hint: str | None = None) -> ConfigError:
+    def unexpected_error(self, expected: str, hint: str | None = None) -> ConfigError:
         """Make the error for a token that stands where ``expected`` has to stand."""
         found, bracket = self.peek(), self.open[-1] if self.open else None
         if not found:
-            return self._ended(expected, bracket)
+            return self._end_error(expected, bracket)
         last = self.text[self.end - 1]
         if bracket is not None and found == bracket.closer and last in ",;":
             return self.refuse(f"trailing {last!r}: expected {expected} after it", self.end - 1)
@@ -271,7 +271,7 @@ class _Parser:
         written = spell(path) if "'" in path else f"'{path}'"
         return f"A path with such characters stands in quotes: {shorten(written)}"
 
-    def _ended(self, expected: str, bracket: _Open | None) -> ConfigError:
+    def _end_error(self, expected: str, bracket: _Open | None) -> ConfigError:
         """Make the error for a text that ends too early."""
         length = len(self.text)
         if bracket is not None:
@@ -281,7 +281,7 @@ class _Parser:
             return self.refuse("empty expression: expected a name", 0, length)
         return self.refuse(f"expected {expected}, but the text ended", length)
 
-    def _hidden(self, found: re.Match[str]) -> ConfigError:
+    def _hidden_error(self, found: re.Match[str]) -> ConfigError:
         hint = f"Write it as {escape_of(found[0])} between double quotes."
         if has_surrogate(found[0]):
             hint = "A lone surrogate cannot be encoded; remove it."
@@ -302,7 +302,7 @@ class _Parser:
             self.peek()
         name_start, word = self.at, self.word()
         if not word:
-            raise self.unexpected("a name")
+            raise self.unexpected_error("a name")
         name, name_span = self.name_of(word, name_start), (name_start, self.end)
         if (found := self.peek()) == "(":
             args = self.arguments()
@@ -375,13 +375,15 @@ class _Parser:
         """Read an argument or an element of a list."""
         found, start = self.peek(), self.at
         if found in ("'", '"'):
-            return self.quoted()
+            return self.read_quoted()
         if found == "[":
             return self.list_of_values()
         word = self.word()
         if not word:
             key = self.open[-1].key if self.open else None
-            raise self.unexpected("a value" if key is None else f"a value for {shorten(key)!r}")
+            raise self.unexpected_error(
+                "a value" if key is None else f"a value for {shorten(key)!r}"
+            )
         if self.peek() in ("(", "["):  # the word is the name of an expression
             self.at = start
             return self.element()
@@ -404,7 +406,7 @@ class _Parser:
         templated = any(isinstance(piece, Placeholder) for piece in pieces)
         if templated and self.values is None:
             return Template(word)
-        text = self.joined(pieces, start)
+        text = self.join(pieces, start)
         if Placeholder(None, None) in pieces:
             return text  # with {node_name} a word is a text, even if it reads as a number
         try:
@@ -441,7 +443,7 @@ def parse(text: str) -> Call:
         ConfigError: The text is no expression; the problem has its place.
         TypeError: ``text`` is no str.
     """
-    return with_room(lambda: _parsed(text))
+    return with_room(lambda: _parse(text))
 
 
 def read_expression(
@@ -464,11 +466,11 @@ def read_expression(
         TypeError: ``text`` is no str.
     """
     values = Values(node_name, environ)
-    whole = whole_placeholder(text)
+    whole = placeholder_of(text)
     if whole is None:
-        return _parsed(text, values=values, source=source)
+        return _parse(text, values=values, source=source)
     try:
-        return _parsed(values.of(whole), literal=True, source=source)
+        return _parse(values.of(whole), literal=True, source=source)
     except MissingError as error:
         raise ConfigError(error.problem((0, len(text)), text)) from None
     except ConfigError as error:
@@ -477,7 +479,7 @@ def read_expression(
         raise ConfigError(problems) from None
 
 
-def _parsed(text: str, **how: Any) -> Call:
+def _parse(text: str, **how: Any) -> Call:
     if not isinstance(text, str):
         raise TypeError(f"an expression is a str, not {type(text).__name__}")
     parser = _Parser(str.__str__(text), **how)

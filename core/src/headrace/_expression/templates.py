@@ -50,7 +50,7 @@ class Placeholder(NamedTuple):
 Piece = str | Placeholder
 
 
-def refused(
+def error_at(
     text: str,
     at: int,
     message: str,
@@ -64,12 +64,12 @@ def refused(
     return ConfigError(Problem(code, message, span=span, text=text, hint=hint))
 
 
-def _wrong(text: str, at: int, *, quoted: bool) -> ConfigError:
+def _piece_error(text: str, at: int, *, quoted: bool) -> ConfigError:
     """Make the error for the offset ``at``, where no piece of a word or quoted text begins."""
     character, message = text[at], f"{text[at]!r} belongs to no placeholder"
     if character == "\\":
         hint = "Double quotes have JSON's escapes: \\\" \\\\ \\/ \\b \\f \\n \\r \\t \\uXXXX."
-        return refused(text, at, f"unknown escape {text[at : at + 2]!r}", hint)
+        return error_at(text, at, f"unknown escape {text[at : at + 2]!r}", hint)
     if text.startswith("${", at):
         where = "" if quoted else " (outside quotes a default has word characters only)"
         message = f"expected ${{NAME}} or ${{NAME:-default}}{where}"
@@ -77,7 +77,7 @@ def _wrong(text: str, at: int, *, quoted: bool) -> ConfigError:
         inside, closer, _ = text[at : at + 40].partition("}")
         message = f"unknown placeholder {inside + closer!r}: only {{node_name}} and ${{NAME}} exist"
     hint = f"Write '{character}{character}{'{' if quoted else ''}' for the character itself."
-    return refused(text, at, message, hint, code="placeholder")
+    return error_at(text, at, message, hint, code="placeholder")
 
 
 def split_quoted(text: str, start: int, end: int, *, double: bool, literal: bool) -> list[Piece]:
@@ -106,16 +106,16 @@ def split(text: str, at: int, end: int, piece: re.Pattern[str] = BARE) -> list[P
     while at < end:
         match = piece.match(text, at, end)
         if match is None:
-            raise _wrong(text, at, quoted=piece is not BARE)
+            raise _piece_error(text, at, quoted=piece is not BARE)
         at = match.end()
         if match.lastgroup in ("node", "name", "default"):
-            pieces.append(_decoded(text, begun, "".join(run), double=double))
+            pieces.append(_decode(text, begun, "".join(run), double=double))
             pieces.append(_placeholder(text, match, double=double))
             run.clear()
             begun = at
         else:
             run.append(match["plain"] or _LITERALS.get(match[0], match[0]))
-    pieces.append(_decoded(text, begun, "".join(run), double=double))
+    pieces.append(_decode(text, begun, "".join(run), double=double))
     return [one for one in pieces if one] or [""]
 
 
@@ -127,18 +127,20 @@ def _placeholder(text: str, match: re.Match[str], *, double: bool) -> Placeholde
     inner = _INNER.search(default)
     if inner is not None:
         message = "a default cannot hold a placeholder"
-        raise refused(text, at + inner.start(), message, code="placeholder")
-    return Placeholder(match["name"], _decoded(text, at, default, double=double))
+        raise error_at(text, at + inner.start(), message, code="placeholder")
+    return Placeholder(match["name"], _decode(text, at, default, double=double))
 
 
-def _decoded(text: str, at: int, run: str, *, double: bool) -> str:
+def _decode(text: str, at: int, run: str, *, double: bool) -> str:
     """Decode JSON's escapes in a literal run that begins at ``at``."""
     if not double or "\\" not in run:
         return run
     decoded: str = json.loads(f'"{run}"')
     if has_surrogate(decoded):
         lone = re.search(r"\\u[dD][89a-fA-F]", text[at:])
-        raise refused(text, at + lone.start() if lone else at, "a lone surrogate cannot be encoded")
+        raise error_at(
+            text, at + lone.start() if lone else at, "a lone surrogate cannot be encoded"
+        )
     return decoded
 
 
@@ -201,7 +203,7 @@ _WHOLE = re.compile(rf"\s*{_VARIABLE}\s*")
 _IN_TEXT = re.compile(rf"\$\$|{_VARIABLE}|\$\{{")
 
 
-def whole_placeholder(text: str) -> Placeholder | None:
+def placeholder_of(text: str) -> Placeholder | None:
     """Return the placeholder of an environment variable when it is the whole text, else None."""
     match = _WHOLE.fullmatch(text)
     return None if match is None else Placeholder(match["name"], match["default"])

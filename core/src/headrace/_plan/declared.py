@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace._config.problems import shown_value
+from headrace._config.problems import format_value
 from headrace.keys import BOX, COLOR, RESERVED
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def states_range(cls: type[Backend]) -> bool:
     return cls.min != 1 or cls.max is not None
 
 
-def narrowed(found: Range, keys: NodeKeys, *, alias: bool = False) -> Range:
+def narrow(found: Range, keys: NodeKeys, *, alias: bool = False) -> Range:
     """Return the range of a node: its keys narrow the range of its backend.
 
     Without any max the max is 1; an alias has none then, since another node runs what comes to it.
@@ -72,7 +72,7 @@ def narrowed(found: Range, keys: NodeKeys, *, alias: bool = False) -> Range:
 def no_batch(name: str, found: Range, keys: NodeKeys) -> str:
     """Say that no weight fits both the range of a backend and the keys of its node."""
     said = {key: getattr(keys, key) for key in ("min", "max", "batch_sizes")}
-    says = ", ".join(f"{key} = {shown_value(one)}" for key, one in said.items() if one is not None)
+    says = ", ".join(f"{key} = {format_value(one)}" for key, one in said.items() if one is not None)
     takes = f"{found[0]} to {found[1] or 'any number'}"
     return f"no batch fits: {name} takes {takes}, and the node says {says}"
 
@@ -178,7 +178,7 @@ def keys_named(
     if isinstance(named, str):
         named = (named,)
     if isinstance(named, type):
-        return _typed_keys(named, optional=optional)
+        return _keys_of_type(named, optional=optional)
     found: list[str] = []
     for key in named:
         if not (key.startswith("{") and key.endswith("}")):
@@ -192,7 +192,7 @@ def keys_named(
     return found
 
 
-def _typed_keys(named: type, *, optional: bool) -> list[str]:
+def _keys_of_type(named: type, *, optional: bool) -> list[str]:
     """Return the keys of a TypedDict, with ``optional`` also those that may be missing."""
     required: Iterable[str] = getattr(named, "__required_keys__", ())
     every = list(getattr(named, "__annotations__", {}))

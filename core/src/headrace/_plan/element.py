@@ -177,9 +177,9 @@ class Named:
     depth: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.measure([] if self.element is None else [self.element])
+        self.set_depth([] if self.element is None else [self.element])
 
-    def measure(self, roots: Iterable[Element]) -> None:
+    def set_depth(self, roots: Iterable[Element]) -> None:
         """Set ``depth`` from the expressions that a call of the instance may run."""
         self.depth = 1
         for root in roots:
@@ -346,7 +346,7 @@ def elements_of(roots: Iterable[Element]) -> list[Element]:
     return [element for root in roots for element in root.walk()]
 
 
-def registered_in(roots: Iterable[Element]) -> list[Named]:
+def instances_named(roots: Iterable[Element]) -> list[Named]:
     """Return the registered instances that expressions name, by ``Forward[node.x]`` or otherwise."""
     named = [element.named for element in elements_of(roots) if element.named is not None]
     return [one for one in named if one.registered]

@@ -25,7 +25,7 @@ from headrace._plan.element import (
     place_of,
     with_aliased,
 )
-from headrace._plan.parameters import check_keys, written_key
+from headrace._plan.parameters import check_keys, value_written
 from headrace._plan.word import keys_required_by, word_of
 from headrace._running.route import KEPT, closure, pairs_of, parallel
 from headrace.plan import Links
@@ -86,9 +86,9 @@ class _Graph:
         self.reposts: dict[str, dict[str, Element]] = {}
         self.complete = True
         self.before: dict[str, list[str]] = {name: [] for name in shape.nodes}
-        self.links = {name: self._read(name, shape) for name in shape.nodes}
+        self.links = {name: self._read_links(name, shape) for name in shape.nodes}
 
-    def wrong(self, name: str, key: str, message: str, code: str = "graph", **more: Any) -> None:
+    def report(self, name: str, key: str, message: str, code: str = "graph", **more: Any) -> None:
         """Report a problem with a key of a node, or with the node where the key is not written."""
         place = {"file": self.shape.file_of(name), "path": name}
         if key in self.places[name]:
@@ -97,17 +97,17 @@ class _Graph:
 
     # Reading the keys of one node.
 
-    def _read(self, name: str, shape: Sections) -> Links:
+    def _read_links(self, name: str, shape: Sections) -> Links:
         before, table = len(self.problems), shape.nodes[name]
         keys, origins = check_keys(LinkKeys, name, shape, self.problems)
         self.complete &= len(self.problems) == before
         self.places[name] = {}
         for key, origin in origins.items():
-            if origin != "default" and (found := written_key(key, name, shape)) is not None:
+            if origin != "default" and (found := value_written(key, name, shape)) is not None:
                 self.places[name][key] = found
         errors = table.get("each_errors")
         if errors is not None and errors.value is not None and "each" not in table:
-            self.wrong(name, "each_errors", "the node has no 'each'")
+            self.report(name, "each_errors", "the node has no 'each'")
         following, taken = self._next(name, keys.next), self._map(name, keys.map)
         each = self._each(name, keys.each)
         each_errors = "none" if each is not None and keys.each_errors == "none" else None
@@ -117,10 +117,10 @@ class _Graph:
         pieces = value.split(",") if isinstance(value, str) else value
         names = [piece.strip() for piece in pieces]
         if "" in names:
-            self.wrong(name, "next", f"there is an empty name in {value!r}")
+            self.report(name, "next", f"there is an empty name in {value!r}")
             return ()
         for one in _twice(names):
-            self.wrong(name, "next", f"{one!r} stands there twice")
+            self.report(name, "next", f"{one!r} stands there twice")
         return tuple(dict.fromkeys(names))
 
     def _map(self, name: str, value: Any) -> dict[str, dict[str, str | tuple[str, ...]]]:
@@ -132,11 +132,11 @@ class _Graph:
             return {}
         targets = [target for pairs in found.values() for _, target in pairs]
         for target in _twice(targets):
-            self.wrong(name, "map", f"two sources go to the key {target!r}")
+            self.report(name, "map", f"two sources go to the key {target!r}")
         if "data" not in targets:
-            self.wrong(name, "map", "nothing goes to 'data'", hint="Write a[result:data].")
+            self.report(name, "map", "nothing goes to 'data'", hint="Write a[result:data].")
         if "result" in targets:
-            self.wrong(name, "map", f"nothing can go to 'result': {_WRITES_IT}")
+            self.report(name, "map", f"nothing can go to 'result': {_WRITES_IT}")
         return {node: _table(pairs) for node, pairs in found.items()}
 
     def _map_text(self, name: str, text: str) -> dict[str, Pairs]:
@@ -152,11 +152,11 @@ class _Graph:
                 hint = 'For example: map = "a[result:data,color:color],b[result:mask]"'
                 place = {"text": text, "span": span} if text.strip() else {}
                 what = "expected node[source:target,...]"
-                self.wrong(name, "map", what, "syntax", hint=hint, **place)
+                self.report(name, "map", what, "syntax", hint=hint, **place)
                 return {}
             if match[1] in found:
                 what = f"{match[1]!r} stands there twice"
-                self.wrong(name, "map", what, span=match.span(1), text=text)
+                self.report(name, "map", what, span=match.span(1), text=text)
             new = ([part.strip() for part in one.split(":")] for one in pairs)
             found[match[1]] = found.get(match[1], []) + [(one, to) for one, to in new]
             at = match.end()
@@ -167,12 +167,12 @@ class _Graph:
         if value is None:
             return None
         if (match := _EACH.fullmatch(value)) is None:
-            self.wrong(name, "each", f"expected 'key' or 'key:target', got {value!r}", "type")
+            self.report(name, "each", f"expected 'key' or 'key:target', got {value!r}", "type")
             return None
         if "result" in (match[1], match[2]):
             hint = "Write data: the result of the node before is the data of this one."
             what = f"'result' is neither a list nor an element here: {_WRITES_IT}"
-            self.wrong(name, "each", what, hint=hint)
+            self.report(name, "each", what, hint=hint)
         return f"{match[1]}:{match[2] or 'data'}"
 
     # Checking the keys of all nodes together.
@@ -189,11 +189,11 @@ class _Graph:
                 for name in names:
                     if name not in links:
                         near = self.problems.nearest(name, links)
-                        self.wrong(one.name, key, f"no node is called {name!r}", suggestion=near)
+                        self.report(one.name, key, f"no node is called {name!r}", suggestion=near)
                     elif key == "next":
                         self.before[name].append(one.name)
         if (cycle := cycle_of(self.before)) is not None:
-            self.wrong(cycle[0], "next", f"the nodes form a cycle: {' > '.join(cycle)}")
+            self.report(cycle[0], "next", f"the nodes form a cycle: {' > '.join(cycle)}")
         if cycle is not None or not self.complete:
             return False
         for one in links.values():
@@ -202,7 +202,7 @@ class _Graph:
 
     def _check_predecessors(self, one: Links) -> None:
         """Check ``or`` and ``map`` of a node against its predecessors."""
-        before, wrong = self.before[one.name], partial(self.wrong, one.name)
+        before, wrong = self.before[one.name], partial(self.report, one.name)
         if one.otherwise and len(before) != 1:
             wrong("or", f"a node with 'or' has one predecessor, this one has {len(before)}")
         if not one.map:
@@ -221,10 +221,10 @@ class _Graph:
         for name in one.map:
             if name == one.name:
                 wrong("map", f"{name!r} is this node, which has yet to run")
-            elif name not in before and name in self.before and not self._needed(name, one.name):
+            elif name not in before and name in self.before and not self._is_needed(name, one.name):
                 wrong("map", f"a request can reach {one.name!r} without passing {name!r}")
 
-    def _needed(self, name: str, node: str) -> bool:
+    def _is_needed(self, name: str, node: str) -> bool:
         """Tell whether every way from a root to ``node`` goes through ``name``."""
         others = closure([node], lambda one: [n for n in self.before[one] if n != name])
         return all(self.before[one] for one in others)
@@ -273,11 +273,11 @@ class _Graph:
             if name not in called and not any_node:
                 what = f"node {name!r} is unreachable: nothing in the entrypoint calls it"
                 hint = f"Write Forward[node.{name}] there, or DagDispatcher to walk the graph."
-                self.wrong(name, "", what, hint=hint)
+                self.report(name, "", what, hint=hint)
             elif links.next:
                 what = "the entrypoint does not walk the graph, so nothing comes next"
                 hint = "Put DagDispatcher where the walk is to begin."
-                self.wrong(name, "next", what, hint=hint)
+                self.report(name, "next", what, hint=hint)
 
     def check_keys_read(self) -> None:
         """Report each key that a node reads first and that the ``map`` before it does not bring.
@@ -307,7 +307,7 @@ class _Graph:
                 what = f"{needs[key]} of node {name!r} reads {key!r}, and the map before it does not bring it"
                 source = next(iter(one.map))
                 hint = f"Name it there, from a node that ends with it: {source}[{key}:{key}]."
-                self.wrong(name, "map", what, hint=hint)
+                self.report(name, "map", what, hint=hint)
 
 
 def _table(pairs: Pairs) -> dict[str, str | tuple[str, ...]]:

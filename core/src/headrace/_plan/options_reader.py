@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from pydantic import ValidationError
 
-from headrace._config.problems import shown_value
+from headrace._config.problems import format_value
 from headrace._config.sections import KEYS_ELSEWHERE, NODE_KEYS, NodeKeys
-from headrace._contract.options import Options, keys_of, wrong_values
+from headrace._contract.options import Options, keys_of, value_problems
 from headrace._expression.tree import Call
 from headrace._plan.element import NamedPlan, Source, place_of
 from headrace._plan.parameters import OWN_KEYS, Found, argument, nearest_choice
-from headrace._plan.planning import Planning, plain_value
+from headrace._plan.planning import Planning, value_of_expression
 from headrace._portable import error_text, nearest
 from headrace._registry.discovery import KNOWN_POLICIES, KNOWN_PROBES, how_to_install
 from headrace._registry.registry import Offer, registry
@@ -83,7 +83,7 @@ class OptionsReader:
                 values[key] = self._value(key, found)
             elif given is not None and key in given:
                 values[key], origins[key] = given[key]
-        options = self._validated(values)
+        options = self._validate(values)
         # A missing option becomes None, any other has its default.
         if options is None and not self._wrong:
             options = self.options.model_construct(**dict.fromkeys(self._lacking) | values)
@@ -98,7 +98,7 @@ class OptionsReader:
             if index >= len(positional) or positional[index] not in self.keys:
                 self._refuse_positional(index, positional)
                 break
-            found[positional[index]] = argument(call, index, plain_value(value))
+            found[positional[index]] = argument(call, index, value_of_expression(value))
         for index, (key, value) in enumerate(call.args.named, len(call.args.positional)):
             if key not in self.keys:
                 near = self.planning.problems.nearest(key, self.keys)
@@ -108,7 +108,7 @@ class OptionsReader:
             elif key in found:
                 self._add("twice", f"{key!r} stands there twice", key)
             else:
-                found[key] = argument(call, key, plain_value(value))
+                found[key] = argument(call, key, value_of_expression(value))
         return found
 
     def _refuse_positional(self, index: int, positional: tuple[str, ...]) -> None:
@@ -128,7 +128,7 @@ class OptionsReader:
             self._reported.add(key)
             return found.value
 
-    def _validated(self, values: dict[str, Any]) -> Options | None:
+    def _validate(self, values: dict[str, Any]) -> Options | None:
         bases = {}
         for key, found in self._found.items():
             bases[self.keys[key]] = found.source.base
@@ -138,7 +138,7 @@ class OptionsReader:
             return self.options.model_validate(values, context=context)
         except ValidationError as error:
             try:
-                for detail in wrong_values(error, self.options):
+                for detail in value_problems(error, self.options):
                     self._report(detail)
             except Exception as broken:  # noqa: BLE001 - the str() of a validator's error may raise
                 self._add_raised(broken)
@@ -173,7 +173,7 @@ class OptionsReader:
             return
         inner = "".join(f"[{part!r}]" for part in location[1:])
         message = detail["msg"]
-        got = "" if detail["type"] == "no_file" else f", got {shown_value(detail['input'])}"
+        got = "" if detail["type"] == "no_file" else f", got {format_value(detail['input'])}"
         what = f"{key}{inner}: {message}{got}" if key else message
         found = self._found.get(key or "")
         place, node = ({}, self._of_node()) if found is None else (found.place(), "")
@@ -258,7 +258,7 @@ DISPATCH_POLICY = Kind("policy", "dispatch_policies", "DispatchPolicy", Dispatch
 PROBE = Kind("probe", "probes", f"probe: a class with {' or '.join(PROBE_METHODS)}")
 
 
-def _named(
+def _find_class(
     planning: Planning, kind: Kind, text: str, call: Call | None, given: Given | None = None
 ) -> NamedPlan | None:
     """Find the class that a text names, read as ``call``, and check its options; report all problems."""
@@ -289,7 +289,7 @@ def _class(planning: Planning, kind: Kind, call: Call, offers: Sequence[Offer]) 
     if not kind.has(cls):
         what = f"{offers[0].path!r} of {offers[0].distribution}"
         what = what if offers[0].cls is None else repr(call.name)
-        hint = _offered(planning, kind)[1]
+        hint = _names_offered(planning, kind)[1]
         planning.add(kind.noun, f"{what} is no {kind.wanted}", call, hint=hint)
         return None
     if (lacks := kind.lacks(cls)) is not None:
@@ -297,7 +297,7 @@ def _class(planning: Planning, kind: Kind, call: Call, offers: Sequence[Offer]) 
     return cls if lacks is None else None
 
 
-def _offered(planning: Planning, kind: Kind) -> tuple[list[str], str]:
+def _names_offered(planning: Planning, kind: Kind) -> tuple[list[str], str]:
     """Return the names of a kind, and a sentence that lists them."""
     known = {offer.name for offer in registry.offers(kind.hook)}
     if kind.base is not None:
@@ -313,7 +313,7 @@ def _report_unknown(planning: Planning, kind: Kind, call: Call) -> None:
     brings = (KNOWN_PROBES if kind is PROBE else KNOWN_POLICIES).get(call.part)
     if brings is not None and brings not in {one.distribution for one in registry.plugins()}:
         unusable.append(f"{call.part!r} comes with {brings}. {how_to_install(brings)}.")
-    known, are = _offered(planning, kind)
+    known, are = _names_offered(planning, kind)
     more = {"suggestion": nearest(call.part, known), "hint": " ".join([*unusable, are])}
     planning.add(f"unknown_{kind.noun}", f"unknown {kind.noun} {call.name!r}", call, **more)
 
@@ -347,8 +347,8 @@ def _policy(planning: Planning, key: str, kind: Kind) -> NamedPlan | None:
     given = {name: (getattr(parameters.keys, name), origin) for name, origin in origins.items()}
     if found is None:
         call = Call(default, source=Source(f"{planning.node}.{key}"))
-        return _named(planning, kind, default, call, given)
-    return _named(planning, kind, found.value, planning.read(found.value, found.source), given)
+        return _find_class(planning, kind, default, call, given)
+    return _find_class(planning, kind, found.value, planning.read(found.value, found.source), given)
 
 
 # Probes.
@@ -368,7 +368,7 @@ def plan_probes(planning: Planning) -> tuple[NamedPlan, ...]:
         return ()
     planned: dict[str, NamedPlan] = {}
     for text in texts:
-        one = _named(planning, PROBE, text, planning.read(text, found.source))
+        one = _find_class(planning, PROBE, text, planning.read(text, found.source))
         if one is not None and one.text in planned:
             what = f"the probe {one.text} is listed twice"
             planning.problems.add("twice", what, **found.place())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
-from headrace._config.problems import Problems, key_place, shown_value
+from headrace._config.problems import Problems, format_value, key_place
 from headrace._config.sections import (
     EXPRESSION_KEYS,
     GLOBAL_KEYS,
@@ -23,7 +23,7 @@ from headrace._config.sections import (
     NodeKeys,
     Sections,
 )
-from headrace._contract.options import Options, TextWithBase, keys_of, mapped, wrong_values
+from headrace._contract.options import Options, TextWithBase, keys_of, map_leaves, value_problems
 from headrace._expression.templates import substitute_text
 from headrace._plan.element import NamedPlan, Source, place_of
 from headrace._portable import nearest
@@ -81,13 +81,13 @@ class Found:
         if self.call is not None:
             return self.value  # the placeholders of an expression are replaced already
         try:
-            return mapped(self.value, _replaced)
+            return map_leaves(self.value, _replace)
         except ConfigError as error:
             problems.extend(error.problems, file=self.source.file, path=self.source.path)
             raise
 
 
-def _replaced(value: Any) -> Any:
+def _replace(value: Any) -> Any:
     """Replace ``${NAME}`` in a text of the configuration; give any other value unchanged.
 
     Raises:
@@ -110,7 +110,7 @@ def key_of(owner: str, key: str, written: Written, origin: str) -> Found:
     return Found(origin, written.value, source, key)
 
 
-def written_key(key: str, node: str, shape: Sections) -> Found | None:
+def value_written(key: str, node: str, shape: Sections) -> Found | None:
     """Return the value under a key in the table of a node, else in ``[global]``.
 
     A key that is None in the node counts as missing, also where ``[global]`` has it.
@@ -156,8 +156,8 @@ class Parameters:
     idle: bool = False
 
     def key(self, key: str) -> Found | None:
-        """Return a key of the node itself; see `written_key`."""
-        return written_key(key, self.node, self.shape)
+        """Return a key of the node itself; see `value_written`."""
+        return value_written(key, self.node, self.shape)
 
     def find(
         self, names: Sequence[str], key: str, source: Source, own: Found | None = None
@@ -206,7 +206,7 @@ class Parameters:
                 of_all.append(key_of("global", one, shared[one], "global"))
         return own + of_all
 
-    def unused(self) -> list[str]:
+    def unused_keys(self) -> list[str]:
         """Return the keys of the node that set no option, as far as planning has come."""
         others = (key for key in self.shape.nodes.get(self.node, {}) if key not in OWN_KEYS)
         return [key for key in others if f"{self.node}.{key}" not in self.met]
@@ -323,7 +323,7 @@ def check_keys(
     origins = dict.fromkeys(keys_of(model), "default")
     given = shape.nodes.get(name, {}).keys() | shape.globals.keys()
     for key in origins:
-        if key not in given or (found := written_key(key, name, shape)) is None:
+        if key not in given or (found := value_written(key, name, shape)) is None:
             continue
         places[key], origins[key] = found.place, found.origin
         if key not in EXPRESSION_KEYS:
@@ -376,7 +376,7 @@ def _report_keys(
 ) -> set[str]:
     """Report the wrong keys of a node, and give them."""
     wrong: set[str] = set()
-    for detail in wrong_values(error, model):
+    for detail in value_problems(error, model):
         message = detail["msg"]
         if not detail["loc"]:
             among = [key for key in places if f"{key} = " in message or key == "batch_sizes"]
@@ -385,7 +385,7 @@ def _report_keys(
             continue
         key = str(detail["loc"][0])
         if key not in wrong:  # one report for all items of a list is enough
-            what = f"{message}, got {shown_value(detail['input'])}"
+            what = f"{message}, got {format_value(detail['input'])}"
             problems.add("key", what, suggestion=nearest_choice(detail), **places[key]())
         wrong.add(key)
     return wrong

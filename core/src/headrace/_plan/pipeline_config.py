@@ -11,16 +11,16 @@ from typing import Any
 from headrace._config.document import Document, Table, read_document
 from headrace._config.problems import Problems, key_place, with_lines
 from headrace._config.sections import FIXED_KEYS, NODE_KEYS, Sections, key_schemas, read_sections
-from headrace._contract.options import keys_of, mapped, path_as_text, without_base
+from headrace._contract.options import keys_of, map_leaves, path_as_text, without_base
 from headrace._expression.nesting import with_room
 from headrace._expression.parser import parse
 from headrace._expression.tree import Call
 from headrace._plan.element import PipelinePlan, elements_of
-from headrace._plan.parameters import written_key
+from headrace._plan.parameters import value_written
 from headrace._plan.planner import Planner, plan_expression
-from headrace._plan.publish import asked_for, public_element, public_plan
+from headrace._plan.publish import distributions_of, public_element, public_plan
 from headrace._portable import nearest
-from headrace._registry.imports import HOW_TO_ALLOW, refused, run_imports
+from headrace._registry.imports import HOW_TO_ALLOW, run_imports, why_refused
 from headrace._registry.packages import files_run
 from headrace._registry.registry import Files, registry
 from headrace._running.notebook import html_of
@@ -74,13 +74,13 @@ class PipelineConfig:
                 raise TypeError("base is for a dict: this configuration knows its folders")
             if allow_import or not source._allow_import:
                 return source
-            return _checked_config(source._document, allow_import)
+            return _config_of(source._document, allow_import)
         return with_room(lambda: cls._of(read_document(source, base), allow_import))
 
     @classmethod
     def _of(cls, document: Document, allow_import: bool, *, again: bool = False) -> PipelineConfig:
         problems = Problems()
-        why = refused(allow_import=allow_import)
+        why = why_refused(allow_import=allow_import)
         files = _run_imports(document, why, problems)
         all_names = not len(problems)
         shape = read_sections(document, problems)
@@ -114,9 +114,9 @@ class PipelineConfig:
         plain: dict[str, Any] = {}
         if document.imports:
             plain["import"] = [item.replace("$", "$$") for item, _ in document.imports]
-        return plain | {key: _plain(written.value) for key, written in document.top.items()}
+        return plain | {key: _plain_copy(written.value) for key, written in document.top.items()}
 
-    def _changed(self, node: str, changes: Mapping[str, Any]) -> PipelineConfig:
+    def _with_changes(self, node: str, changes: Mapping[str, Any]) -> PipelineConfig:
         """Return this configuration with changes of one node; it is read and checked as a whole.
 
         Args:
@@ -163,7 +163,7 @@ class PipelineConfig:
         if isinstance(table, Table):
             keys = {**document.top, node: Table.of(keys, table.base, table.file)}
         changed = Document(keys, document.imports, document.file)
-        return _checked_config(changed, self._allow_import)
+        return _config_of(changed, self._allow_import)
 
     def plan(self) -> Plan:
         """Return what the configuration asks for, as frozen data; see `headrace.plan`."""
@@ -173,7 +173,7 @@ class PipelineConfig:
         self, node: str, key: str, code: str, message: str, hint: str | None = None
     ) -> Problem:
         """Make a problem at the place of a key of a node; at the node where the key is not written."""
-        found = written_key(key, node, self._shape)
+        found = value_written(key, node, self._shape)
         of_node = {"file": self._shape.file_of(node), "path": node}
         place = of_node if found is None else found.place(at_key=True)
         return with_lines([Problem(code, message, hint=hint, **place)])[0]
@@ -191,12 +191,15 @@ class PipelineConfig:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, PipelineConfig):
             return NotImplemented
-        return (self.to_dict(), self._checked()) == (other.to_dict(), other._checked())
+        return (self.to_dict(), self._checked_options()) == (
+            other.to_dict(),
+            other._checked_options(),
+        )
 
     def __hash__(self) -> int:
         return hash(frozenset(self.nodes))
 
-    def _checked(self) -> list[Any]:
+    def _checked_options(self) -> list[Any]:
         """Return all checked options, in which paths are absolute, and the imported files."""
         files = [path for path, _ in self._plan.files]
         probes = [probe.options for probe in self._plan.probes]
@@ -208,17 +211,17 @@ class PipelineConfig:
     _repr_html_ = html_of
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _checked_config, (self._document, self._allow_import)
+        return _config_of, (self._document, self._allow_import)
 
 
-def _checked_config(document: Document, allow_import: bool) -> PipelineConfig:
+def _config_of(document: Document, allow_import: bool) -> PipelineConfig:
     """Check a document that has been read, and give its configuration."""
     return with_room(lambda: PipelineConfig._of(document, allow_import))
 
 
-def _plain(value: Any) -> Any:
+def _plain_copy(value: Any) -> Any:
     """Copy a value, and replace path objects and texts with a folder by plain texts."""
-    return mapped(value, lambda part: without_base(path_as_text(part)))
+    return map_leaves(value, lambda part: without_base(path_as_text(part)))
 
 
 def _run_imports(document: Document, why: str | None, problems: Problems) -> Files:
@@ -272,12 +275,12 @@ def explain(
         SetupError: The only problem is a ``Fallback`` whose branches are not installed here.
     """
     if isinstance(source, Call):
-        return with_room(lambda: _explained_expression(source))
+        return with_room(lambda: _explain_expression(source))
     plan = PipelineConfig.load(source, allow_import=allow_import).plan()
     return with_room(plan.to_dict)
 
 
-def _explained_expression(call: Call) -> dict[str, Any]:
+def _explain_expression(call: Call) -> dict[str, Any]:
     problems = Problems()
     text = str(call)
     if call.text is not None and parse(call.text) == call:
@@ -289,6 +292,6 @@ def _explained_expression(call: Call) -> dict[str, Any]:
         "headrace": __version__,
         "expression": str(element.call),
         "range": list(element.range),
-        "asks_for": [one.to_dict() for one in asked_for([element])],
+        "asks_for": [one.to_dict() for one in distributions_of([element])],
         "tree": public_element(element).to_dict(),
     }

@@ -12,7 +12,7 @@ from headrace._config.sections import GlobalKeys, NodeKeys, Sections
 from headrace._expression.nesting import MAX_DEPTH, TOO_DEEP
 from headrace._expression.parser import read_expression
 from headrace._expression.tree import Call
-from headrace._plan.declared import narrowed, no_batch, static_range
+from headrace._plan.declared import narrow, no_batch, static_range
 from headrace._plan.element import (
     DefinitionUse,
     Element,
@@ -30,22 +30,22 @@ from headrace._plan.parameters import (
     check_keys,
     key_of,
     report_keys,
+    value_written,
     with_keys_of,
-    written_key,
 )
 from headrace._plan.planning import (
     MAX_TEXTS,
     Definition,
     Planning,
     Scope,
-    joined,
-    open_slot,
-    plain_value,
+    join_phases,
+    slot_of,
+    value_of_expression,
     with_bracket,
 )
 from headrace._plan.word import (
     Use,
-    called,
+    callee_of,
     check_arity,
     check_prefixes,
     core_word,
@@ -114,7 +114,7 @@ class Planner(Planning):
         parameters = self.all_parameters[name] = Parameters(name, self.shape, keys, origins)
         before = len(self.problems)
         with self.within(parameters):
-            plan = self._planned_node(keys, origins)
+            plan = self._plan_present(keys, origins)
             if plan is not None and len(self.problems) == before:
                 self.nodes[name] = plan
             else:
@@ -149,12 +149,12 @@ class Planner(Planning):
         """Plan an expression outside of any node: options and instances may be missing."""
         if (call := self.read(text, source)) is None:
             return None
-        slot = open_slot(call)
+        slot = slot_of(call)
         return self.plan(call, Scope(may_register=True, gets_name=True, slot=slot, lenient=True))
 
     # One node.
 
-    def _planned_node(self, keys: NodeKeys, origins: dict[str, str]) -> NodePlan | None:
+    def _plan_present(self, keys: NodeKeys, origins: dict[str, str]) -> NodePlan | None:
         """Plan the present node."""
         policies, found = plan_policies(self), self.parameters.key("batch_policy")
         if policies is not None:
@@ -186,7 +186,7 @@ class Planner(Planning):
         shape, keys = self.shape, ("init", "node_entrypoint")
         if any(one.hooks["node_entrypoint"] is not None for one in registry.plugins()):
             return {*shape.nodes}
-        return {name for name in shape.nodes for key in keys if written_key(key, name, shape)}
+        return {name for name in shape.nodes for key in keys if value_written(key, name, shape)}
 
     def at_key(self, key: str, *, may_register: bool = True) -> Element | None:
         """Plan the expression under a key of the present node or front; None where the key is missing.
@@ -197,7 +197,7 @@ class Planner(Planning):
         """
         if (found := self.parameters.key(key)) is None:
             return None
-        return self.planned(found.value, found.source, Scope(may_register=may_register))
+        return self.plan_expression_at(found.value, found.source, Scope(may_register=may_register))
 
     def instances(self) -> Element | None:
         """Plan an instance of ``backend``, and register ``instance_num`` of them behind the queue of the node."""
@@ -240,7 +240,7 @@ class Planner(Planning):
 
     def _check_range(self, plan: NodePlan, root: Element) -> None:
         """Check that some weight fits both the keys of the node and the range that the classes of ``root`` state."""
-        low, high = narrowed(root.range, plan.keys, alias=plan.alias_of is not None)
+        low, high = narrow(root.range, plan.keys, alias=plan.alias_of is not None)
         if high is None or low <= high:
             return
         shown = (root if root.parameter is None else root.children[0]).name
@@ -257,7 +257,7 @@ class Planner(Planning):
             self.add("nesting", TOO_DEEP, call)
             self.parameters.unresolved += 1
             return None
-        if (named := self.named(call.name, scope)) is not None:
+        if (named := self.instance_named(call.name, scope)) is not None:
             return self.reference(call, named, scope)
         known = self.definitions.get(call.part, ())
         defined = [d for d in known if call.plugin in (None, d.plugin)]
@@ -292,7 +292,7 @@ class Planner(Planning):
         if self.parameters.texts > MAX_TEXTS:
             self.report_too_many(source)
             return None
-        call = self._parsed(text, source)
+        call = self._parse(text, source)
         self.parameters.unresolved += call is None
         if call is None or call.prefix is None:
             return call
@@ -301,7 +301,7 @@ class Planner(Planning):
         self.add("prefix", message, call, span=call.prefix.span, hint=hint)
         return call.replace(prefix=None)
 
-    def _parsed(self, text: Any, source: Source) -> Call | None:
+    def _parse(self, text: Any, source: Source) -> Call | None:
         node, file, path = self.known_node, source.file, source.path
         if not isinstance(text, str):
             key = path.rpartition(".")[2]
@@ -314,14 +314,14 @@ class Planner(Planning):
             self.problems.extend(error.problems, file=file, path=path)
             return None
 
-    def planned(self, text: Any, source: Source, scope: Scope) -> Element | None:
+    def plan_expression_at(self, text: Any, source: Source, scope: Scope) -> Element | None:
         """Parse an expression and plan it; None when something in it is wrong."""
         call = self.read(text, source)
         return None if call is None else self.plan(call, scope)
 
     def check_called(self, element: Element) -> None:
         """Check that the element through which a node or the pipeline is called can be called."""
-        callee = called(element)
+        callee = callee_of(element)
         bare = "needs what it depends on" if callee.is_bare else None
         if (why := callee.cls.not_callable or bare) is not None:
             message = f"{element.name} {why} and cannot be called"
@@ -365,7 +365,9 @@ class Planner(Planning):
             message = f"{call.name!r} is a definition and takes no positional args"
             hint = "Write key=value: it goes to every backend of the definition that has the key."
             self.add("args", message, call, 0, hint=hint)
-        use = DefinitionUse(call, {key: plain_value(value) for key, value in call.args.named})
+        use = DefinitionUse(
+            call, {key: value_of_expression(value) for key, value in call.args.named}
+        )
         inside, uses = (*expanding, definition.name), (*call.source.uses, use)
         source = replace(definition.source, origin="definition", expanding=inside, uses=uses)
         if (tree := self.read(definition.path, source)) is None:
@@ -375,7 +377,7 @@ class Planner(Planning):
         if call.phases:
             tree = with_bracket(tree, call.phases)
         elif call is slot:
-            slot = open_slot(tree)
+            slot = slot_of(tree)
         unknown = self.parameters.unresolved + self.parameters.excused
         inner = scope.within(gets_name=scope.gets_name, parent=scope.parent, slot=slot)
         element = self.plan(tree, inner)
@@ -417,7 +419,9 @@ class Planner(Planning):
         element = Element(call.name, call, offer, cls, options, origins)
         phases = call.phases
         if word._joins:
-            phases = joined(phases, lambda one: joins(one) and not self.named(one.name, scope))
+            phases = join_phases(
+                phases, lambda one: joins(one) and not self.instance_named(one.name, scope)
+            )
         use = Use(self, element, scope, phases)
         good = check_arity(use) and all(map(use.is_name, use.children[: word._names]))
         check_prefixes(use)

@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from headrace._config.problems import Problems, key_place
-from headrace._contract.options import mapped
+from headrace._contract.options import map_leaves
 from headrace._expression.nesting import with_room
 from headrace._expression.parser import read_expression
 from headrace._expression.tree import PLAIN_NAME, Args, Call
@@ -82,7 +82,7 @@ class Definition(Offer):
     source: Source
 
 
-def known_definitions(
+def definitions_by_name(
     own: Mapping[str, Written], files: Files, problems: Problems
 ) -> dict[str, list[Definition]]:
     """Return the definitions that each name may mean: the configuration's own, else those of plugins."""
@@ -158,7 +158,7 @@ class Planning(ABC):
     def __post_init__(self) -> None:
         self.reported = self.problems
         self.parameters = Parameters("global", self.shape)
-        self.definitions = known_definitions(self.shape.definitions, self.files, self.problems)
+        self.definitions = definitions_by_name(self.shape.definitions, self.files, self.problems)
 
     @property
     def has_wiring(self) -> bool:
@@ -278,7 +278,7 @@ class Planning(ABC):
             return total + 1
         if call.part not in known:
             known[call.part] = 1  # where it uses itself, which is reported apart
-            trees = parsed_quietly(definition.path, self.node)
+            trees = parse_quietly(definition.path, self.node)
             known[call.part] = sum(self._size(tree, known) for tree in trees)
         return total + known[call.part]
 
@@ -297,7 +297,7 @@ class Planning(ABC):
 
     # Registered instances.
 
-    def named(self, name: str, scope: Scope) -> Named | None:
+    def instance_named(self, name: str, scope: Scope) -> Named | None:
         """Return the instance for which ``name`` stands: of an ``IoC``, or registered by a node, which is planned first.
 
         What an unfinished node has registered is known to that node only: another one would need it in a cycle.
@@ -334,7 +334,7 @@ class Planning(ABC):
             self.registered.setdefault(name, Named(name, None, node))
 
 
-def parsed_quietly(text: Any, node: str) -> list[Call]:
+def parse_quietly(text: Any, node: str) -> list[Call]:
     """Parse an expression; give nothing where it is wrong, which is reported when its node is planned."""
     try:
         return [read_expression(text, node_name=node, environ=os.environ)]
@@ -345,7 +345,7 @@ def parsed_quietly(text: Any, node: str) -> list[Call]:
 # The bracket of a definition's use goes to the open slot: the innermost last name of the definition's text.
 
 
-def open_slot(tree: Call) -> Call:
+def slot_of(tree: Call) -> Call:
     """Return the innermost last name of an expression."""
     while tree.phases:
         tree = tree.phases[-1][-1]
@@ -360,7 +360,7 @@ def with_bracket(tree: Call, phases: Phases) -> Call:
     return tree.replace(phases=(*first, (*last[:-1], with_bracket(last[-1], phases))))
 
 
-def joined(phases: Phases, joins: Callable[[Call], bool]) -> Phases:
+def join_phases(phases: Phases, joins: Callable[[Call], bool]) -> Phases:
     """Replace each name for which ``joins`` is true by its children."""
 
     def flat(phase: Iterable[Call]) -> tuple[Call, ...]:
@@ -377,10 +377,10 @@ def prefix_values(prefix: Args | None) -> Prefix:
     """Return a prefix in the form that containers read."""
     if prefix is None:
         return (), {}
-    positional = tuple(plain_value(value) for value in prefix.positional)
-    return positional, {key: plain_value(value) for key, value in prefix.named}
+    positional = tuple(value_of_expression(value) for value in prefix.positional)
+    return positional, {key: value_of_expression(value) for key, value in prefix.named}
 
 
-def plain_value(value: Any) -> Any:
+def value_of_expression(value: Any) -> Any:
     """Return a value of an expression in the form that options read: an expression becomes its text."""
-    return mapped(value, lambda part: str(part) if isinstance(part, Call) else part)
+    return map_leaves(value, lambda part: str(part) if isinstance(part, Call) else part)

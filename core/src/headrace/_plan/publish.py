@@ -16,9 +16,9 @@ from headrace import plan as public
 from headrace._config.problems import with_lines
 from headrace._contract.checked import largest_size
 from headrace._contract.options import keys_of
-from headrace._plan.declared import narrowed
+from headrace._plan.declared import narrow
 from headrace._plan.element import elements_of
-from headrace._plan.word import called, owns_thread, word_of
+from headrace._plan.word import callee_of, owns_thread, word_of
 from headrace._portable import error_text
 
 if TYPE_CHECKING:
@@ -43,7 +43,9 @@ def public_plan(plan: PipelinePlan) -> public.Plan:
     return public.Plan(
         headrace=headrace.__version__,
         threads=plan.threads,
-        asks_for=asked_for(_written(plan), {("headrace", headrace.__version__), *brought}),
+        asks_for=distributions_of(
+            _roots_written(plan), {("headrace", headrace.__version__), *brought}
+        ),
         warnings=with_lines(plan.warnings),
         nodes={name: _node(plan, plan.nodes[name]) for name in plan.order},
         probes=tuple(probe.text for probe in plan.probes),
@@ -51,7 +53,7 @@ def public_plan(plan: PipelinePlan) -> public.Plan:
     )
 
 
-def asked_for(
+def distributions_of(
     roots: Iterable[Element], brought: Iterable[tuple[str, str]] = ()
 ) -> tuple[public.Asked, ...]:
     """Return the distributions that bring the elements of some expressions, and others, each with its version."""
@@ -61,7 +63,7 @@ def asked_for(
     return tuple(public.Asked(*by, tuple(sorted(names))) for by, names in sorted(found.items()))
 
 
-def _written(plan: PipelinePlan) -> list[Element]:
+def _roots_written(plan: PipelinePlan) -> list[Element]:
     """Return the expressions that somebody has written: not the `Reflect` of an instance, which nobody has."""
     implied = {n.instance: n.backend for n in plan.nodes.values() if n.just_instances}
     return [implied.get(root) or root for root in plan.roots]
@@ -70,7 +72,7 @@ def _written(plan: PipelinePlan) -> list[Element]:
 def _node(plan: PipelinePlan, node: NodePlan) -> public.Node:
     keys, owned, default = node.keys, owns_thread(node), DEFAULT_NODE.format(node_name=node.name)
     written = default if node.just_instances else str(node.entrypoint.call)
-    low, high = narrowed(node.runs.range, keys, alias=node.alias_of is not None)
+    low, high = narrow(node.runs.range, keys, alias=node.alias_of is not None)
     return public.Node(
         expression=node.expression,
         node_expression=written,
@@ -87,7 +89,7 @@ def _node(plan: PipelinePlan, node: NodePlan) -> public.Node:
         processes=_processes(node),
         picked_by=node.batch_policy.cls.__name__ if node.batch_policy.cls.picks else None,
         backend_unused=all(one.parameter != "backend" for one in elements_of(node.roots)),
-        bypassed=called(node.entrypoint).name if node.bypassed else None,
+        bypassed=callee_of(node.entrypoint).name if node.bypassed else None,
         **{key: public_element(one) for key, one in trees_of(node).items()},
     )
 
@@ -126,13 +128,13 @@ def public_element(
     said: Any = {}
     below: Sequence[Any] = ()
     if backend is not None:
-        said = _said_by(backend)
+        said = _description_of(backend)
         if element.cls.builds_elsewhere and isinstance(said, dict):
             below = said.pop("children", ())  # data already, which came from another process
     fields = keys_of(element.cls.Options)
     values = {key: getattr(element.options, fields.get(key, key), None) for key in element.origins}
     prefixes = tuple(
-        (*map(plain, positional), *(f"{key}={value}" for key, value in named.items()))
+        (*map(plain_copy, positional), *(f"{key}={value}" for key, value in named.items()))
         for positional, named in element.prefixes
     )
     return public.Element(
@@ -155,13 +157,13 @@ def public_element(
 
 
 def _value(value: Any, origin: Any) -> public.Value:
-    return public.Value(plain(value), origin)
+    return public.Value(plain_copy(value), origin)
 
 
-def plain(value: Any) -> Any:
+def plain_copy(value: Any) -> Any:
     """Return a value in a form that JSON can hold, also for numbers of libraries, enumerations and models."""
     if isinstance(value, (Enum, BaseModel)):
-        return plain(value.value if isinstance(value, Enum) else value.model_dump())
+        return plain_copy(value.value if isinstance(value, Enum) else value.model_dump())
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, Integral):
@@ -169,15 +171,15 @@ def plain(value: Any) -> Any:
     if isinstance(value, Real):
         return float(value) if math.isfinite(value) else repr(float(value))
     if isinstance(value, dict):
-        return {str(key): plain(part) for key, part in value.items()}
+        return {str(key): plain_copy(part) for key, part in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [plain(part) for part in value]
+        return [plain_copy(part) for part in value]
     return str(value) if isinstance(value, PurePath) else repr(value)
 
 
-def _said_by(backend: Backend) -> Any:
+def _description_of(backend: Backend) -> Any:
     """Return what a backend says of itself, or the error that it raises."""
     try:
-        return plain(backend.describe())
+        return plain_copy(backend.describe())
     except Exception as error:  # noqa: BLE001 - the other backends must be described as well
         return {"error": error_text(error)}

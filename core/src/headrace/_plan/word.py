@@ -171,7 +171,7 @@ class Word(Backend):
             element: The word, or a name with a bracket that stands for an instance of it.
             at: The `headrace._build.parts.BuildSite`, where the builder stands.
         """
-        built: Backend = building.plain(element, at)
+        built: Backend = building.build_plain(element, at)
         return built
 
     def _prepare(self, building: Any, element: Element, at: Any) -> None:
@@ -193,11 +193,11 @@ def core_word(name: str) -> type[Word]:
     """Return the word of core called ``name``; `Word` itself when there is none."""
     plugin, _, part = name.rpartition(":")
     path = CORE_BACKENDS.get(part) if plugin in ("", "headrace") else None
-    return Word if path is None else _loaded(path)
+    return Word if path is None else _load_word(path)
 
 
 @cache
-def _loaded(path: str) -> type[Word]:
+def _load_word(path: str) -> type[Word]:
     return word_of(load(path, "headrace"))
 
 
@@ -366,7 +366,7 @@ def _check_stands_alone(use: Use) -> None:
         use.add("elsewhere", message, one.call, hint=hint)
 
 
-def called(element: Element) -> Element:
+def callee_of(element: Element) -> Element:
     """Follow names and wiring words to the element that is called in the end."""
     return way_to_called(element)[-1]
 
@@ -416,7 +416,7 @@ def edges(root: Element) -> list[Element]:
 
 def why_not_callable(element: Element) -> str | None:
     """Tell why the backend of an element cannot be called; None when it can."""
-    return called(element).cls.not_callable
+    return callee_of(element).cls.not_callable
 
 
 # Elements that own a thread.
@@ -434,11 +434,11 @@ def _owns_thread(element: Element) -> bool:
 
 def _runs_inside(element: Element) -> bool:
     """Tell whether the children of an element run in the thread that runs the element's parent."""
-    elsewhere = element.cls.builds_elsewhere or called_elsewhere(element)
+    elsewhere = element.cls.builds_elsewhere or runs_elsewhere(element)
     return _runs_here(element) and not elsewhere
 
 
-def called_elsewhere(element: Element) -> bool:
+def runs_elsewhere(element: Element) -> bool:
     """Tell whether a name's bracket is called in the thread of the instance for which the name stands."""
     named = element.named.element if element.named is not None and element.children else None
     return named is not None and any(one.own_thread for one in way_to_called(named))
@@ -484,7 +484,7 @@ def give_threads(root: Element) -> None:
     for element in root.walk(_holds_others):
         if not _holds_others(element) and _runs_here(element) and needs_thread(element):
             element.own_thread = True
-    for element in filter(called_elsewhere, root.walk()):
+    for element in filter(runs_elsewhere, root.walk()):
         # Each has a thread of its own: one around all would wait for the instance if that is named there again.
         element.children[0].walk(_gives_thread)
 

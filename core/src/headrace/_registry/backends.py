@@ -11,7 +11,7 @@ from weakref import WeakSet
 
 from headrace._contract.backend import Backend
 from headrace._contract.checked import PENDING, Outcomes
-from headrace._portable import none_if_all_ok, shown
+from headrace._portable import none_if_all_ok, repr_of
 from headrace.errors import BackendError, ContractError, InputError, PluginError
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def _cannot_run(cls: type[Any]) -> str | None:
         derives = f", and a policy derives from headrace.policies.{base}" if base else ""
         return f"it has no method forward(self, batch){derives}"
     if not callable(forward):
-        return f"{name} is no method, it is {shown(forward)}"
+        return f"{name} is no method, it is {repr_of(forward)}"
     if _is_asynchronous(forward):
         return f"{name} is asynchronous, and a backend runs in a thread: write def {name}"
     own = inspect.getattr_static(cls, name)  # not bound to the class
@@ -149,9 +149,9 @@ class FunctionBackend(Backend):
     def _call_once(self, batch: list[Request]) -> None:
         if not batch:
             return
-        results = _listed(self.function([request["data"] for request in batch]))
+        results = _as_list(self.function([request["data"] for request in batch]))
         if len(results) != len(batch):
-            raise _wrong_results(f"{len(results)} results for {len(batch)} items")
+            raise _results_error(f"{len(results)} results for {len(batch)} items")
         for request, result in zip(batch, map(_answer, results), strict=True):
             request["result"] = result
 
@@ -164,12 +164,12 @@ def _answer(result: Any) -> Any:
     return result
 
 
-def _listed(results: Any) -> list[Any]:
+def _as_list(results: Any) -> list[Any]:
     """Return a list, or the rows of an array, as a list."""
     if not isinstance(results, (str, bytes, bytearray, Mapping)):
         with contextlib.suppress(TypeError, LookupError):
             return [results[index] for index in range(len(results))]
-    raise _wrong_results(f"a {type(results).__name__}")
+    raise _results_error(f"a {type(results).__name__}")
 
 
 def no_data(expected: str = "what the function takes") -> InputError:
@@ -177,13 +177,13 @@ def no_data(expected: str = "what the function takes") -> InputError:
     return InputError("the request has no 'data'", key="data", expected=expected, got="nothing")
 
 
-def _wrong_results(got: str) -> ContractError:
+def _results_error(got: str) -> ContractError:
     what = f"the function returned {got}"
     hint = "A function for batches takes a list of data and returns a list of as many results."
     return ContractError(what, hint=hint)
 
 
-def unfit(function: Any, further: Mapping[str, Any]) -> str | None:
+def mismatch_of(function: Any, further: Mapping[str, Any]) -> str | None:
     """Say why a function cannot be called with data and further arguments by name; None where nothing says so."""
     called = (function, getattr(function, "__call__", None))  # noqa: B004 - of an object
     if any(map(_is_asynchronous, called)):
@@ -197,7 +197,7 @@ def of_function(function: Callable[[Any], Any], *, batched: bool) -> type[Backen
     if not callable(function) or isinstance(function, Backend):
         return as_backend(function)  # it raises the error
     named = getattr(function, "__name__", type(function).__name__)
-    if wrong := unfit(function, {}):
+    if wrong := mismatch_of(function, {}):
         raise PluginError(f"the function {named!r} {wrong}", hint="It is called as function(data).")
     if batched and inspect.isgeneratorfunction(function):
         what = f"the function {named!r} is a generator, which answers one request, and is registered as batched"

@@ -102,7 +102,7 @@ class Plugin:
         """Return the plugin as plain data for JSON, as ``headrace plugins list --json`` prints it."""
         return asdict(self)
 
-    def _refused(self, state: str, reason: str, remedy: str = "") -> Plugin:
+    def _as_refused(self, state: str, reason: str, remedy: str = "") -> Plugin:
         """Give the plugin as one that cannot be used. The default ``remedy`` is to install it again."""
         remedy = remedy or f"Install it again: pip install --force-reinstall {self.distribution}"
         line = " ".join(reason.split())  # a wrong requirement is told with a line of its own
@@ -143,9 +143,9 @@ def discover() -> list[Plugin]:
 def _unreadable(dist: Distribution, error: Exception) -> Plugin | None:
     """Return a plugin whose entry points cannot be read; None where nothing says that it is one."""
     with suppress(Exception):
-        plugin = _named(Plugin("", "", "unknown", "", {}, _hooks_of(())), dist)
+        plugin = _read_metadata(Plugin("", "", "unknown", "", {}, _hooks_of(())), dist)
         if any(map(_OURS.match, plugin.requires)):
-            return plugin._refused("broken", f"its metadata cannot be read: {error}")
+            return plugin._as_refused("broken", f"its metadata cannot be read: {error}")
     return None
 
 
@@ -163,12 +163,12 @@ def _plugin(points: list[EntryPoint], dist: Distribution) -> Plugin:
     backends = dict(offered)
     plugin = Plugin(qualifier(name), name, "unknown", "", backends, _hooks_of(()))
     try:
-        plugin = _named(plugin, dist)
-        plugin = _compared(plugin)
+        plugin = _read_metadata(plugin, dist)
+        plugin = _check_version(plugin)
         for name, path in offered:
             _add(backends, "backend", name, path)
     except Exception as error:  # noqa: BLE001 - one plugin's bad metadata must not stop the others
-        plugin = plugin._refused("broken", f"its metadata cannot be used: {error}")
+        plugin = plugin._as_refused("broken", f"its metadata cannot be used: {error}")
     if (allowed := os.environ.get("HEADRACE_PLUGINS")) is not None:
         plugin = _if_allowed(plugin, allowed)
     modules = dict.fromkeys(path for point, path in paths if point.group == _HOOKS)
@@ -180,9 +180,9 @@ def _plugin(points: list[EntryPoint], dist: Distribution) -> Plugin:
         reason = f"its hooks failed: {error_text(error)}"
         lacking = [library_missing(error, path) for path in modules]
         if not all(lacking):
-            return plugin._refused("broken", reason)
+            return plugin._as_refused("broken", reason)
         remedy = f"Install {lacking[0]!r}, or install {plugin.distribution} again."
-        return plugin._refused("missing_dependency", reason, remedy)
+        return plugin._as_refused("missing_dependency", reason, remedy)
 
 
 def _add(table: dict[str, str], noun: str, name: str, path: str) -> None:
@@ -190,7 +190,7 @@ def _add(table: dict[str, str], noun: str, name: str, path: str) -> None:
         raise ValueError(f"it offers the {noun} {name!r} twice")
 
 
-def _named(plugin: Plugin, dist: Distribution) -> Plugin:
+def _read_metadata(plugin: Plugin, dist: Distribution) -> Plugin:
     """Read name, version and requirements, but not the description after them, which may be long."""
     from email.parser import HeaderParser
 
@@ -207,7 +207,7 @@ def _named(plugin: Plugin, dist: Distribution) -> Plugin:
     )
 
 
-def _compared(plugin: Plugin) -> Plugin:
+def _check_version(plugin: Plugin) -> Plugin:
     """Compare the version of core that the plugin requires with the one that runs."""
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
@@ -221,7 +221,7 @@ def _compared(plugin: Plugin) -> Plugin:
     if not fits.contains(__version__, prereleases=True):
         reason = f"it requires headrace {plugin.range}, this is {__version__}"
         remedy = f"Install versions that fit: pip install --upgrade {plugin.distribution} headrace"
-        return plugin._refused("incompatible", reason, remedy)
+        return plugin._as_refused("incompatible", reason, remedy)
     return plugin
 
 
@@ -236,7 +236,7 @@ def _if_allowed(plugin: Plugin, allowed: str) -> Plugin:
     remedy = f"Add {name!r} to HEADRACE_PLUGINS, or unset it."
     if names & denied:
         remedy = f"Take '-{name}' out of HEADRACE_PLUGINS."
-    return plugin._refused("disabled", f"HEADRACE_PLUGINS={allowed} does not allow it", remedy)
+    return plugin._as_refused("disabled", f"HEADRACE_PLUGINS={allowed} does not allow it", remedy)
 
 
 def _hooks_of(modules: Iterable[str]) -> dict[str, Any]:
@@ -244,7 +244,7 @@ def _hooks_of(modules: Iterable[str]) -> dict[str, Any]:
     hooks: dict[str, Any] = {**{name: {} for name in TABLES}, "node_entrypoint": None}
     known = {f"headrace_{name}": name for name in hooks}
     for path in modules:
-        module = imported(path)
+        module = import_path(path)
         for attribute in dir(module):
             name, function = known.get(attribute), getattr(module, attribute)
             if "headrace_impl" not in getattr(function, "__dict__", ()):
@@ -277,7 +277,7 @@ def _is_right(hook: str, answer: Any) -> bool:
 # Importing the objects that a plugin names.
 
 
-def imported(path: str) -> Any:
+def import_path(path: str) -> Any:
     """Import ``module`` or ``module:attribute``."""
     module, _, names = path.partition(":")
     __import__(module)
@@ -306,7 +306,7 @@ def load(path: str, distribution: str, what: str = "") -> Any:
     """
     about = f"{what} cannot be imported from {path!r}" if what else f"cannot import {path!r}"
     try:
-        return imported(path)
+        return import_path(path)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # SystemExit, say, or what pytest skips with

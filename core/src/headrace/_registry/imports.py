@@ -46,13 +46,13 @@ def run_imports(wanted: list[tuple[str, Path]]) -> Files:
         if item.endswith(".py") or "/" in item or os.sep in item:  # it names a file
             try:
                 path = (base / in_home(item)).resolve()
-                with _alone(str(path)):
+                with _import_lock(str(path)):
                     tables.append((str(path), _run_file(path, item)))
             # These are errors of the path: what the file itself raises is a PluginError.
             except (OSError, ValueError, RuntimeError) as error:
                 raise PluginLoadError(f"{item!r} cannot be read: {error}") from error
         else:
-            with _alone(item):
+            with _import_lock(item):
                 _import_module(item)
     return tuple(dict(tables).items())
 
@@ -63,7 +63,7 @@ HOW_TO_ALLOW = (
 )
 
 
-def refused(*, allow_import: bool) -> str | None:
+def why_refused(*, allow_import: bool) -> str | None:
     """Say why no code may be imported; None when it may.
 
     The environment variable ``HEADRACE_IMPORT`` allows it when it is unset, or one of the known words for
@@ -138,7 +138,7 @@ _running: list[str] = []
 
 
 @contextmanager
-def _alone(name: str) -> Iterator[None]:
+def _import_lock(name: str) -> Iterator[None]:
     """Run the body while no other thread runs imported code.
 
     Raises:

@@ -34,7 +34,7 @@ _packages: dict[str, Package] = {}
 
 def package_of(folder: Path) -> Package:
     """Return the package of a folder, the same one each time."""
-    name = _named(folder.name, os.fsencode(folder))
+    name = _module_name(folder.name, os.fsencode(folder))
     if not _packages:
         sys.meta_path.insert(0, _Finder)
     if name not in _packages:
@@ -47,7 +47,7 @@ def files_run(path: Path) -> list[str]:
     return package_of(path.parent).files(path)
 
 
-def _named(text: str, content: bytes) -> str:
+def _module_name(text: str, content: bytes) -> str:
     return re.sub(r"\W", "_", f"{text}_{_digest(content)[:12]}")
 
 
@@ -85,7 +85,9 @@ class Package:
     def module_name(self, path: Path) -> str:
         """Return the name in ``sys.modules`` of a file of the folder."""
         stem = path.stem
-        return f"{self.name}.{stem if stem.isidentifier() else _named(stem, os.fsencode(stem))}"
+        return (
+            f"{self.name}.{stem if stem.isidentifier() else _module_name(stem, os.fsencode(stem))}"
+        )
 
     def run(self, path: Path) -> dict[str, type[Any]]:
         """Run a file, unless its present version, with those of its helpers, was run already.
@@ -104,19 +106,19 @@ class Package:
             # Other files that a configuration names stay until they are run again: pipelines may pickle their classes.
             own = {one.name for one in self._below(name)}
             for one in stale & {*own, *(before.keys() - self._named)}:
-                self._put(one, None)
+                self._put_module(one, None)
             self._beside.clear()
             importlib.invalidate_caches()
             spec: Any = spec_from_file_location(name, path, loader=_Loader(name, str(path)))
             module = module_from_spec(spec)
-            self._put(name, module)
+            self._put_module(name, module)
             try:
                 spec.loader.exec_module(module)
             except BaseException:
                 for one in {*self._versions, name}:
-                    self._put(one, None)
+                    self._put_module(one, None)
                 for one, known in modules.items():
-                    self._put(one, known)
+                    self._put_module(one, known)
                 self._versions = before
                 raise
             self._named.add(name)
@@ -193,7 +195,7 @@ class Package:
                 left += one.uses
         return [*found]
 
-    def _put(self, name: str, module: ModuleType | None) -> None:
+    def _put_module(self, name: str, module: ModuleType | None) -> None:
         """Put a module where ``import`` looks for it; None takes it away."""
         parent, _, last = name.rpartition(".")
         holder = vars(sys.modules.get(parent, self._module))

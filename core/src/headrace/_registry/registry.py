@@ -76,7 +76,7 @@ class Offer:
         return load_backend(self.name, self.path, self.distribution)
 
 
-def _brought(plugins: Iterable[Plugin], name: str, table: str) -> list[Offer]:
+def _offers_of(plugins: Iterable[Plugin], name: str, table: str) -> list[Offer]:
     offers = []
     for one in plugins:
         paths = one.backends if table == "backends" else one.hooks[table]
@@ -213,14 +213,14 @@ class Registry:
         """Return what core, imported files, the process and plugins have under a name, in this order."""
         # A policy of core for the other key is found as well: the error says that it is none for this one.
         tables = _POLICIES if table in _POLICIES else (table,)
-        yield [one for its in tables for one in _brought([CORE], name, its)]
+        yield [one for its in tables for one in _offers_of([CORE], name, its)]
         found = [(path, classes[name]) for path, classes in files if name in classes]
         may = [(path, cls) for path, cls in found if _may_mean(cls, table)]
         yield [Offer(name, Path(path).stem, path, cls=cls) for path, cls in may]
         cls = self.local.get(name)
         known = cls is not None and _may_mean(cls, table)
         yield [Offer(name, cls.__module__, cls.__module__, cls=cls)] if known else []
-        yield _brought(self.plugins(), name, table)
+        yield _offers_of(self.plugins(), name, table)
 
     def names(self, files: Files = ()) -> list[str]:
         """Return every name that may stand in an expression."""

@@ -102,7 +102,7 @@ class Closer:
             self._box.threads.timer.call_at(time.monotonic() + _GRACE_S, self._end_processes)
         if any(node.busy() for node in self._engine.nodes):  # closed once its batch ends
             self._watchers.wait(lambda: ask(self._box, self._is_quiet))
-            Pass(self._idle(), self._box.threads.pool).start(inf)
+            Pass(self._close_idle(), self._box.threads.pool).start(inf)
 
     def _fail_open(self) -> None:
         text = "the pipeline was closed before the request was done"
@@ -124,7 +124,7 @@ class Closer:
 
     def _steps(self, until: float) -> list[Closing]:
         """Return the steps that close the pipeline: idle instances and nodes, retired instances, the probes."""
-        steps = self._idle()
+        steps = self._close_idle()
         for one in reversed(self._engine.retirements):
             what = f"old instances of node {one.scheduler.name}"
             steps.append((what, partial(one.close_ended, until=until)))
@@ -132,7 +132,7 @@ class Closer:
         steps.append(("the probes", lambda: self._engine.probes.close()))
         return steps
 
-    def _idle(self) -> list[Closing]:
+    def _close_idle(self) -> list[Closing]:
         """Return the steps that close the idle instances, and the nodes that have no others, in order."""
         all_idle = True
         found: list[Closing] = []
@@ -156,7 +156,7 @@ def refuse(node: Any, error: ClosedError, *, drain: bool) -> None:
     """Refuse newcomers of a node; fail the entries that wait for room, and without ``drain`` those that wait at all; a step."""
     node.special = True
     node.refusing = node.refusing or error
-    node.short_cut.measure()
+    node.short_cut.set_bounds()
     node.drains &= drain
     kept = () if drain else (*node.queue, *node.pending.waiting)
     node.fail_waiting(error, [*node.room.outside, *kept])

@@ -176,7 +176,7 @@ class Search:
             self._before, self._seen = [] if same else circle, now
         if same:
             newest: Any = max(waits, key=lambda one: one.entry.arrival).entry  # type: ignore[union-attr]
-            post(newest.node.box, _free, newest, _error(circle, newest))
+            post(newest.node.box, _release, newest, _error(circle, newest))
         return bool(circle)
 
 
@@ -227,7 +227,7 @@ def after_fork() -> None:
     search.__init__()  # type: ignore[misc]
 
 
-def _free(entry: Entry, error: ContractError) -> None:
+def _release(entry: Entry, error: ContractError) -> None:
     if entry.state in (QUEUED, OUTSIDE):
         entry.node.fail(entry, lambda *_, **__: error)
 
@@ -244,9 +244,9 @@ def _steps(circle: list[Wait]) -> Iterator[str]:
     named = [one for one in circle if one.entry is not None and one.holds is not None]
     for before, one in zip([named[-1], *named], named, strict=False):
         holder = before.holds
-        about = f"{_named(holder)}, instance {holder.index})"  # type: ignore[union-attr]
-        yield f"{about} waits for {_named(one.holds)})"
+        about = f"{_name_of(holder)}, instance {holder.index})"  # type: ignore[union-attr]
+        yield f"{about} waits for {_name_of(one.holds)})"
 
 
-def _named(instance: Any) -> str:
+def _name_of(instance: Any) -> str:
     return f"{instance.backend._label()} (node {instance.liveness.node.name!r}"

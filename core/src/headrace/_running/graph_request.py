@@ -51,22 +51,22 @@ class GraphRequest:
         if self.entry.state == DONE:
             return
         self._graph.open[self] = None
-        self._launch([self._traversal.begin(self._route, self.entry.request)])
+        self._start_visits([self._traversal.begin(self._route, self.entry.request)])
         if self.entry.state != DONE:
-            self._entered()
+            self._note_entered()
 
-    def _entered(self) -> None:
+    def _note_entered(self) -> None:
         """Note whether the entries of the first node are in its queue, or wait for room."""
         entry = self.entry
         outside = any(one.state == OUTSIDE for one in self.open)
         entry.state = OUTSIDE if outside else RUNNING
         if outside:
             for one in self.open:
-                one.room = self._entered
+                one.room = self._note_entered
         elif entry.room is not None:
             entry.room()
 
-    def _launch(self, visits: Sequence[Visit]) -> None:
+    def _start_visits(self, visits: Sequence[Visit]) -> None:
         left = list(visits)
         while left and self.entry.state != DONE:
             visit = left.pop(0)
@@ -81,7 +81,7 @@ class GraphRequest:
         internal, self._internal = self._internal, True
         elements = Elements(visit.step, visit.request, call, self._ticket)
         entries = elements.entries
-        then = partial(self._ended, visit, elements)
+        then = partial(self._end_entry, visit, elements)
         for entry in entries:
             entry.then, entry.waiter = then, call.waiter
             self.open[entry] = None
@@ -90,9 +90,9 @@ class GraphRequest:
             error = node.refusing._passing(passes=False)
             error.begun = False
             node.count_refused(visit.request, error)
-            return self._advanced(visit, error)
+            return self._advance(visit, error)
         if not entries:
-            return self._advanced(visit, elements.gather())
+            return self._advance(visit, elements.gather())
         for entry in [one for one in entries if one.state == DONE]:
             entry.then = None
             then(entry)
@@ -101,12 +101,12 @@ class GraphRequest:
             node.enter(alive, internal)
         return []
 
-    def _ended(self, visit: Visit, elements: Elements, entry: Entry) -> None:
+    def _end_entry(self, visit: Visit, elements: Elements, entry: Entry) -> None:
         """Count one entry of a visit; the last one, and one that fails the request, end the visit."""
         if self.open.pop(entry, self) is self or self.entry.state == DONE:
             return
         try:
-            self._launch(self._after(visit, elements, entry))
+            self._start_visits(self._after(visit, elements, entry))
         except BaseException as raised:  # noqa: BLE001 - of the user's dict; the request must get an outcome
             self.end(unable(visit.step, raised))
 
@@ -119,18 +119,18 @@ class GraphRequest:
         error = entry.error
         if elements.ends_with(entry):
             elements.forget()
-            return self._advanced(visit, error)
+            return self._advance(visit, error)
         if any(one in self.open for one in elements.entries):
             return []
-        return self._advanced(visit, elements.gather())
+        return self._advance(visit, elements.gather())
 
-    def _advanced(self, visit: Visit, error: BaseException | None) -> list[Visit]:
+    def _advance(self, visit: Visit, error: BaseException | None) -> list[Visit]:
         """Advance by a visit that has ended; give the visits that may start now."""
         try:
             if error is None:
                 following = self._traversal.advance(visit)
                 if isinstance(following, Failure):
-                    error = self._counted(following)
+                    error = self._count_failure(following)
                 elif self._traversal.sinks_left:
                     return following
                 else:
@@ -147,9 +147,9 @@ class GraphRequest:
             failure = self._traversal.finish()
         except Exception as raised:  # noqa: BLE001
             return refuses_change(raised)
-        return None if failure is None else self._counted(failure)
+        return None if failure is None else self._count_failure(failure)
 
-    def _counted(self, failure: Failure) -> BaseException:
+    def _count_failure(self, failure: Failure) -> BaseException:
         """Count a failure between two nodes at the node that answers for it; give its error."""
         node = failure.step.scheduler
         if failure.has_run:

@@ -149,7 +149,7 @@ class Instance(Counts):
         """Whether the instance can run batches, and all that it computes with is there."""
         return self.living and not self.liveness.parts_away
 
-    def timed(self, duration_s: float) -> None:
+    def note_duration(self, duration_s: float) -> None:
         """Take note of the duration of one batch."""
         self.forward.add(duration_s * 1000)
         before, mean_s = self.mean_s, duration_s

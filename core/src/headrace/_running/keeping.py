@@ -7,7 +7,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from headrace._contract.checked import Filler
-from headrace._portable import nearest, shown, without_locals
+from headrace._portable import nearest, repr_of, without_locals
 from headrace._running import threads
 from headrace._running.batch import batches_run, running_anywhere, running_here
 from headrace._running.box import NOT_YET, ask, post
@@ -60,10 +60,10 @@ class Keeping:
         mine = self._node()
         step = None if mine is None else mine.pending.queue_again
         if node is not None:
-            called = self.called(node, "context.resume")
+            called = self.call_node(node, "context.resume")
             if node not in self._targets:
                 what = f"context.resume: goes_on_at of the class does not name the node {node!r}"
-                raise self._backend._located(ContractError(what))
+                raise self._backend._locate(ContractError(what))
             if mine is not None and called.scheduler is not mine:
                 step = partial(mine.pending.go_on, node, called)
                 return self._ask(request, step)
@@ -86,7 +86,7 @@ class Keeping:
 
     # Answers in parts.
 
-    def _found(self, request: Request, node: Any) -> tuple[Any, Entry | None]:
+    def _find(self, request: Request, node: Any) -> tuple[Any, Entry | None]:
         """Return where the parts of a request go, if anybody reads them, and its entry, if it runs or is kept."""
         sent = elsewhere.parts.get(id(request))
         if sent is not None:
@@ -99,14 +99,14 @@ class Keeping:
     def wait_for_room(self, request: Request) -> None:
         """Wait until a further part may come, in any thread."""
         node = self._node()
-        parts, _ = self._found(request, node)
+        parts, _ = self._find(request, node)
         if parts is not None:
             parts.root.make_room(most_of(node))
 
     def emit(self, request: Request, part: Any) -> None:
         """Give a part of an answer: see `headrace.InitContext`."""
         node = self._node()
-        parts, entry = self._found(request, node)
+        parts, entry = self._find(request, node)
         if parts is None:  # nobody reads
             if entry is None and not self._is_made(request, node):
                 self._refuse_late(request, node)
@@ -114,7 +114,7 @@ class Keeping:
         most = most_of(node)
         if parts.is_full(most):
             parts.root.make_room(most, waits=may_wait(node))
-        if not parts.add(part) and self._found(request, node)[1] is None:
+        if not parts.add(part) and self._find(request, node)[1] is None:
             self._refuse_late(request, node)
 
     def _refuse_late(self, request: Request, node: Any) -> None:
@@ -123,7 +123,7 @@ class Keeping:
             label = self._backend._label()
             what = f"{label} gave a part of an answer that it does not work on: its forward has returned"
             hint = "Call context.emit before that, with the dict of the batch; or return headrace.PENDING, and call context.finish last."
-            raise self._backend._located(ContractError(what, hint=hint))
+            raise self._backend._locate(ContractError(what, hint=hint))
 
     def _is_made(self, request: Request, node: Any) -> bool:
         """Tell whether a dict without an entry may be an item that a container has made, or runs past the queue."""
@@ -136,20 +136,20 @@ class Keeping:
         runs = get_ident() in batches_run or any(one is not None for one in holders)
         return runs and not self._backend._keeps
 
-    def emitted(self, request: Request) -> bool:
+    def has_emitted(self, request: Request) -> bool:
         """Tell whether a part of the answer was given to somebody: then no other run may take its place."""
-        parts, _ = self._found(request, self._node())
+        parts, _ = self._find(request, self._node())
         return parts is not None and bool(parts.begun)
 
     # Answers that come later.
 
-    def kept(self, request: Request) -> dict[Any, Any]:
+    def notes_of(self, request: Request) -> dict[Any, Any]:
         """Return what the backend keeps with a request: see `headrace.InitContext`."""
         node = self._node()
         entry = None if node is None else node.pending.known.get(id(request))
         return {} if entry is None or entry.request is not request else entry.held.own
 
-    def called(self, name: str, asking: str) -> Any:
+    def call_node(self, name: str, asking: str) -> Any:
         """Return the node of a name, a ``NodeCall``, for what ``asking`` says.
 
         Raises:
@@ -157,7 +157,7 @@ class Keeping:
             TypeError: The name is no text.
         """
         if not isinstance(name, str):
-            raise TypeError(f"{asking}: a node is named by a text, got {shown(name)}")
+            raise TypeError(f"{asking}: a node is named by a text, got {repr_of(name)}")
         nodes = self._nodes()
         if (called := nodes.get(f"node.{name}")) is not None:
             return called
@@ -165,30 +165,32 @@ class Keeping:
         near = nearest(name, names)
         hint = f"Did you mean {near!r}?" if near else f"There is {', '.join(names)}."
         error = ContractError(f"{asking}: no node is called {name!r}", hint=hint)
-        raise self._backend._located(error)
+        raise self._backend._locate(error)
 
     def on_end(self, request: Request, function: Callable[[Request], object]) -> None:
         """Have a holder told of the end of a request: see `headrace.InitContext`."""
         if not callable(function):
-            raise TypeError(f"context.on_end: a function is told of the end, got {shown(function)}")
+            raise TypeError(
+                f"context.on_end: a function is told of the end, got {repr_of(function)}"
+            )
         node = self._node()
         if node is None:
             tell_later(threads.current.pool, function, request)
         else:
             ask(node.box, node.pending.on_end, request, function)
 
-    def unwanted(self, request: Request) -> bool:
+    def is_unwanted(self, request: Request) -> bool:
         """Tell whether nobody waits for a request any more: see `headrace.InitContext`."""
         node = self._node()
         if node is None:
             return False
-        parts, entry = self._found(request, node)
+        parts, entry = self._find(request, node)
         if parts is not None and parts.closed:
             return True
         if entry is not None:
             return bool(entry.state == DONE)
         # An item that a container has made is none of the scheduler's; else the request has ended.
-        return not node.held_by_this_thread() and all(
+        return not node.is_held_by_this_thread() and all(
             one.holder is not request for one in node.every
         )
 

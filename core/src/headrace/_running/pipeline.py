@@ -115,7 +115,7 @@ class Pipeline:
                 walk(self._graph, only, data)
                 return data
         if isinstance(data, list):
-            admitted = self._admitted(data, timeout, priority)
+            admitted = self._admit(data, timeout, priority)
             self._entrance.run(admitted)
             raise_failed([entry for entry, _ in admitted])
             return data
@@ -145,7 +145,7 @@ class Pipeline:
         Raises:
             ClosedError: The pipeline is closed.
         """
-        admitted = self._admitted(data, timeout, priority)
+        admitted = self._admit(data, timeout, priority)
         futures = [RequestFuture() for _ in admitted]
         self._entrance.submit(admitted, futures)
         return futures if isinstance(data, list) else futures[0]
@@ -180,7 +180,7 @@ class Pipeline:
         import asyncio  # a quarter of the time that `import headrace` would take; who awaits has it already
 
         loop = asyncio.get_running_loop()
-        admitted = self._admitted(data, timeout, priority)
+        admitted = self._admit(data, timeout, priority)
         entries = [entry for entry, _ in admitted]
         try:
             for future in self._entrance.begin(loop, admitted):
@@ -232,7 +232,7 @@ class Pipeline:
             LimitError: While it is read: ``parts_waiting`` parts waited, and the thread that gives them cannot wait.
             RequestError, ClosedError: As `__call__` does.
         """
-        return Stream(self._entrance, self._admitted_one(data, timeout, priority), room)
+        return Stream(self._entrance, self._admit_one(data, timeout, priority), room)
 
     def stream_async(
         self,
@@ -257,9 +257,9 @@ class Pipeline:
             RuntimeError: There is no running event loop.
             RequestError, ClosedError: As `stream`.
         """
-        return AsyncStream(self._entrance, self._admitted_one(data, timeout, priority), room)
+        return AsyncStream(self._entrance, self._admit_one(data, timeout, priority), room)
 
-    def _admitted_one(self, data: Any, timeout: float | None, priority: int) -> list[Admitted]:
+    def _admit_one(self, data: Any, timeout: float | None, priority: int) -> list[Admitted]:
         """Check the request of a stream, unless the pipeline is closed."""
         if isinstance(data, list):
             what, hint = (
@@ -268,13 +268,13 @@ class Pipeline:
             )
             raise InputError(what, expected="a dict", got="list", hint=hint)
         self._entrance.check_open([data])
-        return self._entrance.admitted([data], timeout, priority)
+        return self._entrance.admit([data], timeout, priority)
 
-    def _admitted(self, data: Any, timeout: float | None, priority: int) -> list[Admitted]:
+    def _admit(self, data: Any, timeout: float | None, priority: int) -> list[Admitted]:
         """Check the requests of a call, one or a list of them, unless the pipeline is closed."""
         items = data if isinstance(data, list) else [data]
         self._entrance.check_open(items)
-        return self._entrance.admitted(items, timeout, priority)
+        return self._entrance.admit(items, timeout, priority)
 
     def stats(self) -> dict[str, Any]:
         """Return counts and times since the start, per node, as a dict that can be written as JSON."""

@@ -11,7 +11,7 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 from headrace._running.entry import OUTSIDE
-from headrace._running.refusals import overloaded
+from headrace._running.refusals import overload_error
 
 if TYPE_CHECKING:
     from headrace._running.entry import Entry
@@ -52,7 +52,7 @@ class Ticket:
             self.waiting[entry] = None
             self.home.room.tickets.add(self)
 
-    def left(self, entry: Entry) -> None:
+    def leave(self, entry: Entry) -> None:
         """Note that an entry waits no more."""
         if self.waiting.pop(entry, self) is None and not self.waiting:
             self.home.room.tickets.remove(self)
@@ -155,12 +155,12 @@ class Room:
             self.outside[entry] = None
             entry.state = OUTSIDE
             return False
-        if rule == "shed_oldest" and self._shed(entry.priority, waiting):
+        if rule == "shed_oldest" and self._shed_oldest(entry.priority, waiting):
             return True
-        self._node.settle(entry, overloaded(self._node, waiting, shed=False))
+        self._node.settle(entry, overload_error(self._node, waiting, shed=False))
         return False
 
-    def _shed(self, priority: int, waiting: int) -> bool:
+    def _shed_oldest(self, priority: int, waiting: int) -> bool:
         """Fail the oldest request of the lowest priority, if that is ``priority`` or lower, here or at another node."""
         here, elsewhere = self._node.queue.oldest_of_lowest(), self.tickets.oldest_of_lowest()
         found = [(one.priority, one.arrival) for one in (here, elsewhere) if one is not None]
@@ -169,7 +169,7 @@ class Room:
         if elsewhere is not None and (elsewhere.priority, elsewhere.arrival) == min(found):
             here = next(iter(elsewhere.waiting))
         assert here is not None  # noqa: S101 - one of the two was found
-        here.node.fail_waiting(overloaded(self._node, waiting, shed=True), [here])
+        here.node.fail_waiting(overload_error(self._node, waiting, shed=True), [here])
         return True
 
     def admit(self) -> None:

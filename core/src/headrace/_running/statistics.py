@@ -74,7 +74,7 @@ class Counts:
         self.forward = Timings()
         self.waited = Timings()
 
-    def failed(self, code: str) -> None:
+    def count_failure(self, code: str) -> None:
         """Count one request that failed."""
         self.failures[code] = self.failures.get(code, 0) + 1
 

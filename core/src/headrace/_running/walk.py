@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._running.batch import entry_here
 from headrace._running.box import post, refuse_inside
-from headrace._running.entry import Entry, checked_weight, restore
+from headrace._running.entry import Entry, check_weight, restore
 from headrace._running.graph_request import GraphRequest, begin_all
 from headrace._running.refusals import endless_wait
 from headrace._running.room import Ticket
@@ -40,7 +40,7 @@ def is_cheap(route: Route) -> bool:
 def may_wait(route: Route, entry: Entry) -> bool:
     """Refuse a request when this thread holds an instance that the request needs, and none is free there."""
     for step in route.steps:
-        if step.scheduler.held_by_this_thread() and not step.scheduler.free:
+        if step.scheduler.is_held_by_this_thread() and not step.scheduler.free:
             error = endless_wait(step.name)
             step.scheduler.count_refused(entry.request, error)
             entry.refuse(error)
@@ -129,7 +129,7 @@ def run_from_front(graph: Graph, request: Request) -> None:
     if terms == (None, 0) and "data" in request and outer.entered is None:
         walk(graph, route, request, internal=True)
         return
-    weight = checked_weight(request, route.first.name, route.needs)
+    weight = check_weight(request, route.first.name, route.needs)
     entry = Entry(request, None, weight, *terms)
     entry.entered = outer.entered
     run_and_wait(graph, [(route, entry)], internal=True)

@@ -65,9 +65,9 @@ def build_shared(building: ElementBuilder, element: Element, at: BuildSite) -> B
 def build_use(building: ElementBuilder, element: Element, at: BuildSite) -> Backend:
     """Build a name that stands for an instance; with a bracket, the instance depends on that."""
     if not element.children:
-        return _found(building, element.named, at)
+        return _find(building, element.named, at)
     dependency = building.child(element.children[0], at)
-    bound = Bound(_found(building, element.named, at), dependency)
+    bound = Bound(_find(building, element.named, at), dependency)
     if bound.leaves:
         at.end.exit(bound, element)
     if not states_range(element.cls):  # what `init` has set narrows the range of the dependency
@@ -76,7 +76,7 @@ def build_use(building: ElementBuilder, element: Element, at: BuildSite) -> Back
     return bound
 
 
-def _found(building: ElementBuilder, named: Any, at: BuildSite) -> Backend:
+def _find(building: ElementBuilder, named: Any, at: BuildSite) -> Backend:
     """Return the instance for which a name stands, in a form in which it may be called here."""
     if not named.registered:
         return at.local[named.element]
@@ -87,7 +87,7 @@ def _found(building: ElementBuilder, named: Any, at: BuildSite) -> Backend:
     building.holds.add(name)
     if built is not None and name not in build.reached:
         # Only what backends build themselves names it, so nobody but its node has it without the lock.
-        build.registered[name] = building.guarded(built)
+        build.registered[name] = building.guard(built)
     elif not (
         built is None or name in building.registers or isinstance(built, (NodeCall, Guarded))
     ):

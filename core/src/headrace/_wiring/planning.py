@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from headrace._plan.declared import states_range
 from headrace._plan.element import Element, Named, NodePlan, Source, elements_of, place_of
 from headrace._plan.links import cycle_of
-from headrace._plan.parameters import written_key
-from headrace._plan.planning import Scope, parsed_quietly
+from headrace._plan.parameters import value_written
+from headrace._plan.planning import Scope, parse_quietly
 from headrace._plan.word import (
-    called,
-    called_elsewhere,
+    callee_of,
     core_word,
     needs_thread,
+    runs_elsewhere,
     way_to_called,
     why_not_callable,
     word_of,
@@ -49,8 +49,8 @@ def homes(planner: Planner) -> dict[str, str]:
             if mark in read:
                 continue
             read.add(mark)
-            text = written_key(name, node, shape) if is_key else shape.definitions.get(name)
-            calls = [] if text is None else parsed_quietly(text.value, node)
+            text = value_written(name, node, shape) if is_key else shape.definitions.get(name)
+            calls = [] if text is None else parse_quietly(text.value, node)
             for call in calls:  # and those in it
                 calls += call.children
                 word = core_word(call.name)
@@ -72,7 +72,7 @@ def roots(planner: Planner) -> tuple[Element | None, Element | None]:
     whole = _entrypoint(planner)
     if whole is None and backend is not None:
         # What is wrong there has hidden what is wrong in `backend`, and perhaps instances that it names.
-        planner.planned(backend.value, backend.source, Scope(lenient=True))
+        planner.plan_expression_at(backend.value, backend.source, Scope(lenient=True))
     return init, whole
 
 
@@ -89,7 +89,7 @@ def _entrypoint(planner: Planner) -> Element | None:
             planner.problems.add("unknown_instance", what, hint=hint, **init.place())
             return None
         source = Source(f"{planner.node}.node_entrypoint")
-        return planner.planned(_FRONT, source, Scope())
+        return planner.plan_expression_at(_FRONT, source, Scope())
     hooked = [one for one in registry.plugins() if one.hooks["node_entrypoint"] is not None]
     if len(hooked) > 1:
         what = (
@@ -102,7 +102,7 @@ def _entrypoint(planner: Planner) -> Element | None:
         return planner.instances()
     source = Source(f"node_entrypoint of {hooked[0].distribution}", origin="definition")
     text = hooked[0].hooks["node_entrypoint"]
-    return planner.planned(text, source, Scope(depth=-_AROUND, may_register=True))
+    return planner.plan_expression_at(text, source, Scope(depth=-_AROUND, may_register=True))
 
 
 def callee(planner: Planner, plan: NodePlan) -> Element | None:
@@ -111,7 +111,7 @@ def callee(planner: Planner, plan: NodePlan) -> Element | None:
     named = planner.registered.setdefault(name, Named(name, plan.entrypoint, plan.name))
     if named.element is None:
         return None
-    named.measure(plan.roots)
+    named.set_depth(plan.roots)
     own = (one for one in planner.registered.values() if one.node == plan.name)
     check_used(planner, (one for one in own if one.index is None))
     way = [named.element] if named.queued else way_to_called(named.element)
@@ -126,7 +126,7 @@ def callee(planner: Planner, plan: NodePlan) -> Element | None:
         if word_of(element.cls)._gathers and element.children and element is not callee:
             what = f"a node has one {element.cls.__name__}, the one that it is called through"
             planner.add("scheduling", what, element.call)
-    front = called(plan.entrypoint)
+    front = callee_of(plan.entrypoint)
     plan.bypassed = not named.queued and front is not callee and why_not_callable(front) is None
     gathers = word_of(callee.cls)._gathers and callee.children
     with_thread = next((one for one in before if one.own_thread), callee)
@@ -164,7 +164,7 @@ def use(planner: Planner, element: Element, named: Named, target: Element, scope
 
 def give_threads_to_named(root: Element) -> None:
     """Put a thread around each instance of an ``IoC`` that needs one, where another thread inside it calls it."""
-    threads = [one for one in root.walk() if word_of(one.cls)._threaded or called_elsewhere(one)]
+    threads = [one for one in root.walk() if word_of(one.cls)._threaded or runs_elsewhere(one)]
     for thread in threads:
         todo = list(thread.walk())
         made = set(map(id, todo))
@@ -173,7 +173,7 @@ def give_threads_to_named(root: Element) -> None:
                 continue
             if (instance := one.named.element) is not None and needs_thread(instance):
                 instance.own_thread = True
-                threads += [instance, *filter(called_elsewhere, root.walk())]
+                threads += [instance, *filter(runs_elsewhere, root.walk())]
             elif instance is not None and not instance.own_thread:
                 made.add(id(instance))
                 todo += instance.walk()

@@ -103,7 +103,7 @@ class IoC(Wiring):
     def _build(cls, building: ElementBuilder, element: Element, at: BuildSite) -> Backend:
         """Build the first phase, then the front, which is called in place of the word."""
         scope = Shared(at.scope)
-        parts = at.parts.nested(scope, at.thread)
+        parts = at.parts.add_inner(scope, at.thread)
         inner = replace(at, local=dict(at.local), scope=scope, parts=parts)
         of_instance = at.index is not None
         build = building.element if of_instance else partial(build_shared, building)
@@ -113,7 +113,7 @@ class IoC(Wiring):
             # guarded. In the front of the pipeline `ElementBuilder.backend` has guarded it already.
             bare = child.named is None and child.is_bare
             if not of_instance and building.node is not None and not bare:
-                built = building.guarded(built)
+                built = building.guard(built)
             inner.local[child] = built
         return building.element(element.phases[1][0], inner)
 
@@ -239,7 +239,7 @@ class InstanceFromParam(Forward):
                 return use.element
             message = f"{use.element.name} needs the parameter {key!r}"
             hint = f"Write {key} = ... in the node, with the name of an instance."
-            near = nearest(key, use.planning.parameters.unused())
+            near = nearest(key, use.planning.parameters.unused_keys())
             use.add("missing_option", message, child, suggestion=near, hint=hint)
             return None
         if (call := use.planning.read(found.value, found.source)) is None:

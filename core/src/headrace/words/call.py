@@ -16,7 +16,7 @@ from headrace._contract.backend import Backend, InitContext
 from headrace._contract.options import Options as _Options
 from headrace._plan.word import Use, Word
 from headrace._portable import nearest
-from headrace._registry.backends import FunctionBackend, no_data, unfit
+from headrace._registry.backends import FunctionBackend, mismatch_of, no_data
 from headrace._registry.imports import HOW_TO_ALLOW, module_of
 from headrace.errors import SetupError
 
@@ -146,16 +146,16 @@ class Call(FunctionBackend, Word):
                 raise SetupError(what, hint=hint) from None
         if not callable(function):
             raise SetupError(f"{options.function!r} is a {type(function).__name__}, not callable")
-        if wrong := unfit(function, options.kwargs):
+        if wrong := mismatch_of(function, options.kwargs):
             raise SetupError(f"{options.function!r} {wrong}")
         self.batched, self.named = options.batched, f"It calls {options.function}."
         self.function = partial(function, **options.kwargs) if options.kwargs else function
 
-    def _located(self, error: Located) -> Located:
+    def _locate(self, error: Located) -> Located:
         """Say of an error in a call which function was called."""
         if self._state == "ready":
             error.hint = f"{error.hint} {self.named}" if error.hint else self.named
-        return super()._located(error)
+        return super()._locate(error)
 
 
 # Looking for the module of a function, without importing it or a package that it stands in.

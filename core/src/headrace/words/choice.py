@@ -176,7 +176,7 @@ class Fallback(_Chosen):
         """Build the children in order, until one can be built."""
         reasons, known = dict(element.unavailable), dict(building.by_element)
         for child in element.children:
-            trial = replace(at, parts=at.parts.nested())
+            trial = replace(at, parts=at.parts.add_inner())
             label = _label_of(child.call, element.call.children)
             try:
                 with at.end.trial():
@@ -193,7 +193,7 @@ class Fallback(_Chosen):
             backend.choice, backend.choices = {"chosen": label, "not_chosen": reasons}, {}
             building.by_element[element].choices[str(at.index or 0)] = backend.choice  # type: ignore[attr-defined]
             return backend  # type: ignore[no-any-return]
-        raise building.failed(_nothing("Fallback", reasons), element.name, at)
+        raise building.build_error(_nothing("Fallback", reasons), element.name, at)
 
     def describe(self) -> dict[str, Any]:
         """Return the child that was chosen, and why not the others; also of instances that have chosen otherwise."""

@@ -139,7 +139,7 @@ class Sequential(Word):
         outcomes, ready = [*before], [start == 0 or "result" in request for request in batch]
         self._silent = {}
         for index in range(start, len(self._steps)):
-            taken = self._taken(index, batch, outcomes, ready)
+            taken = self._take_items(index, batch, outcomes, ready)
             run_child(self._steps[index].child, batch, taken, outcomes, pad=self._pad)
             for i in taken:
                 ready[i] = "result" in batch[i]
@@ -147,7 +147,7 @@ class Sequential(Word):
         select(batch, (i for i, said in enumerate(ready) if said), _pass_by, outcomes)
         return outcomes
 
-    def _taken(
+    def _take_items(
         self, index: int, batch: list[Request], outcomes: Answers, ready: list[bool]
     ) -> list[int]:
         """Return the places of the items that an element takes, and move their results to ``data``.

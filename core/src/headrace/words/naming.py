@@ -63,7 +63,7 @@ class Forward(Word):
 def stand_for(use: Use, call: Call) -> Element | None:
     """Let the word stand for the instance that ``call`` names."""
     name, planning, element, scope = call.name, use.planning, use.element, use.scope
-    if (named := planning.named(name, scope)) is None:
+    if (named := planning.instance_named(name, scope)) is None:
         _report_unknown(use, call)
         return element if scope.lenient else None
     if planning.reference(call.replace(prefix=None), named, scope) is None:
@@ -160,8 +160,8 @@ def parameter(use: Use, key: str) -> Found | None:
 
 
 def _report_missing(planning: Planning, call: Call, key: str) -> None:
-    if any(nearest(name, NODE_KEYS) == key for name in planning.parameters.unused()):
-        return  # the key is misspelt, and `unused` keys are reported with the nearest name
+    if any(nearest(name, NODE_KEYS) == key for name in planning.parameters.unused_keys()):
+        return  # the key is misspelt, and `unused_keys` keys are reported with the nearest name
     message = f"node {planning.node!r} needs the key {key!r}"
     hint = f'Write {key} = "..." in the node.'
     own = any(planning.parameters.key(one) for one in ("init", "node_entrypoint"))
@@ -170,6 +170,6 @@ def _report_missing(planning: Planning, call: Call, key: str) -> None:
         file = planning.shape.file_of(planning.node)
         planning.problems.add("missing_option", message, file=file, path=planning.node, hint=hint)
     else:
-        others = [one for one in ("backend", *planning.parameters.unused()) if one != key]
+        others = [one for one in ("backend", *planning.parameters.unused_keys()) if one != key]
         near = nearest(key, others)
         planning.add("missing_option", message, call, suggestion=near, hint=hint)
