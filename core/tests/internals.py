@@ -104,7 +104,7 @@ def open_entries(pipe):
 
 def expire(node, entry):
     """Let the deadline of an entry pass, as the timer does."""
-    threads.run_in_pool(ask, node.box, node.expire, entry)
+    threads.run_in_pool(ask, node.box, node.fail_late, entry)
 
 
 def terms_of(request):

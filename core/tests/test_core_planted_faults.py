@@ -41,7 +41,7 @@ FAULTS = {
         [
             (
                 "room",
-                "            if self.home.room.outside:\n                self.home.touch()\n",
+                "            if self.home.room.outside:\n                self.home.note_change()\n",
                 "",
             )
         ],

@@ -136,7 +136,7 @@ class Builder(Build):
         def put_queue(backends: list[Backend]) -> Node:
             made = [_instance(i, one, node.keys) for i, one in enumerate(backends)]
             scheduler = schedule(made)
-            _say_who_limits(made, node, builder.by_element)
+            _report_who_limits(made, node, builder.by_element)
             alias = next((one for one in backends if isinstance(one, Alias)), None)
             needs = required_keys(node.runs, builder.by_element) if alias is None else alias.needs
             scheduler.need(needs)
@@ -180,7 +180,7 @@ class Builder(Build):
         return ComposedNode(scheduler, parts, (), builder.enters, plan=None, elements=builder)
 
 
-def _say_who_limits(
+def _report_who_limits(
     instances: Sequence[Instance], node: NodePlan, built: Mapping[Element, Backend]
 ) -> None:
     """Note which backend sets the ``max`` of each instance; log it where the node asks for more."""

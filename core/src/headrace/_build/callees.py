@@ -116,15 +116,15 @@ def begin_calls(
 
     sent = [Sent(called, made, outer, partial(end, made), parts) for made in batch]
 
-    def begin() -> None:
+    def start() -> None:
         for one in sent:
-            one.begin()
+            one.start()
 
     def give_up() -> None:
         for one in sent:
             one.give_up()
 
-    post(box, begin)
+    post(box, start)
     return partial(ask, box, give_up)
 
 

@@ -208,7 +208,7 @@ class BuiltElsewhere(Wrapper):
         self, requests: list[Request], send: Callable[[int, Any], object] | None
     ) -> Iterator[None]:
         """Let ``send(number, part)`` have the parts of answers in the meantime; None where nobody reads any."""
-        elsewhere.begin(requests, send)
+        elsewhere.start(requests, send)
         try:
             yield
         finally:

@@ -148,6 +148,6 @@ def element_statistics(times: ElementTimes, node: str) -> dict[str, dict[str, fl
     merged: dict[str, Timings] = {}
     for (home, _, path), one in times.copy().items():
         if home == node:
-            merged.setdefault(path, Timings()).merge(one)
+            merged.setdefault(path, Timings()).add_all(one)
     summaries = {path: one.summary() for path, one in merged.items()}
     return {path: {key: one[key] for key in ("mean", "p99")} for path, one in summaries.items()}

@@ -241,7 +241,7 @@ class _Reader:
             try:
                 texts.append(substitute_text(item, os.environ))
             except ConfigError as error:
-                self.problems.extend(error.problems, file=file, path=key)
+                self.problems.add_all(error.problems, file=file, path=key)
         return texts
 
 

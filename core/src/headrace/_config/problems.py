@@ -53,7 +53,7 @@ class Problems:
         """Add one problem; its place, ``suggestion`` and ``hint`` are those of `headrace.errors.Problem`."""
         self._take(Problem(code, message, **place))
 
-    def extend(self, problems: Iterable[Problem], **place: Any) -> None:
+    def add_all(self, problems: Iterable[Problem], **place: Any) -> None:
         """Add other problems, with ``file`` and ``path`` where they have none."""
         for problem in problems:
             missing = {key: at for key, at in place.items() if not getattr(problem, key)}

@@ -177,7 +177,7 @@ class Checked:
         """Tell whether a part of the answer was given; the builder sets this."""
         return False
 
-    def _await_room(self, request: Request) -> None:
+    def _wait_for_room(self, request: Request) -> None:
         """Wait until a further part of the answer may be given; the builder sets this."""
 
     def _refuse(self, batch: Sequence[Request]) -> Answers:
@@ -268,7 +268,7 @@ class Checked:
         """Copy an error of Headrace, or wrap any other error in a BackendError."""
         if isinstance(error, RequestError):
             if isinstance(error, InstanceLostError):
-                self._lose(error)
+                self._note_lost(error)
             return self._locate(error.copy())
         if isinstance(error, ClosedError) and error._passes:
             return error._passing()
@@ -295,7 +295,7 @@ class Checked:
                 setattr(error, place, value)
         return error
 
-    def _lose(self, error: InstanceLostError) -> None:
+    def _note_lost(self, error: InstanceLostError) -> None:
         """Mark the instance as lost, unless the error has a node: then another instance was lost."""
         if error.node is None and self._liveness is not None:
             self._liveness.lost = True

@@ -83,7 +83,7 @@ class Found:
         try:
             return map_leaves(self.value, _replace)
         except ConfigError as error:
-            problems.extend(error.problems, file=self.source.file, path=self.source.path)
+            problems.add_all(error.problems, file=self.source.file, path=self.source.path)
             raise
 
 

@@ -143,7 +143,7 @@ class Planner(Planning):
             with self.within(Parameters(next(iter(nodes), "main"), Sections(), NodeKeys())):
                 self.by_itself(text, source)
         found, self.problems = self.problems, outer
-        outer.extend(one for one in found if one not in self.excused)
+        outer.add_all(one for one in found if one not in self.excused)
 
     def by_itself(self, text: Any, source: Source) -> Element | None:
         """Plan an expression outside of any node: options and instances may be missing."""
@@ -273,7 +273,7 @@ class Planner(Planning):
             return self._expand(call, defined[0], scope)
         offers = [*defined, *backends]
         if not offers:
-            self._unknown(call, scope)
+            self._report_unknown(call, scope)
         cls = self.load(call, offers) if offers else None
         if cls is None:
             # The bracket of a misspelt word that takes names, as of `Forwrad[node.x]`, holds names: these
@@ -311,7 +311,7 @@ class Planner(Planning):
         try:
             return read_expression(text, node_name=node, environ=os.environ, source=source)
         except ConfigError as error:
-            self.problems.extend(error.problems, file=file, path=path)
+            self.problems.add_all(error.problems, file=file, path=path)
             return None
 
     def plan_expression_at(self, text: Any, source: Source, scope: Scope) -> Element | None:
@@ -454,13 +454,13 @@ class Planner(Planning):
         args = replace(args, named=(*args.named, (option, child.name)), spans=spans)
         return call.replace(args=args, phases=())
 
-    def _unknown(self, call: Call, scope: Scope) -> None:
+    def _report_unknown(self, call: Call, scope: Scope) -> None:
         """Report an unknown name, whose options may be any."""
         self.parameters.unresolved += 1
         if self.all_names:
             near = self._nearest(call, scope)
             problem = registry.unknown(call.name, [near] if near else [])
-            self.problems.extend([replace(problem, **place_of(call))])
+            self.problems.add_all([replace(problem, **place_of(call))])
 
     def _nearest(self, call: Call, scope: Scope) -> str | None:
         """Return the known name that is most like an unknown one."""

@@ -46,14 +46,14 @@ class Closer:
             return
         if self.error is None:
             self.error = ClosedError()
-            self._engine.entrance.shut(self.error)
+            self._engine.entrance.close(self.error)
         self._engine.on_close()
         until = time.monotonic() + timeout
         ask(self._box, self._refuse, self.error, drain, get_ident())
         try:
-            self._box.threads.pool.run(self._finish, until)
+            self._box.threads.pool.run(self._end, until)
         except RuntimeError:  # no more threads, or the interpreter ends
-            self._finish(until)
+            self._end(until)
         if not is_inside() and not self._engine.needs_this_thread():
             self._watchers.wait(lambda: self.is_over, max(until, time.monotonic() + 0.2) + 0.4)
 
@@ -81,7 +81,7 @@ class Closer:
         if self.error is not None and self._is_quiet():
             self._watchers.wake()
 
-    def _finish(self, until: float) -> None:
+    def _end(self, until: float) -> None:
         """Wait for the requests that are open, fail those that are left, and close all that was built."""
         self._engine.blueprint.store._end_waits()
         quiet = self._watchers.wait(lambda: ask(self._box, self._is_quiet) or self.is_over, until)
@@ -160,7 +160,7 @@ def refuse(node: Any, error: ClosedError, *, drain: bool) -> None:
     node.drains &= drain
     kept = () if drain else (*node.queue, *node.pending.waiting)
     node.fail_waiting(error, [*node.room.outside, *kept])
-    node.touch()
+    node.note_change()
 
 
 def fail_open(node: Any, error: ClosedError) -> None:

@@ -144,7 +144,7 @@ class Search:
         self._before: list[Wait] = []
         self._seen = -inf  # when the circle of the look before was seen
 
-    def begin(self, given: Threads) -> None:
+    def start(self, given: Threads) -> None:
         """Look now, unless that is done already."""
         now = given.clock()
         if now >= self._next:
@@ -216,7 +216,7 @@ def _look_at(node: Any) -> None:
     waiting = [next(iter(outside)).arrival] if outside else []
     waiting += [node.queue.oldest()] if node.queue.count else []
     if waiting and node.clock() - min(waiting) >= node.limits.deadlock_after_s:
-        node.box.later(search.begin, node.box.threads)
+        node.box.later(search.start, node.box.threads)
     if waiting:
         watch(node)
 

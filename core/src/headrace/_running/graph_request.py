@@ -46,7 +46,7 @@ class GraphRequest:
 
     # From node to node.
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Let the request enter."""
         if self.entry.state == DONE:
             return
@@ -97,7 +97,7 @@ class GraphRequest:
             entry.then = None
             then(entry)
         if self.entry.state != DONE:
-            node.begin(alive)
+            node.start(alive)
             node.enter(alive, internal)
         return []
 
@@ -188,7 +188,7 @@ class GraphRequest:
             with suppress(BaseException):  # of the user's dict
                 put_back(entry.request, entry.data)
                 entry.request.pop("result", None)
-        self._traversal.forget()
+        self._traversal.remove()
         self._graph.open.pop(self, None)
         entry.node = self._first  # no cycle is left
         then, entry.then, entry.waiter = entry.then, None, None
@@ -204,10 +204,10 @@ class GraphRequest:
         running = any(not one.waits and not one.lent for one in self.open)
         return self.end(failure(self._first, running=running), frees=True)
 
-    def expire(self, entry: Entry) -> None:
+    def fail_late(self, entry: Entry) -> None:
         """Fail the request, whose deadline has passed."""
         for one in list(self.open):
-            one.node.expire(one)
+            one.node.fail_late(one)
 
     def cancel(self, entry: Entry) -> bool:
         """Withdraw the request while it waits: all branches or none."""
@@ -230,7 +230,7 @@ class GraphRequest:
         self._first.count_late(error)
 
 
-def begin_all(requests: Sequence[GraphRequest]) -> None:
+def start_all(requests: Sequence[GraphRequest]) -> None:
     """Let requests enter; a step."""
     for one in requests:
-        one.begin()
+        one.start()

@@ -354,11 +354,11 @@ class Pipeline:
 
     def _attach(self, probe: GuardedProbe) -> None:
         Probes([probe]).notify("pipeline_started", self)
-        self._engine.attach(probe)
+        self._engine.add_probe(probe)
         self._ask_on_entry(probe)
 
     def _detach(self, probe: GuardedProbe) -> None:
-        self._engine.detach(probe)
+        self._engine.remove_probe(probe)
         self._ask_on_entry(probe)
 
     def _ask_on_entry(self, probe: GuardedProbe) -> None:

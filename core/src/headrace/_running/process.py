@@ -158,7 +158,7 @@ if hasattr(os, "register_at_fork"):
 # What the child process of a fork says.
 
 
-def say_forked(nodes: Iterable[str]) -> None:
+def report_forked(nodes: Iterable[str]) -> None:
     """Log that a pipeline, built before a fork, answers nobody in this process, and what to do."""
     what = (
         "the pipeline of %s was built before a fork, and its threads live on in the parent process alone: process %d "
@@ -168,7 +168,7 @@ def say_forked(nodes: Iterable[str]) -> None:
     _log.error(what, ", ".join(nodes), os.getpid())
 
 
-def say(unsaid: list[Callable[[], None]]) -> None:
+def report(unsaid: list[Callable[[], None]]) -> None:
     """Call and remove what has yet to be said."""
     while unsaid:
         unsaid.pop()()

@@ -57,7 +57,7 @@ class Ticket:
         if self.waiting.pop(entry, self) is None and not self.waiting:
             self.home.room.tickets.remove(self)
             if self.home.room.outside:
-                self.home.touch()
+                self.home.note_change()
 
 
 class Tickets:
@@ -172,11 +172,11 @@ class Room:
         here.node.fail_waiting(overload_error(self._node, waiting, shed=True), [here])
         return True
 
-    def admit(self) -> None:
+    def put_in(self) -> None:
         """Let entries that wait for room into the queue."""
         while self.outside and not self.full:
             entry = next(iter(self.outside))
             del self.outside[entry]
-            self._node.queue.push(entry)
+            self._node.queue.add(entry)
             if entry.room is not None:
                 entry.room()

@@ -32,7 +32,7 @@ class Timings:
         self._counts[bisect_left(_BOUNDS_MS, duration_ms)] += 1
         self.total_ms += duration_ms
 
-    def merge(self, other: Timings) -> None:
+    def add_all(self, other: Timings) -> None:
         """Count all that ``other`` has counted."""
         self._counts = [a + b for a, b in zip(self._counts, other._counts, strict=True)]
         self.total_ms += other.total_ms
@@ -78,11 +78,11 @@ class Counts:
         """Count one request that failed."""
         self.failures[code] = self.failures.get(code, 0) + 1
 
-    def absorb(self, other: Counts, *, unqueued: int | None = None) -> None:
+    def add(self, other: Counts, *, unqueued: int | None = None) -> None:
         """Add the counts of ``other``; ``unqueued``, where given, is its count as read a moment ago."""
         self.unqueued += other.unqueued if unqueued is None else unqueued
-        self.forward.merge(other.forward)
-        self.waited.merge(other.waited)
+        self.forward.add_all(other.forward)
+        self.waited.add_all(other.waited)
         add_counts(self.failures, other.failures)
         add_counts(self.sizes, other.sizes)
 
@@ -100,10 +100,10 @@ def statistics(node: Any) -> dict[str, Any]:
     Keys of the histogram are texts, so that the dict is the same after it was written to JSON and read.
     """
     total, running = Counts(), 0
-    total.absorb(node.counts)
+    total.add(node.counts)
     for instance in node.every:
         unqueued, holder = instance.unqueued, instance.holder  # in one step, as they are set
-        total.absorb(instance, unqueued=unqueued)
+        total.add(instance, unqueued=unqueued)
         if holder is not None:
             entries = instance.entries
             running += 1 if entries is None else sum(one.state == RUNNING for one in entries)

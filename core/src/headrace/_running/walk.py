@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from headrace._running.batch import entry_here
 from headrace._running.box import post, refuse_inside
 from headrace._running.entry import Entry, check_weight, restore
-from headrace._running.graph_request import GraphRequest, begin_all
+from headrace._running.graph_request import GraphRequest, start_all
 from headrace._running.refusals import endless_wait
 from headrace._running.room import Ticket
 from headrace._running.runners import Waiter, wait
@@ -59,7 +59,7 @@ def run_and_wait(graph: Graph, items: list[tuple[Route, Entry]], *, internal: bo
     waiter = Waiter(None, entries[0].deadline if entries else None)
     waiter.expects(entries)
     if waiter.pending:
-        begin = partial(post, graph.box, begin_all, requests, runner=waiter)
+        begin = partial(post, graph.box, start_all, requests, runner=waiter)
         wait(graph.box, waiter, entries, begin)
     for entry in entries:
         entry.give_back()

@@ -221,10 +221,10 @@ def _plan_apart(use: Use, child: Call, *, idle: bool = False) -> Element | None:
     found, planning.problems, parameters.idle = list(planning.problems), outer, around
     away = [one for one in found if one.code.startswith(_UNAVAILABLE)]
     theirs = ("missing_option", "option") if idle else ()  # perhaps written for the chosen branch
-    outer.extend(one for one in found if one not in away and one.code not in theirs)
+    outer.add_all(one for one in found if one not in away and one.code not in theirs)
     if away:
         parameters.excused += 1  # a key that is unknown here may be an option of this branch
-        planning.excused.extend(away)
+        planning.excused.add_all(away)
         use.element.unavailable[_label_of(child, use.children)] = "; ".join(p.message for p in away)
     return None if found else planned
 

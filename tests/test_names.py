@@ -1,0 +1,155 @@
+"""Functions of core are named for what they do or for what they give. Both numbers of exceptions only fall."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+from pathlib import Path
+
+import headrace
+
+ROOT = Path(__file__).parents[1]
+CORE = ROOT / "core" / "src" / "headrace"
+
+STATES = 2
+"""How many functions of core may still be named by a bare participle or adjective."""
+
+OTHER_VERBS = 105
+"""How many functions of core that return nothing may still begin with another word than a verb of the list."""
+
+IRREGULAR = {
+    *(
+        "alone",
+        "asleep",
+        "bare",
+        "begun",
+        "bound",
+        "broken",
+        "busy",
+        "chosen",
+        "done",
+        "drawn",
+        "due",
+        "empty",
+        "found",
+    ),
+    *(
+        "free",
+        "full",
+        "given",
+        "gone",
+        "held",
+        "hidden",
+        "idle",
+        "kept",
+        "known",
+        "laid",
+        "late",
+        "led",
+        "left",
+        "lost",
+    ),
+    *(
+        "made",
+        "met",
+        "overdue",
+        "paid",
+        "plain",
+        "ready",
+        "said",
+        "seen",
+        "sent",
+        "shown",
+        "shut",
+        "spent",
+        "taken",
+    ),
+    *("told", "torn", "unfit", "unfinished", "whole", "won", "woken", "worn", "written", "wrong"),
+}
+"""Participles that do not end in -ed, and adjectives."""
+
+NO_NOUNS = {
+    "again",
+    "as",
+    "back",
+    "by",
+    "from",
+    "here",
+    "in",
+    "of",
+    "on",
+    "out",
+    "over",
+    "to",
+    "up",
+}
+"""What follows a participle without telling what the function gives."""
+
+REGULAR = re.compile(r"(?!embed|exceed|feed|heed|need|proceed|seed|speed|succeed)\w+ed")
+
+
+def verbs():
+    """Read the list of verbs in CONTRIBUTING."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    (section,) = re.findall(r"^## Names of functions\n(.*?)^## ", text, re.MULTILINE | re.DOTALL)
+    return re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
+
+
+def public_methods():
+    """Find the methods of public classes: their names are not core's to choose any more."""
+    modules = [
+        importlib.import_module(f"headrace.{one}")
+        for one in headrace.__all__
+        if inspect.ismodule(getattr(headrace, one))
+    ]
+    values = [getattr(module, name) for module in (headrace, *modules) for name in module.__all__]
+    found = {name for value in values if inspect.isclass(value) for name in dir(value)}
+    return {name for name in found if not name.startswith("_")} | {
+        value.__name__ for value in values if inspect.isfunction(value)
+    }
+
+
+def is_property(node):
+    names = {getattr(one, "id", getattr(one, "attr", "")) for one in node.decorator_list}
+    return bool(names & {"property", "cached_property", "setter"})
+
+
+def functions():
+    """Find the functions whose names core chooses, by file and line."""
+    public = public_methods()
+    for path in sorted(CORE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) or is_property(node):
+                continue
+            if not node.name.startswith("__") and node.name not in public:
+                yield f"{path.relative_to(CORE)}:{node.lineno} {node.name}", node
+
+
+def words_of(node):
+    return node.name.strip("_").split("_")
+
+
+def is_state(words):
+    """Tell whether a name is a participle or an adjective, with nothing behind it that it describes."""
+    first, *rest = words
+    return (first in IRREGULAR or bool(REGULAR.fullmatch(first))) and not set(rest) - NO_NOUNS
+
+
+def test_no_more_functions_are_named_by_a_state():
+    found = [where for where, node in functions() if is_state(words_of(node))]
+    assert len(found) <= STATES, found
+
+
+def test_a_function_that_returns_nothing_begins_with_a_verb_of_the_list():
+    listed = verbs()
+    assert 15 < len(listed) <= 25
+    found = [
+        where
+        for where, node in functions()
+        if isinstance(node.returns, ast.Constant)
+        and node.returns.value is None
+        and words_of(node)[0] not in listed
+    ]
+    assert len(found) <= OTHER_VERBS, found
