@@ -1,7 +1,7 @@
 """Headrace words that keep requests or hand them over, and policies that pick which requests share a batch.
 
 The words are `Queue`, `Send`, `Recv`, `Observer`, `Repost`, `StateFul`, `Iterate`, `Loop`, `Restart`; beside them stands `KVStorage`. The policies are
-`Alike` and `Budget`.
+`Alike` and `Budget`. `ConditionPolicy` is the base of policies that are made of conditions, such as `Count` and `Waited`.
 Around any expression stand `Cache`, `Once`, `Concurrency` and `Shadow`.
 
 Nothing is imported until it is used: ``import headrace_flow`` loads no pydantic.
@@ -17,6 +17,18 @@ if TYPE_CHECKING:
     from headrace_flow.budget import Budget
     from headrace_flow.cache import Cache
     from headrace_flow.concurrency import Concurrency
+    from headrace_flow.conditions import (
+        Condition,
+        ConditionPolicy,
+        Count,
+        Enough,
+        FreeInstances,
+        Idle,
+        Verdict,
+        Waited,
+        Weight,
+        When,
+    )
     from headrace_flow.iterate import Iterate
     from headrace_flow.once import Once
     from headrace_flow.queues import Observer, Queue, Recv, Send
@@ -33,6 +45,12 @@ __all__ = [
     "Budget",
     "Cache",
     "Concurrency",
+    "Condition",
+    "ConditionPolicy",
+    "Count",
+    "Enough",
+    "FreeInstances",
+    "Idle",
     "Iterate",
     "KVStorage",
     "Loop",
@@ -46,6 +64,10 @@ __all__ = [
     "Send",
     "Shadow",
     "StateFul",
+    "Verdict",
+    "Waited",
+    "Weight",
+    "When",
     "__version__",
     "call",
     "part",
@@ -67,6 +89,10 @@ _HOME = {
     "StateFul": "stateful",
     **dict.fromkeys(("Loop", "Restart"), "again"),
     **dict.fromkeys(("Observer", "Queue", "Recv", "Send"), "queues"),
+    **dict.fromkeys(
+        ("Condition", "ConditionPolicy", "Count", "Enough", "FreeInstances"), "conditions"
+    ),
+    **dict.fromkeys(("Idle", "Verdict", "Waited", "Weight", "When"), "conditions"),
 }
 
 
