@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-HERE = f'python() {{ "{sys.executable}" "$@"; }}; headrace() {{ python -m headrace "$@"; }}; '
-"""What the commands mean, also where headrace is not installed but on PYTHONPATH."""
+HERE = (
+    f'python() {{ "{sys.executable}" "$@"; }}; headrace() {{ python -m headrace "$@"; }}; '
+    'polygraphy() { python -c "import polygraphy.tools as p, sys; sys.exit(p.main())" "$@"; }; '
+)
+"""What the commands mean, also where the packages are not installed but on PYTHONPATH."""
 
 
 def shell(

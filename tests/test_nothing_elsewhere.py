@@ -60,9 +60,10 @@ print(next(iter(detect("examples/video/made/detector.onnx", "examples/video/made
 
 OF_TENSORRT = """
 import numpy, onnx
-from headrace_trt.tools.comparing import reference
+from headrace_trt import quantize
 model = onnx.load("examples/ocr/made/models/cls.onnx")
-print(reference(model, {model.graph.input[0].name: numpy.zeros((1, 3, 48, 192), "float32")}))
+numpy.savez("samples.npz", **{model.graph.input[0].name: numpy.zeros((1, 3, 48, 192), "float32")})
+print(len(quantize(model, "int8", "samples.npz").graph.node))
 """
 
 COMMANDS = {

@@ -70,6 +70,11 @@ def steps(page: str) -> list[Step]:
     return found
 
 
+def polygraphy(command: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of Polygraphy in the folder of today, over TensorRT for RTX."""
+    return shell(command, Path.cwd(), POLYGRAPHY_USE_TENSORRT_RTX="1")
+
+
 def run(command: str) -> None:
     """Run a command in this process, which has loaded TensorRT already."""
     from typer.testing import CliRunner
@@ -80,6 +85,10 @@ def run(command: str) -> None:
     words = shlex.split(command)
     if words[0] == "python":
         runpy.run_path(words[1], run_name="__main__")
+        return
+    if words[0] == "polygraphy":
+        done = polygraphy(command)
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
         return
     assert words[0] == "headrace", command
     which, arguments = (trt, words[2:]) if words[1] == "trt" else (app, words[1:])
@@ -103,11 +112,59 @@ def test_a_page_without_a_device(page, model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HEADRACE_TRT_CACHE", str(tmp_path / "cache"))
     shutil.copyfile(model, "net.onnx")
+    if any(step.text.startswith("polygraphy ") for step in steps(page)):
+        pytest.importorskip("polygraphy")
     for step in steps(page):
         if step.kind == "file":
             Path(step.file).write_text(step.text, encoding="utf-8")
         elif step.kind == "command" and not step.needs_device:
             run(step.text)
+
+
+def recipes(device: bool) -> list[str]:
+    return [
+        step.text
+        for step in steps("finding_faults.md")
+        if step.text.startswith("polygraphy ") and step.needs_device == device
+    ]
+
+
+def test_the_comparison_of_the_page_finds_the_first_wrong_tensor(model, tmp_path, monkeypatch):
+    """ONNX Runtime stands in for the plan: once as it should be, once with a wrong matrix."""
+    pytest.importorskip("polygraphy")
+    onnx = pytest.importorskip("onnx")
+    monkeypatch.chdir(tmp_path)
+    shutil.copyfile(model, "net.onnx")
+    wrong = onnx.load("net.onnx")
+    (matrix,) = [tensor for tensor in wrong.graph.initializer if tensor.name == "m"]
+    values = onnx.numpy_helper.to_array(matrix)
+    matrix.CopyFrom(onnx.numpy_helper.from_array(1.5 * values, "m"))
+    onnx.save(wrong, "wrong.onnx")
+    expected, *_ = recipes(device=False)
+    compared, *_ = recipes(device=True)
+    assert polygraphy(expected).returncode == 0
+    for file, status, failed in (("net", 0, []), ("wrong", 1, ["y"])):
+        stand_in = f"{file}.onnx --onnxrt --onnx-outputs mark all"
+        done = polygraphy(compared.replace("compared.plan --trt", stand_in))
+        assert done.returncode == status, done.stdout + done.stderr
+        printed = done.stdout + done.stderr
+        assert re.findall(r"FAILED \| Output: '(\w+)'", printed) == failed
+        assert re.findall(r"PASSED \| Output: '(\w+)'", printed)[:4] == ["c", "r", "p", "f"]
+
+
+def test_polygraphy_knows_the_flags_of_what_needs_a_device():
+    pytest.importorskip("polygraphy")
+    seen = set()
+    for command in recipes(device=True):
+        for part in command.split(" --check "):
+            words = shlex.split(part)
+            tool = words[:2] if words[1] == "run" else words[:3]
+            helped = polygraphy(shlex.join([*tool, "--help"]))
+            assert helped.returncode == 0, helped.stderr
+            known = set(re.findall(r"--[a-z][\w-]*", helped.stdout))
+            assert {word for word in words if word.startswith("--")} <= known, part
+            seen.add(" ".join(tool[1:]))
+    assert seen == {"run", "debug build", "inspect diff-tactics"}
 
 
 def test_every_option_of_a_page_exists():
@@ -142,13 +199,19 @@ def test_a_page_on_a_device(page, model, tmp_path):
     for needed in ("onnxruntime", "typer", "rich"):
         pytest.importorskip(needed)
     from headrace_trt.cuda import load_cuda
+    from headrace_trt.library import find_library
 
     if not load_cuda().device_count():
         pytest.skip("no CUDA device")
     if page == "plugins.md":
         pytest.importorskip("torch")
         pytest.importorskip("tensorrt")
+    library = find_library()
     environ = {"HEADRACE_TRT_CACHE": str(tmp_path / "cache")}
+    if library.is_rtx:
+        environ["POLYGRAPHY_USE_TENSORRT_RTX"] = "1"
+    if any(step.text.startswith("polygraphy ") for step in steps(page)):
+        pytest.importorskip("polygraphy")
     shutil.copyfile(model, tmp_path / "net.onnx")
     if page == "finding_faults.md":  # it profiles the plan that the first page built
         build = next(s.text for s in steps("README.md") if s.text.startswith("headrace trt build"))
@@ -162,6 +225,12 @@ def test_a_page_on_a_device(page, model, tmp_path):
                 shutil.which("nsys") and shutil.which("headrace")
             ):
                 continue  # nsys starts the installed command
+            if "tactics" in step.text and step.text.startswith("polygraphy "):
+                if not library.has("IAlgorithmSelector"):
+                    missing.append(f"{step.text}: this TensorRT has no algorithm selector")
+                    continue
+                if "diff-tactics" in step.text:  # a build that is right leaves no folder `bad`
+                    (tmp_path / "polygraphy_artifacts" / "bad").mkdir(exist_ok=True)
             done = shell(step.text, tmp_path, **environ)
             if done.returncode and "--version-compatible" in step.text and not lean_runtime():
                 assert 'pip install "tensorrt_lean==' in done.stderr, done.stderr

@@ -14,15 +14,16 @@ QUICK = {"optimization_level": 0, "tf32": False}
 
 
 def expected_of(model, **feeds):
-    """Return the answer of a CPU, without anything of TensorRT."""
+    """Return the answer of a CPU to a file or a model, without anything of TensorRT."""
+    given = model.SerializeToString() if hasattr(model, "graph") else str(model)
     try:
         import onnxruntime
     except ImportError:
         from onnx.reference import ReferenceEvaluator
 
-        return ReferenceEvaluator(str(model)).run(None, feeds)
+        return ReferenceEvaluator(given if isinstance(given, str) else model).run(None, feeds)
     providers = ["CPUExecutionProvider"]
-    return onnxruntime.InferenceSession(str(model), providers=providers).run(None, feeds)
+    return onnxruntime.InferenceSession(given, providers=providers).run(None, feeds)
 
 
 def relative(got, expected):

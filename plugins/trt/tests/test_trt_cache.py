@@ -288,15 +288,12 @@ def test_tactics_are_recorded_by_one_build_and_found_with_it_afterwards(
     """What a build records is a part of its entry's key; a file that was removed is recorded anew."""
     from dataclasses import replace
 
-    from headrace_trt.tactics import TacticFile
-    from headrace_trt.tools.tactics import exclude_tactics
-
-    path = tmp_path / "tactics.json"
+    path = tmp_path / "tactics.cache"
     builds = []
 
     def build_plan(settings, **_):
         builds.append(path.exists())
-        TacticFile("it", {"conv": "0x1:0x2"}).write(settings.tactics)
+        settings.tactics.write_bytes(b"measured")
         return built()
 
     monkeypatch.setattr("headrace_trt.obtaining.build_plan", build_plan)
@@ -310,10 +307,6 @@ def test_tactics_are_recorded_by_one_build_and_found_with_it_afterwards(
     path.unlink()
     hit()
     assert (builds, path.exists()) == ([False, False], True)
-    exclude_tactics(path, ["0x9:0x9", "conv"])
-    hit()
-    assert builds == [False, False, True]
-    assert [hit(), len(builds)] == [True, 3]
 
 
 def test_an_explicit_file_never_serves_another_model(rtx, small_net, tmp_path, save):

@@ -24,8 +24,8 @@ from headrace_trt.runner import Runner, RunSettings
 from headrace_trt.signature import read_signature
 from headrace_trt.spans import SpannedRunner, Spans
 from headrace_trt.tools import benching
-from headrace_trt.tools.benching import bench_engine
-from headrace_trt.tools.profiling import profile_layers, run_once, running
+from headrace_trt.tools.benching import Lane, bench_engine
+from headrace_trt.tools.profiling import profile_layers
 
 pytest.importorskip("onnxruntime")
 WEIGHTS = np.random.default_rng(0).standard_normal((64, 2)).astype(np.float32)
@@ -314,10 +314,9 @@ def test_tools_run_engines_with_values_that_decide_shapes_and_leave_nothing(save
             bench_engine(engine, cuda, window_s=0.25, most_s=0.3)
             bench_engine(engine, cuda, window_s=0.25, most_s=3)
         assert asked == pytest.approx([0.1] * 3 + [0.25] * 3)
-        with running(engine, cuda, read_signature(engine), 0, {}) as (execution, _):
-            assert execution.outputs == {"y": (1, 4)}
-        feeds = {"x": np.float32([[7]]), "size": np.int64([1, 3])}
-        assert run_once(engine, cuda, feeds)["y"].tolist() == [[7, 7, 7]]
+        lane = Lane(engine, cuda, read_signature(engine), found.shapes, profile=0, copies=False)
+        assert lane.execution.outputs == {"y": (1, 4)}
+        lane.close()
         with pytest.raises(SetupError, match="the values of input 'size' decide shapes"):
             bench_engine(engine, cuda, shapes={"size": (1, 2)})
         for run in (bench_engine, profile_layers):

@@ -165,24 +165,26 @@ def _parse(
         external_files(settings.model)  # its error for a missing file is clearer than the parser's
         done = parser.parse_from_file(str(settings.model))
     else:
-        done = parse_model(parser, prepared)
+        done = _parse_model(parser, prepared)
     if not done:
         raise SetupError(
             f"{library.text} cannot take {settings.label}:{parser_errors(parser, collected)}",
-            hint="`headrace trt capability MODEL` lists every node that it cannot take.",
+            hint="`polygraphy inspect capability MODEL` lists every node that it cannot take.",
         )
     return parser
 
 
-def parse_model(parser: Any, model: onnx.ModelProto) -> bool:
+def _parse_model(parser: Any, model: onnx.ModelProto) -> bool:
     """Let TensorRT's parser read a model, from a file where a message cannot hold it; return whether it took it."""
-    from headrace_trt.onnx_model import MOST_BYTES, save_model
+    import onnx
+
+    from headrace_trt.onnx_model import MOST_BYTES
 
     if model.ByteSize() < MOST_BYTES:
         return bool(parser.parse(model.SerializeToString()))
     with tempfile.TemporaryDirectory(prefix="headrace-trt-") as folder:
         path = Path(folder, "model.onnx")
-        save_model(model, path)
+        onnx.save(model, str(path), save_as_external_data=True)
         return bool(parser.parse_from_file(str(path)))
 
 

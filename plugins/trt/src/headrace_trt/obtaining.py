@@ -24,7 +24,6 @@ from headrace_trt.library import Library, find_library
 from headrace_trt.onnx_model import content_hash, external_files
 from headrace_trt.plugin_libraries import import_object
 from headrace_trt.settings import require_settings
-from headrace_trt.tactics import is_recorded
 from headrace_trt.timing import keep_apart, refuse_without_timings
 
 if TYPE_CHECKING:
@@ -232,9 +231,9 @@ def _recording(
     cancelled: Callable[[], bool],
 ) -> CachedPlan:
     """Return the entry of a build. If it records tactics, its key is made afterwards, because they are part of it."""
-    if tactics is not None and not is_recorded(tactics):
+    if tactics is not None and not tactics.is_file():
         with locked(tactics, cancelled):
-            if not is_recorded(tactics):
+            if not tactics.is_file():
                 built = build()
                 return kept(lambda: built)
     return kept(build)

@@ -28,7 +28,6 @@ __all__ = [
     "load_model",
     "model_summary",
     "names_read",
-    "save_model",
     "unlist_weights",
 ]
 
@@ -82,11 +81,6 @@ def load_model(path: Path | str, *, weights: bool = True, inline: bool = True) -
         return onnx.inliner.inline_local_functions(model)
     except Exception as error:  # of protobuf and onnx, as above
         raise SetupError(f"{path}: its functions cannot be put into the graph: {error}") from error
-
-
-def save_model(model: onnx.ModelProto, path: Path) -> None:
-    """Save a model; weights of one that is too large for a single file go into a file beside it, out of the model."""
-    onnx.save(model, str(path), save_as_external_data=model.ByteSize() >= MOST_BYTES)
 
 
 def _fill_sparse_weights(model: onnx.ModelProto) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import os
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -15,10 +16,9 @@ import onnx
 import onnx.version_converter
 from onnx import numpy_helper
 
-from headrace.errors import SetupError
+from headrace.errors import MissingDependencyError, SetupError
 from headrace_trt.logs import warn
 from headrace_trt.onnx_model import MOST_BYTES, model_summary, names_read, port_of
-from headrace_trt.onnx_runtime import import_runtime
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -149,7 +149,7 @@ def quantize(
             hint="Give a folder or .npz of samples in `calibration`, or a model that was quantized"
             " explicitly (ModelOpt or ONNX Runtime write such models).",
         )
-    tool = import_runtime(f"calibration for {precision}", "onnxruntime.quantization")
+    tool = _quantization_tool(precision)
     weights = {tensor.name for tensor in model.graph.initializer}
     ports = [port_of(value) for value in model.graph.input if value.name not in weights]
     ranks = {port["name"]: len(port["shape"] or ()) for port in ports}
@@ -172,6 +172,20 @@ def quantize(
     if not is_quantized(quantized):
         raise SetupError(f"the model has no layer that can be computed in {precision}")
     return _as_fp8(quantized) if precision == "fp8" else quantized
+
+
+def _quantization_tool(precision: str) -> Any:
+    # It is read once, at the import. With telemetry ONNX Runtime writes into the user's home and looks up its maker.
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    try:
+        from onnxruntime import quantization
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"calibration for {precision} needs ONNX Runtime ({error})",
+            distribution="headrace-trt",
+            hint='`pip install "headrace-trt[calibration]"` brings it.',
+        ) from error
+    return quantization
 
 
 def _calibrated(

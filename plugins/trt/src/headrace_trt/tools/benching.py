@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headrace_trt.cuda import Cuda
     from headrace_trt.engine import Engine
 
-__all__ = ["EngineBench", "bench_engine", "shapes_to_run"]
+__all__ = ["EngineBench", "Lane", "bench_engine", "shapes_to_run"]
 
 _DEPTH = 2
 """The number of runs that are queued ahead on each stream, as in trtexec, so that the device never waits."""
@@ -71,23 +71,10 @@ class EngineBench:
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything, JSON-able."""
-        return {
-            "shapes": {name: list(shape) for name, shape in self.shapes.items()},
-            "rows": self.rows,
-            "streams": self.streams,
-            "cuda_graph": self.cuda_graph,
-            "copies": self.copies,
-            "runs": self.runs,
-            "seconds": self.seconds,
-            "runs_per_s": self.runs_per_s,
-            "rows_per_s": self.rows_per_s,
-            "latency_ms": dict(self.latency_ms),
-            "stable": self.stable,
-            "clock": self.clock,
-        }
+        return {**asdict(self), "rows_per_s": self.rows_per_s}
 
 
-class _Lane:
+class Lane:
     """One context on a stream of its own, whose inputs and outputs keep their addresses."""
 
     def __init__(
@@ -111,19 +98,18 @@ class _Lane:
         self._waiting: deque[tuple[int, int]] = deque()
         self.graph: Any = None
         self._values: list[NDArray[Any]] = []
-        self._execution: Execution | None = None
+        self._opened: list[Any] = [self.stream, self.pool, self.arena]
         try:
-            self._execution = Execution(
+            self.execution = Execution(
                 engine, profile, signature, self.stream.handle, pool=self.pool
             )
-            self._prepare(self._execution, signature, shapes)
+            self._opened.insert(0, self.execution)
+            self._prepare(signature, shapes)
         except BaseException:
             self.close()
             raise
 
-    def _prepare(
-        self, execution: Execution, signature: Signature, shapes: Mapping[str, tuple[int, ...]]
-    ) -> None:
+    def _prepare(self, signature: Signature, shapes: Mapping[str, tuple[int, ...]]) -> None:
         """Allocate events, inputs and outputs, and run once."""
         for _ in range(_DEPTH):
             pair = self._cuda.event_create(timing=True), self._cuda.event_create(timing=True)
@@ -138,14 +124,14 @@ class _Lane:
             pointers[port.name] = self._buffer(
                 _drawn(port.dtype, shapes[port.name]), to_device=True
             )
-        outputs = execution.set_shapes(shapes, pointers)
+        outputs = self.execution.set_shapes(shapes, pointers)
         for port in (*signature.outputs, *signature.unwanted):
             if -1 in outputs[port.name]:
                 raise SetupError(f"the size of output {port.name!r} depends on the data")
             zeros = np.zeros(nbytes_of(port, outputs[port.name]), np.uint8)
             pointers[port.name] = self._buffer(zeros, to_device=False)
         for name, pointer in pointers.items():
-            execution.bind(name, pointer)
+            self.execution.bind(name, pointer)
         self.enqueue()
         self._cuda.stream_synchronize(self.stream.handle)
 
@@ -175,8 +161,7 @@ class _Lane:
             for device, host, nbytes, to_device in self._ways:
                 if to_device:
                     self._cuda.copy(device, host, nbytes, self.stream.handle)
-        assert self._execution is not None  # noqa: S101 - it is open
-        self._execution.enqueue()
+        self.execution.enqueue()
         if self._copies:
             for device, host, nbytes, to_device in self._ways:
                 if not to_device:
@@ -204,12 +189,10 @@ class _Lane:
         self._cuda.stream_synchronize(self.stream.handle)
         if self.graph is not None:
             self._cuda.graph_destroy(self.graph)
-        if self._execution is not None:
-            self._execution.close()
         for pair in self._events:
             for event in pair:
                 self._cuda.event_destroy(event)
-        close_all([self.stream, self.pool, self.arena, *self.buffers])
+        close_all([*self._opened, *self.buffers])
 
 
 def bench_engine(  # noqa: PLR0913 - all by name
@@ -243,10 +226,10 @@ def bench_engine(  # noqa: PLR0913 - all by name
     """
     signature = read_signature(engine, profile)
     chosen = shapes_to_run(signature, shapes or {})
-    lanes: list[_Lane] = []
+    lanes: list[Lane] = []
     try:
         for _ in range(streams):
-            lane = _Lane(engine, cuda, signature, chosen, profile=profile, copies=copies)
+            lane = Lane(engine, cuda, signature, chosen, profile=profile, copies=copies)
             lanes.append(lane)
             if cuda_graph:
                 lane.record()
@@ -322,7 +305,7 @@ def shapes_to_run(
 
 
 def _measure(
-    lanes: Sequence[_Lane], window_s: float, most_s: float
+    lanes: Sequence[Lane], window_s: float, most_s: float
 ) -> tuple[int, float, list[float], bool]:
     """Run windows until they agree; give runs, seconds and times of the last windows."""
     windows: deque[tuple[int, float, list[float]]] = deque(maxlen=_WINDOWS)
@@ -340,7 +323,7 @@ def _measure(
     )
 
 
-def _window(lanes: Sequence[_Lane], window_s: float) -> tuple[int, float, list[float]]:
+def _window(lanes: Sequence[Lane], window_s: float) -> tuple[int, float, list[float]]:
     times: list[float] = []
     begun = time.monotonic()
     while time.monotonic() - begun < window_s:

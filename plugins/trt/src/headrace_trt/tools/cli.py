@@ -1,4 +1,4 @@
-"""``headrace trt``: build, look into, measure, compare and change engines."""
+"""``headrace trt``: build, look into, measure and change engines."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+import typer.core
 
 from headrace.errors import SetupError
 from headrace_trt.timing import keep_apart
@@ -20,7 +21,6 @@ from headrace_trt.tools.cli_options import (
     with_build_options,
 )
 from headrace_trt.tools.cli_printing import phases, show, table
-from headrace_trt.tools.cli_tactics import tactics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -30,14 +30,36 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
+_RECIPES = {
+    "capability": "inspect capability",
+    "compare": "run",
+    "extract": "surgeon extract",
+    "tactics": "debug build",
+}
+"""Commands that are gone, and the tool of Polygraphy that does the work of each."""
+
+
+class _Commands(typer.core.TyperGroup):
+    """The commands; those that are gone are refused with what to do instead."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command that the user named."""
+        if tool := _RECIPES.get(args[0]):
+            ctx.fail(
+                f"The command {args[0]!r} is gone: take `polygraphy {tool}`."
+                " docs/tensorrt/finding_faults.md shows how."
+            )
+        return super().resolve_command(ctx, args)
+
+
 app = typer.Typer(
+    cls=_Commands,
     add_completion=False,
     rich_markup_mode=None,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.info.help = "Build, inspect, measure and compare TensorRT engines."
-app.add_typer(tactics, name="tactics", help="Files that fix the choice of tactics.")
+app.info.help = "Build, inspect, measure and refit TensorRT engines."
 
 Library = Annotated[str, typer.Option(help="auto, tensorrt, tensorrt_rtx or tensorrt_lean.")]
 Trust = Annotated[bool, typer.Option(help="Allow plans that hold code for the host.")]
@@ -47,8 +69,6 @@ Page = Annotated[Path | None, typer.Option(help="Write one self-contained HTML p
 ModelOrPlan = Annotated[
     Path, typer.Argument(exists=True, dir_okay=False, help="An ONNX file or a plan.")
 ]
-
-_DIFFERENT = 1
 
 
 @app.command("build")
@@ -179,89 +199,6 @@ def profile_command(  # noqa: PLR0913, PLR0917 - options of the command line
     show(report if as_json else {k: v for k, v in report.items() if k != "layers"}, as_json=as_json)
     if not as_json:
         table(report["layers"], ("name", "ms", "share"))
-
-
-@app.command("compare")
-@functools.partial(with_build_options, without=("network",))
-def compare_command(
-    model: File,
-    inputs: Annotated[
-        Path | None, typer.Option(exists=True, help="An .npz of inputs; default: random.")
-    ] = None,
-    limit: Annotated[
-        float, typer.Option(min=0, help="Largest difference over the largest value.")
-    ] = 1e-3,
-    seed: Annotated[int, typer.Option(min=0, help="Of the random inputs.")] = 0,
-    device: Device = None,
-    as_json: Json = False,
-    build: Any = None,
-) -> None:
-    """Compare an engine with ONNX Runtime on the CPU; exit status 1 if they differ.
-
-    Then all inner tensors become outputs, to find the first layer that differs.
-    """
-    from headrace_trt.quantization import read_arrays
-    from headrace_trt.tools.comparing import compare, run_built
-
-    options, rows = settings_from(str(model), build)
-    feeds: Any = None
-    if inputs is not None:
-        feeds = read_arrays(inputs)
-        if not isinstance(feeds, dict):
-            raise SetupError(f"{inputs} is one array; an .npz names each of the inputs")
-    run = functools.partial(run_built, device=device, **kept_where(options))
-    report = compare(options.settings(**rows), run=run, feeds=feeds, limit=limit, seed=seed)
-    show(report if as_json else {k: v for k, v in report.items() if k != "inner"}, as_json=as_json)
-    if not report["same"]:
-        raise typer.Exit(_DIFFERENT)
-
-
-@app.command("capability")
-def capability_command(
-    model: File,
-    save: Annotated[
-        Path | None, typer.Option(help="Folder for the parts that TensorRT takes.")
-    ] = None,
-    library: Library = "auto",
-    as_json: Json = False,
-) -> None:
-    """List the nodes that TensorRT cannot take, with reasons; exit status 1 if there are any."""
-    from headrace_trt.tools.capability import capability, save_parts
-
-    report = capability(model, library=library)
-    if save is not None:
-        saved = save_parts(model, save, report["parts"]) if report["parts"] else []
-        report["saved"] = [str(path) for path in saved]
-    if as_json:
-        show(report, as_json=True)
-    else:
-        facts = {name: value for name, value in report.items() if name not in ("refused", "parts")}
-        sizes = [len(part) for part in report["parts"]]
-        show({**facts, "parts": len(sizes), "nodes_of_parts": sizes}, as_json=False)
-        table(report["refused"], ("node", "operator", "reason"))
-    if not report["supported"]:
-        raise typer.Exit(_DIFFERENT)
-
-
-@app.command("extract")
-def extract_command(
-    model: File,
-    target: Annotated[Path, typer.Argument(help="Where the part goes.")],
-    inputs: Annotated[
-        list[str] | None, typer.Option("--input", help="A tensor that it begins at.")
-    ] = None,
-    outputs: Annotated[
-        list[str] | None, typer.Option("--output", help="A tensor that it ends at.")
-    ] = None,
-    fold: Annotated[bool, typer.Option(help="Fold constants.")] = True,
-    as_json: Json = False,
-) -> None:
-    """Save the part of a model between tensors, with its constants folded."""
-    from headrace_trt.onnx_model import model_summary
-    from headrace_trt.tools.extracting import extract_model
-
-    part = extract_model(model, target, inputs=inputs or (), outputs=outputs or (), fold=fold)
-    show({"file": str(target), **model_summary(part)}, as_json=as_json)
 
 
 @app.command("refit")
