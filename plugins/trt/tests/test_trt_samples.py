@@ -317,6 +317,11 @@ def test_tools_run_engines_with_values_that_decide_shapes_and_leave_nothing(save
         lane = Lane(engine, cuda, read_signature(engine), found.shapes, profile=0, copies=False)
         assert lane.execution.outputs == {"y": (1, 4)}
         lane.close()
+        profiled = profile_layers(engine, cuda, runs=4)
+        slow, quick = profiled["layers"]
+        assert slow == {"name": "slow", "ms": 3.0, "share": 0.75}
+        assert quick == {"name": "quick", "ms": 1.0, "share": 0.25}
+        assert (profiled["total_ms"], profiled["runs"]) == (4.0, 4)
         with pytest.raises(SetupError, match="the values of input 'size' decide shapes"):
             bench_engine(engine, cuda, shapes={"size": (1, 2)})
         for run in (bench_engine, profile_layers):
