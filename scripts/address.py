@@ -1,18 +1,16 @@
 """Where Headrace is to be had: the address of the repository, and whether a package index has it. Both stand here alone.
 
-python scripts/address.py            write `[project.urls]` of each pyproject.toml and what the README clones; once `ON_INDEX` is true, take out of all
-                                     documents and templates what they say about wheels of a clone
-python scripts/address.py --check    exit 1 when something says otherwise
+`python scripts/address.py` writes `[project.urls]` of each pyproject.toml and what the README clones. Once `ON_INDEX` is true, it takes out of
+all documents and templates what they say about wheels of a clone.
 """
 
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
 from distributions import ROOT, folders
-from generated import write_or_check
+from made_pages import is_made
 
 ADDRESS = "https://headrace.example"
 """The repository has no public address yet; the domain .example belongs to nobody."""
@@ -61,7 +59,7 @@ def cloned(text: str) -> str:
 
 
 def documents() -> list[Path]:
-    """Return the documents, and the files that `headrace new` makes, which may say how pip finds Headrace."""
+    """Return the written documents, and the files that `headrace new` makes, which may say how pip finds Headrace."""
     patterns = (
         "*.md",
         "docs/**/*.md",
@@ -73,7 +71,7 @@ def documents() -> list[Path]:
     found = [path for pattern in patterns for path in ROOT.glob(pattern)]
     templates = (ROOT / "cli" / "src" / "headrace_cli" / "_templates").rglob("*")
     found += [path for path in templates if path.suffix == ".md" or path.name == "Dockerfile"]
-    return sorted({path for path in found if "made" not in path.parts})
+    return sorted({path for path in found if "made" not in path.parts and not is_made(path)})
 
 
 def _installs(command: re.Match[str]) -> str:
@@ -100,11 +98,10 @@ def on_index(text: str) -> str:
 
 
 if __name__ == "__main__":
-    wrong = [write_or_check(one / "pyproject.toml", project(one)) for one in folders()]
+    for one in folders():
+        (one / "pyproject.toml").write_text(project(one), encoding="utf-8")
     readme = ROOT / "README.md"
-    wrong.append(write_or_check(readme, cloned(readme.read_text(encoding="utf-8"))))
+    readme.write_text(cloned(readme.read_text(encoding="utf-8")), encoding="utf-8")
     if ON_INDEX:
-        texts = {page: page.read_text(encoding="utf-8") for page in documents()}
-        new = {page: on_index(text) for page, text in texts.items()}
-        wrong += [write_or_check(page, text) for page, text in new.items() if text != texts[page]]
-    sys.exit(max(wrong))
+        for page in documents():
+            page.write_text(on_index(page.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,8 +1,4 @@
-"""Write docs/api.md and a page per module in docs/api, the public names of core and of what extends it, from their docstrings.
-
-python scripts/api.py            write the pages
-python scripts/api.py --check    exit 1 when a page is not what the code says
-"""
+"""Docs/api.md and a page per module in docs/api, the public names of core and of what extends it, from their docstrings."""
 
 from __future__ import annotations
 
@@ -17,14 +13,12 @@ from pathlib import Path
 from types import GenericAlias
 from typing import Any
 
-from generated import write_or_check_all
-
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "api.md"
 FOLDER = PAGE.with_suffix("")
 
 HEAD = """# The public names
 
-What programs, backends and plugins may use, made from the docstrings by `python scripts/api.py`. All other
+What programs, backends and plugins may use, made from the docstrings. All other
 names may change. Before 1.0 a minor release may break, after a release with a warning
 ([publishing](publishing.md) says what a plugin pins). `help(headrace.Backend)` shows the same in Python. The
 plain functions of the plugins are in their READMEs and in `help(headrace_cv)`, the backends in
@@ -174,7 +168,7 @@ def page_of(module: str, name: str) -> str:
 
 
 def pages() -> dict[Path, str]:
-    """Write all pages: the index, and one per module."""
+    """Return the text of all pages: the index, and one per module."""
     index, written = [HEAD], {}
     for path in MODULES:
         module = importlib.import_module(path)
@@ -184,9 +178,7 @@ def pages() -> dict[Path, str]:
         for name, text in entries.items():
             page = page_of(path, name)
             head = f"# Public names of {page.replace('.authors', ', for authors of backends')}\n"
-            made = (
-                "Made from the docstrings by `python scripts/api.py`; [all modules](../api.md).\n"
-            )
+            made = "Made from the docstrings; [all modules](../api.md).\n"
             start = "\n".join([head, made, *([about] if about else [])])
             body = text.replace("\n####", "\n###").removeprefix("#")
             file = FOLDER / f"{page}.md"
@@ -196,7 +188,3 @@ def pages() -> dict[Path, str]:
             index.append(f"| [`{name}`](api/{page}.md#{anchor(heading)}) | {said} |")
         index.append("")
     return {PAGE: "\n".join(index), **written}
-
-
-if __name__ == "__main__":
-    sys.exit(write_or_check_all(pages(), FOLDER))

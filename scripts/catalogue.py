@@ -1,8 +1,4 @@
-"""Write docs/catalogue.md, and a page per distribution in docs/catalogue: every backend and batch policy, from their classes.
-
-python scripts/catalogue.py            write the pages
-python scripts/catalogue.py --check    exit 1 when a page is not what the code says
-"""
+"""Docs/catalogue.md, and a page per distribution in docs/catalogue: every backend and batch policy, from their classes."""
 
 from __future__ import annotations
 
@@ -14,7 +10,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from generated import write_or_check_all
 from typer.testing import CliRunner
 
 from headrace.policies import Greedy
@@ -31,8 +26,8 @@ FOLDER = PAGE.with_suffix("")
 
 HEAD = """# Catalogue
 
-Every backend of the distributions in this repository, and every batch policy of the plugins, made from the code by
-`python scripts/catalogue.py`. `headrace plugins info NAME` prints the same for whatever is installed.
+Every backend of the distributions in this repository, and every batch policy of the plugins, made from the code.
+`headrace plugins info NAME` prints the same for whatever is installed.
 
 The range is that of a batch, in weights (`request_size`, 1 for most requests), before the node's own
 `min` and `max`; a backend may narrow it when it is built. `{name}` among the keys stands for the key
@@ -230,14 +225,10 @@ def index(folder: Path, text: str) -> str:
 
 
 def pages() -> dict[Path, str]:
-    """Write all pages: the index, and one per distribution."""
+    """Return the text of all pages: the index, and one per distribution."""
     parts = {folder: part(folder) for folder in folders()}
     whole = "\n".join([HEAD, *(index(folder, text) for folder, text in parts.items())])
     return {
         PAGE: whole,
         **{FOLDER / f"{project(folder)['name']}.md": text for folder, text in parts.items()},
     }
-
-
-if __name__ == "__main__":
-    sys.exit(write_or_check_all(pages(), FOLDER))

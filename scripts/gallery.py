@@ -1,8 +1,8 @@
-"""Make docs/gallery.md, and the graphs in docs/gallery, of the examples: python scripts/gallery.py [--check | --run].
+"""Docs/gallery.md, and the graphs in docs/gallery, of the examples, and what they print: python scripts/gallery.py [--into FOLDER].
 
 Graphs are those of `headrace explain`, which needs no model: an example is copied, and an empty file stands where a model would be.
-With ``--run`` the examples that a CPU can run are prepared and run first, in a copy; their results (``*.txt``) and
-pictures (``*.webp``) are written into docs/gallery, too. ``--into FOLDER`` writes them elsewhere, to compare them.
+Run as a program, this prepares and runs the examples that a CPU can run, in a copy, and writes their results (``*.txt``)
+and pictures (``*.webp``), which the page shows, into docs/gallery or the folder.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ HEAD = """\
 # Gallery
 
 What the examples of the repository make: a picture, the whole configuration, its graph as `headrace explain --graph svg` draws it, and what is
-printed. Made by `python scripts/gallery.py`; a test draws the graphs again, and runs again what a CPU can run.
+printed. Made of the examples; a test runs again what a CPU can run.
 """
 
 
@@ -369,35 +369,12 @@ PICTURES: dict[str, Callable[[Path, str], Image]] = {
 }
 
 
-def main() -> int:
-    """Write or compare the page and the graphs; with --run make results and pictures before."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="only compare page and graphs")
-    parser.add_argument("--run", action="store_true", help="run the examples before")
-    parser.add_argument("--into", type=Path, default=FOLDER, help="where results of a run go")
-    chosen = parser.parse_args()
-    if chosen.run:
-        run(chosen.into)
-        if chosen.into != FOLDER:
-            return 0
-    wanted = {FOLDER / name: text for name, text in graphs().items()}
-    if not chosen.check:
-        FOLDER.mkdir(exist_ok=True)
-        for path, text in wanted.items():
-            path.write_text(text, encoding="utf-8")
-    wanted[PAGE] = page()
-    if not chosen.check:
-        PAGE.write_text(wanted[PAGE], encoding="utf-8")
-        return 0
-    stale = [
-        path.name
-        for path, text in wanted.items()
-        if not path.is_file() or path.read_text(encoding="utf-8") != text
-    ]
-    if stale:
-        print(f"no longer what the examples say: {', '.join(stale)}", file=sys.stderr)
-    return 1 if stale else 0
+def pages() -> dict[Path, str]:
+    """Return the text of the page, and of its graphs."""
+    return {PAGE: page(), **{FOLDER / name: text for name, text in graphs().items()}}
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--into", type=Path, default=FOLDER, help="where results and pictures go")
+    run(parser.parse_args().into)

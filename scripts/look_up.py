@@ -1,4 +1,4 @@
-"""Make the pages in docs/look_up of what is installed: python scripts/look_up.py [--check].
+"""The pages in docs/look_up, of what is installed.
 
 Keys of a configuration come from the schema, commands from the command line, codes from the classes of errors, keys of
 ``stats()`` from a pipeline that has run, metrics from what a server answers.
@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from urllib.request import urlopen
 
 import public_names
-from generated import write_or_check_all
 
 import headrace
 from headrace import errors
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "look_up"
-MADE = "Made by `python scripts/look_up.py` of what the code says.\n"
+MADE = "Made of what the code says.\n"
 
 HELPED = """\
 Every command has `--help`; this is what that says, without the examples. Data goes to stdout, messages to stderr."""
@@ -283,7 +282,3 @@ def pages() -> dict[Path, str]:
         FOLDER / "stats.md": stats_page(),
         FOLDER / "metrics.md": metrics_page(),
     }
-
-
-if __name__ == "__main__":
-    raise SystemExit(write_or_check_all(pages(), FOLDER))

@@ -1,7 +1,4 @@
-"""Write the table of names that this repository's plugins bring, so that core can say what to install.
-
-python scripts/names_elsewhere.py            write the table
-python scripts/names_elsewhere.py --check    exit 1 when it is not what the plugins say
+"""Write the table of names that this repository's plugins bring, so that core can say what to install: python scripts/names_elsewhere.py.
 
 Backends are read from the entry points in each ``pyproject.toml``; definitions, probes and policies are what the hooks give.
 """
@@ -13,8 +10,6 @@ import json
 import sys
 from pathlib import Path
 from typing import Any
-
-from generated import write_or_check
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -62,4 +57,4 @@ def table() -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(write_or_check(TABLE, table()))
+    TABLE.write_text(table(), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Make docs/performance.md and the pages in docs/performance of benchmarks/results: python scripts/performance.py [--check].
+"""Docs/performance.md and the pages in docs/performance, of benchmarks/results.
 
 A figure of Headrace is ahead of what it is compared with, level with it (within three hundredths), or behind it. The
 index lists each that is behind.
@@ -11,8 +11,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-from generated import write_or_check_all
-
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "performance.md"
@@ -22,8 +20,8 @@ LEVEL = 0.03
 HEAD = """\
 # Performance
 
-Every figure that the documents show, with the environment, the commit and the script that it came from. Made by
-`python scripts/performance.py` of the files in `benchmarks/results`; a test fails where a document shows a figure that
+Every figure that the documents show, with the environment, the commit and the script that it came from. Made
+of the files in `benchmarks/results`; a test fails where a document shows a figure that
 is in none of them. [Benchmarks](../benchmarks/README.md) says what each script measures, and what its clock covers.
 
 A figure is a ratio where it can be: both sides ran in turn in one process tree, the ratio is the median of those within the rounds,
@@ -157,7 +155,3 @@ def pages() -> dict[Path, str]:
     results = read()
     made = {FOLDER / f"{name}.md": page(name, result) for name, result in results.items()}
     return {PAGE: index(results), **made}
-
-
-if __name__ == "__main__":
-    raise SystemExit(write_or_check_all(pages(), FOLDER))

@@ -1,7 +1,4 @@
-"""Draw docs/pictures/batching.svg: requests of several threads become batches over two instances.
-
-python scripts/picture.py            write the picture
-python scripts/picture.py --check    compare only; the exit status is 1 where the file is another
+"""Draw docs/pictures/batching.svg: requests of several threads become batches over two instances: python scripts/picture.py.
 
 The batches are not drawn by hand: they follow from the times below by the rule of a node without
 ``batching_timeout``, where an instance that is free takes what waits, up to ``max`` requests.
@@ -9,11 +6,8 @@ The batches are not drawn by hand: they follow from the times below by the rule 
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
-
-import generated
 
 PICTURE = Path(__file__).resolve().parents[1] / "docs" / "pictures" / "batching.svg"
 
@@ -152,4 +146,4 @@ def picture() -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(generated.write_or_check(PICTURE, picture()))
+    PICTURE.write_text(picture(), encoding="utf-8")

@@ -1,7 +1,6 @@
 """The public surface as data, in scripts/public_names.json: what a release may not take away without a deprecation.
 
-python scripts/public_names.py            write the file; a change of it that takes something away is a breaking one
-python scripts/public_names.py --check    exit 1 when the code says something else than the file
+`python scripts/public_names.py` writes the file; a change of it that takes something away is a breaking one.
 
 It has the names of the public modules with their parameters, the options of all backends, the codes of errors and problems, the
 keys of ``stats()`` and ``describe()``, and the commands with their options and exit statuses. `scripts/compatibility.py` compares it
@@ -22,7 +21,6 @@ from typing import Any
 import api
 import catalogue
 import distributions
-from generated import write_or_check
 
 import headrace
 from headrace_cli import app, console, plugin_commands
@@ -193,4 +191,4 @@ if __name__ == "__main__":
     if FILE.is_file():
         for change in breaking(json.loads(FILE.read_text(encoding="utf-8")), found):
             print(f"breaking: {change}", file=sys.stderr)
-    sys.exit(write_or_check(FILE, json.dumps(found, indent=1, sort_keys=True) + "\n"))
+    FILE.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8")

@@ -1,19 +1,12 @@
-"""Write docs/words.md and the pages in docs/words, the reference of the words of core, from their classes.
-
-python scripts/reference.py            write the pages
-python scripts/reference.py --check    exit 1 when a page is not what the code says
-"""
+"""Docs/words.md and the pages in docs/words, the reference of the words of core, from their classes."""
 
 from __future__ import annotations
 
 import inspect
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
-
-from generated import write_or_check_all
 
 from headrace._registry.discovery import CORE_BACKENDS
 from headrace._registry.registry import registry
@@ -31,7 +24,7 @@ GROUPS = {
 
 HEAD = """# The words of core
 
-Made from the code by `python scripts/reference.py`; every example is run by a test. Backends stand in
+Made from the code; every example is run by a test. Backends stand in
 `[ ]`, everything else in `( )`. The backends `Upper`, `Reverse`, ... of the examples are in
 [words_backends.py](words_backends.py); what a batch range means is said in
 [the core README](../core/README.md).
@@ -122,11 +115,11 @@ def word(name: str) -> str:
 
 
 def pages() -> dict[Path, str]:
-    """Write all pages: the index, and one per group of words."""
+    """Return the text of all pages: the index, and one per group of words."""
     index, written = [HEAD], {}
     for group, (title, modules) in GROUPS.items():
         of_group = [name for name in words() if module_of(name) in modules]
-        head = f"# {title}\n\nMade from the code by `python scripts/reference.py`; [all words](../words.md).\n"
+        head = f"# {title}\n\nMade from the code; [all words](../words.md).\n"
         written[FOLDER / f"{group}.md"] = "\n".join([head, *map(word, of_group)])
         index += [f"## {title}\n", "| word | |", "|---|---|"]
         for name in of_group:
@@ -142,7 +135,3 @@ def pages() -> dict[Path, str]:
 def module_of(name: str) -> str:
     """Return the name of the module of core that has a word."""
     return CORE_BACKENDS[name].partition(":")[0].rpartition(".")[2]
-
-
-if __name__ == "__main__":
-    sys.exit(write_or_check_all(pages(), FOLDER))

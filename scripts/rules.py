@@ -1,13 +1,8 @@
-"""Write docs/rules/, a page per rule of the backend contract, from the rules themselves.
-
-python scripts/rules.py            write the pages
-python scripts/rules.py --check    exit 1 when the pages are not what the code says
-"""
+"""The pages in docs/rules, one per rule of the backend contract, from the rules themselves."""
 
 from __future__ import annotations
 
 import ast
-import sys
 from pathlib import Path
 
 from rule_cures import CURES
@@ -20,8 +15,7 @@ SHELF = ROOT / "testing" / "tests" / "conformance_shelf"
 
 HEAD = """# The rules
 
-What the conformance kit checks of a backend, a page per rule. Made from the code by
-`python scripts/rules.py`.
+What the conformance kit checks of a backend, a page per rule. Made from the code.
 
 A backend is certified by a class with its expression and a factory of requests:
 
@@ -78,12 +72,12 @@ a device are compared and kept by a copy on the host, through whatever they have
 """
 
 
-def pages() -> dict[str, str]:
-    """Give every page by the name of its file."""
+def pages() -> dict[Path, str]:
+    """Return the text of every page."""
     known = rules()
-    found = {f"{rule.id}.md": page(rule) for rule in known.values()}
+    found = {FOLDER / f"{rule.id}.md": page(rule) for rule in known.values()}
     rows = [f"| [`{rule.id}`]({rule.id}.md) | {rule.reason} |" for rule in known.values()]
-    return {"README.md": HEAD + "\n".join(rows) + "\n", **found}
+    return {FOLDER / "README.md": HEAD + "\n".join(rows) + "\n", **found}
 
 
 def broken() -> dict[str, str]:
@@ -134,21 +128,3 @@ def page(rule: Rule) -> str:
         needed = ", ".join(f"[`{name}`]({name}.md)" for name in rule.needs)
         text += f"\nNeeds: {needed}.\n"
     return f"{text}\n[All rules](README.md)\n"
-
-
-def main(arguments: list[str]) -> int:
-    """Write the pages, or say whether they are what the code says."""
-    made = pages()
-    there = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.md")}
-    if "--check" in arguments:
-        return 0 if made == there else 1
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    for name in there.keys() - made.keys():
-        (FOLDER / name).unlink()
-    for name, text in made.items():
-        (FOLDER / name).write_text(text, encoding="utf-8")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

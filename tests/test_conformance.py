@@ -79,11 +79,9 @@ def test_a_backend_and_a_distribution_are_certified_without_an_exception(tmp_pat
     assert "onnxruntime" in heavy["missing-library"]
 
 
-def test_the_pages_of_the_rules_are_what_the_code_says():
-    script = load_script()
-    there = {path.name: path.read_text("utf-8") for path in script.FOLDER.glob("*.md")}
-    assert there == script.pages(), "run: python scripts/rules.py"
-    assert set(there) == {"README.md", *(f"{identifier}.md" for identifier in rules())}
+def test_every_rule_has_a_page():
+    named = {path.name for path in load_script().pages()}
+    assert named == {"README.md", *(f"{identifier}.md" for identifier in rules())}
 
 
 def test_every_page_shows_a_backend_that_breaks_the_rule():
@@ -94,7 +92,8 @@ def test_every_page_shows_a_backend_that_breaks_the_rule():
 
 @pytest.mark.parametrize("document", ["core/README.md", "docs/rules/README.md"])
 def test_the_class_that_a_document_shows_is_certified(document):
-    text = (ROOT / document).read_text(encoding="utf-8")
+    made = {path.relative_to(ROOT).as_posix(): text for path, text in load_script().pages().items()}
+    text = made.get(document) or (ROOT / document).read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     (program,) = [block for block in blocks if "BackendConformance" in block]
     names: dict[str, type] = {}

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 import address
+import made_pages
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
@@ -30,7 +31,6 @@ DOCUMENTS = [
     ROOT / "core" / "README.md",
     ROOT / "cli" / "README.md",
     ROOT / "testing" / "README.md",
-    ROOT / "docs" / "rules" / "README.md",
     ROOT / "benchmarks" / "README.md",
     ROOT / "examples" / "ocr" / "README.md",
     ROOT / "examples" / "detect" / "README.md",
@@ -66,8 +66,8 @@ DOCUMENTS = [
 # test_elsewhere_pages, ray.md by plugins/ray: test_ray_pages,
 # interleavings.md by test_interleavings_page,
 # models.md by libs/models: test_models_pages; from_python_servers.md by
-# test_from_python_servers, from_triton.md by test_from_triton; words.md, catalogue.md and api.md, with the pages they lead to, are
-# made from the code, gallery.md from the examples (test_gallery), performance.md from benchmarks/results (test_performance).
+# test_from_python_servers, from_triton.md by test_from_triton. What scripts/made_pages.py makes is not here either: test_reference,
+# test_conformance and test_gallery run what it shows.
 BY_DETECT = "test_example_detect, those that run the engine on a device"
 RUN_ELSEWHERE = {
     "python examples/video/prepare.py": "plugins/vision: test_vision_example",
@@ -222,27 +222,67 @@ def test_a_file_that_a_document_shows_is_shown_as_it_is():
 LINK = re.compile(r"\[[^\]]*\]\(([^)#:]*)(?:#([^)]*))?\)")
 
 
-def without_blocks(page: Path) -> str:
-    return re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+@pytest.fixture(scope="module")
+def texts() -> dict[Path, str]:
+    """Return the text of each document: of those that are made, as they are made now."""
+    written = {*DOCUMENTS, *(ROOT / "docs").rglob("*.md")}
+    found = {
+        path: path.read_text(encoding="utf-8") for path in written if not made_pages.is_made(path)
+    }
+    return found | made_pages.pages()
 
 
-def anchors_of(page: Path) -> set[str]:
+def without_blocks(text: str) -> str:
+    return re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+
+
+def anchors_of(text: str) -> set[str]:
     """Return the names under which links find the headings of a page."""
-    headings = re.findall(r"^#+ (.*)$", without_blocks(page), re.MULTILINE)
+    headings = re.findall(r"^#+ (.*)$", without_blocks(text), re.MULTILINE)
     texts = [re.sub(r"\[(.*?)\]\(.*?\)", r"\1", heading).lower() for heading in headings]
     return {re.sub(r"[^\w\- ]", "", text).strip().replace(" ", "-") for text in texts}
 
 
-@pytest.mark.parametrize(
-    "page",
-    sorted({*DOCUMENTS, *(ROOT / "docs").rglob("*.md")}),
-    ids=lambda path: path.relative_to(ROOT).as_posix(),
+def test_what_a_document_links_to_is_there(texts):
+    lost = []
+    for page, text in texts.items():
+        for target, anchor in LINK.findall(without_blocks(text)):
+            if "`" in target:
+                continue
+            there = Path(os.path.normpath(page.parent / target)) if target else page
+            if there not in texts and (made_pages.is_made(there) or not there.exists()):
+                lost.append((page.relative_to(ROOT).as_posix(), target))
+            elif anchor:
+                aim = texts.get(there) or there.read_text(encoding="utf-8")
+                if anchor not in anchors_of(aim):
+                    lost.append((page.relative_to(ROOT).as_posix(), f"{target}#{anchor}"))
+    assert lost == []
+
+
+def test_no_page_is_too_long_to_read(texts):
+    lines = {
+        path.relative_to(ROOT / "docs"): text.count("\n")
+        for path, text in texts.items()
+        if ROOT / "docs" in path.parents and path.suffix == ".md"
+    }
+    assert len(lines) > 100
+    assert {path: count for path, count in lines.items() if count > 600} == {}
+
+
+@pytest.mark.skipif(
+    not shutil.which("git") or not (ROOT / ".git").exists(), reason="needs a checkout of git"
 )
-def test_what_a_document_links_to_is_there(page):
-    links = [link for link in LINK.findall(without_blocks(page)) if "`" not in link[0]]
-    there = [(page.parent / target if target else page, anchor) for target, anchor in links]
-    assert [target for target, _ in there if not target.exists()] == []
-    assert [link for link in there if link[1] and link[1] not in anchors_of(link[0])] == []
+def test_what_is_made_is_not_kept_by_git(texts):
+    def told(*command):
+        done = subprocess.run(
+            ["git", *command], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        return {ROOT / name for name in done.stdout.splitlines()}
+
+    made = {path for path in texts if made_pages.is_made(path)}
+    assert len(made) > 100
+    assert told("check-ignore", "--no-index", *map(str, made)) == made
+    assert not made & told("ls-files", "docs")
 
 
 def test_who_is_told_to_install_headrace_is_told_from_where():

@@ -1,4 +1,4 @@
-"""The gallery: its graphs and files are those of the examples, and what a CPU can run gives the results that it shows."""
+"""The gallery: what a CPU can run gives the results that it shows."""
 
 from __future__ import annotations
 
@@ -12,21 +12,6 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "scripts" / "gallery.py"
 KEPT = ROOT / "docs" / "gallery"
-
-
-def test_the_page_and_its_graphs_are_what_the_examples_say():
-    for plugin in (
-        "headrace_cv",
-        "headrace_ort",
-        "headrace_torch",
-        "headrace_trt",
-        "headrace_flow",
-    ):
-        pytest.importorskip(plugin)
-    done = subprocess.run(
-        [sys.executable, SCRIPT, "--check"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
 
 
 def test_what_runs_elsewhere_is_shown_as_its_readme_has_it():
@@ -49,7 +34,7 @@ def words(path: Path) -> str:
 def test_examples_that_are_run_again_give_the_results_that_are_shown(tmp_path):
     for package in ("rapidocr", "skimage", "sklearn", "av", "onnx", "headrace_vision"):
         pytest.importorskip(package)
-    subprocess.run([sys.executable, SCRIPT, "--run", "--into", tmp_path], check=True)
+    subprocess.run([sys.executable, SCRIPT, "--into", tmp_path], check=True)
     again = {path.name: words(path) for path in tmp_path.glob("*.txt")}
     assert len(again) >= 7
     assert again == {name: words(KEPT / name) for name in again}

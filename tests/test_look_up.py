@@ -1,4 +1,4 @@
-"""The pages to look things up are what the code says: keys, commands, codes, statistics, metrics."""
+"""The pages to look things up have all that there is: keys, commands."""
 
 from __future__ import annotations
 
@@ -11,35 +11,31 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ROOT / "docs" / "look_up"
 
 
-def test_the_pages_are_what_the_script_makes_of_the_code():
+@pytest.fixture(scope="module")
+def texts() -> dict[str, str]:
+    """Return the text of each page by the name of its file."""
     for name in ("headrace_serve", "headrace_observe", "headrace_vision", "prometheus_client"):
         pytest.importorskip(name)
-    script = [sys.executable, ROOT / "scripts" / "look_up.py", "--check"]
-    done = subprocess.run(script, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    import look_up
+
+    return {path.name: text for path, text in look_up.pages().items()}
 
 
-def first_cells(page: str) -> set[str]:
-    text = (PAGES / page).read_text(encoding="utf-8")
-    return set(re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE))
-
-
-def test_every_key_of_a_node_that_the_schema_has_is_on_its_page():
+def test_every_key_of_a_node_that_the_schema_has_is_on_its_page(texts):
     told = subprocess.run(
         [sys.executable, "-m", "headrace", "schema"], capture_output=True, text=True, check=True
     )
     node = json.loads(told.stdout)["$defs"]["node"]["properties"]
-    shown = first_cells("keys.md")
+    shown = set(re.findall(r"^\| `([^`]+)` \|", texts["keys.md"], re.MULTILINE))
     assert {"backend", "max", "queue_full", "next", "entrypoint", "extends"} <= shown
     assert shown - {*node} - {"extends", "import", "global", "define"} == set()
 
 
-def test_commands_and_options_are_those_of_the_surface_that_is_kept():
+def test_commands_and_options_are_those_of_the_surface_that_is_kept(texts):
     surface = json.loads((ROOT / "scripts" / "public_names.json").read_text(encoding="utf-8"))
-    text = "".join(path.read_text("utf-8") for path in sorted(PAGES.glob("*commands.md")))
+    text = "".join(texts[name] for name in sorted(texts) if name.endswith("commands.md"))
     for command, options in surface["commands"].items():
         inside = {name: taken for name, taken in options.items() if isinstance(taken, dict)}
         for name, taken in (
