@@ -10,6 +10,7 @@ import subprocess
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import made_pages
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -59,8 +60,17 @@ def pages_of(site: Path) -> list[Path]:
 
 
 def test_every_document_of_the_repository_that_a_reader_is_sent_to_is_a_page(site):
-    for document in [*(ROOT / "docs").glob("*.md"), *ROOT.glob("plugins/*/README.md")]:
+    made = [path for path in made_pages.pages() if path.suffix == ".md"]
+    assert len(made) > 100
+    for document in [*made, *(ROOT / "docs").glob("*.md"), *ROOT.glob("plugins/*/README.md")]:
         assert (site / document.relative_to(ROOT).with_suffix(".html")).is_file()
+
+
+def test_links_to_what_is_made_lead_to_its_page(site):
+    text = (site / "docs" / "README.html").read_text(encoding="utf-8")
+    for page in ("api", "catalogue", "gallery", "look_up/keys", "performance", "rules/README"):
+        assert f'href="{page}.html"' in text
+    assert 'href="docs/performance/serve_peers.html"' in (site / "README.html").read_text("utf-8")
 
 
 def test_every_link_inside_the_site_leads_to_a_file(site):
