@@ -1,4 +1,4 @@
-"""Docs/api.md and a page per module in docs/api, the public names of core and of what extends it, from their docstrings."""
+"""The pages docs/api.md and one per module in docs/api, the public names of core and of what extends it, from their docstrings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Docs/catalogue.md, and a page per distribution in docs/catalogue: every backend and batch policy, from their classes."""
+"""The pages docs/catalogue.md and one per distribution in docs/catalogue: every backend and batch policy, from their classes."""
 
 from __future__ import annotations
 

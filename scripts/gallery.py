@@ -1,4 +1,4 @@
-"""Docs/gallery.md, and the graphs in docs/gallery, of the examples, and what they print: python scripts/gallery.py [--into FOLDER].
+"""The page docs/gallery.md with its graphs, and what examples print: python scripts/gallery.py [--into FOLDER].
 
 Graphs are those of `headrace explain`, which needs no model: an example is copied, and an empty file stands where a model would be.
 Run as a program, this prepares and runs the examples that a CPU can run, in a copy, and writes their results (``*.txt``)

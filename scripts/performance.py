@@ -1,4 +1,4 @@
-"""Docs/performance.md and the pages in docs/performance, of benchmarks/results.
+"""The pages docs/performance.md and docs/performance, of benchmarks/results.
 
 A figure of Headrace is ahead of what it is compared with, level with it (within three hundredths), or behind it. The
 index lists each that is behind.

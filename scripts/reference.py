@@ -1,4 +1,4 @@
-"""Docs/words.md and the pages in docs/words, the reference of the words of core, from their classes."""
+"""The pages docs/words.md and docs/words, the reference of the words of core, from their classes."""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import distributions
+import made_pages
 import pytest
 from packaging.requirements import Requirement
 
@@ -61,7 +62,7 @@ def everything(folder: Path) -> list[Path]:
 # What it refuses.
 
 
-@pytest.mark.parametrize("command", ["demo", "page", "install", "env", "wheels", "test"])
+@pytest.mark.parametrize("command", ["demo", "page", "install", "env", "wheels", "test", "docs"])
 def test_a_folder_that_dev_has_not_made_is_refused_and_stays_as_it_is(
     command, checkout, environ, tmp_path
 ):
@@ -97,6 +98,27 @@ def test_an_environment_of_somebody_else_is_refused_and_clean_removes_it(checkou
     assert "'.venv' is there, and ./dev has not made it; remove it: ./dev clean" in done.stderr
     assert run("./dev", "clean", folder=checkout, environ=environ).returncode == 0
     assert not (checkout / ".venv").exists()
+
+
+def test_clean_removes_the_pages_that_are_made_and_no_others(checkout, environ):
+    ignored = (ROOT / ".gitignore").read_text(encoding="utf-8")
+    names = re.findall(r"^/(docs/.*[^/\n])(/?)$", ignored, re.MULTILINE)
+    made = [
+        f"{name.replace('*', 'x')}/x.md" if inside else name.replace("*", "x")
+        for name, inside in names
+    ]
+    assert len(made) > 10
+    kept = ["docs/start.md", "docs/gallery/page.txt", "docs/words_backends.py"]
+    for name in [*made, *kept]:
+        (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+        (checkout / name).touch()
+    assert run("./dev", "clean", folder=checkout, environ=environ).returncode == 0
+    assert [
+        name for name in made if (checkout / name).exists() or not made_pages.is_made(ROOT / name)
+    ] == []
+    assert [
+        name for name in kept if not (checkout / name).exists() or made_pages.is_made(ROOT / name)
+    ] == []
 
 
 def test_a_python_that_is_too_old_is_named_and_no_other_is_taken(checkout, environ, tmp_path):
