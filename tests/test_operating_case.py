@@ -23,7 +23,7 @@ SHORT = {
     "trace": [[]],
     # At least one page has to be answered: longer where a slow machine answered none.
     "tune": [["--seconds", seconds, "--warm-up", "0"] for seconds in ("1", "6", "48")],
-    "report": [[]],
+    "observe": [[]],
 }
 
 
@@ -66,7 +66,7 @@ def test_the_case_is_followed(pages):
         if into:
             (pages / into).write_text(done.stdout)
         followed.append(args[0])
-    assert followed == ["bench", "trace", "tune", "bench", "report"]
+    assert followed == ["bench", "trace", "tune", "bench", "observe"]
     traced = json.loads((pages / "pages.json").read_text())["traceEvents"]
     assert sum(one.get("name") == "batch of detect" for one in traced) == 2
     assert 'extends = "first.toml"' in (pages / "tuned.toml").read_text()

@@ -21,10 +21,10 @@ PAGE = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8")
 PART = re.search(r"## Measure.*?(?=## Watch)", PAGE, re.DOTALL)[0]
 SHORT = {
     "bench": ["--seconds", "0.05", "--warm-up", "0"],
-    "inspect": ["--sizes", "1,2"],
+    "observe inspect": ["--sizes", "1,2"],
     "simulate": ["--requests", "200"],
     "tune": ["--seconds", "0.3", "--warm-up", "0", "--trials", "2", "--clients", "2"],
-    "report": [],
+    "observe report": [],
 }
 
 
@@ -44,12 +44,14 @@ def test_the_part_about_measuring_is_followed(tmp_path, monkeypatch):
         words = shlex.split(line.removeprefix("$ ").replace("50ms", "1000s"))
         into = words[words.index(">") + 1] if ">" in words else None
         args = words[1 : words.index(">")] if into else words[1:]
-        done = CliRunner().invoke(app, [*args, *SHORT[args[0]]])
+        command = " ".join(args[: 2 if args[0] == "observe" else 1])
+        done = CliRunner().invoke(app, [*args, *SHORT[command]])
         assert done.exit_code == 0, f"{line}\n{done.output}"
         if into:
             (tmp_path / into).write_text(done.stdout)
-        followed.append(args[0])
-    assert followed == ["bench", "bench", "inspect", "simulate", "tune", "bench", "report"]
+        followed.append(command)
+    measured = ["bench", "bench", "observe inspect", "simulate", "tune", "bench", "observe report"]
+    assert followed == measured
     assert json.loads((tmp_path / "times.json").read_text())["nodes"]["resize"]["1"]["ms"]
     assert "extends = " in (tmp_path / "tuned.toml").read_text()
     assert (tmp_path / "report.html").read_text().rstrip().endswith("</html>")

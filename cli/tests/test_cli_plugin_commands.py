@@ -16,6 +16,7 @@ import headrace
 from headrace_cli import plugin_commands
 from headrace_cli.app import app
 from headrace_cli.names import COMMANDS as OWN_COMMANDS
+from headrace_cli.names import GROUPS
 
 HOOKS = """
 from headrace.hookspecs import hookimpl
@@ -104,14 +105,31 @@ def train(site):
 def test_help_lists_the_commands_of_plugins_without_importing_them(train):
     result = says("--help")
     assert result.exit_code == 0
-    section = result.output.partition("Commands of plugins:")[2]
+    section = result.output.partition("Other plugins:")[2]
     lines = [" ".join(line.split()) for line in section.splitlines()]
     assert "label Label the images of a folder. (headrace-train)" in lines
     assert "train Train models. (headrace-train)" in lines
     assert "crash Comes with headrace-train." in lines  # it says nothing of itself
     assert "gone Comes with headrace-train." in lines  # its module is missing
-    assert "run " in result.output.partition("Commands of plugins:")[0]
     assert "hrt_train" not in sys.modules
+
+
+def test_help_lists_every_known_command_in_one_group():
+    grouped = [name for names in GROUPS.values() for name in names]
+    assert sorted(grouped) == sorted([*OWN_COMMANDS, *plugin_commands.KNOWN_COMMANDS])
+    sections = re.split(r"\n(?=\S.*:\n)", says("--help").output)
+    listed = {one.partition(":")[0]: one for one in sections}
+    for title in ("Start", "Run and serve", "Extend"):
+        for name in set(GROUPS[title]) & set(OWN_COMMANDS):
+            assert f"\n  {name} " in listed[title]
+
+
+@pytest.mark.parametrize("name", ["gpus", "inspect", "report"])
+def test_a_command_that_moved_says_where_to(name):
+    result = says(name, "--json")
+    assert result.exit_code == 2
+    assert f"write headrace observe {name}." in result.stderr
+    assert f"write headrace observe {name}." in json.loads(result.stdout)["error"]["message"]
 
 
 def test_the_commands_of_core_ask_no_plugin(train):
@@ -345,7 +363,7 @@ def test_two_plugins_with_one_command_are_an_error_and_the_qualifier_chooses(sit
 def test_a_disabled_plugin_has_no_commands(train, monkeypatch):
     monkeypatch.setenv("HEADRACE_PLUGINS", "-train")
     headrace.plugins.refresh()
-    assert "label" not in says("--help").output.partition("Commands of plugins")[2]
+    assert "Other plugins:" not in says("--help").output
     assert says("label", "x").exit_code == 2
 
 

@@ -11,9 +11,10 @@ import typer
 import headrace
 from headrace_cli.arguments import CONTEXT_SETTINGS, EXITS
 from headrace_cli.console import print_data
-from headrace_cli.names import COMMANDS, how_to_install
+from headrace_cli.names import COMMANDS, GROUPS, how_to_install
 from headrace_cli.plugin_commands import (
     KNOWN_COMMANDS,
+    MOVED,
     command_named,
     commands_of_plugins,
     for_completion,
@@ -49,6 +50,8 @@ class AllCommands(Commands):
         if not name.startswith("-") and self.get_command(ctx, name) is None:
             if name in ("worker", "process:worker"):
                 ctx.fail(f"{headrace.plugins.why_unknown('process:Host').message}.")
+            if name in MOVED:
+                ctx.fail(f"{name!r} is now below a group: write headrace {MOVED[name]}.")
             plugins = headrace.plugins.installed()
             if brings := KNOWN_COMMANDS.get(name):
                 comes = f"The command {name!r} comes with {brings}, which"
@@ -57,7 +60,7 @@ class AllCommands(Commands):
                     ctx.fail(f"{comes} is not installed. {how_to_install(brings)}")
                 elif not there.usable:
                     ctx.fail(f"{comes} cannot be used: {there.reason}.")
-            known = {one: one for one in (*KNOWN_COMMANDS, *dict(_of_plugins()))}
+            known = {one: one for one in (*KNOWN_COMMANDS, *dict(_of_plugins()))} | MOVED
             for own in COMMANDS:
                 inside = getattr(self.get_command(ctx, own), "commands", ())
                 known |= {own: own, **{each: f"{own} {each}" for each in inside}}
@@ -72,17 +75,20 @@ class AllCommands(Commands):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """List the commands of this package, then those of plugins, without importing the latter."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
-        if found := _of_plugins():
-            with formatter.section("Commands of plugins"):
-                formatter.write_dl(
-                    [
-                        (name, summary(plugin.hooks["commands"][name.rpartition(":")[2]], plugin))
-                        for name, plugin in found
-                    ]
-                )
+        """List the commands by group, those of plugins without importing them."""
+        left = COMMANDS | {
+            name: summary(plugin.hooks["commands"][name.rpartition(":")[2]], plugin)
+            for name, plugin in _of_plugins()
+        }
+        groups = {
+            title: [(name, left.pop(name)) for name in names if name in left]
+            for title, names in GROUPS.items()
+        }
+        groups["Other plugins"] = list(left.items())
+        for title, rows in groups.items():
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
 
 
 def _of_plugins() -> list[tuple[str, Plugin]]:

@@ -23,6 +23,15 @@ COMMANDS = {
 }
 """The commands of this package, each in the module of its name; plugins cannot replace them."""
 
+GROUPS = {
+    "Start": ("new", "check", "explain", "schema"),
+    "Run and serve": ("run", "serve", "ui", "video"),
+    "Prepare models": ("models", "trt"),
+    "Measure": ("bench", "tune", "simulate", "trace", "top", "observe"),
+    "Extend": ("plugins", "conformance"),
+}
+"""Where ``headrace --help`` lists the commands of this package and of well-known plugins."""
+
 
 def all_plugins() -> list[Plugin]:
     """Return the installed plugins, and core as if it were one."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 KNOWN_COMMANDS = {
     **dict.fromkeys(
-        ("bench", "gpus", "inspect", "report", "simulate", "top", "trace", "tune"),
+        ("bench", "observe", "simulate", "top", "trace", "tune"),
         "headrace-observe",
     ),
     "models": "headrace-models",
@@ -33,6 +33,9 @@ KNOWN_COMMANDS = {
     "video": "headrace-vision",
 }
 """The commands of well-known distributions, whether these are installed or not."""
+
+MOVED = {name: f"observe {name}" for name in ("gpus", "inspect", "report")}
+"""Commands that now stand below a group, by the name that they had before."""
 
 
 def commands_of_plugins() -> list[tuple[str, Plugin]]:

@@ -252,7 +252,7 @@ def test_two_options_do_not_write_one_file(tmp_path):
 
 
 def test_a_seed_below_zero_is_refused_where_it_is_given():
-    for args in (("bench", "Identity", "--data", "uint8"), ("inspect", "Identity")):
+    for args in (("bench", "Identity", "--data", "uint8"), ("observe", "inspect", "Identity")):
         done = run(*args, "--seed", "-5")
         assert done.exit_code == 2
         assert "'--seed'" in done.stderr
@@ -292,7 +292,7 @@ def test_no_command_writes_over_what_it_reads(tmp_path):
         (("trace", config, f"{tmp_path}/*.png", "-o", picture), "--output"),
         (("tune", link, picture, "--goal", "min p99", "-o", config), "--output"),
         (("simulate", config, "--times", found, "--rate", "1", "--plot", found), "--plot"),
-        (("report", found, "-o", found), "--output"),
+        (("observe", "report", found, "-o", found), "--output"),
     ):
         done = run(*args)
         assert done.exit_code == 2

@@ -19,10 +19,19 @@ import headrace_observe
 from headrace_cli.app import app
 
 # In an order in which each command finds what those before it have written.
-COMMANDS = ("bench", "trace", "inspect", "simulate", "tune", "gpus", "report", "top")
+COMMANDS = (
+    "bench",
+    "trace",
+    "observe inspect",
+    "simulate",
+    "tune",
+    "observe gpus",
+    "observe report",
+    "top",
+)
 SHORT = {
     "bench": ["--seconds", "0.02", "--warm-up", "0", "--clients", "1,10"],
-    "inspect": ["--repeat", "2", "--warm-up", "0", "--sizes", "1"],
+    "observe inspect": ["--repeat", "2", "--warm-up", "0", "--sizes", "1"],
     "simulate": ["--requests", "200"],
     "tune": ["--seconds", "0.3", "--warm-up", "0", "--trials", "2"],
     "top": ["--count", "1"],
@@ -33,7 +42,7 @@ LINE = 'backend = "S[DecodeMat,ResizeMat(8,8)]"\nmax = 2\n'
 
 def examples(command):
     """Return the lines after ``Examples:`` in the help of a command."""
-    shown = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"})
+    shown = CliRunner().invoke(app, [*command.split(), "--help"], env={"COLUMNS": "200"})
     assert shown.exit_code == 0
     lines = shown.stdout.partition("Examples:\n")[2].partition("\n\n")[0].splitlines()
     assert lines, f"{command} shows no example"
@@ -74,8 +83,9 @@ def test_every_example_of_the_help_does_what_it_says(folder, caplog):
         (url,) = re.findall(r"metrics at (http.*)/metrics", caplog.text)
         for command in COMMANDS:
             for line in examples(command):
-                stdout = _run(re.sub(r"https?://(127.0.0.1:9464|models.example:8000)", url, line))
-                if "--json" in line and command != "gpus":  # which prints a list
+                line = re.sub(r"https?://(127.0.0.1:9464|models.example:8000)", url, line)
+                stdout = _run(line)
+                if "--json" in line and command != "observe gpus":  # which prints a list
                     _check_keys(command, json.loads(stdout))
     assert json.loads((folder / "times.json").read_text())["nodes"]["main"]
     assert json.loads((folder / "trace.json").read_text())["traceEvents"]
@@ -109,7 +119,8 @@ def _run(line):
     args = words[1 : words.index(">")] if into else words[1:]
     # On a machine ten times slower the goal is reached, too.
     args = [one.replace("50ms", "1000s") for one in args]
-    done = CliRunner().invoke(app, [*args, *SHORT.get(args[0], ())])
+    command = " ".join(args[: 2 if args[0] == "observe" else 1])
+    done = CliRunner().invoke(app, [*args, *SHORT.get(command, ())])
     assert done.exit_code == 0, f"{line}\n{done.output}"
     if into:
         Path(into).write_text(done.stdout, encoding="utf-8")
@@ -120,7 +131,7 @@ def _check_keys(command, document):
     """See that the README names every key of what a command prints for programs."""
     (section,) = re.findall(r"## JSON\n(.*?)\n## ", README.read_text(encoding="utf-8"), re.DOTALL)
     named = set(re.findall(r"`(\w+)`", section))
-    if command == "inspect":  # which its docstring names
+    if command == "observe inspect":  # which its docstring names
         named = set(re.findall(r'"(\w+)"', headrace_observe.inspect.__doc__))
     configurations = document.get("configurations", [])
     points = [point for one in configurations for point in one["points"]]

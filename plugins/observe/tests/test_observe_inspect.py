@@ -252,19 +252,19 @@ def test_what_dicts_and_lists_hold_is_described():
 
 def test_the_command_inspects_an_expression_and_a_file(tmp_path):
     args = ["--data", "uint8:8x8x3", "--repeat", "2", "--warm-up", "0", "--sizes", "1,2"]
-    done = CliRunner().invoke(app, ["inspect", "Identity", *args, "--json"])
+    done = CliRunner().invoke(app, ["observe", "inspect", "Identity", *args, "--json"])
     assert done.exit_code == 0, done.output
     assert [batch["size"] for batch in json.loads(done.stdout)["batches"]] == [1, 2]
     file = tmp_path / "one.toml"
     file.write_text('backend = "ResizeMat"\nresize_h = 4\nresize_w = 4\nmax = 2\n')
-    done = CliRunner().invoke(app, ["inspect", str(file), *args])
+    done = CliRunner().invoke(app, ["observe", "inspect", str(file), *args])
     assert done.exit_code == 0, done.output
     assert "writes result: uint8 [4, 4, 3]" in done.stdout
     assert "The clock: the call of the built instance" in done.stdout
-    above = CliRunner().invoke(app, ["inspect", str(file), *args[:-1], "4"])
+    above = CliRunner().invoke(app, ["observe", "inspect", str(file), *args[:-1], "4"])
     assert (above.exit_code, "batches hold 1 to 2 requests" in above.stderr) == (2, True)
     file.write_text('[a]\nbackend = "Identity"\nnext = "b"\n[b]\nbackend = "Identity"\n')
-    done = CliRunner().invoke(app, ["inspect", str(file), *args])
+    done = CliRunner().invoke(app, ["observe", "inspect", str(file), *args])
     assert (done.exit_code, "has a, b" in done.stderr) == (2, True)
 
 
@@ -307,7 +307,7 @@ def test_gpus_are_listed_and_what_one_does_not_tell_is_none(monkeypatch):
         "temperature_c": None,
         "processes": [{"pid": 7, "memory_bytes": 2**20}],
     }
-    done = CliRunner().invoke(app, ["gpus"])
+    done = CliRunner().invoke(app, ["observe", "gpus"])
     assert "NVIDIA X" in done.stdout
     assert "7 (1 MiB)" in done.stdout
 
@@ -323,7 +323,7 @@ def test_a_gpu_that_the_driver_has_lost_is_listed_without_values(monkeypatch):
     nvml.nvmlDeviceGetHandleByIndex = lost
     (one,) = gpus()
     assert one == {**dict.fromkeys(before), "index": 0, "processes": []}
-    done = CliRunner().invoke(app, ["gpus"])
+    done = CliRunner().invoke(app, ["observe", "gpus"])
     assert done.exit_code == 0
 
 
@@ -336,7 +336,7 @@ def test_without_a_gpu_the_list_is_empty(monkeypatch):
     nvml.nvmlInit = no_driver
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     assert gpus() == []
-    done = CliRunner().invoke(app, ["gpus", "--json"])
+    done = CliRunner().invoke(app, ["observe", "gpus", "--json"])
     assert (done.exit_code, json.loads(done.stdout)) == (0, [])
 
 
@@ -345,9 +345,11 @@ def test_a_driver_without_the_library_names_the_extra(monkeypatch):
     monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
     with pytest.raises(MissingDependencyError, match=r"headrace-observe\[gpu\]"):
         gpus()
-    commands = (("bench", "--clients", "1", "--seconds", "0.05"), ("inspect", "--repeat", "1"))
-    for command, *args in commands:
-        done = CliRunner().invoke(app, [command, "Identity", "--data", "uint8", *args])
+    for command, *args in (
+        ("bench", "--clients", "1", "--seconds", "0.05"),
+        ("observe inspect", "--repeat", "1"),
+    ):
+        done = CliRunner().invoke(app, [*command.split(), "Identity", "--data", "uint8", *args])
         assert done.exit_code == 0
         assert "listing GPUs needs pynvml" in done.stderr
     monkeypatch.setattr("shutil.which", lambda name: None)
@@ -356,7 +358,7 @@ def test_a_driver_without_the_library_names_the_extra(monkeypatch):
 
 def test_random_data_without_numpy_names_numpy(monkeypatch):
     monkeypatch.setitem(sys.modules, "numpy", None)
-    done = CliRunner().invoke(app, ["inspect", "Identity", "--data", "uint8"])
+    done = CliRunner().invoke(app, ["observe", "inspect", "Identity", "--data", "uint8"])
     assert done.exit_code == 2
     assert "random data needs numpy" in done.stderr
     assert done.stderr.rstrip().endswith("pip install numpy")
@@ -364,7 +366,7 @@ def test_random_data_without_numpy_names_numpy(monkeypatch):
 
 def test_memory_that_is_not_known_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "psutil", None)
-    args = ["inspect", "Identity", "--data", "uint8", "--repeat", "1", "--sizes", "1"]
+    args = ["observe", "inspect", "Identity", "--data", "uint8", "--repeat", "1", "--sizes", "1"]
     done = CliRunner().invoke(app, args)
     assert "host memory is not known without psutil" in done.stderr
     assert "headrace-observe[gpu]" in done.stderr

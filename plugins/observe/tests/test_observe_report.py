@@ -1,4 +1,4 @@
-"""``headrace report``: whole by itself, with every figure, and nothing that is no figure of ours."""
+"""``headrace observe report``: whole by itself, with every figure, and nothing that is no figure of ours."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ def test_a_report_holds_graph_figures_frontier_and_environment(tmp_path, monkeyp
           for k in (1, 2, 3)),
     ]  # fmt: skip
     (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": events}))
-    done = run("report", "bench.json", "tune.json", "trace.json", "-o", "r.html", "--json")
+    done = run(
+        "observe", "report", "bench.json", "tune.json", "trace.json", "-o", "r.html", "--json"
+    )
     assert done.exit_code == 0, done.output
     size = (tmp_path / "r.html").stat().st_size
     assert json.loads(done.stdout) == {"report": "r.html", "bytes": size}
@@ -81,7 +83,7 @@ def test_a_report_holds_graph_figures_frontier_and_environment(tmp_path, monkeyp
 def test_what_is_no_result_is_refused_and_nothing_is_written(tmp_path, text, message):
     file = tmp_path / "x.json"
     file.write_text(text)
-    done = run("report", file, "-o", tmp_path / "r.html")
+    done = run("observe", "report", file, "-o", tmp_path / "r.html")
     assert done.exit_code == 2
     assert message in done.stderr
     assert [one.name for one in tmp_path.iterdir()] == ["x.json"]
@@ -90,7 +92,7 @@ def test_what_is_no_result_is_refused_and_nothing_is_written(tmp_path, text, mes
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 def test_a_page_on_a_full_disk_is_one_line_with_its_name_even_if_stdout_is_there_too(tmp_path):
     (tmp_path / "trace.json").write_text('{"traceEvents": []}')
-    args = ("report", tmp_path / "trace.json", "-o", "/dev/full", "--json")
+    args = ("observe", "report", tmp_path / "trace.json", "-o", "/dev/full", "--json")
     with Path("/dev/full").open("w", encoding="utf-8") as full:
         done = subprocess.run(
             [sys.executable, "-m", "headrace", *args],

@@ -8,9 +8,7 @@ __all__ = ["COMMANDS", "PROBES", "headrace_commands", "headrace_probes"]
 
 COMMANDS: dict[str, str] = {
     "bench": "headrace_observe.commands.bench:bench",
-    "gpus": "headrace_observe.commands.gpus:gpus",
-    "inspect": "headrace_observe.commands.inspect:inspect",
-    "report": "headrace_observe.commands.report:report",
+    "observe": "headrace_observe.commands.observe:observe",
     "top": "headrace_observe.commands.top:top",
     "tune": "headrace_observe.commands.tune:tune",
     "trace": "headrace_observe.commands.trace:trace",

@@ -1,4 +1,4 @@
-"""``headrace gpus``: the GPUs of this machine."""
+"""``headrace observe gpus``: the GPUs of this machine."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def gpus(json: Json = False) -> int:
 
     \b
     Examples:
-      headrace gpus
-      headrace gpus --json
+      headrace observe gpus
+      headrace observe gpus --json
     """  # noqa: D301 - typer keeps the lines after a backspace character
     found = found_gpus()
     if json:

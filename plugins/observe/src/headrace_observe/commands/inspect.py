@@ -1,4 +1,4 @@
-"""``headrace inspect``: one backend by itself."""
+"""``headrace observe inspect``: one backend by itself."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ def inspect(  # noqa: PLR0913, PLR0917 - one per option
 
     \b
     Examples:
-      headrace inspect "ResizeMat(64,64)" --data uint8:480x640x3
-      headrace inspect "S[DecodeMat,ResizeMat(64,64)]" photos/ --sizes 1,8 --json
-      headrace inspect OnnxTensor --set model=light.onnx --data float32:3x224x224
+      headrace observe inspect "ResizeMat(64,64)" --data uint8:480x640x3
+      headrace observe inspect "S[DecodeMat,ResizeMat(64,64)]" photos/ --sizes 1,8 --json
+      headrace observe inspect OnnxTensor --set model=light.onnx --data float32:3x224x224
     """  # noqa: D301 - typer keeps the lines after a backspace character
     samples = samples_of(inputs or (), data or (), seed)
     counts = None

@@ -1,4 +1,4 @@
-"""``headrace report``: one HTML page from the JSON of other commands."""
+"""``headrace observe report``: one HTML page from the JSON of other commands."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def report(
     \b
     Examples:
       headrace bench line.toml photos/ --json > bench.json
-      headrace report bench.json trace.json -o report.html
+      headrace observe report bench.json trace.json -o report.html
     """  # noqa: D301 - typer keeps the lines after a backspace character
     writable(output, "--output", files)
     page = as_page([(path, read_json(path)) for path in files], FORMATS["svg"])

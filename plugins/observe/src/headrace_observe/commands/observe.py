@@ -1,0 +1,21 @@
+"""``headrace observe``: the commands that few need, below one name."""
+
+from __future__ import annotations
+
+import typer
+
+from headrace_observe.commands.gpus import gpus
+from headrace_observe.commands.inspect import inspect
+from headrace_observe.commands.report import report
+
+__all__ = ["observe"]
+
+observe = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Measure one backend alone, list the GPUs, make a page of figures.",
+)
+for _command in (inspect, report, gpus):
+    observe.command()(_command)
