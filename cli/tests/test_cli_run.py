@@ -415,7 +415,7 @@ def first_line(stream, *wanted):
 
 
 def test_a_timeout_fails_the_request_and_keeps_the_status_although_a_backend_hangs(pipeline, files):
-    arguments = [files(a=b"x"), "--timeout", "0.05", "--no-progress"]
+    arguments = [files(a=b"x"), "--timeout", "0.05"]
     with started(pipeline("Hang"), *arguments) as process:
         out, err = process.communicate(timeout=FAILS_LATE_S)
     assert process.returncode == 1

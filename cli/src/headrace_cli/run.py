@@ -60,7 +60,6 @@ def run(  # noqa: PLR0913, PLR0917 - one per option
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="No progress bar and no summary.")
     ] = False,
-    no_progress: Annotated[bool, typer.Option("--no-progress", help="No progress bar.")] = False,
     settings: Settings = None,
     output: Annotated[
         Optional[str],  # noqa: UP045 - older typers read no other spelling
@@ -114,14 +113,13 @@ def run(  # noqa: PLR0913, PLR0917 - one per option
         raise
     source = source_of(config, settings or ())
     folder = None if output is None else Output(output, inputs)
-    shown = not quiet and not no_progress
     with printing_warnings():
-        with showing_progress(shown) as bars, hinting_at_a_file(config):
+        with showing_progress(not quiet) as bars, hinting_at_a_file(config):
             pipeline = headrace.pipe(source, allow_import=not no_import, progress=bars)
         root = context.find_root()
         printer = ResultPrinter(json=json, traceback=bool(root.params["traceback"]), output=folder)
         work = _Run(pipeline, root.obj, printer, timeout=timeout)
-        status = work.to_the_end(inputs, progress=shown)
+        status = work.to_the_end(inputs, progress=not quiet)
         if not quiet and status != BROKEN_PIPE:
             print_message(work.summary(inputs))
         if work.hangs():

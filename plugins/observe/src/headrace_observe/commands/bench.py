@@ -105,16 +105,10 @@ def bench(  # noqa: PLR0913, PLR0917 - one per option
             help="Seconds of load before measuring.",
         ),
     ] = 1.0,
-    window: Annotated[
-        float,
-        typer.Option(
-            "--window", metavar="SECONDS", callback=limited, min=0.001, help="Seconds of a window."
-        ),
-    ] = 1.0,
     stable: Annotated[
         str,
         typer.Option(
-            "--stable", metavar="N%", help="How far three windows in a row may differ to end."
+            "--stable", metavar="N%", help="How far three windows of a second may differ to end."
         ),
     ] = "5%",
     seconds: Annotated[
@@ -127,16 +121,6 @@ def bench(  # noqa: PLR0913, PLR0917 - one per option
             help="Measure this many seconds, stable or not.",
         ),
     ] = None,
-    longest: Annotated[
-        float,
-        typer.Option(
-            "--longest",
-            metavar="SECONDS",
-            callback=limited,
-            min=0.001,
-            help="Seconds after which a load ends unstable.",
-        ),
-    ] = 30.0,
     plot_path: Annotated[
         Optional[str],  # noqa: UP045
         typer.Option(
@@ -154,9 +138,6 @@ def bench(  # noqa: PLR0913, PLR0917 - one per option
             "them runs during the measurement.",
         ),
     ] = None,
-    seed: Annotated[
-        int, typer.Option("--seed", min=0, help="Seed of random arrays and arrivals.")
-    ] = 0,
     json: Json = False,
     settings: Settings = None,
     no_import: NoImport = False,
@@ -183,15 +164,15 @@ def bench(  # noqa: PLR0913, PLR0917 - one per option
       headrace bench line.toml other.toml photos/
       headrace bench line.toml photos/ --save-times times.json
     """  # noqa: D301 - typer keeps the lines after a backspace character
-    loads = loads_of(clients, rate, arrivals, seed, "1,10,40")
-    plan = Plan(warm_up, window, percent(stable, "--stable"), seconds, longest)
+    loads = loads_of(clients, rate, arrivals, "1,10,40")
+    plan = Plan(warm_up, tolerance=percent(stable, "--stable"), seconds=seconds)
     read = [config, *(inputs or ()), *(against or ()), arrivals or config]
     check_outputs({"--plot": plot_path, "--save-times": save_times}, read)
     check_plot(plot_path)
     more, files = _configurations(inputs or (), data or ())
     if save_times is not None and (against or more):
         raise WrongArgument("--save-times takes one configuration, and there are several")
-    samples = samples_of(files, data or (), seed)
+    samples = samples_of(files, data or ())
     names = [config, *more, *(against or ())]
     sources: list[Any] = [source_of(name, settings or ()) for name in names]
     points: list[tuple[int, Point]] = []

@@ -56,7 +56,6 @@ def inspect(  # noqa: PLR0913, PLR0917 - one per option
             show_default="powers of two within the range, up to 32",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of random arrays.")] = 0,
     json: Json = False,
     settings: Settings = None,
     no_import: NoImport = False,
@@ -71,7 +70,7 @@ def inspect(  # noqa: PLR0913, PLR0917 - one per option
       headrace observe inspect "S[DecodeMat,ResizeMat(64,64)]" photos/ --sizes 1,8 --json
       headrace observe inspect OnnxTensor --set model=light.onnx --data float32:3x224x224
     """  # noqa: D301 - typer keeps the lines after a backspace character
-    samples = samples_of(inputs or (), data or (), seed)
+    samples = samples_of(inputs or (), data or ())
     counts = None
     if sizes is not None:
         counts = [int(one) for one in positive_numbers(sizes, "--sizes", whole=True)]

@@ -65,7 +65,7 @@ RandomArrays = Annotated[
 """The option for random arrays instead of files."""
 
 
-def samples_of(inputs: Sequence[str], data: Sequence[str], seed: int) -> list[dict[str, Any]]:
+def samples_of(inputs: Sequence[str], data: Sequence[str]) -> list[dict[str, Any]]:
     """Return the requests: one for each file, as ``headrace run`` reads them, or for each random array.
 
     Raises:
@@ -77,7 +77,7 @@ def samples_of(inputs: Sequence[str], data: Sequence[str], seed: int) -> list[di
             "give INPUT files or --data, not both" if inputs else "give INPUT files, or --data"
         )
     if data:
-        return [{"data": random_array(text, seed + k)} for k, text in enumerate(data)]
+        return [{"data": random_array(text, k)} for k, text in enumerate(data)]
     check_arguments(inputs)
     samples = []
     for one in expand(inputs):
@@ -137,9 +137,9 @@ def loads_of(
     clients: str | None,
     rate: str | None,
     arrivals: str | None,
-    seed: int,
     default: str | None,
     *,
+    seed: int = 0,
     threads: bool = True,
 ) -> list[LoadSpec]:
     """Return the loads that the options name: clients first, then rates, then the file.
@@ -148,8 +148,8 @@ def loads_of(
         clients: The option ``--clients``; None: it is not given, as with the next two.
         rate: The option ``--rate``.
         arrivals: The option ``--arrivals``.
-        seed: The option ``--seed``.
         default: What ``clients`` is where there is no load; None: a load must be given.
+        seed: The seed of times at random.
         threads: Whether each client is a thread, so that there are at most `MOST_CLIENTS`.
 
     Raises:

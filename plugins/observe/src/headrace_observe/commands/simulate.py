@@ -130,11 +130,11 @@ def simulate(  # noqa: PLR0913, PLR0917 - one per option
     \b
     Examples:
       headrace simulate line.toml --times times.json --clients 1,10,40
-      headrace simulate line.toml --times times.json --rate 200 --set instance_num=8
+      headrace simulate line.toml --times times.json --rate 200 --set instance_num=8 --seed 1
       headrace simulate line.toml --times times.json --arrivals monday.txt --json
       headrace simulate ray.toml --times times.json --rate 2000 --cluster cluster.toml
     """  # noqa: D301 - typer keeps the lines after a backspace character
-    loads = loads_of(clients, rate, arrivals, seed, None, threads=False)
+    loads = loads_of(clients, rate, arrivals, None, seed=seed, threads=False)
     writable(plot_path, "--plot", [config, times, arrivals or config])
     check_plot(plot_path)
     if warm_up is not None and warm_up >= requests:

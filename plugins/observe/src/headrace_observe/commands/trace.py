@@ -72,11 +72,6 @@ def trace(  # noqa: PLR0913, PLR0917 - one per option
             show_default="256000000",
         ),
     ] = None,
-    nvtx: Annotated[bool, typer.Option("--nvtx", help="Make NVTX ranges of elements too.")] = False,
-    timeout: Annotated[
-        Optional[float],  # noqa: UP045
-        typer.Option("--timeout", metavar="SECONDS", min=0.0, help="Longest time of a request."),
-    ] = None,
     json: Json = False,
     settings: Settings = None,
     no_import: NoImport = False,
@@ -109,11 +104,11 @@ def trace(  # noqa: PLR0913, PLR0917 - one per option
         status = INTERRUPTED
         unwritten: OSError | None = None
         try:
-            probe = UnhurriedTrace(Trace.Options(path=path, sample=sample, nvtx=nvtx, **limit))
+            probe = UnhurriedTrace(Trace.Options(path=path, sample=sample, **limit))
             try:
                 with attached(pipeline, probe):
                     try:
-                        _send(pipeline, inputs, repeat, clients, timeout, outcomes)
+                        _send(pipeline, inputs, repeat, clients, outcomes)
                         status = FAILED if outcomes.failed else OK
                     finally:  # the batches that run are in the trace, too
                         pipeline.close(drain=status != INTERRUPTED, timeout=CLOSE_S)
@@ -180,7 +175,6 @@ def _send(
     inputs: Sequence[str],
     repeat: int,
     clients: int,
-    timeout: float | None,
     outcomes: _Outcomes,
 ) -> None:
     """Send every input, ``clients`` of them open at a time."""
@@ -195,7 +189,7 @@ def _send(
             if len(waiting) >= clients:
                 sent, future = waiting.popleft()
                 outcomes.add(sent, future.exception())
-            waiting.append((one.path, pipeline.submit(request, timeout=timeout)))
+            waiting.append((one.path, pipeline.submit(request)))
     for sent, future in waiting:
         outcomes.add(sent, future.exception())
 

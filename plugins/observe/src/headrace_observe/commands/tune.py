@@ -132,9 +132,6 @@ def tune(  # noqa: PLR0913, PLR0917 - one per option
             "--plot", metavar="FILE", help="Draw the frontier: .png, .svg, .pdf or .html."
         ),
     ] = None,
-    seed: Annotated[
-        int, typer.Option("--seed", min=0, help="Seed of the search, arrivals and data.")
-    ] = 0,
     json: Json = False,
     settings: Settings = None,
     no_import: NoImport = False,
@@ -155,9 +152,9 @@ def tune(  # noqa: PLR0913, PLR0917 - one per option
       headrace run tuned.toml photos/
     """  # noqa: D301 - typer keeps the lines after a backspace character
     wanted = read_goal(goal)
-    loads = loads_of(clients, rate, None, seed, "40")
+    loads = loads_of(clients, rate, None, "40")
     _check(how, loads, [config, *(inputs or ())], output, plot_path)
-    samples = samples_of(inputs or (), data or (), seed)
+    samples = samples_of(inputs or (), data or ())
     source = source_of(config, settings or ())
     with hinting_at_a_file(config):
         loaded = headrace.PipelineConfig.load(source, allow_import=not no_import)
@@ -181,7 +178,7 @@ def tune(  # noqa: PLR0913, PLR0917 - one per option
     tried, interrupted, found = Trials(space, wanted, run), False, how
     with printing_warnings():
         try:
-            found = tried.search(trials, how=how, seed=seed)
+            found = tried.search(trials, how=how)
         except KeyboardInterrupt:
             interrupted = True
     best = tried.best
