@@ -1,24 +1,27 @@
-"""Count lines of code: of each distribution, of each room of core, and of core's tests.
+"""Count what there is to stand for: lines of code, distributions, commands, options and words.
 
 python scripts/counts.py
 
-A line counts where code stands on it: blank lines, comments and docstrings do not.
+A line counts where code stands on it: blank lines, comments and docstrings do not. Commands, their options and words
+are those of `public_names.json`, which a test keeps true. A group is a command too, and ``--x/--no-x`` is one option.
 """
 
 from __future__ import annotations
 
 import ast
 import io
+import json
 import sys
 import tokenize
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from distributions import ROOT, folders
 
-__all__ = ["lines_below", "lines_of", "rooms"]
+__all__ = ["lines_below", "lines_of", "public", "rooms"]
 
 _NO_CODE = (
     *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE),
@@ -57,6 +60,30 @@ def rooms() -> dict[str, int]:
     return dict(found)
 
 
+def public() -> dict[str, int]:
+    """Return how many distributions, commands, options of commands, and words there are."""
+    names = json.loads((ROOT / "scripts" / "public_names.json").read_text(encoding="utf-8"))
+    commands = _commands(names["commands"])
+    options = [
+        name
+        for taken in commands
+        for name in taken
+        if name.startswith("--") and name.replace("--no-", "--", 1) not in taken.keys() - {name}
+    ]
+    return {
+        "distributions": len(folders()),
+        "commands": len(commands),
+        "options of commands": len(options),
+        "words": len(names["backends"]),
+    }
+
+
+def _commands(names: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what each command takes, and each one below it."""
+    found = [one for one in names.values() if isinstance(one, dict)]
+    return found + [inner for one in found for inner in _commands(one)]
+
+
 def main() -> None:
     """Print all counts, the largest first."""
     core, shown = (
@@ -68,6 +95,8 @@ def main() -> None:
         for name, count in sorted(counts.items(), key=lambda one: -one[1]):
             print(f"  {count:6} {name}")
     print(f"tests of core: {lines_below(ROOT / 'core' / 'tests')} lines of code")
+    for name, count in public().items():
+        print(f"{name}: {count}")
 
 
 if __name__ == "__main__":
