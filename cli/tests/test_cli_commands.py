@@ -1031,7 +1031,6 @@ def test_list_prints_what_programs_are_told(site):
 ODD = """
 import headrace
 class Odd(headrace.Backend):
-    reads = "data"
     async def forward(self, batch): ...
 """
 
@@ -1044,7 +1043,7 @@ def test_doctor_says_whose_class_breaks_the_contract(site, monkeypatch):
     assert result.exit_code == 1
     assert (finding["distribution"], finding["backend"]) == ("headrace-contract", "Odd")
     assert finding["kind"] == "broken"
-    assert "reads is 'data'" in finding["reason"]
+    assert "forward is asynchronous" in finding["reason"]
     assert finding["remedy"].startswith("Ask its author for a fix.")
 
 
