@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime as dt
 import re
 import socket
 from pathlib import Path
@@ -97,13 +98,40 @@ def test_every_other_host_is_403(serving, host):
     assert status(serving({"m": IDENTITY}), host) == 403
 
 
-def test_two_hosts_are_403_and_none_is_no_browser(serving):
+def test_a_request_has_one_host_and_none_is_no_browser(serving):
+    """RFC 9112, section 3.2; HTTP/1.0 has no Host."""
     server = serving({"m": IDENTITY}, allow=ALLOWED)
     assert status(server, version="1.0") == 200  # as the checks of HAProxy
     load = {"target": "/v2/repository/models/m/load", "method": "POST", "version": "1.0"}
     assert status(server, **load, more=["Origin: http://evil.example"]) == 403
     for hosts in (("localhost", "evil.example"), ("evil.example", "localhost"), ("localhost",) * 2):
-        assert status(server, *hosts) == 403
+        assert status(server, *hosts) == 400
+        assert status(server, *hosts, version="1.0") == 400
+    assert status(server) == 400
+    assert status(server, target="http://localhost/v2/health/live") == 400
+    assert status(server, "localhost") == 200
+
+
+@pytest.mark.parametrize("version", ["2.0", "0.9"])
+def test_a_version_of_http_that_the_server_lacks_is_505(serving, version):
+    """RFC 9110, section 15.6.6."""
+    assert status(serving({"m": IDENTITY}), "localhost", version=version) == 505
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        ["GET /v2 HTTP/1.1", "Host: localhost"],
+        ["GET /none HTTP/1.1", "Host: localhost"],
+        ["GET /v2 HTTP/1.1"],
+        ["POST /run/m HTTP/1.1", "Host: localhost", "Accept: text/event-stream", "Content-Length: 0"],
+    ],
+)  # fmt: skip
+def test_every_answer_says_when_it_was_made(serving, head):
+    """RFC 9110, section 6.6.1."""
+    lines = asked(serving({"m": IDENTITY}), head)[1].partition(b"\r\n\r\n")[0].split(b"\r\n")
+    (date,) = (line[6:] for line in lines if line.lower().startswith(b"date: "))
+    assert dt.datetime.strptime(date.decode(), "%a, %d %b %Y %H:%M:%S GMT")  # noqa: DTZ007
 
 
 def test_a_whole_url_says_the_host_whatever_the_header_says(serving):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
+from email.utils import formatdate
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
@@ -34,11 +37,21 @@ def _nothing() -> None:
     return
 
 
+def _date() -> str:
+    return _date_of(time.time_ns() // 1_000_000_000)
+
+
+@lru_cache(maxsize=1)
+def _date_of(second: int) -> str:
+    return formatdate(second, usegmt=True)
+
+
 def refusal_bytes(status: int, text: str, code: str, *, retry: bool) -> tuple[bytes, bytes]:
     """Return head and body of an answer that ends its connection: of an error that no application has seen."""
     body = orjson.dumps({"error": text, "code": code, "node": None, "id": ""})
     lines = (
-        f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n"
+        f"date: {_date()}\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(body)}\r\nconnection: close\r\n"
     )
     more = "retry-after: 1\r\n" if retry else ""
     return STATUS_LINE[status] + f"{lines}{more}\r\n".encode(), body
@@ -72,7 +85,6 @@ class Cycle(RequestResponseCycle):
 
     logger = access_logger = logging.getLogger("uvicorn.error")
     access_log = disconnected = response_started = response_complete = False
-    default_headers: list[tuple[bytes, bytes]] = []  # noqa: RUF012 - nobody adds to it
     chunked_encoding: bool | None = None
     expected_content_length = unread = 0
     more_body = True
@@ -123,6 +135,11 @@ class Cycle(RequestResponseCycle):
             self.on_response = _nothing
             del self.scope
             self._tasks.discard(self.task)
+
+    @property
+    def default_headers(self) -> list[tuple[bytes, bytes]]:  # type: ignore[override]
+        """The headers that uvicorn adds to an answer by ASGI."""
+        return [(b"date", _date().encode())]
 
     @property
     def message_event(self) -> asyncio.Event:  # type: ignore[override]
@@ -238,7 +255,7 @@ class Cycle(RequestResponseCycle):
             await self.flow.drain()
         if self.disconnected:
             return
-        lines = f"content-type: {kind}\r\ncontent-length: {length}\r\n"
+        lines = f"date: {_date()}\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\n"
         if headers:
             more = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
             if more.count("\n") != len(headers) or more.count("\r") != len(headers):

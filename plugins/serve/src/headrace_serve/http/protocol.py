@@ -33,6 +33,8 @@ _TRAILERS: Any = deque(maxlen=0)
 _MOST_PIPELINED = 64
 """So many requests wait behind the one that is answered while the server ends; before that, reading pauses at the first."""
 
+_VERSIONS = ("1.1", "1.0")
+
 _ASGI = {"version": "3.0", "spec_version": "2.3"}
 
 
@@ -44,6 +46,10 @@ def protocol_class(limits: Limits, counters: Counters) -> type[HttpToolsProtocol
         _counters = counters
 
     return Protocol
+
+
+class _HeadError(Exception):
+    """Refuses a request by its head, with status, text and code; the parser passes it on to `data_received`."""
 
 
 class _LimitedProtocol(HttpToolsProtocol):
@@ -171,10 +177,8 @@ class _LimitedProtocol(HttpToolsProtocol):
         self._is_silent = True
         try:
             self.parser.feed_data(data)
-        except httptools.HttpParserError:
-            if not self._refused_head():
-                logger.debug("a client of %s sent bytes that are no HTTP", self.client)
-                self.send_400_response("Invalid HTTP request received.")
+        except httptools.HttpParserError as error:
+            self._refuse_unparsed(error)
             return
         except httptools.HttpParserUpgrade as raised:
             if self._upgrade:
@@ -185,9 +189,17 @@ class _LimitedProtocol(HttpToolsProtocol):
                 self._start_receiving()
             if self._is_silent:
                 self._head_bytes += len(data)
-                self._refused_head()
+                if self._head_bytes > self._limits.max_header_bytes:
+                    self._refuse_rest(*self._too_large)
             elif self._in_body:
                 self.cycle.taken()  # type: ignore[attr-defined]
+
+    def _refuse_unparsed(self, error: httptools.HttpParserError) -> None:
+        if isinstance(error.__context__, _HeadError):
+            self._refuse_rest(*error.__context__.args)
+            return
+        logger.debug("a client of %s sent bytes that are no HTTP", self.client)
+        self.send_400_response("Invalid HTTP request received.")
 
     def _read_again(self, rest: bytes) -> None:
         """Parse a request that asks for another protocol again without those headers; a server may ignore them.
@@ -212,12 +224,11 @@ class _LimitedProtocol(HttpToolsProtocol):
         """Answer bytes that are no HTTP with 400, and close; see `_refuse_rest`."""
         self._refuse_rest(400, msg, "http")
 
-    def _refused_head(self) -> bool:
-        """Refuse a head that is too large; return whether it is."""
+    @property
+    def _too_large(self) -> tuple[int, str, str]:
+        """Status, text and code for a head that is too large."""
         most = self._limits.max_header_bytes
-        if self._head_bytes > most:
-            self._refuse_rest(431, f"the headers have more than {most} bytes", "headers_too_large")
-        return self._head_bytes > most
+        return 431, f"the headers have more than {most} bytes", "headers_too_large"
 
     def _refuse_rest(self, status: int, text: str, code: str) -> None:
         """Refuse a request that cannot be parsed or comes too late, and close.
@@ -254,14 +265,26 @@ class _LimitedProtocol(HttpToolsProtocol):
         """Take a header; `data_received` bounds a head of several reads, `on_headers_complete` a head of one."""
         self.headers.append((name.lower(), value))
 
+    def _check_head(self) -> str:
+        """Return the version of HTTP of a request whose head may be read."""
+        if (
+            len(self.url) + sum(map(len, chain.from_iterable(self.headers)))
+            > self._limits.max_header_bytes
+        ):
+            raise _HeadError(*self._too_large)
+        version = self.parser.get_http_version()
+        if version not in _VERSIONS:
+            raise _HeadError(505, f"HTTP {version}: this server has 1.1 and 1.0", "http")
+        hosts = [name for name, _ in self.headers].count(b"host")
+        if hosts > 1 or (hosts == 0 and version == "1.1"):  # RFC 9112, 3.2
+            raise _HeadError(400, f"a request has one header Host, this one has {hosts}", "http")
+        return str(version)
+
     def on_headers_complete(self) -> None:
         """Start the application for the request, or queue it behind the one before on this connection."""
-        size = len(self.url) + sum(map(len, chain.from_iterable(self.headers)))
-        if size > self._limits.max_header_bytes:
-            self._head_bytes = size
-            raise ValueError("the headers are too large")  # `data_received` answers
-        self._is_silent = False
+        version = self._check_head()
         parser = self.parser
+        self._is_silent = False
         if parser.should_upgrade() and parser.get_method() != b"CONNECT":
             self._upgrade = True
             return
@@ -273,7 +296,6 @@ class _LimitedProtocol(HttpToolsProtocol):
             own = (b"host", host if url.port is None else b"%b:%d" % (host, url.port))
             self.headers = [own, *(one for one in self.headers if one[0] != b"host")]
         path = url.path.decode("ascii")
-        version = parser.get_http_version()
         scope: Any = {
             "type": "http",
             "asgi": _ASGI,
