@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Annotated, Literal
+from functools import partial
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -17,22 +18,26 @@ _LONGEST = 1e9
 
 _PEM = "FILE.PEM"
 
-# The groups of options in the help, in this order.
-_MODELS = "Models"
-_LISTENING = "Where it listens"
-_CALLERS = "Who may call"
-_PAGES = "Pages in browsers"
-_PROCESSES = "Processes and shutdown"
-_LIMITS = "Limits of requests"
-_CONNECTIONS = "Connections"
-_LOGS = "Logs and errors"
-
 
 def _limited(value: float | None) -> float | None:
     """Check a time; `typer.Option(max=...)` would show a limit in help that nobody reaches."""
     if value is not None and not value <= _LONGEST:
         raise typer.BadParameter(f"expected at most {_LONGEST:.0f}, got {value}")
     return value
+
+
+# The groups of options in the help, in this order.
+_models = partial(typer.Option, rich_help_panel="Models")
+_listening = partial(typer.Option, rich_help_panel="Where it listens")
+_callers = partial(typer.Option, rich_help_panel="Who may call")
+_pages = partial(typer.Option, rich_help_panel="Pages in browsers")
+_processes = partial(typer.Option, rich_help_panel="Processes and shutdown")
+_limits = partial(typer.Option, rich_help_panel="Limits of requests")
+_connections = partial(typer.Option, rich_help_panel="Connections")
+_logs = partial(typer.Option, rich_help_panel="Logs and errors")
+
+
+_SECONDS: Any = {"metavar": "SECONDS", "callback": _limited}
 
 
 def serve(  # noqa: PLR0913, PLR0917 - options of the command line
@@ -45,310 +50,201 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
     ] = None,
     models_file: Annotated[
         str | None,
-        typer.Option(
-            "--models",
-            metavar="FILE",
-            help="A TOML file with a table [models.NAME] for each.",
-            rich_help_panel=_MODELS,
+        _models(
+            "--models", metavar="FILE", help="A TOML file with a table [models.NAME] for each."
         ),
     ] = None,
     manager: Annotated[
         str | None,
-        typer.Option(
+        _models(
             metavar="MODULE:OBJECT",
             help="An object that provides pipelines by name and version, as package.module:object.",
-            rich_help_panel=_MODELS,
         ),
     ] = None,
     watch: Annotated[
         bool,
-        typer.Option(
-            "--watch",
-            help="Update models whose files change, and load new ones of a folder.",
-            rich_help_panel=_MODELS,
-        ),
+        _models("--watch", help="Update models whose files change, and load new ones of a folder."),
     ] = False,
     no_import: Annotated[
-        bool,
-        typer.Option(
-            "--no-import", help="Refuse to import code for configurations.", rich_help_panel=_MODELS
-        ),
+        bool, _models("--no-import", help="Refuse to import code for configurations.")
     ] = False,
     host: Annotated[
-        str,
-        typer.Option(
-            metavar="ADDRESS",
-            help="The address to listen on; 0.0.0.0 for all.",
-            rich_help_panel=_LISTENING,
-        ),
+        str, _listening(metavar="ADDRESS", help="The address to listen on; 0.0.0.0 for all.")
     ] = "127.0.0.1",
-    port: Annotated[
-        int,
-        typer.Option(min=0, max=65535, help="The port; 0: a free one.", rich_help_panel=_LISTENING),
-    ] = 8000,
+    port: Annotated[int, _listening(min=0, max=65535, help="The port; 0: a free one.")] = 8000,
     grpc_port: Annotated[
         int | None,
-        typer.Option(
-            min=0,
-            max=65535,
-            help="The port of gRPC; without it only REST is served.",
-            rich_help_panel=_LISTENING,
-        ),
+        _listening(min=0, max=65535, help="The port of gRPC; without it only REST is served."),
     ] = None,
     admin_port: Annotated[
         int | None,
-        typer.Option(
+        _listening(
             min=0,
             max=65535,
             help="A port for health, metrics and the repository, with connections of its own.",
-            rich_help_panel=_LISTENING,
         ),
     ] = None,
     server_name: Annotated[
         str,
-        typer.Option(
+        _listening(
             metavar="NAME",
             help="The name in the metadata of the server; some clients ask for triton.",
-            rich_help_panel=_LISTENING,
         ),
     ] = "headrace-serve",
     keys: Annotated[
         str | None,
-        typer.Option(
+        _callers(
             metavar="FILE",
             help="A TOML file with a table [NAME] per key, with the key's hash: sha256 = ...",
-            rich_help_panel=_CALLERS,
         ),
     ] = None,
-    tls_cert: Annotated[
-        str | None,
-        typer.Option(metavar=_PEM, help="The certificate, PEM.", rich_help_panel=_CALLERS),
-    ] = None,
-    tls_key: Annotated[
-        str | None, typer.Option(metavar=_PEM, help="Its key, PEM.", rich_help_panel=_CALLERS)
-    ] = None,
+    tls_cert: Annotated[str | None, _callers(metavar=_PEM, help="The certificate, PEM.")] = None,
+    tls_key: Annotated[str | None, _callers(metavar=_PEM, help="Its key, PEM.")] = None,
     tls_client_ca: Annotated[
         str | None,
-        typer.Option(
+        _callers(
             metavar=_PEM,
             help="Root certificates for the clients' certificates, which are then required, PEM.",
-            rich_help_panel=_CALLERS,
         ),
     ] = None,
     cors_origin: Annotated[
         list[str] | None,
-        typer.Option(
+        _pages(
             metavar="ORIGIN",
             help="An origin, as https://host, whose pages may read answers; * for all. May be repeated.",
-            rich_help_panel=_PAGES,
         ),
     ] = None,
     allow_host: Annotated[
         list[str] | None,
-        typer.Option(
+        _pages(
             metavar="NAME",
-            help="A host that requests may name beside those of this machine, as a proxy's; then no others"
-            " may. May be repeated.",
-            rich_help_panel=_PAGES,
+            help="A host that requests may name beside those of this machine, as a proxy's; then no others may. May be repeated.",
         ),
     ] = None,
     allow: Annotated[
         list[str] | None,
-        typer.Option(
+        _callers(
             metavar="WHAT",
-            help="Turn on what is off by default: repository (clients load and unload models) or"
-            " shared-memory. May be repeated.",
-            rich_help_panel=_CALLERS,
+            help="Turn on what is off by default: repository (clients load and unload models) or shared-memory. May be repeated.",
         ),
     ] = None,
     ui: Annotated[
         bool,
-        typer.Option(
+        _pages(
             "--ui",
-            help="Serve a live page at /ui: graphs with figures, forms, a load test. Needs --keys, or an address"
-            " of this machine alone.",
-            rich_help_panel=_PAGES,
+            help="Serve a live page at /ui: graphs with figures, forms, a load test. Needs --keys, or an address of this machine alone.",
         ),
     ] = False,
     workers: Annotated[
         int,
-        typer.Option(
+        _processes(
             min=1,
-            help="Processes that share the ports, each with all models and with bounds of its own;"
-            " gRPC is shared on Linux only.",
-            rich_help_panel=_PROCESSES,
+            help="Processes that share the ports, each with all models and with bounds of its own; gRPC is shared on Linux only.",
         ),
     ] = 1,
     worker_healthcheck_s: Annotated[
         float,
-        typer.Option(
-            metavar="SECONDS",
+        _processes(
+            **_SECONDS,
             min=0.1,
-            callback=_limited,
             help="Seconds for a process of --workers to answer, before it is killed and another one started.",
-            rich_help_panel=_PROCESSES,
         ),
     ] = 5.0,
     switch_interval_ms: Annotated[
         float,
-        typer.Option(
+        _processes(
             metavar="MS",
             min=0.01,
             max=1000,
             help="Milliseconds after which a thread is asked to release the interpreter; Python's default is 5.",
-            rich_help_panel=_PROCESSES,
         ),
     ] = 1.0,
     drain_delay: Annotated[
         float,
-        typer.Option(
-            metavar="SECONDS",
+        _processes(
+            **_SECONDS,
             min=0,
-            callback=_limited,
             help="Seconds to go on accepting requests after SIGTERM, while not ready.",
-            rich_help_panel=_PROCESSES,
         ),
     ] = 0.0,
     drain_timeout: Annotated[
-        float,
-        typer.Option(
-            metavar="SECONDS",
-            min=0,
-            callback=_limited,
-            help="Seconds for requests to end after SIGTERM.",
-            rich_help_panel=_PROCESSES,
-        ),
+        float, _processes(**_SECONDS, min=0, help="Seconds for requests to end after SIGTERM.")
     ] = 30.0,
     max_body_bytes: Annotated[
-        int,
-        typer.Option(
-            metavar="BYTES",
-            min=1,
-            help="The most bytes of a body, also decompressed.",
-            rich_help_panel=_LIMITS,
-        ),
+        int, _limits(metavar="BYTES", min=1, help="The most bytes of a body, also decompressed.")
     ] = 64 << 20,
     max_json_bytes: Annotated[
         int,
-        typer.Option(
+        _limits(
             metavar="BYTES",
             min=1,
             help="The same of a body of JSON, of which each of [ { , : counts 56 bytes more.",
-            rich_help_panel=_LIMITS,
         ),
     ] = 64 << 20,
     max_inflight_bytes: Annotated[
         int,
-        typer.Option(
+        _limits(
             metavar="BYTES",
             min=1,
             help="The most bytes of all bodies in flight, and of parts that wait.",
-            rich_help_panel=_LIMITS,
         ),
     ] = 1 << 30,
     max_timeout_ms: Annotated[
         float | None,
-        typer.Option(
-            metavar="MS",
-            min=0.001,
-            callback=_limited,
-            help="Milliseconds any request may take.",
-            rich_help_panel=_LIMITS,
+        _limits(
+            metavar="MS", min=0.001, callback=_limited, help="Milliseconds any request may take."
         ),
     ] = None,
     priority_default: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            help="The priority of requests that give none; 1: most urgent.",
-            rich_help_panel=_LIMITS,
-        ),
+        int, _limits(min=1, help="The priority of requests that give none; 1: most urgent.")
     ] = 2,
     receive_timeout: Annotated[
         float,
-        typer.Option(
-            metavar="SECONDS",
-            min=0.001,
-            callback=_limited,
-            help="Seconds in which a request must have arrived.",
-            rich_help_panel=_CONNECTIONS,
-        ),
+        _connections(**_SECONDS, min=0.001, help="Seconds in which a request must have arrived."),
     ] = 60.0,
     min_rate: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            help="Bytes per second that a client must send, and take.",
-            rich_help_panel=_LIMITS,
-        ),
+        int, _limits(min=1, help="Bytes per second that a client must send, and take.")
     ] = 256,
     max_connections: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            help="The most connections at a time, of each protocol.",
-            rich_help_panel=_CONNECTIONS,
-        ),
+        int, _connections(min=1, help="The most connections at a time, of each protocol.")
     ] = 4096,
     max_connection_age: Annotated[
         float | None,
-        typer.Option(
-            metavar="SECONDS",
+        _connections(
+            **_SECONDS,
             min=1,
-            callback=_limited,
             help="Seconds after which a connection of gRPC is made again; 300 with --workers.",
-            rich_help_panel=_CONNECTIONS,
         ),
     ] = None,
     grpc_keepalive: Annotated[
         float | None,
-        typer.Option(
-            metavar="SECONDS",
+        _connections(
+            **_SECONDS,
             min=0.001,
-            callback=_limited,
             help="Seconds without a byte after which gRPC pings a client; default: never.",
-            rich_help_panel=_CONNECTIONS,
         ),
     ] = None,
     grpc_keepalive_timeout: Annotated[
-        float,
-        typer.Option(
-            metavar="SECONDS",
-            min=0.001,
-            callback=_limited,
-            help="Seconds to answer such a ping.",
-            rich_help_panel=_CONNECTIONS,
-        ),
+        float, _connections(**_SECONDS, min=0.001, help="Seconds to answer such a ping.")
     ] = 20.0,
     grpc_min_ping_interval: Annotated[
         float,
-        typer.Option(
-            metavar="SECONDS",
-            min=0.001,
-            callback=_limited,
-            help="The least seconds between the pings of a client of gRPC.",
-            rich_help_panel=_CONNECTIONS,
+        _connections(
+            **_SECONDS, min=0.001, help="The least seconds between the pings of a client of gRPC."
         ),
     ] = 300.0,
     access_log: Annotated[
-        bool,
-        typer.Option(
-            "--access-log", help="Write a line per request to stderr.", rich_help_panel=_LOGS
-        ),
+        bool, _logs("--access-log", help="Write a line per request to stderr.")
     ] = False,
     log_format: Annotated[
         Literal["text", "json"],
-        typer.Option(
+        _logs(
             "--log-format",
             help="How messages and logs are written to stderr: json has an object a line.",
-            rich_help_panel=_LOGS,
         ),
     ] = "text",
     debug_errors: Annotated[
-        bool,
-        typer.Option(
-            "--debug-errors", help="Send clients the text of every error.", rich_help_panel=_LOGS
-        ),
+        bool, _logs("--debug-errors", help="Send clients the text of every error.")
     ] = False,
     as_json: Json = False,
 ) -> int:
