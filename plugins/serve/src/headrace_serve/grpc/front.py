@@ -9,7 +9,7 @@ from headrace_serve.aside import apart
 from headrace_serve.errors import BodyTooLargeError, UnavailableError
 from headrace_serve.grpc.calls import share_key_of, traceparent_of
 from headrace_serve.grpc.tensors import read_request, write_response
-from headrace_serve.inference.tensors import elements_in, place_outputs
+from headrace_serve.inference.tensors import complete, elements_in, place_outputs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,10 +79,7 @@ class Front:
             admitted = True
             access = service.access(hold)
             asked = read_request(received, timeout_s, access, model, limits.max_items)
-            asked.request_id = line.request_id
-            if traceparent:
-                asked.parameters.setdefault("traceparent", traceparent)
-            line.note_ids(asked.id, asked.parameters)
+            complete(asked, line.request_id, traceparent, line)
             yield asked, access
         finally:
             service.release(held)

@@ -9,22 +9,20 @@ import numpy as np
 
 from headrace.errors import InputError
 from headrace_serve.datatypes import DATATYPES, from_json
-from headrace_serve.errors import unknown_parameter
 from headrace_serve.grpc.messages import message
-from headrace_serve.inference.classification import CLASSIFICATION, class_count
 from headrace_serve.inference.messages import Answer, Asked, Encoded
 from headrace_serve.inference.tensors import (
-    check_items,
     check_number,
     placed_input,
-    read_shape,
+    read_form,
+    read_outputs,
     tensor_view,
 )
 from headrace_serve.outlines import Outline
 
 if TYPE_CHECKING:
     from headrace_serve.models.model import Model
-    from headrace_serve.shared_memory import Access, Place
+    from headrace_serve.shared_memory import Access
 
 __all__ = ["RESPONSE", "Received", "as_streamed", "read_message", "read_request", "write_response"]
 
@@ -157,43 +155,22 @@ def read_request(
     left = iter(raw)
     inputs = []
     for one in request.inputs:
-        check_items(model, one.name, tuple(one.shape), most_items)
+        form = read_form(model, one.name, str(one.datatype), list(one.shape), most_items)
         if _is_placed(one):
-            inputs.append(_placed(one, access))
+            inputs.append(_placed(one, *form, access))
         else:
-            inputs.append(_tensor(one, next(left) if raw else None))
-    names, places, classes = _outputs(request, access)
-    parameters = {name: _value(name, one) for name, one in request.parameters.items()}
+            inputs.append(_tensor(one, *form, next(left) if raw else None))
+    wanted = [(one.name, _values(one.parameters)) for one in request.outputs]
+    outputs, places, classes = read_outputs(wanted, access)
+    parameters = _values(request.parameters)
     if parameters.pop(_BINARY, True) is not True:
         raise InputError(f"parameter {_BINARY!r}", expected="true: all tensors of gRPC are binary")
-    asked = Asked(inputs, names or None, received.id, parameters, timeout_s, places)
+    asked = Asked(inputs, list(outputs) or None, received.id, parameters, timeout_s, places)
     asked.classes = classes
     if raw and not places and not classes and not any(one.parameters for one in request.inputs):
         said = [(t.name, t.datatype, t.shape, len(r)) for t, r in zip(inputs, raw, strict=True)]
         model.messages.keep(written, Outline(said, asked.outputs, dict(parameters), None))
     return asked
-
-
-def _outputs(request: Any, access: Access) -> tuple[list[str], dict[str, Place], dict[str, int]]:
-    """Read the names of the outputs that a message asks for, their places in shared memory, and the number of classes."""
-    classes: dict[str, int] = {}
-    names: list[str] = []
-    places: dict[str, Place] = {}
-    for output in request.outputs:
-        if output.parameters:
-            given = {name: _value(name, one) for name, one in output.parameters.items()}
-            place = access.place(f"output {output.name!r}", given)
-            if place is not None:
-                places[output.name] = place
-            count = given.pop(CLASSIFICATION, None)
-            if count is not None:
-                classes[output.name] = class_count(f"output {output.name!r}", count)
-            for key in given:
-                raise unknown_parameter(key, f"output {output.name!r}", [CLASSIFICATION])
-        if output.name in names:
-            raise InputError(f"output {output.name!r} is there twice")
-        names.append(output.name)
-    return names, places, classes
 
 
 def _filled(outline: Outline, received: Received, timeout_s: float | None) -> Asked:
@@ -210,58 +187,41 @@ def _is_placed(one: Any) -> bool:
     return _REGION in one.parameters
 
 
-def _placed(one: Any, access: Access) -> Encoded:
+def _placed(one: Any, datatype: str, shape: tuple[int, ...], access: Access) -> Encoded:
     """Return an input that is in shared memory."""
-    given = {name: _value(name, value) for name, value in one.parameters.items()}
+    given = _values(one.parameters)
     place: Any = access.place(f"input {one.name!r}", given)
     if one.HasField("contents"):
         raise InputError(f"input {one.name!r} has both contents and a place in shared memory")
-    datatype = _datatype(one)
-    shape = read_shape(one.name, list(one.shape))
-    found = placed_input(one.name, datatype, shape, place, access)
-    found.parameters = given
+    return placed_input(one.name, datatype, shape, place, access, given)
+
+
+def _values(parameters: Any) -> dict[str, Any]:
+    """Return the values of parameters.
+
+    Raises:
+        InputError: One has none.
+    """
+    found = {}
+    for name, parameter in parameters.items():
+        which = parameter.WhichOneof("parameter_choice")
+        if which is None:
+            raise InputError(f"parameter {name!r} has no value")
+        found[name] = getattr(parameter, which)
     return found
 
 
-def _datatype(one: Any) -> str:
-    name, datatype = one.name, str(one.datatype)
-    if datatype not in DATATYPES:
-        raise InputError(
-            f"datatype of input {name!r}", expected=", ".join(DATATYPES), got=repr(datatype)[:40]
-        )
-    return datatype
-
-
-def _value(name: str, parameter: Any) -> Any:
-    which = parameter.WhichOneof("parameter_choice")
-    if which is None:
-        raise InputError(f"parameter {name!r} has no value")
-    return getattr(parameter, which)
-
-
-def _input_parameters(name: str, parameters: Any, raw: Any) -> dict[str, Any]:
-    """Return the parameters of an input for the pipeline: all but ``binary_data_size``, which kserve's client sends, too."""
-    found = {key: _value(key, one) for key, one in parameters.items()}
-    size = found.pop(_SIZE, None)
+def _tensor(one: Any, datatype: str, shape: tuple[int, ...], raw: bytes | None) -> Encoded:
+    """Return an input whose parameters, but for ``binary_data_size``, which kserve's client sends, are for the pipeline."""
+    parameters = _values(one.parameters)
+    size = parameters.pop(_SIZE, None)
     if size is not None and (raw is None or size != len(raw)):
-        raise InputError(
-            f"{_SIZE} of input {name!r}",
-            expected="no such parameter"
-            if raw is None
-            else f"{len(raw)}, the bytes that were sent",
-            got=repr(size)[:40],
-        )
-    return found
-
-
-def _tensor(one: Any, raw: bytes | None) -> Encoded:
-    name = one.name
-    parameters = _input_parameters(name, one.parameters, raw) if one.parameters else {}
-    datatype = _datatype(one)
-    shape = read_shape(name, list(one.shape))
+        sent = "no such parameter" if raw is None else f"{len(raw)}, the bytes that were sent"
+        what = f"{_SIZE} of input {one.name!r}"
+        raise InputError(what, expected=sent, got=repr(size)[:40])
     if raw is not None:
-        return Encoded(name, datatype, shape, raw, parameters=parameters)
-    return Encoded(name, datatype, shape, one.contents, _contents, parameters)
+        return Encoded(one.name, datatype, shape, raw, parameters=parameters)
+    return Encoded(one.name, datatype, shape, one.contents, _contents, parameters)
 
 
 def _contents(name: str, datatype: str, shape: tuple[int, ...], contents: Any) -> Any:

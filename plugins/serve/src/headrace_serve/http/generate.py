@@ -16,7 +16,7 @@ from headrace_serve.http.exchange import Reply, error_body
 from headrace_serve.inference.messages import Asked, Encoded
 from headrace_serve.inference.parameters import without_nulls
 from headrace_serve.inference.results import JSON
-from headrace_serve.inference.tensors import check_items
+from headrace_serve.inference.tensors import check_items, complete
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
@@ -80,7 +80,7 @@ async def _asked(exchange: Exchange) -> tuple[Model, Asked]:
     if not isinstance(identifier, str):
         raise InputError("id", expected="a string", got=type(identifier).__name__)
     exchange.identifier = identifier
-    asked = Asked([], id=identifier, request_id=exchange.request_id, fields=fields)
+    asked = Asked([], id=identifier, fields=fields)
     most_items = service.limits.narrowed(model.limits).max_items
     for field, value in _fields(document):
         _add(asked, model, field, value)
@@ -88,9 +88,7 @@ async def _asked(exchange: Exchange) -> tuple[Model, Asked]:
         check_items(model, one.name, one.shape, most_items)
     if asked.parameters.pop("binary_data_output", False) is not False:
         raise InputError("parameter 'binary_data_output'", expected="false: all outputs are JSON")
-    if traceparent := exchange.header(b"traceparent"):
-        asked.parameters.setdefault("traceparent", traceparent)
-    exchange.line.note_ids(identifier, asked.parameters)
+    complete(asked, exchange.request_id, exchange.header(b"traceparent"), exchange.line)
     return model, asked
 
 

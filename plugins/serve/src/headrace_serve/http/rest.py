@@ -32,7 +32,7 @@ from headrace_serve.http.tensors import (
     write_body,
 )
 from headrace_serve.inference.parameters import without_nulls
-from headrace_serve.inference.tensors import place_outputs
+from headrace_serve.inference.tensors import complete, place_outputs
 from headrace_serve.keys import Keys
 from headrace_serve.models import described
 from headrace_serve.models.catalogue import build_models
@@ -319,10 +319,7 @@ async def _infer(exchange: Exchange) -> Reply:
         return found
 
     asked, wanted = await read_body(body, header_length, model, access, most_items, parsed)
-    asked.request_id = exchange.request_id
-    if traceparent := exchange.header(b"traceparent"):
-        asked.parameters.setdefault("traceparent", traceparent)
-    exchange.line.note_ids(asked.id, asked.parameters)
+    complete(asked, exchange.request_id, exchange.header(b"traceparent"), exchange.line)
     answer = await exchange.while_connected(service.infer(model, asked, exchange.line))
     if asked.places:
         await place_outputs(answer, asked.places, access)

@@ -9,16 +9,15 @@ import orjson
 
 from headrace.errors import InputError
 from headrace_serve.aside import apart
-from headrace_serve.datatypes import DATATYPES, ONLY_BINARY, as_json_values, from_json
-from headrace_serve.errors import ItemError, unknown_parameter
-from headrace_serve.inference.classification import CLASSIFICATION, class_count
+from headrace_serve.datatypes import ONLY_BINARY, as_json_values, from_json
+from headrace_serve.errors import ItemError
 from headrace_serve.inference.messages import Asked, Encoded
-from headrace_serve.inference.parameters import without_nulls
+from headrace_serve.inference.parameters import flag, without_nulls
 from headrace_serve.inference.tensors import (
-    check_items,
     check_number,
     placed_input,
-    read_shape,
+    read_form,
+    read_outputs,
     tensor_view,
 )
 from headrace_serve.outlines import Outline
@@ -176,17 +175,10 @@ class _Reader:
         document = _object(
             "an input", document, ("name", "shape", "datatype", "parameters", "data")
         )
-        name, datatype = document.get("name"), document.get("datatype")
-        if not isinstance(name, str):
-            raise InputError("name of an input", expected="a string", got=repr(name)[:40])
-        if not isinstance(datatype, str) or datatype not in DATATYPES:
-            raise InputError(
-                f"datatype of input {name!r}",
-                expected=", ".join(DATATYPES),
-                got=repr(datatype)[:40],
-            )
-        shape = read_shape(name, document.get("shape"))
-        check_items(self._model, name, shape, self._most_items)
+        name = _name("an input", document)
+        datatype, shape = read_form(
+            self._model, name, document.get("datatype"), document.get("shape"), self._most_items
+        )
         parameters = _parameters(f"input {name!r}", document)
         place = self._access.place(f"input {name!r}", parameters)
         parameters = without_nulls(parameters)
@@ -194,9 +186,7 @@ class _Reader:
         if place is not None:
             if size is not None or "data" in document:
                 raise InputError(f"input {name!r} has both data and a place in shared memory")
-            found = placed_input(name, datatype, shape, place, self._access)
-            found.parameters = parameters
-            return found
+            return placed_input(name, datatype, shape, place, self._access, parameters)
         if size is None:
             return Encoded(name, datatype, shape, document.get("data"), from_json, parameters)
         if "data" in document:
@@ -221,43 +211,27 @@ class _Reader:
             raise InputError(f"the body has {len(self._binary) - self._place} bytes of no input")
 
 
+def _name(what: str, document: dict[str, Any]) -> str:
+    name = document.get("name")
+    if not isinstance(name, str):
+        raise InputError(f"name of {what}", expected="a string", got=repr(name)[:40])
+    return name
+
+
 def _outputs(
     document: dict[str, Any], parameters: dict[str, Any], access: Access, model: Model
 ) -> tuple[list[str] | None, dict[str, Place], Wanted, dict[str, int]]:
-    classes: dict[str, int] = {}
-    places: dict[str, Place] = {}
-    binary: dict[str | None, bool] = {None: _flag("binary_data_output", parameters)}
-    names: list[str] = []
+    binary: dict[str | None, bool] = {None: flag("binary_data_output", parameters)}
     listed = _list("outputs", document)
     check_number("outputs", len(listed), model.signature.outputs)
+    asked = []
     for one in listed:
         said = _object("an output", one, ("name", "parameters"))
-        name = said.get("name")
-        if not isinstance(name, str):
-            raise InputError("name of an output", expected="a string", got=repr(name)[:40])
-        if name in names:
-            raise InputError(f"output {name!r} is there twice")
-        names.append(name)
-        given = _parameters(f"output {name!r}", said)
-        place = access.place(f"output {name!r}", given)
-        if place is not None:
-            places[name] = place
-        given = without_nulls(given)
-        for key in given:
-            if key == CLASSIFICATION:
-                classes[name] = class_count(f"output {name!r}", given[key])
-            elif key != "binary_data":
-                raise unknown_parameter(key, f"output {name!r}", ["binary_data", CLASSIFICATION])
-        if "binary_data" in given:
-            binary[name] = _flag("binary_data", given)
-    return names or None, places, Wanted(binary), classes
-
-
-def _flag(name: str, parameters: dict[str, Any]) -> bool:
-    value = parameters.get(name, False)
-    if not isinstance(value, bool):
-        raise InputError(f"parameter {name!r}", expected="true or false", got=repr(value)[:40])
-    return value
+        name = _name("an output", said)
+        asked.append((name, _parameters(f"output {name!r}", said)))
+    found, places, classes = read_outputs(asked, access, ("binary_data",))
+    binary |= {name: flag("binary_data", given) for name, given in found.items() if given}
+    return list(found) or None, places, Wanted(binary), classes
 
 
 def _json_values(answer: Answer, tensor: Tensor) -> Any:

@@ -9,12 +9,16 @@ import numpy as np
 from headrace.errors import InputError
 from headrace_serve.aside import apart
 from headrace_serve.datatypes import DATATYPES, check_size, joined_elements
+from headrace_serve.errors import unknown_parameter
+from headrace_serve.inference.classification import CLASSIFICATION, class_count
 from headrace_serve.inference.messages import Encoded
+from headrace_serve.inference.parameters import without_nulls
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
-    from headrace_serve.inference.messages import Answer, Tensor
+    from headrace_serve.access_log import AccessLine
+    from headrace_serve.inference.messages import Answer, Asked, Tensor
     from headrace_serve.models.model import Model
     from headrace_serve.models.signature import Port
     from headrace_serve.shared_memory import Access, Place
@@ -22,10 +26,12 @@ if TYPE_CHECKING:
 __all__ = [
     "check_items",
     "check_number",
+    "complete",
     "elements_in",
     "place_outputs",
     "placed_input",
-    "read_shape",
+    "read_form",
+    "read_outputs",
     "tensor_view",
 ]
 
@@ -41,12 +47,24 @@ _COPIED_BYTES = 4096
 """Smaller tensors are copied to bytes, because making a view of their bytes takes longer."""
 
 
-def read_shape(name: str, shape: Any) -> tuple[int, ...]:
-    """Check the shape of an input.
+def read_form(
+    model: Model, name: str, datatype: Any, shape: Any, most_items: int
+) -> tuple[str, tuple[int, ...]]:
+    """Check datatype and shape of an input, before any of its elements is read, and return them.
 
     Raises:
-        InputError: The shape is no list of lengths, has too many axes, or too many elements.
+        InputError: There is no such datatype, the shape is none, or there are more than ``most_items`` items.
     """
+    if not isinstance(datatype, str) or datatype not in DATATYPES:
+        raise InputError(
+            f"datatype of input {name!r}", expected=", ".join(DATATYPES), got=repr(datatype)[:40]
+        )
+    found = _read_shape(name, shape)
+    check_items(model, name, found, most_items)
+    return datatype, found
+
+
+def _read_shape(name: str, shape: Any) -> tuple[int, ...]:
     if not isinstance(shape, list) or len(shape) > _MOST_AXES:
         raise InputError(
             f"shape of input {name!r}", expected=f"a list of up to {_MOST_AXES} lengths"
@@ -89,16 +107,65 @@ def check_number(what: str, number: int, ports: Mapping[str, Port]) -> None:
 
 
 def placed_input(
-    name: str, datatype: str, shape: tuple[int, ...], place: Place, access: Access
+    name: str,
+    datatype: str,
+    shape: tuple[int, ...],
+    place: Place,
+    access: Access,
+    parameters: dict[str, Any],
 ) -> Encoded:
-    """Return an input that is in shared memory.
+    """Return an input that is in shared memory, with its other parameters.
 
     Raises:
         InputError: The size of the place does not fit datatype and shape, or a client has shortened the memory.
         BodyTooLargeError, OverloadedError: The input has too many bytes.
     """
     check_size(name, datatype, shape, place.byte_size)
-    return Encoded(name, datatype, shape, access.read(place))
+    return Encoded(name, datatype, shape, access.read(place), parameters=parameters)
+
+
+def read_outputs(
+    asked: Iterable[tuple[str, dict[str, Any]]], access: Access, known: Collection[str] = ()
+) -> tuple[dict[str, dict[str, Any]], dict[str, Place], dict[str, int]]:
+    """Read what a client says of the outputs that it wants.
+
+    Args:
+        asked: Name and parameters of each.
+        access: The shared memory.
+        known: The parameters that the protocol has for outputs beside those of both.
+
+    Returns:
+        By the names of the outputs: these parameters, the places in shared memory, and the numbers of classes.
+
+    Raises:
+        InputError: An output is there twice, or a parameter is wrong or unknown.
+        UnsupportedError: Shared memory is not allowed.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    places: dict[str, Place] = {}
+    classes: dict[str, int] = {}
+    for name, given in asked:
+        where = f"output {name!r}"
+        if name in found:
+            raise InputError(f"{where} is there twice")
+        place = access.place(where, given)
+        if place is not None:
+            places[name] = place
+        found[name] = left = without_nulls(given)
+        if CLASSIFICATION in left:
+            classes[name] = class_count(where, left.pop(CLASSIFICATION))
+        for key in left:
+            if key not in known:
+                raise unknown_parameter(key, where, [*known, CLASSIFICATION])
+    return found, places, classes
+
+
+def complete(asked: Asked, request_id: str, traceparent: str, line: AccessLine) -> None:
+    """Add to what a client asks for what stands beside its request, in headers or metadata."""
+    asked.request_id = request_id
+    if traceparent:
+        asked.parameters.setdefault("traceparent", traceparent)
+    line.note_ids(asked.id, asked.parameters)
 
 
 def tensor_view(tensor: Tensor) -> bytes | memoryview:
