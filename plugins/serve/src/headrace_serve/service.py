@@ -441,20 +441,9 @@ class Service:
             parameters: As `headrace_serve.inference.requests.prepared` takes them.
             line: The line of the access log.
         """
-        times = line.timed() if model.timed else None
-        line.note_ids(request.get(REQUEST_ID, ""), parameters)
-        limits = self.limits.narrowed(model.limits) if model.limits else self.limits
-        default, client = self.priority_default, self._client(line)
-        started = time.perf_counter_ns()
-        try:
-            call = prepared(
-                request, parameters, times, client, limits=limits, priority_default=default
-            )
+        with self._counted(model, line):
+            call = self._prepared(model, request, parameters, line)
             await model.pipe.call_async(request, **call)
-        except BaseException as error:
-            self._note_failed(model, error, line, started)
-            raise
-        model.counts.note(time.perf_counter_ns() - started, 1, 1)
         return request["result"]
 
     async def stream(
@@ -471,17 +460,28 @@ class Service:
         Returns:
             Pairs: whether it is the result, and the part or result.
         """
-        times = line.timed() if model.timed else None
-        line.note_ids(request.get(REQUEST_ID, ""), parameters)
-        limits, default = self.limits.narrowed(model.limits), self.priority_default
-        client = self._client(line)
         with self._counted(model, line):
-            call = prepared(
-                request, parameters, times, client, limits=limits, priority_default=default
-            )
+            call = self._prepared(model, request, parameters, line)
             async with contextlib.aclosing(parts_of(model, request, call, self.part_bytes)) as each:
                 async for one in each:
                     yield one
+
+    def _prepared(
+        self,
+        model: Model,
+        request: dict[str, Any],
+        parameters: Mapping[str, Any],
+        line: AccessLine,
+    ) -> Mapping[str, Any]:
+        line.note_ids(request.get(REQUEST_ID, ""), parameters)
+        return prepared(
+            request,
+            parameters,
+            line.timed() if model.timed else None,
+            self._client(line),
+            limits=self.limits.narrowed(model.limits),
+            priority_default=self.priority_default,
+        )
 
     async def answers(
         self, model: Model, asked: Asked, line: AccessLine

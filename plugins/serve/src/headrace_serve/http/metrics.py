@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import headrace
 from headrace.errors import ClosedError, PluginError
@@ -17,7 +17,7 @@ from headrace.hookspecs import attached
 from headrace_serve.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from headrace_serve.counters import Counters
     from headrace_serve.models.model import Model
@@ -53,38 +53,46 @@ class Snapshot:
         yield from _merged(_of_pipelines(self.models, self.fixed))
 
     def _own(self) -> Iterator[Any]:
-        from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
-
-        fixed = self.fixed
-
-        def family(kind: Any, name: str, text: str, rows: Mapping[Any, float]) -> Any:
-            made = kind(f"headrace_serve_{name}", text, labels=[*labels, *fixed])
-            for values, value in rows.items():
-                made.add_metric([*values, *fixed.values()], value)
-            return made
-
-        now = self.counters
-        labels: tuple[str, ...] = ("route", "model", "status")
-        yield family(CounterMetricFamily, "requests", "Requests that were answered.", now.requests)
-        labels = ("route",)
+        now, fixed = self.counters, self.fixed
+        text = "Requests that were answered."
+        labels = ("route", "model", "status")
+        yield _family("counter", "requests", text, labels, now.requests, fixed)
         for name, text, by_route in (
             ("received_bytes", "Bytes of bodies that were received.", now.received_bytes),
             ("sent_bytes", "Bytes of bodies that were sent.", now.sent_bytes),
         ):
-            rows = {(route,): value for route, value in by_route.items()}
-            yield family(CounterMetricFamily, name, text, rows)
-        labels = ("kind", "outcome")
+            yield _family("counter", name, text, ("route",), _rows(by_route), fixed)
         text = "Reloads of everything, and loads and unloads of models by requests."
-        yield family(CounterMetricFamily, "loads", text, now.loads)
-        labels = ("protocol",)
+        yield _family("counter", "loads", text, ("kind", "outcome"), now.loads, fixed)
         text = "Requests that are being received or answered."
-        rows = {(protocol,): value for protocol, value in now.in_flight.items()}
-        yield family(GaugeMetricFamily, "in_flight_requests", text, rows)
-        labels = ()
+        rows = _rows(now.in_flight)
+        yield _family("gauge", "in_flight_requests", text, ("protocol",), rows, fixed)
         text = "Open connections of HTTP."
-        yield family(GaugeMetricFamily, "connections", text, {(): self.connections})
+        yield _family("gauge", "connections", text, (), {(): self.connections}, fixed)
         text = "Whether requests are accepted and every loaded model is ready."
-        yield family(GaugeMetricFamily, "ready", text, {(): float(self.ready)})
+        yield _family("gauge", "ready", text, (), {(): float(self.ready)}, fixed)
+
+
+def _rows(values: Mapping[str, float]) -> dict[tuple[str, ...], float]:
+    return {(name,): value for name, value in values.items()}
+
+
+def _family(
+    kind: Literal["counter", "gauge"],
+    name: str,
+    text: str,
+    labels: tuple[str, ...],
+    rows: Mapping[Any, float],
+    fixed: Mapping[str, str],
+) -> Any:
+    """Return a family of metrics with a sample for each row, whose key has the values of the labels."""
+    from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
+
+    made: Any = CounterMetricFamily if kind == "counter" else GaugeMetricFamily
+    made = made(f"headrace_serve_{name}", text, labels=[*labels, *fixed])
+    for values, value in rows.items():
+        made.add_metric([*values, *fixed.values()], value)
+    return made
 
 
 def can_encode() -> bool:
@@ -124,35 +132,22 @@ def _of_pipelines(models: Iterable[Model], fixed: Mapping[str, str]) -> Iterator
 
 def _of_steps(models: Iterable[Model], fixed: Mapping[str, str]) -> Iterator[Any]:
     """Return the families of nodes that run step by step, by ``Iterate`` of headrace-flow; without one there are none."""
-    from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
-
-    found = [
-        ((model.name, model.version, node, *fixed.values()), one)
+    found = {
+        (model.name, model.version, node): one
         for model in models
         for node, one in model.pipe.stats().get("iterate", {}).items()
-    ]
-    labels = ("model", "model_version", "node", *fixed)
-
-    def family(kind: Any, name: str, text: str, of: Callable[[Any], float | None]) -> Any:
-        made = kind(f"headrace_serve_iterate_{name}", text, labels=labels)
-        for values, one in found:
-            value = of(one)
-            if value is not None:
-                made.add_metric(values, value)
-        return made
-
+    }
+    labels = ("model", "model_version", "node")
     if found:
         text = "Steps that were run on all requests in flight."
-        yield family(CounterMetricFamily, "steps", text, lambda one: one["steps"])
+        rows = {values: one["steps"] for values, one in found.items()}
+        yield _family("counter", "iterate_steps", text, labels, rows, fixed)
         text = "Requests in these steps, each once a step: where a step writes a token, the tokens."
-        yield family(
-            CounterMetricFamily,
-            "requests_in_steps",
-            text,
-            lambda one: round(one["steps"] * one["in_flight"]),
-        )
+        rows = {values: round(one["steps"] * one["in_flight"]) for values, one in found.items()}
+        yield _family("counter", "iterate_requests_in_steps", text, labels, rows, fixed)
         text = "The mean share of the places of a step that requests took."
-        yield family(GaugeMetricFamily, "occupancy", text, lambda one: one["occupancy"])
+        known = {v: one["occupancy"] for v, one in found.items() if one["occupancy"] is not None}
+        yield _family("gauge", "iterate_occupancy", text, labels, known, fixed)
 
 
 def _of_process(fixed: Mapping[str, str]) -> Iterator[Any]:

@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import headrace
-
-__all__ = ["ServedModel", "edges_of", "nodes_of"]
-
-
-class ServedModel(Protocol):
-    """What the page asks of a model."""
-
-    name: str
-    version: str
-    pipe: headrace.Pipeline
-
-    @property
-    def ready(self) -> bool:
-        """Whether it takes requests."""
+__all__ = ["edges_of", "nodes_of"]
 
 
 def nodes_of(plan: Mapping[str, Any]) -> list[dict[str, Any]]:

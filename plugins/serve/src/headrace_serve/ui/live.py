@@ -21,7 +21,7 @@ from headrace_serve.ui.load import LoadTest
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from headrace_serve.ui.graph import ServedModel
+    from headrace_serve.models.model import Model
 
 __all__ = ["LivePage", "RecentBatches"]
 
@@ -78,7 +78,7 @@ class _Watched:
         missed: Whether there were enough of them before the last question, so that later ones were not heard of.
     """
 
-    def __init__(self, model: ServedModel) -> None:
+    def __init__(self, model: Model) -> None:
         self._nodes = nodes_of(headrace.explain(model.pipe.config))
         self._samples: deque[Sample] = deque()
         self._pipe, self._attached = model.pipe, ExitStack()
@@ -143,7 +143,7 @@ class LivePage:
         """Keep a failed request: its model, version, code, node, text and ids."""
         self._failures.append({"number": next(self._number), "at": self._clock(), **about})
 
-    def state(self, models: Iterable[ServedModel], since: dict[str, int]) -> dict[str, Any]:
+    def state(self, models: Iterable[Model], since: dict[str, int]) -> dict[str, Any]:
         """Return what the page shows, and watch the pipelines for the next seconds.
 
         Args:
@@ -175,7 +175,7 @@ class LivePage:
             "load": self.load.state(since.get("load", 0)),
         }
 
-    def _watch(self, models: list[ServedModel]) -> None:
+    def _watch(self, models: list[Model]) -> None:
         self._asked_s = self._clock()
         for gone in set(self._watched).difference(models):
             self._watched.pop(gone).stop()
