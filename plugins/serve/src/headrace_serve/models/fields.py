@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, get_args, get_origin, g
 
 import orjson
 import pydantic
-from typing_extensions import NotRequired, Required
+from typing_extensions import NotRequired, Required, TypedDict
 
 import headrace
 from headrace.errors import ConfigError, InputError, SetupError
@@ -70,16 +70,18 @@ class Fields:
         self._types = {field.name: field.type for field in fields}
         self._required = [field.name for field in fields if field.required]
         self._defaults = {f.name: f.default for f in fields if f.default is not None}
-        made: dict[str, Any] = {}
-        for index, field in enumerate(fields):  # the names may be no names of attributes
-            default = ... if field.required else field.default
-            said = pydantic.Field(default, alias=field.name, description=field.description)
-            made[f"field_{index}"] = (_ending(field.type), said)
-        config = pydantic.ConfigDict(
+        said: dict[str, Any] = {}
+        for field in fields:
+            about = pydantic.Field(description=field.description)
+            kind: Any = Annotated[_ending(field.type), about]
+            said[field.name] = Required[kind] if field.required else NotRequired[kind]
+        typed: Any = TypedDict  # type checkers know it with fields that stand in the code alone
+        made = typed("Request", said)
+        made.__pydantic_config__ = pydantic.ConfigDict(
             extra="forbid", strict=True, allow_inf_nan=False, title="Request",
             val_json_bytes="base64", ser_json_bytes="base64",
         )  # fmt: skip
-        self._model: Any = pydantic.create_model("Request", __config__=config, **made)
+        self._type: pydantic.TypeAdapter[dict[str, Any]] = pydantic.TypeAdapter(made)
 
     def read(self, body: bytes) -> dict[str, Any]:
         """Return the keys of the request that a body has.
@@ -91,15 +93,9 @@ class Fields:
         if body.count(b":") > _MANY:
             self._check_names(body)
         try:
-            found = self._model.model_validate_json(body)
+            return {**self._defaults, **self._type.validate_json(body)}
         except pydantic.ValidationError as error:
             raise self._wrong(error) from None
-        given = {
-            name: getattr(found, attribute)
-            for name, attribute in zip(self.names, type(found).model_fields, strict=True)
-            if attribute in found.model_fields_set
-        }
-        return {**self._defaults, **given}
 
     def _check_names(self, body: bytes) -> None:
         """Refuse unknown fields before pydantic makes an error for each.
@@ -147,10 +143,9 @@ class Fields:
             prefix: Begins the names of those schemas.
         """
         template = f"#/components/schemas/{prefix}.{{model}}"
-        found = self._model.model_json_schema(ref_template=template)
-        for one in found["properties"].values():
-            if "default" in one and one["default"] is None:
-                del one["default"]  # the request lacks the key then
+        found = self._type.json_schema(ref_template=template)
+        for name, default in self._defaults.items():
+            found["properties"][name]["default"] = default
         others = {f"{prefix}.{name}": one for name, one in found.pop("$defs", {}).items()}
         return found, others
 
