@@ -175,7 +175,7 @@ def test_inputs_that_cannot_be_are_refused(inputs, message):
 
 def test_a_version_may_be_a_number_and_a_config_must_be_one():
     identity = {"backend": "Identity"}
-    assert list(read_entries({"m": {"config": identity, "version": 2}})) == [("m", "2")]
+    assert list(read_entries({"m": {"config": identity, "version": 2}})[0]) == [("m", "2")]
     for entry, message in (
         ({"config": 5}, "m.config: .* got int"),
         ({"config": identity, "version": True}, "got True"),
@@ -258,9 +258,9 @@ def test_json_tells_programs_where_it_listens_or_what_is_wrong(tmp_path):
 
 def test_names_and_versions_of_models():
     table = {"a": "x.toml", "b:7": {"config": "y.toml"}, "c": {"config": "z.toml", "version": "3"}}
-    assert list(read_entries(table)) == [("a", "1"), ("b", "7"), ("c", "3")]
+    assert list(read_entries(table)[0]) == [("a", "1"), ("b", "7"), ("c", "3")]
     listed = ["p/line.toml", "q=x.toml", "r:2=x.toml"]
-    assert list(read_entries(listed)) == [("line", "1"), ("q", "1"), ("r", "2")]
+    assert list(read_entries(listed)[0]) == [("line", "1"), ("q", "1"), ("r", "2")]
     assert list(read_models(listed, None)) == ["line", "q", "r:2"]
     twice = {"a:1": {"config": "x.toml", "version": "2"}}
     for wrong in ({}, {"a/b": "x.toml"}, {"a": 5}, {"a:x": "y.toml"}, {"stats": "x.toml"}, twice):

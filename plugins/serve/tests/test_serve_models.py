@@ -356,7 +356,7 @@ def test_a_key_of_a_model_in_a_file_of_its_pipeline_is_told_where_it_goes(tmp_pa
         f"[models.m]\nconfig = '{tmp_path / 'plain.toml'}'\npreload = false\n"
     )
     (tmp_path / "plain.toml").write_text('backend = "Identity"\n')
-    (entry,) = read_entries(read_models([], str(tmp_path / "serve.toml"))).values()
+    (entry,) = read_entries(read_models([], str(tmp_path / "serve.toml")))[0].values()
     assert entry.lazy
 
 

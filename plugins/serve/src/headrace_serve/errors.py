@@ -21,9 +21,10 @@
 from __future__ import annotations
 
 import difflib
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import orjson
 
 from headrace.errors import (
     BatchRangeError,
@@ -35,15 +36,12 @@ from headrace.errors import (
     InstanceLostError,
     OverloadedError,
     PluginError,
-    Problem,
     SetupError,
     code_of,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    import pydantic
+    from collections.abc import Iterable
 
 __all__ = [
     "AlreadyExistsError",
@@ -65,8 +63,8 @@ __all__ = [
     "UnknownModelError",
     "UnsupportedError",
     "among",
+    "error_json",
     "lacks_company",
-    "problem_of",
     "refusal",
     "unknown_parameter",
 ]
@@ -351,40 +349,14 @@ def refusal(error: BaseException, *, debug: bool = False) -> Refusal:
     return Refusal(status, name, code, node, text, status in _RETRIED)
 
 
+def error_json(text: str, code: str, node: str | None = None, identifier: str = "") -> bytes:
+    """Return the JSON of an error, as every answer of HTTP that is one has it; tritonclient reads ``error``."""
+    return orjson.dumps({"error": text, "code": code, "node": node, "id": identifier})
+
+
 def unknown_parameter(name: str, where: str, known: Iterable[str]) -> InputError:
     """Return the error for a parameter that the server does not know."""
     return InputError(
         f"{where} has a parameter {name!r}, which this server does not have",
         hint=among(name, sorted(known)),
-    )
-
-
-def problem_of(
-    name: str, found: Mapping[str, Any], kind: type[pydantic.BaseModel], file: str | None = None
-) -> Problem:
-    """Give the problem for one error that pydantic has found in a table.
-
-    Args:
-        name: The name of the table.
-        found: One of the ``errors()`` of pydantic.
-        kind: The pydantic model whose fields are the known keys.
-        file: The file with the table; None: the table comes from no file.
-    """
-    path = ".".join(map(str, (name, *found["loc"])))
-    if found["type"] != "extra_forbidden":
-        text = found["msg"].removeprefix("Value error, ")
-        if found["type"] in ("dict_type", "model_type", "model_attributes_type"):
-            text = "Input should be a table"
-        words = re.findall(r"'([^']*)'", text) if found["type"] == "literal_error" else []
-        near = difflib.get_close_matches(str(found["input"]), words, n=1)
-        return Problem("serve", text, path=path, file=file, suggestion=near[0] if near else None)
-    known = kind.model_fields
-    near = difflib.get_close_matches(str(found["loc"][-1]), known, n=1)
-    return Problem(
-        "serve",
-        "there is no such key",
-        path=path,
-        file=file,
-        suggestion=near[0] if near else None,
-        hint=f"There are: {', '.join(known)}.",
     )

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import pydantic
 
 from headrace.errors import ConfigError, Problem
-from headrace.plugins import read_text
-from headrace_serve.errors import NotAllowedError, UnauthenticatedError, problem_of
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from headrace_serve.errors import NotAllowedError, UnauthenticatedError
+from headrace_serve.tables import problem_of, read_tables
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -59,16 +53,8 @@ class Keys:
             ConfigError: The file cannot be read, or has another shape.
         """
         file = str(path)
-        try:
-            document = tomllib.loads(read_text(path))
-        except OSError as error:
-            raise ConfigError(
-                Problem("serve", f"cannot read the keys: {error.strerror}", file=file)
-            ) from error
-        except (ValueError, RecursionError) as error:
-            raise ConfigError(Problem("serve", f"this is no TOML: {error}", file=file)) from error
         found: dict[str, tuple[str, _Key]] = {}
-        for name, table in document.items():
+        for name, table in read_tables(path).items():
             try:
                 key = _Key.model_validate(table)
             except pydantic.ValidationError as error:

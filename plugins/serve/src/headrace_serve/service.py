@@ -216,6 +216,17 @@ class Service:
         """Return whether clients should send requests for a model; false once the server is about to shut down."""
         return model.ready and not (self.draining or self.leaving)
 
+    def takes_requests(self, name: str, version: str = "") -> bool:
+        """Return whether clients should send requests for the model of a name.
+
+        Raises:
+            UnknownModelError: There is no such model or version.
+        """
+        try:
+            return self.is_ready(self.models.find(*self.named(name, version)))
+        except UnavailableError:  # it is being loaded
+            return False
+
     def call(self, change: Callable[[], None]) -> None:
         """Make a change between two steps of the event loop, and return when it is made; in any thread."""
         loop = self.loop

@@ -59,9 +59,7 @@ class _Region:
     file: int
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "name": self.name, "key": self.key, "offset": self.offset, "byte_size": self.byte_size
-        }  # fmt: skip
+        return {name: value for name, value in vars(self).items() if name != "file"}
 
 
 class Regions:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from google.protobuf.json_format import ParseDict
 
 from headrace.errors import InputError
-from headrace_serve.errors import UnavailableError, UnknownModelError
+from headrace_serve.errors import UnknownModelError
 from headrace_serve.grpc.messages import message
 from headrace_serve.models import described
 
@@ -46,10 +46,9 @@ def _ready(service: Service, request: Any) -> dict[str, Any]:
 
 def _model_ready(service: Service, request: Any) -> dict[str, Any]:
     try:
-        model = service.models.find(*service.named(request.name, request.version))
-    except (UnknownModelError, UnavailableError):  # as Triton answers
+        return {"ready": service.takes_requests(request.name, request.version)}
+    except UnknownModelError:  # as Triton answers
         return {"ready": False}
-    return {"ready": service.is_ready(model)}
 
 
 def _server(service: Service, request: Any) -> dict[str, Any]:

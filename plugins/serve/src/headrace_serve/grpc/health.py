@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 
 from headrace.errors import InputError
-from headrace_serve.errors import NotAllowedError, UnavailableError, UnknownModelError
+from headrace_serve.errors import NotAllowedError, UnknownModelError
 from headrace_serve.grpc.calls import parsed
 from headrace_serve.grpc.messages import message
 
@@ -62,12 +62,9 @@ def _status_of(service: Service, name: str) -> str:
     if name in _SERVER:
         return "SERVING" if service.ready else "NOT_SERVING"
     try:
-        model = service.models.find(*service.named(name))
+        return "SERVING" if service.takes_requests(name) else "NOT_SERVING"
     except UnknownModelError:
         return "SERVICE_UNKNOWN"
-    except UnavailableError:  # it is being loaded
-        return "NOT_SERVING"
-    return "SERVING" if service.is_ready(model) else "NOT_SERVING"
 
 
 def _encoded(status: str) -> bytes:

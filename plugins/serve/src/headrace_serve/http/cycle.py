@@ -9,11 +9,10 @@ from email.utils import formatdate
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import orjson
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
-from headrace_serve.errors import DisconnectedError
+from headrace_serve.errors import DisconnectedError, error_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -48,7 +47,7 @@ def _date_of(second: int) -> str:
 
 def refusal_bytes(status: int, text: str, code: str, *, retry: bool) -> tuple[bytes, bytes]:
     """Return head and body of an answer that ends its connection: of an error that no application has seen."""
-    body = orjson.dumps({"error": text, "code": code, "node": None, "id": ""})
+    body = error_json(text, code)
     lines = (
         f"date: {_date()}\r\ncontent-type: application/json\r\n"
         f"content-length: {len(body)}\r\nconnection: close\r\n"

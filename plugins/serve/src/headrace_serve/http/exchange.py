@@ -20,6 +20,7 @@ from headrace_serve.errors import (
     Refusal,
     UnavailableError,
     UnsupportedError,
+    error_json,
     refusal,
 )
 
@@ -144,8 +145,7 @@ class Reply:
 
 def error_body(why: Refusal, identifier: str) -> bytes:
     """Return the JSON of an error, for the request with this id."""
-    body = {"error": why.text, "code": why.code, "node": why.node, "id": identifier}
-    return orjson.dumps(body)
+    return error_json(why.text, why.code, why.node, identifier)
 
 
 class Exchange:
@@ -214,6 +214,14 @@ class Exchange:
         self.service.admit(model)
         model.receiving += 1
         self._admitted = model
+
+    async def for_model(self, *, is_json: bool) -> tuple[Model, bytes]:
+        """Receive the body of a request for the model in the path; the errors are those of `admit` and `body`."""
+        service, name, version = self.service, self.path["model"], self.path.get("version", "")
+        self.admit(service.find(name, version, self.share_key))
+        body = await (self.json_body() if is_json else self.body())
+        # A reload or a load may have replaced the model while the body was received.
+        return service.again(name, version, self.share_key), body
 
     def hold(self, more: int) -> None:
         """Count ``more`` bytes against `Limits.max_inflight_bytes`, until the end of the request.

@@ -62,12 +62,7 @@ async def _events(
 
 async def _asked(exchange: Exchange) -> tuple[Model, Asked]:
     """Receive a request, and return its model and what it asks for."""
-    service, path = exchange.service, exchange.path
-    name, version = path["model"], path.get("version", "")
-    exchange.admit(service.find(name, version, exchange.share_key))
-    body = await exchange.json_body()
-    # A reload or a load may have replaced the model while the body was received.
-    model = service.again(name, version, exchange.share_key)
+    model, body = await exchange.for_model(is_json=True)
     document: Any = await exchange.parsed(body)
     if not isinstance(document, dict):
         raise InputError("the body", expected="a JSON object", got=type(document).__name__)
@@ -81,7 +76,7 @@ async def _asked(exchange: Exchange) -> tuple[Model, Asked]:
         raise InputError("id", expected="a string", got=type(identifier).__name__)
     exchange.identifier = identifier
     asked = Asked([], id=identifier, fields=fields)
-    most_items = service.limits.narrowed(model.limits).max_items
+    most_items = exchange.service.limits.narrowed(model.limits).max_items
     for field, value in _fields(document):
         _add(asked, model, field, value)
     for one in asked.inputs:

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs
 import headrace
 from headrace.errors import InputError
 from headrace_page import HEADERS, Page
-from headrace_serve.errors import ServeError
+from headrace_serve.errors import ServeError, error_json
 from headrace_serve.http.exchange import Reply
 from headrace_serve.http.metrics import can_encode
 from headrace_serve.http.page_forms import form_of
@@ -45,7 +45,7 @@ async def _example(exchange: Exchange) -> Reply:
 
 def _missing(exchange: Exchange, what: str) -> Reply:
     exchange.line.code = "route"
-    return Reply.json({"error": what, "code": "route", "node": None, "id": ""}, 404)
+    return Reply(404, [error_json(what, "route")])
 
 
 async def _page(exchange: Exchange) -> Reply:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import orjson
 from starlette.middleware.cors import CORSMiddleware
 
-from headrace_serve.errors import NotAllowedError
+from headrace_serve.errors import NotAllowedError, error_json
 
 if TYPE_CHECKING:
     from starlette.datastructures import Headers
@@ -49,7 +48,7 @@ class Origins(CORSMiddleware):
         if made.status_code != 200:
             code = "not_allowed"
             text = made.body.decode() if isinstance(made.body, bytes) else ""
-            made.body = orjson.dumps({"error": text, "code": code, "node": None, "id": ""})
+            made.body = error_json(text, code)
             made.headers["content-type"] = "application/json"
             made.headers["content-length"] = str(len(made.body))
         self._service.counters.note_unread(str(made.status_code), code, len(made.body))

@@ -17,6 +17,7 @@ from headrace_serve.errors import (
     UnavailableError,
     UnknownModelError,
     UnsupportedError,
+    error_json,
 )
 from headrace_serve.http import extensions as rest_extensions
 from headrace_serve.http import openapi
@@ -302,14 +303,8 @@ class _Endpoint:
 
 
 async def _infer(exchange: Exchange) -> Reply:
-    service, path = exchange.service, exchange.path
-    name, version = path["model"], path.get("version", "")
-    key = exchange.share_key
-    exchange.admit(service.find(name, version, key))
-    header_length = exchange.header(_HEADER_LENGTH)
-    body = await (exchange.body() if header_length else exchange.json_body())
-    # A reload or a load may have replaced the model while the body was received.
-    model = service.again(name, version, key)
+    service, header_length = exchange.service, exchange.header(_HEADER_LENGTH)
+    model, body = await exchange.for_model(is_json=not header_length)
     access = service.access(exchange.hold)
     most_items = service.limits.narrowed(model.limits).max_items
 
@@ -418,13 +413,10 @@ async def _nothing(exchange: Exchange) -> Reply:
     method, path = exchange.scope["method"], exchange.scope["path"]
     others, own = exchange.scope["app"].routes[:-1], path.removeprefix(exchange.scope["root_path"])
     allowed = {one for route in others if route.path_regex.match(own) for one in route.methods}
-    body: dict[str, Any] = {
-        "error": f"there is no route {method} {path}; {exchange.scope['root_path']}/docs lists the routes",
-        "code": "route", "node": None, "id": ""
-    }  # fmt: skip
-    exchange.line.code = body["code"]
+    exchange.line.code = "route"
     if not allowed:
-        return Reply.json(body, 404)
-    reply = Reply.json({**body, "error": f"{path} takes {', '.join(sorted(allowed))}"}, 405)
-    reply.headers["allow"] = ", ".join(sorted(allowed))
-    return reply
+        docs = f"{exchange.scope['root_path']}/docs"
+        what = f"there is no route {method} {path}; {docs} lists the routes"
+        return Reply(404, [error_json(what, "route")])
+    takes = ", ".join(sorted(allowed))
+    return Reply(405, [error_json(f"{path} takes {takes}", "route")], headers={"allow": takes})

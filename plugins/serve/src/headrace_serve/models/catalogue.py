@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace_serve.errors import NotBuiltError, UnavailableError, UnknownModelError
-from headrace_serve.models.entries import read_served
+from headrace_serve.models.entries import read_entries
 from headrace_serve.models.held import Held, check_keys_of
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ def build_models(
         SetupError, PluginError: A pipeline could not be built.
         UnknownModelError: An alias names no model.
     """
-    entries, aliases = read_served(models, only, may_be_none=may_be_none)
+    entries, aliases = read_entries(models, only, may_be_none=may_be_none)
     check_keys_of(keys, entries, aliases)
     held = Held(allow_import=allow_import, workers=workers) if before is None else before.held
     try:

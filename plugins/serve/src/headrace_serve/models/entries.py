@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -14,16 +13,11 @@ import pydantic
 import headrace
 from headrace import keys
 from headrace.errors import ConfigError, HeadraceError, Problem, SetupError
-from headrace.plugins import read_lines, read_text
+from headrace.plugins import read_lines
 from headrace_models import folder_models, is_shares
-from headrace_serve.errors import problem_of
 from headrace_serve.models.field_types import type_of
 from headrace_serve.models.manager import Later, ModelManager
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from headrace_serve.tables import problem_of, read_tables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,7 +29,6 @@ __all__ = [
     "OutputEntry",
     "read_entries",
     "read_models",
-    "read_served",
 ]
 
 Datatype = Literal[
@@ -229,7 +222,9 @@ def _labels(path: str | Path) -> list[str]:
         raise ValueError(f"the labels in {path} cannot be read: {error}") from None
 
 
-def read_entries(models: Any, only: str | None = None) -> dict[tuple[str, str], ModelEntry]:
+def read_entries(
+    models: Any, only: str | None = None, *, may_be_none: bool = False
+) -> tuple[dict[tuple[str, str], ModelEntry], dict[str, Any]]:
     """Read what `Server` and `asgi` take as models.
 
     Args:
@@ -238,23 +233,14 @@ def read_entries(models: Any, only: str | None = None) -> dict[tuple[str, str], 
             `headrace.PipelineConfig`, a `headrace.Pipeline`, or a dict with ``config`` and further keys of `ModelEntry`.
             The path of a folder stands for all models in it (`headrace_models.folder_models`), a table of shares is an alias.
         only: The name of the one model that is read; None: all models.
+        may_be_none: Whether there may be no model: those of a watched folder come later.
 
     Returns:
-        An entry per name and version, in the order of ``models``.
+        An entry per name and version, in the order of ``models``, and the shares of each alias.
 
     Raises:
         ConfigError: A name or an entry is wrong, a version of a model is given twice, or there is no model.
         SetupError: The manager of models has failed.
-    """
-    return read_served(models, only)[0]
-
-
-def read_served(
-    models: Any, only: str | None = None, *, may_be_none: bool = False
-) -> tuple[dict[tuple[str, str], ModelEntry], dict[str, Any]]:
-    """Return the entries that `read_entries` returns, and the shares of each alias.
-
-    With ``may_be_none`` there may be no model: those of a watched folder come later.
     """
     found: dict[tuple[str, str], ModelEntry] = {}
     aliases: dict[str, Any] = {}
@@ -319,14 +305,7 @@ def read_models(texts: Sequence[str], file: str | None) -> dict[str, Any]:
 
 
 def _read_file(path: Path) -> dict[str, Any]:
-    try:
-        document = tomllib.loads(read_text(path))
-    except OSError as error:
-        raise ConfigError(
-            Problem("serve", f"cannot read it: {error.strerror}", file=str(path))
-        ) from error
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(Problem("serve", f"this is no TOML: {error}", file=str(path))) from error
+    document = read_tables(path)
     tables = document.get("models")
     if set(document) != {"models"} or not isinstance(tables, dict):
         wrong = ", ".join(key for key in document if key != "models")

@@ -13,7 +13,7 @@ import headrace
 from headrace.errors import ConfigError, Problem
 from headrace_models import Models
 from headrace_serve.access_log import logger as access_logger
-from headrace_serve.models.entries import ModelEntry, read_served
+from headrace_serve.models.entries import ModelEntry, read_entries
 from headrace_serve.models.manager import Later
 from headrace_serve.models.model import Model
 from headrace_serve.run_times import with_probe
@@ -196,7 +196,7 @@ def check_models(
         ConfigError: A model, its configuration or a key is wrong.
         UnknownModelError: An alias names no model.
     """
-    entries, aliases = read_served(models, may_be_none=may_be_none)
+    entries, aliases = read_entries(models, may_be_none=may_be_none)
     check_keys_of(keys, entries, aliases)
     adapt = partial(_adapted, workers=workers)
     with Models({}, adapt=adapt, allow_import=allow_import) as checked, _placing_keys():

@@ -1,0 +1,71 @@
+"""Tables of TOML files: read, and with their errors as problems of a configuration."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import sys
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import ConfigError, Problem
+from headrace.plugins import read_text
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    import pydantic
+
+__all__ = ["problem_of", "read_tables"]
+
+
+def read_tables(path: str | Path) -> dict[str, Any]:
+    """Return what a TOML file holds.
+
+    Raises:
+        ConfigError: The file cannot be read, or is no TOML.
+    """
+    try:
+        found: dict[str, Any] = tomllib.loads(read_text(path))
+    except OSError as error:
+        what = f"cannot read it: {error.strerror}"
+        raise ConfigError(Problem("serve", what, file=str(path))) from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(Problem("serve", f"this is no TOML: {error}", file=str(path))) from error
+    return found
+
+
+def problem_of(
+    name: str, found: Mapping[str, Any], kind: type[pydantic.BaseModel], file: str | None = None
+) -> Problem:
+    """Give the problem for one error that pydantic has found in a table.
+
+    Args:
+        name: The name of the table.
+        found: One of the ``errors()`` of pydantic.
+        kind: The pydantic model whose fields are the known keys.
+        file: The file with the table; None: the table comes from no file.
+    """
+    path = ".".join(map(str, (name, *found["loc"])))
+    if found["type"] != "extra_forbidden":
+        text = found["msg"].removeprefix("Value error, ")
+        if found["type"] in ("dict_type", "model_type", "model_attributes_type"):
+            text = "Input should be a table"
+        words = re.findall(r"'([^']*)'", text) if found["type"] == "literal_error" else []
+        near = difflib.get_close_matches(str(found["input"]), words, n=1)
+        return Problem("serve", text, path=path, file=file, suggestion=near[0] if near else None)
+    known = kind.model_fields
+    near = difflib.get_close_matches(str(found["loc"][-1]), known, n=1)
+    return Problem(
+        "serve",
+        "there is no such key",
+        path=path,
+        file=file,
+        suggestion=near[0] if near else None,
+        hint=f"There are: {', '.join(known)}.",
+    )
