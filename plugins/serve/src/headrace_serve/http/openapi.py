@@ -41,6 +41,16 @@ _SEQUENCE: dict[str, Any] = {
 }
 _PLACES = ("shared_memory_region", "shared_memory_offset", "shared_memory_byte_size")
 _ERROR = {"$ref": "#/components/schemas/Error"}
+_ERROR_SCHEMA = {
+    "type": "object",
+    "required": ["error", "code", "node", "id"],
+    "properties": {
+        "error": {"type": "string"},
+        "code": {"type": "string"},
+        "node": {"type": ["string", "null"]},
+        "id": {"type": "string"},
+    },
+}
 _STATUSES = {
     "400": "The request is wrong.",
     "401": "There is no key, or a wrong one.",
@@ -79,7 +89,7 @@ def document(models: Catalogue, *, keyed: bool = False, below: str = "") -> dict
         "/v2/repository/index": {"post": _operation("The models and their state")},
         "/v2/models/stats": _get("Statistics of all models"),
     }
-    schemas: dict[str, Any] = {"Error": _error()}
+    schemas: dict[str, Any] = {"Error": _ERROR_SCHEMA}
     for model in models:
         places = [f"/v2/models/{model.name}/versions/{model.version}"]
         if models.find(model.name) is model:
@@ -120,6 +130,13 @@ def _operation(summary: str, ok: dict[str, Any] | None = None) -> dict[str, Any]
     for status, meaning in _STATUSES.items():
         responses[status] = {"description": meaning, "content": content}
     return {"summary": summary, "responses": responses}
+
+
+def _post(summary: str, content: dict[str, Any]) -> dict[str, Any]:
+    """Return an operation that takes a body, by its media types, and gives an object of JSON."""
+    made = _operation(summary, {"type": "object"})
+    made["requestBody"] = {"required": True, "content": content}
+    return made
 
 
 def _get(summary: str, **more: Any) -> dict[str, Any]:
@@ -170,8 +187,8 @@ def _infer(model: Model) -> dict[str, Any]:
             },
         },
     }
-    made = _operation(f"Run {model.name} version {model.version}", {"type": "object"})
-    made["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+    content = {"application/json": {"schema": schema}}
+    made = _post(f"Run {model.name} version {model.version}", content)
     binary = {"schema": {"type": "string", "format": "binary"}}
     made["responses"]["200"]["content"]["application/octet-stream"] = binary
     return made
@@ -194,11 +211,11 @@ def _generate(model: Model, end: str) -> dict[str, Any]:
         "required": required,
         "properties": {**fields, "id": {"type": "string"}, "parameters": {"type": "object"}},
     }
-    made = _operation(f"Run {model.name} version {model.version}", {"type": "object"})
+    content = {"application/json": {"schema": schema}}
+    made = _post(f"Run {model.name} version {model.version}", content)
     if end == "generate_stream":
         made["summary"] += ": an event for each part of the answer"
         made["responses"]["200"]["content"] = _EVENTS
-    made["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
     return made
 
 
@@ -274,8 +291,6 @@ def _can_run(model: Model) -> bool:
 def _run(model: Model) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the operation of the plain route, and the schemas to which its body refers."""
     file_name = None if model.takes_json else file_input(model)
-    made = _operation(f"Run {model.name}", {"type": "object"})
-    made["responses"]["200"]["content"] |= _EVENTS
     file = {"schema": {"type": "string", "format": "binary"}}
     files = {"type": "array", "items": file["schema"], "minItems": 1}
     form = {"schema": {"type": "object", "required": ["file"], "properties": {"file": files}}}
@@ -287,42 +302,29 @@ def _run(model: Model) -> tuple[dict[str, Any], dict[str, Any]]:
     if model.fields is not None:
         schema, schemas = model.fields.schema(_schemas_of(model))
         content = {"application/json": {"schema": schema}, **content}
-        wrong = made["responses"]["400"]["content"]
-        made["responses"]["422"] = {"description": "A field is wrong.", "content": wrong}
     elif model.takes_json:
         content = {"application/json": {"schema": {}}}
-    made["requestBody"] = {"required": True, "content": content}
+    made = _post(f"Run {model.name}", content)
+    made["responses"]["200"]["content"] |= _EVENTS
+    if model.fields is not None:
+        wrong = made["responses"]["400"]["content"]
+        made["responses"]["422"] = {"description": "A field is wrong.", "content": wrong}
     made["parameters"] = [
         {"name": name, "in": "query", "schema": {"type": "integer", "minimum": 0}}
         for name in ("timeout", "priority")
     ]
     made["parameters"].append({"name": "traceparent", "in": "query", "schema": {"type": "string"}})
     made["parameters"] += [
-        {"name": port.name, "in": "query", "required": True, "schema": _of_text(port)}
+        {
+            "name": port.name,
+            "in": "query",
+            "required": True,
+            "schema": {"type": _element(port.datatype)["type"]},
+        }
         for port in model.signature.inputs.values()
         if file_name is not None and port.name != file_name and model.fields is None
     ]
     return made, schemas
-
-
-def _of_text(port: Port) -> dict[str, Any]:
-    """Return the schema of an input that is a parameter of the query."""
-    if port.datatype in ("BOOL", "BYTES"):
-        return {"type": "boolean" if port.datatype == "BOOL" else "string"}
-    return {"type": "number" if port.datatype.startswith("FP") else "integer"}
-
-
-def _error() -> dict[str, Any]:
-    return {
-        "type": "object",
-        "required": ["error", "code", "node", "id"],
-        "properties": {
-            "error": {"type": "string"},
-            "code": {"type": "string"},
-            "node": {"type": ["string", "null"]},
-            "id": {"type": "string"},
-        },
-    }
 
 
 _PAGE = """<!doctype html>
