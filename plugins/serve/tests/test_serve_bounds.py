@@ -11,8 +11,8 @@ import random
 import socket
 import struct
 import threading
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 
 import grpc
 import httpx
@@ -22,10 +22,9 @@ import tritonclient.grpc as triton
 
 import headrace
 from headrace.errors import ConfigError
-from headrace_serve import Limits, Server
+from headrace_serve import Limits, Server, asgi
 from headrace_serve.grpc.messages import message
 from headrace_serve.http import exchange
-from headrace_serve.http.cycle import Cycle
 
 
 def connect(server):
@@ -235,11 +234,33 @@ def test_the_lines_of_chunks_are_no_headers(serving):
         assert answer_of(connection) == (200, b'{"result":"' + b"ab" * 200 + b'"}')
 
 
-def test_many_small_pieces_of_a_body_are_joined():
-    flow = SimpleNamespace(read_paused=False)
-    cycle = Cycle({}, None, flow, {}, set(), keep_alive=True, expects_100=False, on_response=int)
-    cycle.pieces += [b"ab"] * 1000
-    assert cycle.receive_rest() == [b"ab" * 1000]
+def test_a_body_in_small_pieces_takes_little_more_than_its_bytes():
+    headrace.register("ServeLength", len, replace=True)
+    app, count, sent = asgi({"m": {"backend": "ServeLength"}}), 100_000, []
+    numbers = iter(range(count))
+
+    async def receive():
+        number = next(numbers, None)
+        if number is None:
+            await asyncio.Event().wait()
+        body = number.to_bytes(3, "big")
+        return {"type": "http.request", "body": body, "more_body": number < count - 1}
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {
+        "type": "http", "method": "POST", "path": "/run/m", "raw_path": b"/run/m", "query_string": b"",
+        "root_path": "", "headers": [], "client": None, "server": ("127.0.0.1", 80), "scheme": "http",
+    }  # fmt: skip
+    tracemalloc.start()
+    try:
+        asyncio.run(app(scope, receive, send))
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert sent[-1]["body"] == b'{"result":300000}'
+    assert most < 3_000_000  # the pieces alone would take 4
 
 
 @pytest.mark.parametrize("rest", [b"zz\r\n", b"GET /v2 HTTP/1.1\r\nx: " + b"a" * 600 + b"\r\n\r\n"])

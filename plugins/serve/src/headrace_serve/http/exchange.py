@@ -29,19 +29,18 @@ if TYPE_CHECKING:
 
     from starlette.types import Message, Receive, Scope, Send
 
-    from headrace_serve.http.cycle import Cycle
     from headrace_serve.limits import Limits
     from headrace_serve.models.model import Model
     from headrace_serve.service import Service
 
-__all__ = ["CYCLE", "Exchange", "Reply", "error_body", "loads"]
+__all__ = ["REFUSED", "Exchange", "Reply", "error_body", "loads"]
 
 T = TypeVar("T")
 
 logger = logging.getLogger("headrace.serve")
 
-CYCLE = "headrace_serve.cycle"
-"""The key of a scope under which this server puts a `headrace_serve.http.cycle.Cycle`."""
+REFUSED = "headrace_serve.refused"
+"""The key of the state of a scope under which the connection puts status, code and bytes of an answer that it gave itself."""
 
 _IN_THREAD_BYTES = 64 << 10
 """Larger bodies are compressed in another thread, because they would block the event loop."""
@@ -54,9 +53,6 @@ _ELEMENT_BYTES = 16
 _COUNTED_BYTES = 256
 """In as many bytes separators are counted while one element of BYTES is read."""
 _LARGE_BYTES = 64 << 10
-
-_LEAST_ROOM_BYTES = 64 << 10
-"""At once this many bytes may be received beyond those that `Exchange.hold` has counted."""
 
 _WORTH_BYTES = 1024
 _REQUEST_ID = b"x-request-id"
@@ -173,10 +169,7 @@ class Exchange:
         self.line = AccessLine(route, service.counters.begin("http"))
         self.service = service
         self.scope = scope
-        cycle: Cycle | None = scope.get(CYCLE)
-        self._cycle = cycle
-        self._headers: dict[bytes, bytes]
-        self._headers = dict(scope["headers"]) if cycle is None else cycle.headers
+        self._headers: dict[bytes, bytes] = dict(scope["headers"])
         self._receive = receive
         self.send = send
         self.line.peer = scope.get("client")
@@ -292,23 +285,14 @@ class Exchange:
         limit = self._limits.max_body_bytes
         if most is not None:
             limit = min(limit, most)
-        headers, cycle = self._headers, self._cycle
+        headers = self._headers
         if b"transfer-encoding" in headers and headers[b"transfer-encoding"].lower() != b"chunked":
             raise UnsupportedError("transfer-encoding: this server supports only chunked")
-        if cycle is None or cycle.more_body:
-            parts = await self._pieces(limit)
-            size = sum(map(len, parts))
-        else:
-            size = cycle.unread
-            if size > limit:
-                raise BodyTooLargeError(f"the body has {size} bytes, the limit is {limit}")
-            self._held = self.service.hold(0, size)
-            parts = cycle.receive_rest()
+        body = await self._whole(limit)
         if self._admitted is not None:
             self._admitted.receiving -= 1
             self._received = True
-        self.line.received(size)
-        body = parts[0] if len(parts) == 1 else b"".join(parts)
+        self.line.received(len(body))
         if b"content-encoding" not in headers:
             return body
         codings = _codings(self.header(b"content-encoding"))
@@ -316,35 +300,29 @@ class Exchange:
             body = await self._decompressed(body, coding, limit)
         return body
 
-    async def _pieces(self, limit: int) -> list[bytes]:
-        """Receive the rest of a body of at most ``limit`` bytes; the errors are those of `body`."""
+    async def _whole(self, limit: int) -> bytes:
+        """Receive a body of at most ``limit`` bytes as it is sent; the errors are those of `body`."""
         declared = self._headers.get(b"content-length", b"0")
         length = int(declared) if declared.isdigit() else 0
         if length > limit:
             raise BodyTooLargeError(f"the body has {length} bytes, the limit is {limit}")
         self.hold(length)
-        cycle = self._cycle
-        receive_more = self._receive_more if cycle is None else cycle.receive_more
-        parts: list[bytes] = []
-        size = 0
-        more = True
-        while more:
-            room = max(self._held - size, _LEAST_ROOM_BYTES)
-            pieces, more = await receive_more(min(room, limit - size))
-            size += sum(map(len, pieces))
+        found = bytearray()  # pieces of a few bytes would each take many times as much
+        while True:
+            message: Message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise DisconnectedError
+            piece: bytes = message.get("body", b"")
+            size = len(found) + len(piece)
             if size > limit:
                 raise BodyTooLargeError(f"the body has more than {limit} bytes, the limit")
             if size > self._held:
                 self.hold(size - self._held)
-            parts += pieces
-        return parts
-
-    async def _receive_more(self, room: int) -> tuple[Sequence[bytes], bool]:
-        """Replace `Cycle.receive_more` for another ASGI server, whose messages have any number of bytes."""
-        message: Message = await self._receive()
-        if message["type"] == "http.disconnect":
-            raise DisconnectedError
-        return [message.get("body", b"")], message.get("more_body", False)
+            if not found and not message.get("more_body", False):
+                return piece
+            found += piece
+            if not message.get("more_body", False):
+                return bytes(found)
 
     async def _decompressed(self, body: bytes, encoding: str, limit: int) -> bytes:
         async with self.service.decompressing:
@@ -364,18 +342,12 @@ class Exchange:
             self.hold(len(found))
         return found
 
-    def while_connected(self, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
-        """Return a coroutine that runs ``work``, and cancels it at once if the client goes away.
+    async def while_connected(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine, and cancel it at once if the client goes away.
 
         Raises:
-            DisconnectedError: The client went away; raised when the coroutine is awaited.
+            DisconnectedError: The client went away.
         """
-        if self._cycle is None:
-            return self._watching_messages(work)
-        return self._cycle.while_connected(work)
-
-    async def _watching_messages(self, work: Coroutine[Any, Any, T]) -> T:
-        """Replace `while_connected` for another ASGI server, which reports by a message that the client went away."""
         task = cast("asyncio.Task[Any]", asyncio.current_task())
         gone = False
 
@@ -412,10 +384,6 @@ class Exchange:
                 length = len(parts[0])
                 headers["content-encoding"] = encoding
         line.sent_bytes = length
-        # The CORS middleware adds its headers in a `send` of its own, which `Cycle.answer` would bypass.
-        if self._cycle is not None and not self.service.cors_origins:
-            await self._cycle.answer(reply.status, reply.content_type, headers, parts, length)
-            return
         headers["content-type"], headers["content-length"] = reply.content_type, str(length)
         raw = [(k.encode("latin-1"), v.encode("latin-1")) for k, v in headers.items()]
         await self.send({"type": "http.response.start", "status": reply.status, "headers": raw})
@@ -450,8 +418,8 @@ class Exchange:
         name = self.path.get("model", "") if self.model is None else self.model.name
         if self.model is not None or (name and self.service.models.has(name)):
             line.model = name
-        if self._cycle is not None and self._cycle.refused is not None:
-            status, line.code, line.sent_bytes = self._cycle.refused
+        if REFUSED in self.scope.get("state", ()):
+            status, line.code, line.sent_bytes = self.scope["state"][REFUSED]
             line.answered(status)
         self.service.counters.end("http", line)
         line.log(self.identifier)

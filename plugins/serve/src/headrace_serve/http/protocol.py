@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
 from itertools import chain
@@ -9,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import httptools
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from headrace_serve.http.cycle import Cycle, refusal_bytes
-from headrace_serve.http.exchange import CYCLE
+from headrace_serve.http.cycle import Cycle, date, refusal_bytes
+from headrace_serve.http.exchange import REFUSED
 
 if TYPE_CHECKING:
-    import asyncio
-
     from headrace_serve.counters import Counters
     from headrace_serve.limits import Limits
 
@@ -166,8 +166,11 @@ class _LimitedProtocol(HttpToolsProtocol):
         if self._idle is not None:
             self._idle.cancel()
         super().connection_lost(exc)
-        if self._answered is not None:
-            self._answered.lose()  # uvicorn does this only for the last request, and this one may be before it
+        cycle = self._answered
+        if cycle is not None and not cycle.response_complete:
+            # uvicorn does this only for the last request, and this one may be before it
+            cycle.disconnected = True
+            cycle.message_event.set()
         self._settle_last()
 
     def data_received(self, data: bytes) -> None:
@@ -191,8 +194,6 @@ class _LimitedProtocol(HttpToolsProtocol):
                 self._head_bytes += len(data)
                 if self._head_bytes > self._limits.max_header_bytes:
                     self._refuse_rest(*self._too_large)
-            elif self._in_body:
-                self.cycle.taken()  # type: ignore[attr-defined]
 
     def _refuse_unparsed(self, error: httptools.HttpParserError) -> None:
         if isinstance(error.__context__, _HeadError):
@@ -311,18 +312,20 @@ class _LimitedProtocol(HttpToolsProtocol):
             "raw_path": url.path,
             "query_string": url.query or b"",
         }
-        headers = dict(self.headers)
+        expects = any(n == b"expect" and v.lower() == b"100-continue" for n, v in self.headers)
         self.headers = _TRAILERS
         before: Any = self.cycle
-        keep_alive = version != "1.0" and parser.should_keep_alive()
-        self.cycle = scope[CYCLE] = cycle = Cycle(
-            scope,
-            self.transport,
-            self.flow,
-            headers,
-            self.tasks,
-            keep_alive=keep_alive,
-            expects_100=b"expect" in headers and headers[b"expect"].lower() == b"100-continue",
+        self.cycle = cycle = Cycle(
+            scope=scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=False,
+            default_headers=[(b"date", date().encode())],
+            message_event=asyncio.Event(),
+            expect_100_continue=expects,
+            keep_alive=version != "1.0" and parser.should_keep_alive(),
             on_response=self.on_response_complete,
         )
         if before is None or (before.response_complete and before.keep_alive):
@@ -339,7 +342,8 @@ class _LimitedProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         self._answered = cycle
-        cycle.task = task = self.loop.create_task(cycle.run_asgi(app))
+        task = self.loop.create_task(cycle.run_asgi(app))
+        task.add_done_callback(self.tasks.discard)
         self.tasks.add(task)
 
     def on_body(self, body: bytes) -> None:
@@ -351,8 +355,10 @@ class _LimitedProtocol(HttpToolsProtocol):
         self._body_bytes += size
         cycle: Any = self.cycle
         if not cycle.response_complete:
-            cycle.pieces.append(body)
-            cycle.unread += size
+            cycle.body += body
+            if len(cycle.body) > HIGH_WATER_LIMIT:
+                self.flow.pause_reading()
+            cycle.message_event.set()
 
     def on_message_complete(self) -> None:
         """End a request."""
@@ -368,8 +374,7 @@ class _LimitedProtocol(HttpToolsProtocol):
             cycle.more_body = False
             if cycle.response_complete and not cycle.keep_alive:
                 self.transport.close()
-            if cycle.event is not None:
-                cycle.event.set()
+            cycle.message_event.set()
 
     def on_response_complete(self) -> None:
         """End an answer: begin the next request that waits, or be idle."""
@@ -471,6 +476,6 @@ class _LimitedProtocol(HttpToolsProtocol):
         if cycle is None or cycle.response_complete:
             self._counters.note_unread(str(status), code, len(body))
         else:
-            cycle.refused = str(status), code, len(body)
+            cycle.scope["state"][REFUSED] = str(status), code, len(body)
         self.transport.write(head + body)
         self.transport.close()

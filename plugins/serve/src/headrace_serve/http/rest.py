@@ -21,7 +21,7 @@ from headrace_serve.errors import (
 )
 from headrace_serve.http import extensions as rest_extensions
 from headrace_serve.http import openapi
-from headrace_serve.http.exchange import CYCLE, Exchange, Reply
+from headrace_serve.http.exchange import Exchange, Reply
 from headrace_serve.http.generate import generate, generate_stream
 from headrace_serve.http.metrics import Snapshot, encoded
 from headrace_serve.http.page_routes import PAGE_ROUTES
@@ -289,9 +289,7 @@ class _Endpoint:
                 reply = self._failed(exchange, error)
             await exchange.reply(reply)
         except DisconnectedError:
-            if CYCLE in scope:
-                # The event loop may detect the lost connection only later; nothing is written from here on.
-                scope[CYCLE].disconnected = True
+            return
         finally:
             exchange.end()
 
