@@ -82,7 +82,6 @@ class _LimitedProtocol(HttpToolsProtocol):
     _incomplete = False
     _in_body = False
     _was_in_body = False
-    _refused = False
     _ignores = False
     _upgrade = False
     _answered: Cycle | None = None
@@ -141,9 +140,7 @@ class _LimitedProtocol(HttpToolsProtocol):
         self._is_ended = True
         self._tell_by(cycle)
         if not cycle.keep_alive and not cycle.more_body:
-            self._ignores = (
-                True  # bytes are read and dropped: unread ones would reset the connection
-            )
+            self._ignores = True  # read and drop: unread bytes would reset the connection
             self.flow.resume_reading()
 
     def _settle_last(self) -> None:
@@ -175,7 +172,7 @@ class _LimitedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse bytes of the client; drop them if the connection is about to end."""
-        if self._refused or self._ignores:
+        if self._ignores:
             return
         self._is_silent = True
         try:
@@ -187,7 +184,7 @@ class _LimitedProtocol(HttpToolsProtocol):
             if self._upgrade:
                 self._read_again(data[raised.args[0] :])
                 return
-        if self._incomplete and not self._refused:
+        if self._incomplete and not self._ignores:
             if self._receiving is None:
                 self._start_receiving()
             if self._is_silent:
@@ -290,9 +287,7 @@ class _LimitedProtocol(HttpToolsProtocol):
             self._upgrade = True
             return
         url = httptools.parse_url(self.url)
-        if (
-            url.host is not None
-        ):  # RFC 9112, 3.2.2: a whole URL says the host, whatever the header says
+        if url.host is not None:  # RFC 9112, 3.2.2: it says the host, whatever the header says
             host = b"[%b]" % url.host if b":" in url.host else url.host
             own = (b"host", host if url.port is None else b"%b:%d" % (host, url.port))
             self.headers = [own, *(one for one in self.headers if one[0] != b"host")]
@@ -467,9 +462,9 @@ class _LimitedProtocol(HttpToolsProtocol):
 
     def _refuse(self, status: int, text: str, code: str, *, retry: bool = False) -> None:
         """Answer without the application, and close."""
-        if self._refused:
+        if self._ignores:
             return
-        self._refused = True
+        self._ignores = True
         self._stop_receiving()
         head, body = refusal_bytes(status, text, code, retry=retry)
         cycle: Any = self.cycle
