@@ -35,8 +35,6 @@ _MOST_PIPELINED = 64
 
 _VERSIONS = ("1.1", "1.0")
 
-_ASGI = {"version": "3.0", "spec_version": "2.3"}
-
 
 def protocol_class(limits: Limits, counters: Counters) -> type[HttpToolsProtocol]:
     """Return the class of connections with these limits; they count the requests that they refuse themselves."""
@@ -251,20 +249,15 @@ class _LimitedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """Begin a request."""
-        self.url = b""
-        self.headers = []
+        super().on_message_begin()
         self._head_bytes = self._body_bytes = 0
         self._in_body = self._was_in_body = self._is_silent = False
         self._incomplete = True
         if self._receiving is not None:
             self._stop_receiving()
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header; `data_received` bounds a head of several reads, `on_headers_complete` a head of one."""
-        self.headers.append((name.lower(), value))
-
     def _check_head(self) -> str:
-        """Return the version of HTTP of a request whose head may be read."""
+        """Return the version of HTTP of a request whose head may be read; `data_received` bounds one of several reads."""
         if (
             len(self.url) + sum(map(len, chain.from_iterable(self.headers)))
             > self._limits.max_header_bytes
@@ -292,26 +285,18 @@ class _LimitedProtocol(HttpToolsProtocol):
             own = (b"host", host if url.port is None else b"%b:%d" % (host, url.port))
             self.headers = [own, *(one for one in self.headers if one[0] != b"host")]
         path = url.path.decode("ascii")
-        scope: Any = {
-            "type": "http",
-            "asgi": _ASGI,
-            "http_version": version,
-            "server": self.server,
-            "client": self.client,
-            "scheme": self.scheme,
-            "root_path": "",
+        self.scope |= {
             "headers": self.headers,
-            "state": {},
+            "http_version": version,
             "method": parser.get_method().decode("ascii"),
             "path": unquote(path) if "%" in path else path,
             "raw_path": url.path,
             "query_string": url.query or b"",
         }
-        expects = any(n == b"expect" and v.lower() == b"100-continue" for n, v in self.headers)
         self.headers = _TRAILERS
         before: Any = self.cycle
         self.cycle = cycle = Cycle(
-            scope=scope,
+            scope=self.scope,
             transport=self.transport,
             flow=self.flow,
             logger=self.logger,
@@ -319,7 +304,7 @@ class _LimitedProtocol(HttpToolsProtocol):
             access_log=False,
             default_headers=[(b"date", date().encode())],
             message_event=asyncio.Event(),
-            expect_100_continue=expects,
+            expect_100_continue=self.expect_100_continue,
             keep_alive=version != "1.0" and parser.should_keep_alive(),
             on_response=self.on_response_complete,
         )
