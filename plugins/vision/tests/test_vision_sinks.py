@@ -433,7 +433,7 @@ def test_a_webhook_gives_up_follows_no_redirect_and_calls_no_other_host(kit, pee
         Webhook("rtsp://h/", network=["h"])
 
 
-def model(path, outputs, names=None, size=(96, 128)):
+def model(path, outputs, names=None, size=(96, 128), **metadata):
     """An ONNX file that answers the same arrays for each image."""
     nodes = [
         helper.make_node("ReduceMean", ["image"], ["mean"], axes=[1, 2, 3], keepdims=1),
@@ -453,7 +453,8 @@ def model(path, outputs, names=None, size=(96, 128)):
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 11)])
     made.ir_version = 8
     if names:
-        helper.set_model_props(made, {"names": str(names)})
+        metadata["names"] = str(names)
+    helper.set_model_props(made, metadata)
     onnx.save(made, path)
     return str(path)
 
@@ -477,6 +478,86 @@ def test_detect_takes_layout_and_labels_from_the_file(kit, tmp_path):
         # 150 x 200 fits into 96 x 128 by 0.64: the box of 32 x 24 in the middle is one of 50 x 37.5.
         np.testing.assert_allclose(frame.result.xyxy, [[75, 56.25, 125, 93.75]], atol=0.01)
     assert [f.result.tracker_id.tolist() for f in frames] == [[-1], [0], [0], [0]]
+
+
+def export(task):
+    """What a network for a task says of one object, and its classes: rows in the order of Ultralytics' exports."""
+    out = np.zeros({"pose": (56, 252), "obb": (20, 252), "segment": (116, 252)}[task], np.float32)
+    out[:4, 7] = [64, 48, 32, 24]
+    out[4, 7] = 0.9
+    out[5:, 7] = {"pose": 310, "obb": 0, "segment": 2}[task]
+    out[-1] = max(out[-1, 7], 0.7)
+    return out, {"pose": ["person"], "obb": list("abcdefghijklmno"), "segment": list(range(80))}[
+        task
+    ]
+
+
+@pytest.mark.parametrize("layout", ["auto", "v8"])
+@pytest.mark.parametrize("task", ["pose", "obb", "segment"])
+def test_detect_refuses_a_network_for_another_task(kit, tmp_path, task, layout):
+    output, names = export(task)
+    path = model(tmp_path / "m.onnx", {"out": output}, dict(enumerate(names)), task=task)
+    with pytest.raises(InputError, match=f"for the task '{task}'"):
+        detect(path, kit.picture(0), layout=layout)
+
+
+@pytest.mark.parametrize("task", ["pose", "obb", "segment"])
+def test_detect_takes_no_row_for_a_class_that_the_file_does_not_name(kit, tmp_path, task):
+    output, names = export(task)
+    path = model(tmp_path / "m.onnx", {"out": output}, dict(enumerate(names)))
+    with pytest.raises(InputError, match="no layout fits"):
+        detect(path, kit.picture(0))
+
+
+def test_a_score_above_1_is_refused(kit, tmp_path):
+    path = model(tmp_path / "m.onnx", {"out": export("pose")[0]})
+    (frame,) = detect(path, kit.picture(0))
+    assert "a score is above 1" in str(frame.error)
+    assert "310" in str(frame.error)
+
+
+def dynamic_model(path, **metadata):
+    """A file that leaves batch, height and width open: the means of the cells of three grids, twice."""
+    nodes = [helper.make_node("Concat", ["image", "image"], ["both"], axis=1)]
+    for side in (8, 16, 32):
+        shape = {"kernel_shape": [side, side], "strides": [side, side]}
+        nodes += [
+            helper.make_node("AveragePool", ["both"], [f"grid{side}"], **shape),
+            helper.make_node("Reshape", [f"grid{side}", "flat"], [f"cells{side}"]),
+        ]
+    nodes.append(helper.make_node("Concat", ["cells8", "cells16", "cells32"], ["out"], axis=2))
+    graph = helper.make_graph(
+        nodes,
+        "dynamic",
+        [helper.make_tensor_value_info("image", TensorProto.FLOAT, ["batch", 3, "h", "w"])],
+        [helper.make_tensor_value_info("out", TensorProto.FLOAT, ["batch", 6, "anchors"])],
+        [helper.make_tensor("flat", TensorProto.INT64, [3], [0, 6, -1])],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)])
+    made.ir_version = 8
+    helper.set_model_props(made, metadata)
+    onnx.save(made, path)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("imgsz", "size", "side"), [("[320, 320]", None, 320), ("[320, 320]", 64, 64), ("", None, 640)]
+)
+def test_detect_takes_layout_and_size_of_a_file_whose_shapes_are_open(tmp_path, imgsz, size, side):
+    said = {"imgsz": imgsz, "stride": "32", "task": "detect", "names": "{0: 'cat', 1: 'dog'}"}
+    path = dynamic_model(tmp_path / "m.onnx", **said)
+    found = detect(path, np.full((64, 64, 3), 255, np.uint8), size=size)
+    assert f"layout v8, input {side} x {side}, 2 classes (from the file)" in found.took
+    (frame,) = found
+    # All cells of a white picture say the same: a box around (1, 1) of 1 x 1 pixels of the input, and a score of 1.
+    np.testing.assert_allclose(frame.result.xyxy, np.array([[0.5, 0.5, 1.5, 1.5]]) * 64 / side)
+    assert frame.result.confidence.tolist() == [1.0]
+
+
+def test_detect_refuses_a_size_that_is_no_multiple_of_the_stride(tmp_path, kit):
+    path = dynamic_model(tmp_path / "m.onnx", stride="32")
+    with pytest.raises(InputError, match="a multiple of 32"):
+        detect(path, kit.picture(0), size=100)
 
 
 def test_detect_knows_a_detr_and_refuses_what_is_unclear(kit, tmp_path):

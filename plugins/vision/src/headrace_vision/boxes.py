@@ -189,9 +189,19 @@ def make_detections(
         scores: ``[N]``.
         classes: ``[N]``.
         labels: Names by class; one without a name, or with an empty one, is called by its number.
+
+    Raises:
+        InputError: A score is above 1, by more than rounding.
     """
     import supervision as sv
 
+    if len(scores) and scores.max() > 1.01:
+        raise InputError(
+            "a score is above 1",
+            expected="scores from 0 to 1",
+            got=f"{scores.max():g}",
+            hint="The network is for another task, has another layout, or its scores are logits.",
+        )
     named = {c: name for c, name in enumerate(labels) if name.strip()}
     names = [named.get(c, str(c)) for c in classes.tolist()]
     return sv.Detections(

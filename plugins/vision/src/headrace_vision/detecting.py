@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import InputError, MissingDependencyError
-from headrace_vision.layouts import fitting_layouts, guess_layout
+from headrace_vision.layouts import guess_layout
 
 if TYPE_CHECKING:
     from headrace_vision.frames import Frame
@@ -49,15 +49,15 @@ def detect(  # noqa: PLR0913 - each is what somebody changes in one line
     layout: str = "auto",
     labels: list[str] | None = None,
     score_threshold: float | None = None,
-    size: int = 640,
+    size: int | None = None,
     sinks: Iterable[Any] = (),
     network: Iterable[str] = (),
     **options: Any,
 ) -> Detecting:
     """Return the frames of a source with what a detector found in them.
 
-    It needs headrace-cv and headrace-ort. Layout and labels are guessed from the file; what was taken is in ``took`` of what this
-    returns, and logged.
+    It needs headrace-cv and headrace-ort. Layout, labels and size are taken from the file, as Ultralytics writes them too
+    (``task``, ``names``, ``imgsz``, ``stride``). What was taken is in ``took`` of what this returns, and logged.
 
     Args:
         model: An ONNX file: a network of the YOLO family (one output), or of the DETR family (boxes and logits).
@@ -66,13 +66,14 @@ def detect(  # noqa: PLR0913 - each is what somebody changes in one line
         layout: ``"auto"``, ``"v5"``, ``"v8"``, ``"end2end"``, ``"yolox"`` or ``"detr"``.
         labels: Names of the classes; None: those in the file, if it has any.
         score_threshold: Boxes of a lower score are dropped, 0 to 1; None: the default of the word.
-        size: Height and width of the input in pixels, where the file leaves them open.
+        size: Height and width of the input in pixels, where the file leaves them open; None: those in ``imgsz`` of the
+            file, else 640.
         sinks: See ``VideoRunner``.
         network: See ``VideoRunner``.
         options: See ``SourceOptions``.
 
     Raises:
-        InputError: The file is no such network, or two layouts fit.
+        InputError: The file is no such network, is one for another task, or two layouts fit.
         HeadraceError: The pipeline cannot be built.
     """
     from headrace_vision.runner import VideoRunner
@@ -102,7 +103,7 @@ def configuration_of(
     layout: str = "auto",
     labels: list[str] | None = None,
     score_threshold: float | None = None,
-    size: int = 640,
+    size: int | None = None,
 ) -> tuple[dict[str, Any], str]:
     """Return the configuration that runs a detector, and what was taken from its file, in words.
 
@@ -122,12 +123,14 @@ def configuration_of(
         raise InputError(
             "there is no such model", expected="the path of an ONNX file", got=str(path)
         )
-    input_shape, outputs, found = _signature(path)
-    names = labels if labels is not None else found
-    sides = [one if isinstance(one, int) and one > 0 else size for one in input_shape[2:]]
-    height, width = sides
+    session = _session(path)
+    described = _Described(session.get_modelmeta().custom_metadata_map)
+    names = labels if labels is not None else described.names
+    height, width = described.input_size(session.get_inputs()[0].shape, size)
     if layout == "auto":
-        layout = _guess(outputs, (height, width), len(names) or None)
+        layout = _guess(
+            _output_shapes(session, (height, width)), (height, width), len(names) or None
+        )
     # Two instances: while the network computes for one batch, another one is prepared, or its boxes are found.
     config: dict[str, Any] = {"model": str(path), "max": 8, "instance_num": 2}
     scaled: dict[str, Any] = {"scale": 1 / 255}
@@ -153,8 +156,70 @@ def configuration_of(
     return config, took
 
 
-def _signature(path: Path) -> tuple[list[Any], list[list[Any]], list[str]]:
-    """Return the shape of the input, those of the outputs, and the labels in the file."""
+class _Described:
+    """What the metadata of an ONNX file say, as Ultralytics' export writes them.
+
+    Args:
+        metadata: Texts by name.
+
+    Attributes:
+        names: Names of the classes; none where the file says none.
+
+    Raises:
+        InputError: The network is for another task than detection.
+    """
+
+    def __init__(self, metadata: dict[str, str]) -> None:
+        self._metadata = metadata
+        task = metadata.get("task", "detect")
+        if task != "detect":
+            raise InputError(
+                "this is no detector",
+                expected="a network for the task 'detect'",
+                got=f"one for the task {task!r}, as its file says",
+            )
+        names = self._value("names") or []
+        self.names = [str(one) for one in (names.values() if isinstance(names, dict) else names)]
+
+    def _value(self, name: str) -> Any:
+        try:
+            return ast.literal_eval(self._metadata.get(name, "None"))
+        except (ValueError, SyntaxError):
+            return None
+
+    def input_size(self, shape: list[Any], size: int | None) -> tuple[int, int]:
+        """Return height and width of the input, in pixels.
+
+        Args:
+            shape: The shape of the input ``[N, 3, H, W]``, where what is open is no number.
+            size: Height and width where the shape leaves them open; None: what the file says.
+
+        Raises:
+            InputError: The network cannot take this size.
+        """
+        said = self._value("imgsz") if size is None else size
+        sides = said if isinstance(said, (list, tuple)) and len(said) == 2 else [said or 640] * 2
+        height, width = (
+            one if isinstance(one, int) else int(side)
+            for one, side in zip(shape[2:], sides, strict=True)
+        )
+        stride = self._value("stride") or 1
+        if height % stride or width % stride:
+            raise InputError(
+                "the network cannot take this size",
+                expected=f"a multiple of {stride}, the stride in its file",
+                got=f"{height} x {width}",
+            )
+        return height, width
+
+
+def _session(path: Path) -> Any:
+    """Open a network of one image.
+
+    Raises:
+        InputError: It is none.
+        MissingDependencyError: onnxruntime is not installed.
+    """
     # It is read when ONNX Runtime is imported, which else looks up its maker; headrace-ort sets the same.
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
@@ -180,14 +245,28 @@ def _signature(path: Path) -> tuple[list[Any], list[list[Any]], list[str]]:
     if len(inputs) != 1 or len(inputs[0].shape) != 4:
         got = ", ".join(f"{one.name} {one.shape}" for one in inputs)
         raise InputError("this is no detector", expected="one input [N, 3, H, W]", got=got)
-    text = session.get_modelmeta().custom_metadata_map.get("names", "")
-    try:
-        names = ast.literal_eval(text) if text else []
-    except (ValueError, SyntaxError):
-        names = []
-    labels = list(names.values()) if isinstance(names, dict) else list(names)
+    return session
+
+
+def _output_shapes(session: Any, size: tuple[int, int]) -> list[list[Any]]:
+    """Return the shapes of the outputs; those that the file leaves open are those for one black image."""
     shapes = [list(one.shape) for one in session.get_outputs()]
-    return list(inputs[0].shape), shapes, [str(one) for one in labels]
+    if all(isinstance(side, int) for shape in shapes for side in shape[1:]):
+        return shapes
+    import numpy as np
+
+    image = session.get_inputs()[0]
+    count = image.shape[0] if isinstance(image.shape[0], int) else 1
+    kind = {"tensor(float16)": np.float16, "tensor(uint8)": np.uint8}.get(image.type, np.float32)
+    try:
+        answers = session.run(None, {image.name: np.zeros((count, 3, *size), kind)})
+    except Exception as error:
+        raise InputError(
+            "the network does not run",
+            expected=f"one that takes an image of {size}",
+            got=str(error),
+        ) from error
+    return [list(one.shape) for one in answers]
 
 
 def _guess(outputs: list[list[Any]], size: tuple[int, int], classes: int | None) -> str:
@@ -201,12 +280,4 @@ def _guess(outputs: list[list[Any]], size: tuple[int, int], classes: int | None)
             got=" and ".join(map(str, outputs)),
         )
     rows, columns = outputs[0][1:]
-    if not isinstance(rows, int) or not isinstance(columns, int):
-        raise InputError(
-            "the file leaves the shape of its output open",
-            got=str(outputs[0]),
-            hint='Write layout="v5", "v8", "end2end" or "yolox".',
-        )
-    if classes is not None and not fitting_layouts((rows, columns), size, classes):
-        classes = None
     return guess_layout((rows, columns), size, classes)
