@@ -378,7 +378,16 @@ def test_vision_files_runs_every_side(tmp_path):
     for needed in ("onnx", "trackers", "headrace_ort", "headrace_vision"):
         pytest.importorskip(needed)
     text, figures = run("benchmarks.vision.files", tmp_path)
-    sides = {"loop", "threads", "detect", "process_video", "save", "runner"}
+    sides = {
+        "loop",
+        "threads",
+        "detect",
+        "process_video",
+        "save",
+        "runner",
+        "boxes",
+        "boxes by hand",
+    }
     assert set(figures["sides"]) == sides
     assert all(one["fps"] > 0 for rows in figures["sides"].values() for one in rows)
     assert all(side in text for side in sides)

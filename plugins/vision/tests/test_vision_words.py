@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tracemalloc
 import warnings
 from types import SimpleNamespace
 
@@ -19,7 +20,7 @@ import headrace
 from headrace.errors import HeadraceError, InputError, SetupError
 from headrace_vision import Frame, frame_record, from_records, to_records
 from headrace_vision.boxes import best_boxes
-from headrace_vision.layouts import cells_of, fitting_layouts
+from headrace_vision.layouts import cells_of, fitting_layouts, read_layout
 
 SIZE = (96, 128)  # of the network's input, height and width
 LABELS = ["cat", "dog", "cow"]
@@ -109,6 +110,57 @@ def test_known_boxes_come_back_in_pixels_of_the_source_image(layout, box, said):
         np.testing.assert_allclose(found.confidence, SCORES, rtol=1e-5)
         assert found.class_id.tolist() == CLASSES.tolist()
         assert found.data["class_name"].tolist() == ["cow", "cat", "dog"]
+
+
+def slow_reading(layout, output, threshold):
+    """Boxes of the canvas, scores and classes, cell by cell in Python's own numbers."""
+    found = []
+    for row in (output.T if layout == "v8" else output).tolist():
+        if layout == "end2end":
+            box, score, kind = row[:4], row[4], int(row[5])
+        else:
+            classes = row[4:] if layout == "v8" else row[5:]
+            x, y, width, height = row[:4]
+            box = [x - width / 2, y - height / 2, x + width / 2, y + height / 2]
+            kind = classes.index(max(classes))
+            score = classes[kind] * (1.0 if layout == "v8" else row[4])
+        if score >= threshold and score > 0:
+            found.append((box, score, kind))
+    return found
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.sampled_from(["v5", "v8", "end2end"]),
+    st.sampled_from([0.0, 0.1, 0.3, 0.7, 1.0]),
+    st.integers(0, 10**6),
+)
+def test_what_is_above_the_threshold_equals_a_slow_loop(layout, threshold, seed):
+    random = np.random.default_rng(seed)
+    shape = {"v5": (60, 8), "v8": (7, 60), "end2end": (60, 6)}[layout]
+    # Of one decimal, so that scores and thresholds meet, and classes tie.
+    output = random.random(shape).round(1).astype(np.float32)
+    boxes, scores, classes = read_layout(output, layout, None, threshold)
+    wanted = slow_reading(layout, output, threshold)
+    assert boxes.tolist() == [box for box, _, _ in wanted]
+    assert scores.tolist() == [score for _, score, _ in wanted]
+    assert classes.tolist() == [kind for _, _, kind in wanted]
+
+
+@pytest.mark.parametrize("layout", ["v5", "v8", "yolox"])
+def test_no_copy_is_made_of_an_output_whose_cells_are_below_the_threshold(layout):
+    shape = {"v5": (25200, 85), "v8": (84, 8400), "yolox": (8400, 85)}[layout]
+    output = np.zeros(shape, np.float32)
+    request = {"data": output, "image": np.zeros((64, 64, 3), np.uint8)}
+    with headrace.pipe({"backend": f"YoloDetections({layout})", "input_size": [640, 640]}) as pipe:
+        pipe(dict(request))
+        tracemalloc.start()
+        try:
+            assert not len(pipe(dict(request))["result"])
+            _, peak_bytes = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert peak_bytes < output.nbytes
 
 
 def test_without_a_letterbox_input_size_and_image_say_how_it_was_resized():

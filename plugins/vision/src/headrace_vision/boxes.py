@@ -29,8 +29,14 @@ __all__ = [
 ]
 
 
-def finite(value: Any, what: str, dims: int) -> NDArray[np.float64]:
+def finite(value: Any, what: str, dims: int, *, is_narrow: bool = False) -> NDArray[Any]:
     """Return numbers of a network as ``float64`` with ``dims`` axes; a leading axis of 1 is taken away.
+
+    Args:
+        value: The numbers.
+        what: What they are, for errors.
+        dims: How many axes they have.
+        is_narrow: Whether ``float32`` stays as it is.
 
     Raises:
         InputError: They are no numbers, have other axes, or hold NaN or an infinity.
@@ -45,7 +51,7 @@ def finite(value: Any, what: str, dims: int) -> NDArray[np.float64]:
     if array.dtype.kind not in "fiu" or array.ndim != dims:
         got = f"{array.dtype} {list(array.shape)}"
         raise InputError(f"the {what} have a wrong form", expected=expected, got=got)
-    numbers = array.astype(np.float64)
+    numbers = array if is_narrow and array.dtype == np.float32 else array.astype(np.float64)
     if not np.isfinite(numbers).all():
         raise InputError(f"the {what} are not finite", expected=expected, got="NaN or infinity")
     return numbers

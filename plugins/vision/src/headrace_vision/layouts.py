@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -83,7 +83,7 @@ def guess_layout(
 
 
 def read_layout(
-    output: NDArray[np.float64], layout: str, input_size: tuple[int, int] | None
+    output: NDArray[Any], layout: str, input_size: tuple[int, int] | None, score_threshold: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
     """Return boxes ``[N, 4]`` (``x1, y1, x2, y2``, pixels of the input), scores and classes ``[N]``.
 
@@ -91,6 +91,7 @@ def read_layout(
         output: What the network gave for one image, ``[R, C]``.
         layout: One of `LAYOUTS`.
         input_size: Height and width of the input; ``yolox`` needs it.
+        score_threshold: Boxes of a lower score are left out, and those of 0.
 
     Raises:
         InputError: The output does not have this layout.
@@ -100,55 +101,57 @@ def read_layout(
         yolox: YOLOX's export without decoding: ``(xy + cell) * stride``, ``exp(wh) * stride``.
     """
     rows, columns = output.shape
-    if layout == "end2end":
-        _check(output, layout, columns == 6)
-        return output[:, :4], output[:, 4], output[:, 5].astype(np.int64)
-    if layout == "v8":
-        _check(output, layout, rows >= 5)
-        scores, classes = _best(output[4:].T)
-        return from_center(output[:4].T), scores, classes
-    _check(output, layout, columns >= 6)
-    scores, classes = _best(output[:, 5:])
-    places = output[:, :4] if layout == "v5" else _on_grid(output, input_size)
-    return from_center(places), scores * output[:, 4], classes
-
-
-def _check(output: NDArray[np.float64], layout: str, fits: bool) -> None:
+    fits = {"end2end": columns == 6, "v8": rows >= 5}.get(layout, columns >= 6)
     if not fits:
         got = f"an output {list(output.shape)}"
         raise InputError("the output does not fit the layout", expected=f"{layout!r}", got=got)
+    cells = output.T if layout == "v8" else output
+    # Nearly all cells are below the threshold, so that only one number of each is looked at. No class is above 1.
+    scores = (cells[:, 4:].max(1) if layout == "v8" else cells[:, 4]).astype(np.float64)
+    kept = _above(scores, score_threshold)
+    found, scores = cells[kept].astype(np.float64), scores[kept]
+    if layout == "end2end":
+        return found[:, :4], scores, found[:, 5].astype(np.int64)
+    if layout == "v8":
+        return from_center(found[:, :4]), scores, found[:, 4:].argmax(1)
+    scores *= found[:, 5:].max(1)
+    best = _above(scores, score_threshold)
+    found, kept = found[best], kept[best]
+    places = found[:, :4] if layout == "v5" else _on_grid(found, kept, rows, input_size)
+    return from_center(places), scores[best], found[:, 5:].argmax(1)
 
 
-def _best(scores: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    if not len(scores):
-        return np.empty(0), np.empty(0, np.int64)
-    classes = scores.argmax(1)
-    return np.take_along_axis(scores, classes[:, None], 1)[:, 0], classes.astype(np.int64)
+def _above(scores: NDArray[np.float64], threshold: float) -> NDArray[np.int64]:
+    return np.flatnonzero((scores >= threshold) & (scores > 0))
 
 
 def _on_grid(
-    output: NDArray[np.float64], input_size: tuple[int, int] | None
+    found: NDArray[np.float64],
+    kept: NDArray[np.int64],
+    count: int,
+    input_size: tuple[int, int] | None,
 ) -> NDArray[np.float64]:
+    """Return centres and sizes in pixels of the input of those of ``count`` cells that are kept."""
     sizes = (
         []
         if input_size is None
-        else [one for one in _STRIDES if cells_of(*input_size, one) == len(output)]
+        else [one for one in _STRIDES if cells_of(*input_size, one) == count]
     )
     if input_size is None or not sizes:
         raise InputError(
             "the output does not fit the input",
             expected=f"one row per cell of an input of {input_size}",
-            got=f"{len(output)} rows",
+            got=f"{count} rows",
         )
     cells, strides = [], []
     for stride in sizes[0]:
         y, x = np.mgrid[: input_size[0] // stride, : input_size[1] // stride]
         cells.append(np.stack([x, y], -1).reshape(-1, 2))
         strides.append(np.full((x.size, 1), stride))
-    cell, stride_of = np.concatenate(cells), np.concatenate(strides)
-    center = (output[:, :2] + cell) * stride_of
+    cell, stride_of = np.concatenate(cells)[kept], np.concatenate(strides)[kept]
+    center = (found[:, :2] + cell) * stride_of
     with np.errstate(over="ignore"):
-        size = np.exp(output[:, 2:4]) * stride_of
+        size = np.exp(found[:, 2:4]) * stride_of
     if not np.isfinite(size).all():
         raise InputError("a box is not finite", expected="logarithms of sizes", got="an overflow")
     return np.concatenate([center, size], 1)

@@ -81,7 +81,8 @@ class YoloDetections(Each):
         labels = labels_of(options.labels)
 
         def work(request: Request) -> None:
-            output = finite(need(request, "data", "the output of a network [R, C]"), "outputs", 2)
+            data = need(request, "data", "the output of a network [R, C]")
+            output = finite(data, "outputs", 2, is_narrow=True)
             size = options.input_size
             letterbox = request.get("letterbox")
             if letterbox is not None:
@@ -90,9 +91,7 @@ class YoloDetections(Each):
             if layout == "auto":
                 shape = (output.shape[0], output.shape[1])
                 layout = guess_layout(shape, size, len(labels) or None)
-            boxes, scores, classes = read_layout(output, layout, size)
-            found = np.flatnonzero((scores >= options.score_threshold) & (scores > 0))
-            boxes, scores, classes = boxes[found], scores[found], classes[found]
+            boxes, scores, classes = read_layout(output, layout, size, options.score_threshold)
             if layout == "end2end":
                 kept = np.argsort(-scores, kind="stable")
             else:
