@@ -47,7 +47,7 @@ def shown(tmp_path):
     view, clock = headrace_vision.View(), NeverAgain()
     inputs = {"door": str(tmp_path / "door.png"), LONG: str(tmp_path / "long.png")}
     pipe = {"backend": "PageViewSquares"}
-    with headrace_vision.VideoRunner(pipe, sinks=[view], clock=clock) as runner:
+    with headrace_vision.VideoRunner(pipe, sinks=[view], machine_clock=clock) as runner:
         for _ in runner.run(inputs):
             pass
         camera = runner.add({"yard": "camera:999"})

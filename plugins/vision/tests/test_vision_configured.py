@@ -479,7 +479,9 @@ def test_the_page_says_frames_a_second_of_the_last_seconds_and_shows_what_never_
             lost.set()
             return stop.wait()
 
-    runner = headrace_vision.VideoRunner({"backend": "Identity"}, sinks=[view], clock=Clock())
+    runner = headrace_vision.VideoRunner(
+        {"backend": "Identity"}, sinks=[view], machine_clock=Clock()
+    )
     with runner:
         handle = runner.add({"door": "camera:999"})
         assert lost.wait(60)

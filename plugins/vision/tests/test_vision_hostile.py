@@ -371,7 +371,7 @@ def lost_beside_a_good_one(url, **options):
         yield from pictures[10:]
 
     chosen = {"network": ["127.0.0.1"], "read_timeout": 60, "frames": "every", **options}
-    with VideoRunner({"backend": "VisionNetwork"}, clock=clock, **chosen) as runner:
+    with VideoRunner({"backend": "VisionNetwork"}, machine_clock=clock, **chosen) as runner:
         handle = runner.add({"bad": url})
         frames = []
         for frame in runner.run({"good": good()}):

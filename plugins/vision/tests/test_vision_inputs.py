@@ -9,7 +9,9 @@ import re
 import struct
 import sys
 import threading
+from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 
 import av
 import cv2
@@ -20,7 +22,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from headrace.errors import InputError, code_of
-from headrace_vision import SourceOptions, VideoRunner, timing, video_files
+from headrace_vision import Clock, SourceOptions, VideoRunner, timing, video_files
 from headrace_vision.reading import back_off
 
 
@@ -262,7 +264,7 @@ def test_stills_have_a_beginning_an_end_and_a_speed_as_videos_have(runner, kit, 
 
 def test_stills_are_given_no_faster_than_they_play(kit):
     clock = Hours()
-    with VideoRunner({"backend": "VisionNetwork"}, clock=clock) as runner:
+    with VideoRunner({"backend": "VisionNetwork"}, machine_clock=clock) as runner:
         pictures = [kit.picture(n) for n in range(6)]
         frames = list(runner.run(pictures, realtime=True, frames="every", image_fps=10))
     assert len(frames) == 6
@@ -415,6 +417,99 @@ def test_a_video_of_a_variable_rate_has_the_times_of_its_frames(runner, kit, tmp
     assert kept == pytest.approx([0, 0.3, 0.7, 1.0, 5.0], abs=1e-3)
 
 
+def opencv_times(path):
+    """The times of the frames as OpenCV says them, in seconds; it says 0 for the last ones of a file."""
+    reader, times = cv2.VideoCapture(path), []
+    while reader.grab():
+        times.append(reader.get(cv2.CAP_PROP_POS_MSEC) / 1000)
+    reader.release()
+    while times[-1] == 0:
+        times.pop()
+    return times
+
+
+def test_presentation_times_that_go_back_give_way_to_decoding_times(runner, kit, tmp_path):
+    video = kit.render(tmp_path / "v.avi", count=60)  # this format has no presentation times
+    said = [time_s for _, time_s in kit.plain_loop(video)]
+    assert any(b < a for a, b in itertools.pairwise(said))
+    frames = list(runner.run(video))
+    steps = np.diff([f.timestamp for f in frames])
+    wanted = opencv_times(video)
+    assert [f.timestamp for f in frames][: len(wanted)] == pytest.approx(wanted, abs=1e-5)
+    np.testing.assert_allclose(steps, 0.1, atol=1e-5)
+    assert [f.frame for f in frames if f.gap] == []
+    first = frames[0].timestamp
+    (begun, *_) = runner.run(video, start=first + 1.95)
+    assert begun.timestamp == pytest.approx(first + 2)
+    assert [f.frame for f in runner.run(video, max_fps=5)] == list(range(0, 60, 2))
+    as_said = [f.timestamp for f in runner.run(video, clock="pts")]
+    assert any(b - a < 1e-3 for a, b in itertools.pairwise(as_said))
+
+
+@pytest.mark.parametrize("is_delayed", [False, True])
+def test_a_picture_whose_times_go_back_turns_to_decoding_times_without_a_jump(is_delayed):
+    times = timing.PictureTimes(None, 0.1, lambda: 0.0)
+    pts = [0, 1, 2, 4, 3, 5, 7, 6, 8]
+    stamps = [
+        times.stamp(
+            SimpleNamespace(pts=one, dts=number + 2 * is_delayed, time_base=Fraction(1, 10))
+        )
+        for number, one in enumerate(pts)
+    ]
+    assert [gap for _, gap in stamps] == [False] * len(pts)
+    # Up to the picture that came too early, times are as they were said.
+    wanted = [0, 0.1, 0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]
+    assert [time_s for time_s, _ in stamps] == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("clock", [None, "pts", "dts"])
+def test_a_clock_that_begins_again_has_a_new_base(runner, kit, tmp_path, clock):
+    video = kit.render(tmp_path / "v.ts", count=30)
+    both = tmp_path / "both.ts"
+    both.write_bytes((tmp_path / "v.ts").read_bytes() * 2)
+    frames = list(runner.run(str(both), clock=clock))
+    assert len(frames) == 2 * len(kit.plain_loop(video)) == 60
+    times = [f.timestamp for f in frames]
+    np.testing.assert_allclose(np.diff(times), 0.1, atol=1e-3)
+    (first,) = [f.frame for f in frames if f.gap]
+    assert 0 <= 30 - first <= (2 if clock == "dts" else 0)  # decoding is ahead of what is shown
+    assert len(list(runner.run(str(both), clock=clock, max_fps=5))) == 30
+
+
+class Ticks(Clock):
+    """A clock that goes on when the test says so."""
+
+    def __init__(self):
+        self.time_s = 100.0
+
+    def now(self):
+        return self.time_s
+
+
+def test_pictures_in_memory_have_their_times_or_those_of_their_arrival(kit):
+    clock = Ticks()
+
+    def camera():
+        for number, time_s in enumerate((100.0, 100.5, 103.0)):
+            clock.time_s = time_s
+            yield kit.picture(number)
+
+    with VideoRunner({"backend": "Identity"}, machine_clock=clock) as runner:
+        times = [f.timestamp for f in runner.run({"camera": camera()}, clock="arrival")]
+        even = [f.timestamp for f in runner.run({"camera": camera()}, image_fps=10)]
+    with VideoRunner({"backend": "Identity"}, machine_clock=clock, clock="arrival") as runner:
+        assert [f.timestamp for f in runner.run({"camera": camera()})] == times
+    assert times == pytest.approx([0.0, 0.5, 3.0])
+    assert even == pytest.approx([0.0, 0.1, 0.2])
+
+
+def test_a_file_does_not_arrive_and_a_wrong_clock_is_refused(runner, kit, tmp_path):
+    (frame,) = runner.run(kit.render(tmp_path / "v.mp4", count=3), clock="arrival")
+    assert "not live" in str(frame.error)
+    with pytest.raises(ValueError, match='clock is "pts", "dts" or "arrival"'):
+        runner.run(kit.picture(0), clock="wall")
+
+
 def test_an_animated_webp_that_is_damaged_ends_with_a_failed_frame(runner, kit, tmp_path):
     images = [Image.fromarray(kit.picture(n)) for n in range(6)]
     path = tmp_path / "a.webp"
@@ -523,7 +618,9 @@ def test_a_camera_that_is_lost_comes_back_in_the_same_order(monkeypatch):
 
     monkeypatch.setattr(video_files, "open_camera", open_again)
     clock = Hours()
-    with VideoRunner({"backend": "VisionNetwork", "max": 8}, clock=clock, frames="every") as runner:
+    with VideoRunner(
+        {"backend": "VisionNetwork", "max": 8}, machine_clock=clock, frames="every"
+    ) as runner:
         frames = list(itertools.islice(runner.run("camera:0"), 25))
         counts = runner.status()["sources"]["camera:0"]
     assert [f.frame for f in frames] == list(range(25))
@@ -550,7 +647,7 @@ def test_a_camera_that_never_opens_is_tried_quietly_and_says_when(monkeypatch, c
     clock.wait = wait
     with (
         caplog.at_level("DEBUG", logger="headrace.vision"),
-        VideoRunner({"backend": "VisionNetwork"}, clock=clock) as runner,
+        VideoRunner({"backend": "VisionNetwork"}, machine_clock=clock) as runner,
     ):
         handle = runner.add("camera:0")
         assert often.wait(60)
@@ -577,7 +674,7 @@ def test_a_camera_has_no_beginning_and_no_end(option):
 def test_realtime_waits_for_the_time_of_each_frame(kit, tmp_path):
     video = kit.render(tmp_path / "v.mp4", count=6, rate=10)
     clock = Hours()
-    with VideoRunner({"backend": "VisionNetwork"}, clock=clock) as runner:
+    with VideoRunner({"backend": "VisionNetwork"}, machine_clock=clock) as runner:
         frames = list(runner.run(video, realtime=True, frames="every"))
     assert len(frames) == 6
     assert clock.time == pytest.approx(100.5)

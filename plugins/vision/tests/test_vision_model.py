@@ -188,7 +188,7 @@ class Case:
         headrace.register("VisionBefore", Before, replace=True)
         self.most, self.instances = most, instances
         config = {"backend": "VisionScripted", "max": most, "instance_num": instances}
-        self.runner = VideoRunner(config, ordered="VisionBefore", clock=self.clock)
+        self.runner = VideoRunner(config, ordered="VisionBefore", machine_clock=self.clock)
         self.loop = self.runner.run()
         self.models, self.stops, self.handles = [], [], []
         self.queue, self.running, self.done = [], [], set()

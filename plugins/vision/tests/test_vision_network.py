@@ -130,7 +130,7 @@ def test_an_address_with_an_end_is_read_to_it(kit, tmp_path, peer):
 def test_a_redirect_is_not_followed_and_the_source_is_tried_again(kit, tmp_path, peer):
     kit.render(tmp_path / "v.mp4", count=3)
     clock = Quick()
-    with runner(clock=clock) as r:
+    with runner(machine_clock=clock) as r:
         handle = r.add({"door": peer.url("moved")})
         done = threading.Event()
 
@@ -162,7 +162,7 @@ def test_a_silent_peer_loses_its_source_and_no_other(kit, tmp_path, peer):
         return stop.wait()
 
     clock.wait = wait
-    with runner(clock=clock, read_timeout=0.5) as r:
+    with runner(machine_clock=clock, read_timeout=0.5) as r:
         handle = r.add({"silent": peer.url("silent")})
         frames = []
         for frame in r.run({"file": video}):
@@ -177,7 +177,7 @@ def test_a_silent_peer_loses_its_source_and_no_other(kit, tmp_path, peer):
 def test_a_stream_that_dies_comes_back_with_a_gap(kit, tmp_path, peer):
     kit.render(tmp_path / "v.ts", count=6)
     clock = Quick()
-    with runner(frames="every", clock=clock) as r:
+    with runner(frames="every", machine_clock=clock) as r:
         frames = list(itertools.islice(r.run({"door": peer.url("v.ts")}), 12))
         live = r.status()["sources"]["door"]["live"]
     assert live
@@ -196,7 +196,7 @@ def test_a_file_at_an_address_that_breaks_off_goes_on_behind_its_last_frame(
     video = kit.render(tmp_path / "v.mkv", count=90, size=(96, 128), rate=10)
     size = (tmp_path / "v.mkv").stat().st_size
     peer.ranges, peer.cuts = ranges, [size // 3, size // 2]
-    with runner(frames="every", clock=Quick()) as r:
+    with runner(frames="every", machine_clock=Quick()) as r:
         frames = list(r.run({"door": peer.url("v.mkv")}))
         status = r.status()["sources"]["door"]
     expected = kit.plain_loop(video)
@@ -209,7 +209,7 @@ def test_a_file_at_an_address_that_breaks_off_goes_on_behind_its_last_frame(
 
 def test_a_file_at_an_address_can_begin_again_and_ends_at_stop(kit, tmp_path, peer):
     kit.render(tmp_path / "v.mkv", count=5, rate=10)
-    with runner(frames="every", clock=Quick()) as r:
+    with runner(frames="every", machine_clock=Quick()) as r:
         frames = list(itertools.islice(r.run(peer.url("v.mkv"), loop=True), 12))
         part = list(r.run(peer.url("v.mkv"), start=0.1, stop=0.35))
     assert [f.timestamp for f in frames] == pytest.approx([n / 10 for n in range(12)])
@@ -277,6 +277,62 @@ class ClipServer:
         self.server.server_close()
 
 
+class Camera:
+    """A camera of HTTP that sends a picture when the test says so, as multipart."""
+
+    def __init__(self, pictures):
+        self.may_send = threading.Semaphore(0)
+        camera = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                self.send_response(200)
+                self.send_header("Content-Type", "multipart/x-mixed-replace; boundary=frame")
+                self.end_headers()
+                self.wfile.write(b"--frame\r\n")
+                with contextlib.suppress(OSError):
+                    for data in pictures:
+                        camera.may_send.acquire()
+                        head = b"Content-Type: image/jpeg\r\nContent-Length: %d\r\n\r\n" % len(data)
+                        self.wfile.write(head + data + b"\r\n--frame\r\n")
+
+            def log_message(self, *_):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,))
+
+    def __enter__(self):
+        self.thread.start()
+        return f"http://127.0.0.1:{self.server.server_port}/video"
+
+    def __exit__(self, *_):
+        self.may_send.release(100)
+        self.server.shutdown()
+        self.thread.join()
+        self.server.server_close()
+
+
+def test_a_camera_without_times_has_those_of_arrival(kit):
+    clock, found, first = Quick(), [], 3  # so many are needed before a stream is known
+    steps_s = [0.2, 0.2, 1.5, 0.2, 4.0, 0.2]
+    camera = Camera([kit.encoded(kit.picture(n), ".jpg") for n in range(first + len(steps_s))])
+    camera.may_send.release(first)
+    with runner(frames="every", machine_clock=clock) as r, camera as url:
+        frames = r.run(url)
+        found.extend(itertools.islice(frames, first))
+        assert found[-1].timestamp < 1e-3  # the clock stands still
+        for step_s in steps_s:
+            clock.time += step_s
+            camera.may_send.release()
+            found.append(next(frames))
+        frames.close()
+    times = [f.timestamp for f in found]
+    np.testing.assert_allclose(np.diff(times[first - 1 :]), steps_s, atol=1e-5)
+    assert [f.frame for f in found] == list(range(len(found)))
+
+
 CLIPS = {
     "ts": ("mpegts", "libx264", {"g": "7", "bf": "2"}),
     "mkv": ("matroska", "libx264", {"g": "7"}),
@@ -312,7 +368,7 @@ def clip(folder, name):
 
 
 def read_clip(url, **options):
-    with runner(frames="every", clock=Quick(), **options) as r:
+    with runner(frames="every", machine_clock=Quick(), **options) as r:
         frames = list(r.run({"clip": url}))
         return frames, r.status()["sources"]["clip"]
 
@@ -417,7 +473,7 @@ def test_a_password_is_sent_as_the_server_asks_for_it(tmp_path, scheme, caplog):
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         word = "w%C3%B6rd" if scheme == "Basic" else "word"
         address = f"http://me:secret%20{word}@127.0.0.1:{server.server_port}/a"
-        with runner(frames="every", clock=Quick()) as r:
+        with runner(frames="every", machine_clock=Quick()) as r:
             frames = list(r.run(address))
             told = f"{r.status()} {caplog.text} {[f.path for f in frames]}"
         server.shutdown()
@@ -432,7 +488,7 @@ def test_a_connection_that_merely_closes_is_lost_and_tried_again(tmp_path, name)
     server = ClipServer(
         data, "close", kind="multipart/x-mixed-replace; boundary=ffmpeg" * (name == "multipart")
     )
-    with server as url, runner(frames="every", clock=Quick()) as r:
+    with server as url, runner(frames="every", machine_clock=Quick()) as r:
         frames = list(itertools.islice(r.run({"clip": url}), 2 * len(expected) + 3))
         status = r.status()["sources"]["clip"]
     assert status["live"]
@@ -533,7 +589,7 @@ def test_a_variant_at_a_host_that_is_not_allowed_is_refused(master, peer):
         return stop.wait()
 
     clock.wait = wait
-    with runner(frames="every", clock=clock) as r:
+    with runner(frames="every", machine_clock=clock) as r:
         handle = r.add({"door": peer.url("master.m3u8")})
         assert lost.wait(60)
         status = handle.status()["sources"]["door"]
@@ -546,7 +602,7 @@ def test_a_variant_at_a_host_that_is_not_allowed_is_refused(master, peer):
 def test_a_playlist_without_an_end_is_live(kit, tmp_path, peer):
     path = playlist(tmp_path, kit.render(tmp_path / "v.mp4", count=40, rate=10))
     path.write_text(path.read_text().replace("#EXT-X-ENDLIST\n", ""))
-    with runner(frames="every", clock=Quick()) as r:
+    with runner(frames="every", machine_clock=Quick()) as r:
         frames = list(itertools.islice(r.run({"door": peer.url("live.m3u8")}), 10))
         status = r.status()["sources"]["door"]
     assert len(frames) == 10
@@ -565,7 +621,7 @@ def test_a_playlist_opens_no_other_host_and_no_file(kit, tmp_path, peer, named):
         return stop.wait()
 
     clock.wait = wait
-    with runner(frames="every", clock=clock) as r:
+    with runner(frames="every", machine_clock=clock) as r:
         handle = r.add({"door": peer.url("live.m3u8")})
         taken = r.run()
         assert lost.wait(60)

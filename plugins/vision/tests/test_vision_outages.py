@@ -92,7 +92,7 @@ def pictures(count, size=(32, 32)):
 
 
 def runner_of(sink, clock, **options):
-    return VideoRunner({"backend": "Identity"}, sinks=[sink], clock=clock, **options)
+    return VideoRunner({"backend": "Identity"}, sinks=[sink], machine_clock=clock, **options)
 
 
 def status_of(runner):
@@ -248,13 +248,13 @@ def test_what_a_folder_keeps_survives_the_program_and_is_written_first(tmp_path)
     clock = Steps()
     clock.free()
     first = Keeps(OSError("away"), spool=tmp_path / "spool", close_s=0)
-    with VideoRunner({"backend": "VisionFindAll"}, sinks=[first], clock=clock) as runner:
+    with VideoRunner({"backend": "VisionFindAll"}, sinks=[first], machine_clock=clock) as runner:
         frames = list(runner.run({"a\udcff": [*pictures(2), b"broken", *pictures(1)]}))
     status = status_of(runner)
     assert (status["lost"], status["waiting"], status["state"]) == (0, 4, "failed")
     assert len(list((tmp_path / "spool").iterdir())) == 4
     second = Keeps(spool=tmp_path / "spool")
-    with VideoRunner({"backend": "VisionFindAll"}, sinks=[second], clock=clock) as runner:
+    with VideoRunner({"backend": "VisionFindAll"}, sinks=[second], machine_clock=clock) as runner:
         list(runner.run({"b": pictures(2)}))
     kept = {(one.source, one.frame): one for one in second.frames[:4]}
     assert [one.source for one in second.frames[4:]] == ["b"] * 2
@@ -559,7 +559,7 @@ def frames_of(receiver):
 def test_every_event_reaches_a_receiver_that_was_away(receiver, away):
     clock = Steps()
     hook = Webhook(f"http://127.0.0.1:{receiver.port}/x", network=["127.0.0.1"])
-    with VideoRunner({"backend": "VisionAlarms"}, sinks=[hook], clock=clock) as runner:
+    with VideoRunner({"backend": "VisionAlarms"}, sinks=[hook], machine_clock=clock) as runner:
         if away == "down":
             receiver.down()
         else:
@@ -593,7 +593,7 @@ def test_an_event_that_the_receiver_refuses_is_lost_alone(receiver):
     clock = Steps()
     clock.free()
     hook = Webhook(f"http://127.0.0.1:{receiver.port}/x", network=["127.0.0.1"], attempts=2)
-    with VideoRunner({"backend": "VisionAlarms"}, sinks=[hook], clock=clock) as runner:
+    with VideoRunner({"backend": "VisionAlarms"}, sinks=[hook], machine_clock=clock) as runner:
         list(runner.run({"cam": pictures(30)}))
     assert frames_of(receiver) == [0, 5, 15, 20, 25]
     assert status_of(runner)["lost"] == 1
@@ -608,7 +608,7 @@ def test_an_event_of_the_run_before_is_posted_from_the_folder(receiver, tmp_path
         if not frames:
             receiver.up()
         hook = Webhook(url, network=["127.0.0.1"], spool=tmp_path, close_s=0)
-        with VideoRunner({"backend": "VisionAlarms"}, sinks=[hook], clock=clock) as runner:
+        with VideoRunner({"backend": "VisionAlarms"}, sinks=[hook], machine_clock=clock) as runner:
             list(runner.run({"cam": frames}))
     assert frames_of(receiver) == [0, 5, 10]
     assert receiver.bodies[1]["events"] == [{"type": "line", "id": 5}]

@@ -173,7 +173,7 @@ def runner(**options):
     chosen = {
         "network": ["127.0.0.1"],
         "frames": "every",
-        "clock": Quick(),
+        "machine_clock": Quick(),
         "read_timeout": 60,
         **options,
     }
@@ -267,7 +267,7 @@ def test_the_certificate_of_a_camera_is_checked(camera, tmp_path, monkeypatch, t
         return stop.wait()
 
     clock.wait = wait
-    with runner(clock=clock) as r:
+    with runner(machine_clock=clock) as r:
         handle = r.add({"door": url})
         assert lost.wait(60)
         status = handle.status()["sources"]["door"]

@@ -23,6 +23,9 @@ class SourceOptions:
         in_flight: Most frames of one source between reading and delivery; None: 4, and 3 where frames give way to newer
             ones, so that those of eight sources and batches of eight are at most three batches old.
         stride: Each how manieth frame is kept.
+        clock: Whose times frames have: ``"pts"`` (those at which they are shown), ``"dts"`` (at which they are decoded) or
+            ``"arrival"`` (at which a live source sends them; also pictures in memory); None: ``"arrival"`` for what is live
+            and has no times, ``"dts"`` once those of ``"pts"`` go back, else ``"pts"``.
         max_fps: Most frames kept per second of the source's own time; None for all.
         start: Second of the file at which reading begins, or None.
         stop: Second of the file at which reading ends, or None.
@@ -37,6 +40,7 @@ class SourceOptions:
     frames: str | None = None
     in_flight: int | None = None
     stride: int = 1
+    clock: str | None = None
     max_fps: float | None = None
     start: float | None = None
     stop: float | None = None
@@ -55,6 +59,8 @@ class SourceOptions:
         """
         if self.frames not in (None, "every", "latest"):
             raise ValueError(f'frames is "every" or "latest", not {self.frames!r}')
+        if self.clock not in (None, "pts", "dts", "arrival"):
+            raise ValueError(f'clock is "pts", "dts" or "arrival", not {self.clock!r}')
         if self.in_flight is not None:
             _check_count("in_flight", self.in_flight)
         _check_count("stride", self.stride)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import HeadraceError, InputError
 from headrace_vision.frames import NoFrameError, Shot, TooLargeError
 from headrace_vision.stills import StillDecoder, as_image
+from headrace_vision.timing import PictureTimes
 
 if TYPE_CHECKING:
     from headrace_vision.inputs import Input
@@ -56,7 +57,7 @@ def still_shot(one: Input, decode: StillDecoder, max_pixels: int) -> Shot:
 
 
 class Stills:
-    """Stills that follow each other in one source: number N is at N / ``image_fps`` seconds.
+    """Stills that follow each other in one source: number N is at N / ``image_fps`` seconds, or at its arrival.
 
     Args:
         source: Gets the shots.
@@ -65,6 +66,7 @@ class Stills:
     def __init__(self, source: Source) -> None:
         self.source = source
         self._pace = _Pace(source)
+        self._zero_s = source.clock.now()
         self._number = 0
         self._turn = 0
         self._pushed = False
@@ -73,6 +75,8 @@ class Stills:
         """Push a shot, unless it is before ``start``; return False at ``stop``, or if the source is to stop."""
         source, options = self.source, self.source.options
         shot.time_s = self._number / options.image_fps
+        if options.clock == "arrival":
+            shot.time_s = source.clock.now() - self._zero_s
         self._number += 1
         if options.start is not None and shot.time_s < options.start:
             return not source.stopping.is_set()
@@ -127,6 +131,7 @@ def _as_input_error(error: Exception) -> Exception:
 
 
 def _read_file(source: Source, one: Input) -> None:
+    _refuse_arrival(source)
     pace = _Pace(source)
     turn = 0
     while True:
@@ -278,8 +283,7 @@ def _live_shots(source: Source, one: Input, way: _Way) -> Generator[Shot, None, 
         with open_address(one.target, timeout_s, max_pixels, one.hosts, file) as container:
             has_length = file is not None and file.size is not None
             source.live = container.duration is None and not has_length
-            if source.live:
-                _refuse_ends(source)
+            (_refuse_ends if source.live else _refuse_arrival)(source)
             yield from _shots_of(container, source, one, way.last_s)
     finally:
         if file is not None:
@@ -291,14 +295,25 @@ def _shots_of(
     container: Any, source: Source, one: Input, after_s: float | None = None
 ) -> Generator[Shot, None, None]:
     """Yield the shots of an open video, and count its damaged packets."""
-    from headrace_vision.video_files import rate_of, video_shots
+    from headrace_vision.video_files import clock_of, rate_of, video_shots
 
-    source.timeline.period_s = 1.0 / rate_of(container)
-    for found in video_shots(container, source.options, one.name, after_s):
+    clock = source.options.clock or clock_of(container, is_live=source.live)
+    source.timeline.period_s = period_s = 1.0 / rate_of(container)
+    times = PictureTimes(clock, period_s, source.clock.now)
+    for found in video_shots(container, source.options, one.name, times, after_s):
         if isinstance(found, Shot):
             yield found
         else:
             source.damaged()
+
+
+def _refuse_arrival(source: Source) -> None:
+    if source.options.clock == "arrival":
+        raise InputError(
+            f"clock is about when pictures arrive, and {source.name!r} is not live",
+            expected='"pts" or "dts"',
+            got='clock = "arrival"',
+        )
 
 
 def _refuse_ends(source: Source) -> None:

@@ -67,7 +67,7 @@ class VideoRunner(Delivery):
         decode: The expression that decodes stills; it gets the bytes of a file.
         network: Hosts whose addresses may be opened. Others are refused.
         most_files: Most files of one collection that are read at the same time.
-        clock: The time that live sources follow.
+        machine_clock: The seconds of the machine, which waiting and the times of arrival follow; a test has its own.
         options: Defaults of `headrace_vision.SourceOptions` by name, as ``in_flight=8``.
 
     Raises:
@@ -88,7 +88,7 @@ class VideoRunner(Delivery):
         decode: str = "DecodeMat",
         network: Iterable[str] = (),
         most_files: int = 16,
-        clock: Clock | None = None,
+        machine_clock: Clock | None = None,
         **options: Any,
     ) -> None:
         self._options = options_of(SourceOptions(), options)
@@ -99,7 +99,7 @@ class VideoRunner(Delivery):
         self._network = tuple(network)
         self._most_files = most_files
         self._decode = StillDecoder(decode)
-        clock = clock or Clock()
+        clock = machine_clock or Clock()
         wanted = [as_sink(sink) for sink in sinks]
         threads = SinkThreads(wanted, clock)
         lanes = open_lanes(_models(pipe, ordered))

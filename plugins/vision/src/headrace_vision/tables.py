@@ -77,6 +77,7 @@ def _source_table() -> type[_Table]:
     texts = _documented(SourceOptions)
     types: dict[str, Any] = {
         "frames": Literal["every", "latest"] | None,
+        "clock": Literal["pts", "dts", "arrival"] | None,
         "model": str | None,
         "in_flight": int | None,
         "stride": int,

@@ -1,13 +1,18 @@
-"""Which frames of a source are kept, and the times that they get. No thread, no clock."""
+"""Which frames of a source are kept, and the times that they get. No thread."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headrace_vision.options import SourceOptions
 
-__all__ = ["SMALLEST_STEP_S", "Thinning", "Timeline"]
+__all__ = ["SMALLEST_STEP_S", "PictureTimes", "Thinning", "Timeline"]
+
+MOST_REORDERED = 16
+"""Most pictures by which codecs change the order (H.264 and HEVC); times that go back further began again."""
 
 SMALLEST_STEP_S = 1e-6
 """Least difference between the times of two frames, in seconds."""
@@ -51,6 +56,65 @@ class Timeline:
             stamp = last + SMALLEST_STEP_S
         self._last = stamp
         return stamp
+
+
+class PictureTimes:
+    """The times of the pictures of one open video, by one clock.
+
+    Args:
+        clock: See ``SourceOptions``; None: ``"pts"``, and ``"dts"`` once presentation times go back and decoding times do not.
+        period_s: Seconds between two pictures, until they say it.
+        now: Returns the time of arrival, in seconds.
+    """
+
+    def __init__(self, clock: str | None, period_s: float, now: Callable[[], float]) -> None:
+        self._clock = clock
+        self._step_s = period_s
+        self._now = now
+        self._zero_s: float | None = None
+        self._pts_s: float | None = None
+        self._dts_s: float | None = None
+        self._last_s: float | None = None
+        self._offset_s = 0.0
+        self._begins_again = False
+
+    def stamp(self, picture: Any) -> tuple[float | None, bool]:
+        """Return the time of the next picture in seconds, None where there is none, and whether its clock began again."""
+        if self._clock == "arrival":
+            now_s = self._now()
+            self._zero_s = now_s if self._zero_s is None else self._zero_s
+            return now_s - self._zero_s, False
+        pts_s, dts_s = _seconds(picture, picture.pts), _seconds(picture, picture.dts)
+        if _is_before(dts_s, self._dts_s):  # within a stream they never go back
+            self._begins_again = True
+        is_wrong = _is_before(pts_s, self._pts_s) and dts_s is not None and not self._begins_again
+        if self._clock is None and is_wrong:
+            self._clock = "dts"
+            if self._pts_s is not None and self._dts_s is not None:
+                self._offset_s += self._pts_s - self._dts_s
+        self._pts_s, self._dts_s = pts_s, dts_s
+        time_s = dts_s if self._clock == "dts" else pts_s
+        last_s, next_s = self._last_s, (self._last_s or 0.0) + self._step_s
+        if time_s is None:  # as the last pictures of a file, which come without a packet
+            self._last_s = None if last_s is None else next_s
+            return self._last_s, False
+        time_s += self._offset_s
+        begins_again = _is_before(time_s, last_s, MOST_REORDERED * self._step_s)
+        if begins_again:
+            self._offset_s += next_s - time_s
+            time_s, self._begins_again = next_s, False
+        elif last_s is not None and time_s > last_s:
+            self._step_s = time_s - last_s
+        self._last_s = time_s
+        return time_s, begins_again
+
+
+def _seconds(picture: Any, ticks: int | None) -> float | None:
+    return None if ticks is None else float(ticks * picture.time_base)
+
+
+def _is_before(time_s: float | None, other_s: float | None, by_s: float = 0.0) -> bool:
+    return time_s is not None and other_s is not None and time_s < other_s - by_s
 
 
 class Thinning:

@@ -19,11 +19,13 @@ from headrace_vision.web_files import WebFile
 
 if TYPE_CHECKING:
     from headrace_vision.options import SourceOptions
+    from headrace_vision.timing import PictureTimes
 
 __all__ = [
     "CAMERAS",
     "MAX_DAMAGED_PACKETS",
     "Damage",
+    "clock_of",
     "open_address",
     "open_camera",
     "open_video",
@@ -211,6 +213,16 @@ def open_camera(number: str, timeout_s: float) -> Any:
     return _with_video(av.open(device, format=kind, timeout=(timeout_s, timeout_s)))
 
 
+def clock_of(container: Any, *, is_live: bool) -> str | None:
+    """Return the clock that an open video needs, or None where its own presentation times are to be tried.
+
+    FFmpeg makes times up where a format has none.
+    """
+    if is_live and container.format.flags & _NO_TIMES:
+        return "arrival"
+    return "dts" if container.format.name == "avi" else None  # it has no presentation times
+
+
 def rate_of(container: Any) -> float:
     """Return the frames per second of an open video; 25 where it says none."""
     rate = container.streams.best("video").average_rate
@@ -218,7 +230,11 @@ def rate_of(container: Any) -> float:
 
 
 def video_shots(
-    container: Any, options: SourceOptions, path: str | None, after_s: float | None = None
+    container: Any,
+    options: SourceOptions,
+    path: str | None,
+    times: PictureTimes,
+    after_s: float | None = None,
 ) -> Iterator[Shot | Damage]:
     """Yield the pictures of an open video, and each packet that cannot be decoded.
 
@@ -226,6 +242,7 @@ def video_shots(
         container: What one of the functions that open returned; it is left open.
         options: ``start`` and ``stop``, in seconds of the video, and ``max_pixels``.
         path: The file it is, for the shots.
+        times: Says the times of the pictures.
         after_s: Pictures up to this time, in seconds of the video, are passed over.
 
     Raises:
@@ -258,7 +275,8 @@ def video_shots(
         for picture in pictures:
             check_pixels(picture.width, picture.height, options.max_pixels)
             damaged, is_empty = 0, False
-            time_s = picture.time
+            time_s, begins_again = times.stamp(picture)
+            gap = gap or begins_again
             if options.start is not None and time_s is not None and time_s < options.start:
                 continue
             if after_s is not None and time_s is not None and time_s <= after_s:
