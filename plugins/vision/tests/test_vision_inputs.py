@@ -74,6 +74,27 @@ def test_a_folder_is_read_in_natural_order_and_its_stills_are_one_source(runner,
         assert [frame.timestamp for frame in frames] == pytest.approx([0, 0.04, 0.08])
 
 
+def test_a_folder_as_people_have_it_has_its_pictures_and_nothing_else(kit, tmp_path):
+    pytest.importorskip("headrace_cv")
+    for name in ("a.bmp", "b.tif", "c.png"):
+        assert cv2.imwrite(str(tmp_path / name), kit.picture(3))
+    (tmp_path / "d.txt").write_bytes(kit.encoded(kit.picture(4)))  # content tells, not the name
+    (tmp_path / "a.txt").write_text("0 0.5 0.5 0.2 0.2\n1 0.4 0.4 0.1 0.1\n")
+    (tmp_path / "meta.json").write_text("{}")
+    (tmp_path / "README.md").write_text("# about\n")
+    (tmp_path / "Thumbs.db").write_bytes(b"\xd0\xcf\x11\xe0" + bytes(100))
+    with VideoRunner({"backend": "Identity"}) as runner:
+        for x in (tmp_path, str(tmp_path / "*")):
+            frames = list(runner.run(x))
+            names = [f.path.rpartition("/")[2] for f in frames]
+            assert names == ["a.bmp", "b.tif", "c.png", "d.txt"]
+            for frame in frames:
+                np.testing.assert_array_equal(frame.image, cv2.imread(frame.path))
+        status = runner.status()
+    assert len(status["sources"]) == 2
+    assert status["passed_by"] == 8
+
+
 def test_content_and_not_the_name_tells_what_a_file_is(runner, kit, tmp_path):
     video = tmp_path / "really_a_video.jpg"
     made = kit.render(tmp_path / "v.mp4", count=5)

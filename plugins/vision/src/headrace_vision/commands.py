@@ -95,8 +95,10 @@ def _report(status: dict[str, Any], *, json: bool) -> None:
             print_message(f"{name}: error: {sink['error']}")
         if sink["lost"]:
             print_message(f"{name}: {sink['lost']} frames are lost")
+    if status["passed_by"]:
+        print_message(f"{status['passed_by']} files are no pictures, and were passed by")
     if json:
-        print_json({"sources": status["sources"], "sinks": status["sinks"]})
+        print_json({name: status[name] for name in ("sources", "sinks", "passed_by")})
         return
     for name, one in sorted(status["sources"].items()):
         counts = "\t".join(f"{one[key]} {key}" for key in ("delivered", "failed", "dropped"))

@@ -52,6 +52,7 @@ class Group:
         most_files: Most files of one collection that are read at the same time.
         make: Makes a source of a name, for an input.
         over: Called when a source has ended.
+        pass_by: Called with each file in a folder that is no picture.
         loop: Gets the frames; None: the runner decides.
     """
 
@@ -64,6 +65,7 @@ class Group:
         most_files: int,
         make: Callable[[Group, str, bool], Source],
         over: Callable[[Source], None],
+        pass_by: Callable[[str], None],
         loop: Loop | None,
     ) -> None:
         self.options = options
@@ -80,6 +82,7 @@ class Group:
         self._most_files = most_files
         self._make = make
         self._over = over
+        self._pass_by = pass_by
         self._files = 0
         self._in_memory = 0
 
@@ -170,12 +173,12 @@ class Group:
             if self.stopping.is_set():
                 return
             try:
-                found = recognise(item, self._network, is_found=one.is_found)
+                found = recognise(item, self._network, found_in=one.found_in)
             except Exception as error:  # noqa: BLE001 - one wrong item leaves the others alone
                 if not self._own(one, name, own).push(failed_shot(error, None)):
                     return
                 continue
-            is_own = found.kind == "still" and (found.name is None or one.is_found)
+            is_own = found.kind == "still" and (found.name is None or one.found_in is not None)
             if key is None and is_own:
                 # At `stop` no more stills are taken. Other inputs may follow, if what holds them has an end.
                 if not is_over:
@@ -187,7 +190,9 @@ class Group:
 
     def _begin_other(self, found: Input, name: str | None) -> None:
         """Begin what a collection holds beside its own stills, once there is room for it."""
-        if found.kind == "collection":
+        if found.kind == "beside":
+            self._pass_by(str(found.name))
+        elif found.kind == "collection":
             self._begin(found, name)
         elif self._has_room(found):
             self._start_source(found, name, is_counted=not found.live)

@@ -17,6 +17,24 @@ from headrace_vision.content import head_of, image_or_animation, natural_order
 from headrace_vision.network import check_address, is_address, without_password
 from headrace_vision.stills import is_array, is_pillow
 
+_BESIDE = frozenset(
+    (
+        ".csv",
+        ".db",
+        ".html",
+        ".ini",
+        ".json",
+        ".jsonl",
+        ".log",
+        ".md",
+        ".txt",
+        ".xml",
+        ".yaml",
+        ".yml",
+    )
+)
+"""Names of files beside pictures end so: labels, notes, and what desktops write (``Thumbs.db``, ``desktop.ini``)."""
+
 __all__ = ["Input", "describe", "is_place", "read_all", "recognise"]
 
 _CAMERA = re.compile(r"camera:([0-9]{1,3})|(/dev/video[0-9]{1,3})")
@@ -27,19 +45,19 @@ class Input:
     """One thing to read.
 
     Attributes:
-        kind: ``"still"``, ``"video"``, ``"webp"``, ``"camera"``, ``"address"``, or
-            ``"collection"``: others, one by one.
+        kind: ``"still"``, ``"video"``, ``"webp"``, ``"camera"``, ``"address"``,
+            ``"collection"``: others, one by one, or ``"beside"``: a file in a folder that is no picture, and passed by.
         name: How its source is called where nobody says another name; None in memory.
         target: A path, bytes, an array, an image, an address, a number of a camera, or an iterable.
-        is_found: Of a collection: whether its items were found in a folder, by a pattern or in a list. Then its stills are
-            one source, its own, and a list among them is not opened, since nobody named it.
+        found_in: Of a collection whose items were found: ``"folder"`` (or by a pattern) or ``"list"``; else None. Then its
+            stills are one source, its own, and a list among them is not opened, since nobody named it.
         hosts: Of an address: those that a playlist there may name.
     """
 
     kind: str
     name: str | None
     target: Any
-    is_found: bool = False
+    found_in: str | None = None
     hosts: tuple[str, ...] = ()
 
     @property
@@ -59,7 +77,7 @@ def describe(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def recognise(value: Any, network: Iterable[str] = (), *, is_found: bool = False) -> Input:
+def recognise(value: Any, network: Iterable[str] = (), *, found_in: str | None = None) -> Input:
     """Return what an input is, by its type, its text, or the content of its file.
 
     Nothing is decoded here. A file whose content no signature tells counts as a video: reading tries it.
@@ -67,13 +85,13 @@ def recognise(value: Any, network: Iterable[str] = (), *, is_found: bool = False
     Args:
         value: See ``VideoRunner.run``.
         network: Hosts whose addresses may be opened.
-        is_found: Whether it was found, and named by nobody; see `Input`.
+        found_in: Where it was found, if nobody named it; see `Input`.
 
     Raises:
-        InputError: There is no such file, an address is not allowed, it is a list that was found, or no input at all.
+        InputError: There is no such file, an address is not allowed, it is a list that was found in another one, or no input at all.
     """
     if isinstance(value, (str, os.PathLike)):
-        return _of_text(os.fspath(value), network, is_found=is_found)
+        return _of_text(os.fspath(value), network, found_in)
     if isinstance(value, (bytes, bytearray, memoryview)):
         return _of_bytes(bytes(value))
     if is_array(value) or is_pillow(value):
@@ -110,7 +128,7 @@ def _of_bytes(data: bytes) -> Input:
     return Input("still", None, data)
 
 
-def _of_text(text: Any, network: Iterable[str], *, is_found: bool) -> Input:
+def _of_text(text: Any, network: Iterable[str], found_in: str | None) -> Input:
     name = os.fsdecode(text)
     camera = _CAMERA.fullmatch(name)
     if camera is not None:
@@ -120,13 +138,13 @@ def _of_text(text: Any, network: Iterable[str], *, is_found: bool) -> Input:
         return Input("address", without_password(name), name, hosts=tuple(network))
     path = Path(name)
     if path.is_dir():
-        return Input("collection", name, _files_in(path), is_found=True)
+        return Input("collection", name, _files_in(path), found_in="folder")
     if path.is_file():
-        return _of_file(path, name, is_found=is_found)
+        return _of_file(path, name, found_in)
     if glob.has_magic(name):
         found = sorted(glob.iglob(name, recursive=True), key=natural_order)  # noqa: PTH207 - patterns may be absolute
         if found:
-            return Input("collection", name, found, is_found=True)
+            return Input("collection", name, found, found_in="folder")
     raise _nothing_at(path, name)
 
 
@@ -149,7 +167,7 @@ def _files_in(folder: Path) -> list[str]:
     return sorted(files, key=natural_order)
 
 
-def _of_file(path: Path, name: str, *, is_found: bool) -> Input:
+def _of_file(path: Path, name: str, found_in: str | None) -> Input:
     try:
         head = head_of(path)
     except OSError as error:
@@ -159,14 +177,16 @@ def _of_file(path: Path, name: str, *, is_found: bool) -> Input:
         return Input("still", name, path)
     if kind == "webp":
         return Input("webp", name, path)
+    if kind is None and found_in == "folder" and path.suffix.lower() in _BESIDE:
+        return Input("beside", name, path)
     if kind is None and path.suffix.lower() == ".txt" and b"\0" not in head:
-        if is_found:
+        if found_in is not None:
             raise InputError(
                 "a list of inputs is not opened here",
                 expected="images, animations and videos; a list is opened only where you name it",
                 got=name,
             )
-        return Input("collection", name, _Listed(path), is_found=True)
+        return Input("collection", name, _Listed(path), found_in="list")
     return Input("video", name, path)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
@@ -16,12 +17,14 @@ from headrace_vision.lanes import VideoModel, check_model, open_lanes
 from headrace_vision.loop import Loop
 from headrace_vision.options import SourceOptions, options_of
 from headrace_vision.sinks import SinkThreads, as_sink
-from headrace_vision.stills import StillDecoder
+from headrace_vision.stills import DECODE, StillDecoder
 
 if TYPE_CHECKING:
     from headrace_vision.frames import Frame
 
 __all__ = ["VideoRunner"]
+
+_LOG = logging.getLogger("headrace.vision")
 
 CLOSE_S = 5.0
 """Most seconds for which the end of a loop, or `VideoRunner.close`, waits for threads."""
@@ -85,7 +88,7 @@ class VideoRunner(Delivery):
         *,
         ordered: str | Mapping[str, Any] | None = None,
         sinks: Iterable[Any] = (),
-        decode: str = "DecodeMat",
+        decode: str = DECODE,
         network: Iterable[str] = (),
         most_files: int = 16,
         machine_clock: Clock | None = None,
@@ -104,6 +107,7 @@ class VideoRunner(Delivery):
         threads = SinkThreads(wanted, clock)
         lanes = open_lanes(_models(pipe, ordered))
         self._open_groups: list[Group] = []
+        self._passed_by = 0
         self._loops: list[Loop] = []
         for sink in wanted:
             sink.attach(self.status)
@@ -216,11 +220,17 @@ class VideoRunner(Delivery):
             most_files=self._most_files,
             make=self._make_source,
             over=self._check_over,
+            pass_by=self._pass_by,
             loop=loop,
         )
         self._open_groups = [one for one in self._open_groups if not one.is_gone]
         self._open_groups.append(group)
         return group
+
+    def _pass_by(self, path: str) -> None:
+        with self._lock:
+            self._passed_by += 1
+        _LOG.info("%s is no picture, and is passed by", path)
 
     # Loops, and the end.
 
@@ -300,19 +310,22 @@ class VideoRunner(Delivery):
     # What can be asked.
 
     def status(self) -> dict[str, Any]:
-        """Return ``state``, ``sources``, ``sinks`` and ``stuck_threads`` as a dict for JSON.
+        """Return ``state``, ``sources``, ``sinks``, ``passed_by`` and ``stuck_threads`` as a dict for JSON.
 
         Each source has ``read``, ``delivered``, ``failed``, ``dropped`` and ``in_flight``, and
-        ``read`` is the sum of the others. The last 256 sources that have ended are included.
+        ``read`` is the sum of the others. The last 256 sources that have ended are included. ``passed_by`` counts files in
+        folders that are no pictures: labels, notes, lists.
         """
         with self._lock:
             stuck = sum(thread.is_alive() for one in self._open_groups for thread in one.threads)
             closed = self._closed
+            passed_by = self._passed_by
             found = dict(self._ended)
             found.update((name, source.status()) for name, source in self._sources.items())
         return {
             "state": "closed" if closed else "open",
             "sources": found,
             "sinks": self._sinks.status(),
+            "passed_by": passed_by,
             "stuck_threads": stuck if closed else 0,
         }

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
     import headrace
 
-__all__ = ["StillDecoder", "as_image", "is_array", "is_pillow"]
+DECODE = "DecodeMat(formats=[bmp,tiff])"
+"""What decodes stills where nobody says another expression: a word of headrace-cv."""
+
+__all__ = ["DECODE", "StillDecoder", "as_image", "is_array", "is_pillow"]
 
 
 def is_array(value: Any) -> bool:
@@ -60,7 +63,7 @@ def as_image(value: Any, max_pixels: int) -> NDArray[np.uint8]:
 
 
 class StillDecoder:
-    """Decodes files of stills with a backend, by default ``DecodeMat`` of headrace-cv.
+    """Decodes files of stills with a backend, by default `DECODE`.
 
     Args:
         decode: The expression; it gets the bytes of a file and answers ``uint8 [H, W, 3]``.

@@ -18,6 +18,7 @@ from pydantic import (
 
 from headrace_vision.options import SourceOptions
 from headrace_vision.sinks import CLOSE_S, SPOOL_BYTES
+from headrace_vision.stills import DECODE
 
 __all__ = ["SINKS", "ModelTable", "SinkTable", "SourceTable", "VisionConfig"]
 
@@ -243,7 +244,7 @@ class VisionConfig(_ModelKeys):
         default={}, description="Several pipelines by name; each source says its model."
     )
     network: list[str] = Field(default=[], description="Hosts whose addresses may be opened.")
-    decode: str = Field(default="DecodeMat", description="The expression that decodes stills.")
+    decode: str = Field(default=DECODE, description="The expression that decodes stills.")
     sources: dict[str, SourceTable] = Field(
         default={}, description="By name: input, and options of SourceOptions."
     )
