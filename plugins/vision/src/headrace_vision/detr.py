@@ -45,7 +45,7 @@ class DetrDetections(Each):
         1 or more; items are independent, a bad one fails alone.
 
     Raises:
-        InputError: ``data`` is missing or something else, or the size of the source image is unknown.
+        InputError: ``data`` is missing or something else, a score is above 1, or the size of the source image is unknown.
 
     Source:
         The post-processing described by DETR (softmax) and by Deformable DETR (sigmoid, best pairs).

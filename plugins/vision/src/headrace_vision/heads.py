@@ -38,8 +38,8 @@ class BoxDetections(Each):
         1 or more; items are independent, a bad one fails alone.
 
     Raises:
-        InputError: ``data`` is missing, is no such mapping, or ``unit`` needs the size of the source image, which is
-            unknown.
+        InputError: ``data`` is missing, is no such mapping, a score is above 1, or ``unit`` needs the size of the source
+            image, which is unknown.
 
     Source:
         own
@@ -148,7 +148,7 @@ class ClassDetections(Each):
         1 or more; items are independent, a bad one fails alone.
 
     Raises:
-        InputError: ``data`` is missing or something else, or the size of the source image is unknown.
+        InputError: ``data`` is missing or something else, a score is above 1, or the size of the source image is unknown.
 
     Source:
         own

@@ -37,8 +37,8 @@ class YoloDetections(Each):
         1 or more; items are independent, a bad one fails alone.
 
     Raises:
-        InputError: ``data`` is missing or something else, no layout or several fit, or it is unknown how the image
-            was resized.
+        InputError: ``data`` is missing or something else, no layout or several fit, a score is above 1, or it is unknown how
+            the image was resized.
 
     Source:
         The exports of YOLOv5, YOLOv8 (and its successors of the same layout), YOLOv10 and YOLOX, as their documentation
