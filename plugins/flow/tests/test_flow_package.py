@@ -14,6 +14,7 @@ import pytest
 import headrace
 import headrace_flow
 from headrace.policies import Greedy
+from headrace_flow import conditions
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -122,7 +123,7 @@ def test_the_example_of_a_word_gives_what_it_says(name):
 def test_the_table_names_every_word():
     assert set(re.findall(r"^\| `(\w+)\(", README, re.MULTILINE)) == {*WORDS, *POLICIES, "Script"}
     assert {*headrace_flow.__all__} == {
-        *(*WORDS, *POLICIES),
+        *(*WORDS, *POLICIES, *conditions.__all__),
         *("KVStorage", "Script", "call", "part", "__version__"),
     }
 

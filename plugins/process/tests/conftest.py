@@ -86,7 +86,7 @@ def expire():
             running = [entry for one in node.every for entry in one.entries or ()]
             for entry in [*running, *node.queue, *node.room.outside]:
                 if entry.data in wanted:
-                    node.expire(entry)
+                    node.fail_late(entry)
 
     def now(pipe, *wanted):
         box = pipe._engine.box

@@ -112,8 +112,8 @@ class ChildPlan:
 
     def of_instance(self, index: int) -> ChildPlan:
         """Return the plan of the same child for another instance of its node."""
-        other = copy.copy(self)
-        other._index = index
+        other = copy.copy(self)  # as it is pickled: without its options
+        other._index, other.options = index, self.options
         return other
 
     def build(self, *, own_thread: bool = True) -> BuiltElsewhere:

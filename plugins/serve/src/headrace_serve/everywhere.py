@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import json
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.errors import HeadraceError, InputError, OverloadedError
 from headrace_serve.errors import Refusal, RelayedError, UnavailableError, refusal
@@ -19,7 +19,8 @@ from headrace_serve.shared_memory import allowed
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace_serve.service import Service
+    from headrace_serve.changes import Changes
+    from headrace_serve.shared_memory import Regions
 
     Message = dict[str, Any]
 
@@ -32,7 +33,19 @@ _MOST_BYTES = 32 << 10
 """The most bytes of a change as JSON. Its texts come from requests, and are sent to every worker process."""
 
 
-async def make(service: Service, change: Message) -> None:
+class Changed(Protocol):
+    """The part of `Service` that a change needs."""
+
+    regions: Regions | None
+    debug_errors: bool
+    starting: bool
+    changes: Changes
+
+    def allowed_repository(self) -> Any:
+        """Return the `Repository`, which loads and unloads models."""
+
+
+async def make(service: Changed, change: Message) -> None:
     """Make a change in this process.
 
     Args:
@@ -67,7 +80,7 @@ class Everywhere:
         self._number = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def join(self, service: Service) -> None:
+    async def join(self, service: Changed) -> None:
         """Make the changes from before this process was started; from now on it makes every change.
 
         Raises:

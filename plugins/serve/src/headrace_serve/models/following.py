@@ -6,7 +6,7 @@ import contextlib
 import logging
 import math
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.errors import HeadraceError
 from headrace_serve.errors import NotBuiltError
@@ -17,11 +17,27 @@ if TYPE_CHECKING:
 
     from headrace import Pipeline
     from headrace_models import Change
-    from headrace_serve.service import Service
+    from headrace_serve.models.catalogue import Catalogue
+    from headrace_serve.models.model import Model
 
 __all__ = ["Following", "is_deleted"]
 
 logger = logging.getLogger("headrace.serve")
+
+
+class Served(Protocol):
+    """The part of `Service` that changes with the models."""
+
+    models: Catalogue
+
+    def call(self, change: Callable[[], None]) -> None:
+        """Make a change between two steps of the event loop."""
+
+    def put(self, model: Model) -> None:
+        """Serve a model from now on."""
+
+    def withdraw(self, name: str, version: str, reason: str | None) -> None:
+        """Send a version no requests from now on; None: there is no such version any more."""
 
 
 class Following:
@@ -31,7 +47,7 @@ class Following:
         sources: Those that it follows.
     """
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Served) -> None:
         self._service = service
         self._stops: list[Callable[[], None]] = []
         self.sources: list[Any] = []

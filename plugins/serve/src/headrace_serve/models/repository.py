@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.errors import OverloadedError
 from headrace_serve.aside import aside
@@ -19,7 +19,9 @@ from headrace_serve.models.catalogue import build_models
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable
 
-    from headrace_serve.service import Service
+    from headrace_serve.changes import Changes
+    from headrace_serve.counters import Counters
+    from headrace_serve.models.catalogue import Catalogue
 
 __all__ = ["Repository"]
 
@@ -30,10 +32,21 @@ _FAILED = "failed to load: "
 """What clients of Triton look for in the refusal of a load."""
 
 
+class Served(Protocol):
+    """The part of `Service` that the repository needs."""
+
+    models: Catalogue
+    changes: Changes
+    counters: Counters
+    given: Any
+    allow_import: bool
+    draining: bool
+
+
 class Repository:
     """Loads and unloads models of a service, one after the other; used by its event loop."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Served) -> None:
         self._service = service
         self._turn = asyncio.Lock()
         self._waiting = 0
