@@ -159,13 +159,17 @@ class UnboundedInWords(Perfect):
         return super().forward(batch)
 
 
+@breaks("range")
 class RunsAboveItsMax(Perfect):
     max = 4
     __doc__ = GOOD.replace("1 or more", "1 to 4")
 
-
-RunsAboveItsMax._out_of_range = lambda self, batch: None
-breaks("range")(RunsAboveItsMax)  # no decorator: the page of the rule would not show the line above
+    def __call__(self, batch):
+        if len(batch) <= 4:
+            return super().__call__(batch)
+        for start in range(0, len(batch), 4):
+            super().__call__(batch[start : start + 4])
+        return None
 
 
 @breaks("range")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from pydantic import Field
 
@@ -79,7 +79,7 @@ class Loop(Again):
     A key ``until`` that a request brings is removed first: the same dict, sent again, loops again.
 
     Reads:
-        data: What X reads.
+        What X reads.
     Writes:
         result: What X wrote last.
         {until}: What X wrote to end the loop.
@@ -107,6 +107,13 @@ class Loop(Again):
     writes: tuple[str, ...] | type = ("result", "{until}")
 
 
+class Named(TypedDict, total=False):
+    """The keys that a request may bring for `Restart`, beside those that X reads."""
+
+    node_name: Any
+    restart: Any
+
+
 class Restart(Again):
     """Run X again, entering at the node that the key ``restart`` names: ``Restart[DagDispatcher]``.
 
@@ -114,7 +121,8 @@ class Restart(Again):
     taken out; one that a request brings is taken out first. In the answer ``node_name`` has the caller's value again.
 
     Reads:
-        data: What X reads.
+        node_name: The node at which it enters, if it has one.
+        restart: What X writes. One that a request brings says nothing.
     Writes:
         result: What X wrote last.
     Batch:
@@ -143,6 +151,8 @@ class Restart(Again):
         """Options of Restart."""
 
         limit: int = Field(100, ge=1, description="How many times X may run for one item.")
+
+    reads = Named  # type: ignore[assignment]
 
     def forward(self, batch: list[Request]) -> list[Exception | None]:
         """Run the child until all items are done or have failed, and give each its ``node_name`` back.

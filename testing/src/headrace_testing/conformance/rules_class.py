@@ -199,7 +199,7 @@ _KEPT = frozenset(
 """The names that `headrace.Backend` keeps for itself."""
 
 
-@rule("private-names", "builds", unbuilt=True)
+@rule("private-names", "closes-unused", unbuilt=True)
 def private_names(subject: Subject) -> str | None:
     """What `headrace.Backend` keeps under a private name cannot be something else in a subclass.
 
