@@ -7,6 +7,7 @@ import json
 import re
 import typing
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import headrace
@@ -199,7 +200,7 @@ _KEPT = frozenset(
 """The names that `headrace.Backend` keeps for itself."""
 
 
-@rule("private-names", "closes-unused", unbuilt=True)
+@rule("private-names", "builds", unbuilt=True)
 def private_names(subject: Subject) -> str | None:
     """What `headrace.Backend` keeps under a private name cannot be something else in a subclass.
 
@@ -220,7 +221,8 @@ def private_names(subject: Subject) -> str | None:
         after = vars(self)
         taken.update(name for name in _KEPT & after.keys() if after[name] is not before.get(name))
 
-    with replaced(cls, "init", noting):
+    # What fails as it is built again, or closed, is judged by the rules of the life cycle.
+    with replaced(cls, "init", noting), suppress(Exception):
         subject.done(subject.build())
     _check_unused("init", taken)
     return None
