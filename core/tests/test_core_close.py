@@ -235,6 +235,37 @@ def test_an_instance_that_hung_is_closed_when_its_batch_ends_at_last(gate, clien
     gate.wait_closed(2)
 
 
+def test_an_instance_whose_batch_ends_while_the_others_are_closed_is_closed_too(until):
+    ends, closed = threading.Event(), []
+
+    @headrace.register("Hung")
+    class Hung(headrace.Backend):
+        def forward(self, batch):
+            assert ends.wait(60)
+
+        def close(self):
+            closed.append("hung")
+
+    @headrace.register("Frees")
+    class Frees(headrace.Backend):
+        def forward(self, batch):
+            pass
+
+        def close(self):
+            ends.set()
+            until(lambda: not pipe.stats()["nodes"]["a"]["instances"][0]["busy"])
+            closed.append("frees")
+
+    pipe = headrace.pipe({"a": {"backend": "Hung"}, "b": {"backend": "Frees"}})
+    future = pipe.submit({"data": 1, "node_name": "a"})
+    until(lambda: pipe.stats()["nodes"]["a"]["instances"][0]["busy"])
+    pipe.close(timeout=0)
+    with pytest.raises(ClosedError):
+        future.result(60)
+    until(lambda: len(closed) == 2)
+    assert closed == ["frees", "hung"]
+
+
 def test_close_is_idempotent_and_may_be_called_from_many_threads(gate, client):
     gate.shut = False
     pipe = headrace.pipe({"backend": "Gate", "instance_num": 2})

@@ -92,7 +92,7 @@ class Closer:
         if not took_token(self._unfinished):  # another thread closes all
             return
         with self._engine.changes:  # a reload that began before puts all of it in place, or nothing
-            steps = self._steps(until)
+            steps, all_idle = self._steps(until)
         closing = Pass(steps, self._box.threads.pool)
         self._passes.append(closing)
         closing.start(until)
@@ -100,9 +100,9 @@ class Closer:
         self._watchers.wake()
         if closing.hangs or self._engine.busy():
             self._box.threads.timer.call_at(time.monotonic() + _GRACE_S, self._end_processes)
-        if any(node.busy() for node in self._engine.nodes):  # closed once its batch ends
+        if not all_idle:  # what ran a batch then is closed once that has ended
             self._watchers.wait(lambda: ask(self._box, self._is_quiet))
-            Pass(self._close_idle(), self._box.threads.pool).start(inf)
+            Pass(self._close_idle()[0], self._box.threads.pool).start(inf)
 
     def _fail_open(self) -> None:
         text = "the pipeline was closed before the request was done"
@@ -122,18 +122,18 @@ class Closer:
         for end in [end for liveness in presences for end in liveness.killers]:
             end()
 
-    def _steps(self, until: float) -> list[Closing]:
-        """Return the steps that close the pipeline: idle instances and nodes, retired instances, the probes."""
-        steps = self._close_idle()
+    def _steps(self, until: float) -> tuple[list[Closing], bool]:
+        """Return the steps that close idle instances and nodes, retired instances and probes; and whether all were idle."""
+        steps, all_idle = self._close_idle()
         for one in reversed(self._engine.retirements):
             what = f"old instances of node {one.scheduler.name}"
             steps.append((what, partial(one.close_ended, until=until)))
         steps.append(("the pipeline", partial(setattr, self, "is_over", True)))
         steps.append(("the probes", lambda: self._engine.probes.close()))
-        return steps
+        return steps, all_idle
 
-    def _close_idle(self) -> list[Closing]:
-        """Return the steps that close the idle instances, and the nodes that have no others, in order."""
+    def _close_idle(self) -> tuple[list[Closing], bool]:
+        """Return the steps that close the idle instances, and the nodes that have no others, in order; and whether all are idle."""
         all_idle = True
         found: list[Closing] = []
         if self._engine.front is not None:
@@ -149,7 +149,7 @@ class Closer:
                 found.append((f"node {name}", node.parts.close))
         if all_idle:
             found.append(("what the nodes share", self._engine.blueprint.store.close))
-        return found
+        return found, all_idle
 
 
 def refuse(node: Any, error: ClosedError, *, drain: bool) -> None:
