@@ -714,12 +714,19 @@ def test_a_dict_that_cannot_be_answered_costs_its_neighbours_nothing(file):
     assert [requests[0]["result"], requests[2]["result"]] == [2.0, 4.0]
 
 
+@pytest.fixture
+def open_link():
+    """Return a function that opens a link, which is closed after the test."""
+    with contextlib.ExitStack() as closing:
+        yield lambda file: closing.enter_context(contextlib.closing(PipeLink(*os.pipe(), file)))
+
+
 def there_and_back(requests):
     """Return requests as another process would make them again."""
-    link = PipeLink(-1, -1, spawning.memory_file())
-    packed, bad = pack(requests, link)
-    assert bad == {}
-    found, unknown = unpack(pickle.loads(pickle.dumps(packed)), link)
+    with contextlib.closing(PipeLink(*os.pipe(), spawning.memory_file())) as link:
+        packed, bad = pack(requests, link)
+        assert bad == {}
+        found, unknown = unpack(pickle.loads(pickle.dumps(packed)), link)
     assert unknown == []
     return found
 
@@ -745,9 +752,9 @@ def test_a_link_that_is_closed_maps_no_memory():
             os.fstat(one)
 
 
-def test_a_link_keeps_the_memory_of_large_messages_while_they_come(monkeypatch):
+def test_a_link_keeps_the_memory_of_large_messages_while_they_come(monkeypatch, open_link):
     monkeypatch.setattr(pipes, "_KEPT_BYTES", 2 * pipes._MAPPED_BYTES)
-    link = PipeLink(-1, -1, file := spawning.memory_file())
+    link = open_link(file := spawning.memory_file())
     large, small = 4 * pipes._MAPPED_BYTES, 8
     sizes = []
     for size in (large, large, small):
@@ -758,7 +765,7 @@ def test_a_link_keeps_the_memory_of_large_messages_while_they_come(monkeypatch):
     assert [*sizes, os.fstat(file).st_size] == [large, large, large, pipes._MAPPED_BYTES]
 
 
-def test_what_the_system_copies_in_parts_arrives_whole(monkeypatch):
+def test_what_the_system_copies_in_parts_arrives_whole(monkeypatch, open_link):
     # Linux copies at most 2 GiB in one call; here it is as if that were 100 kB.
     most, write, read_into = 100_000, os.pwrite, os.preadv
     monkeypatch.setattr(pipes, "_MOST_COPIED_BYTES", 3 * most)
@@ -772,8 +779,8 @@ def test_what_the_system_copies_in_parts_arrives_whole(monkeypatch):
         "array": array.array("B", draw.randbytes(1_000_003)),
         "small": draw.randbytes(100_000),
     }
-    here = PipeLink(-1, -1, file := spawning.memory_file())
-    there = PipeLink(-1, -1, os.dup(file))
+    here = open_link(file := spawning.memory_file())
+    there = open_link(os.dup(file))
     packed, _ = pack([sent], here)
     assert unpack(packed, there) == ([sent], [])
     here.begin()
@@ -1074,6 +1081,23 @@ def test_a_process_that_dies_as_it_is_closed_keeps_its_descriptors_until_it_was_
     assert found == [False]
 
 
+def test_every_process_that_was_given_is_closed_though_its_caller_was_interrupted():
+    supervisor = Supervisor("given", ChildProcess, {}, Restarts(0), Liveness(), bool)
+    closed, died = [], threading.Event()
+    died.set()
+
+    def process(name):
+        link = types.SimpleNamespace(end=bool)
+        return types.SimpleNamespace(link=link, ended=died, close=lambda: closed.append(name))
+
+    for name, before in (("a", []), ("b", ["a"]), ("c", ["a", "b"])):
+        supervisor.current = process(name)
+        assert supervisor.child() is supervisor.child() is supervisor.current
+        assert closed == before
+    supervisor.close()
+    assert closed == ["a", "b", "c"]
+
+
 def test_who_waits_for_a_report_goes_on_when_the_process_has_ended(monkeypatch, until):
     monkeypatch.setattr(local, "spawn", lambda code, files: None)
     child = Child(ChildProcess())
@@ -1226,10 +1250,10 @@ def test_the_processes_of_instances_that_are_not_built_end(meeting, capfd):
             os.kill(int(number), 0)
 
 
-def test_what_cannot_be_sent_and_nobody_reads_stays_here():
+def test_what_cannot_be_sent_and_nobody_reads_stays_here(open_link):
     exchange = Exchange({"data", "context"}, {"data"}, None, None)
     batch = [{"data": 1, "context": threading.Lock()}, {"data": threading.Lock(), "context": 2}]
-    packed, bad = pack(batch, PipeLink(-1, -1, spawning.memory_file()), {"data", "context"})
+    packed, bad = pack(batch, open_link(spawning.memory_file()), {"data", "context"})
     errors = {}
     (values, sent), left = exchange._without(bad, packed, batch, errors)
     assert [{key: values[at] for key, at in one.items()} for one in sent] == [{"data": 1}]

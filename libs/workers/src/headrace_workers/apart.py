@@ -204,7 +204,6 @@ class Apart(Backend):
         """Close X and end the process, which is killed when it does not end in time."""
         with self.exchanging:  # an item of another instance may run in the process
             self.supervisor.close()
-            self._child.close()
         self._leave()
 
     def _leave(self) -> None:
@@ -237,7 +236,7 @@ class Apart(Backend):
             raise
 
     def _living(self) -> Child:
-        """Return the process that lives, once there is one, and close the descriptors of the one before."""
+        """Return the process that lives, once there is one."""
         try:
             child = self.supervisor.child()
             if child.link.awaits:  # a second interrupt came before `run` could kill the process
@@ -249,9 +248,7 @@ class Apart(Backend):
             # would mark the instance as lost as well.
             self.located(error)
             raise
-        if child is not self._child:
-            self._child.close()
-            self._child = child
+        self._child = child
         return child
 
     def _death(self, child: Child, hung: bool = False) -> InstanceLostError:

@@ -160,6 +160,9 @@ def _show(content: dict[str, Any]) -> None:
 class Supervisor:
     """The thread that starts the child process, sees it end, and starts the next one.
 
+    It closes every process that it has started: one that `child` gave as `child` gives the next, or in `close`,
+    and one that nobody asked for as it ends.
+
     Args:
         name: The name of the thread.
         start_at: Makes the place of the next start.
@@ -180,13 +183,13 @@ class Supervisor:
     notify: Callable[[], object]
     current: Child | None = None
     _starting: Child | None = None
-    _given: Child | None = None
     _closing: bool = False
     _built: bool = False
     _failure: Exception | None = None
 
     def __post_init__(self) -> None:
         self._changed = threading.Condition()
+        self._given: list[Child] = []
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
 
     @property
@@ -217,16 +220,17 @@ class Supervisor:
                     self._changed.wait(_LOOK_S)
                     if cancelled():
                         self._failure = SetupError("the build was given up")
+            if self._failure is None:
+                return self.child()
         except BaseException:
             self.kill()
-            raise
-        if self._failure is not None:
             self.close()
-            raise self._failure
-        return self.child()
+            raise
+        self.close()
+        raise self._failure
 
     def child(self) -> Child:
-        """Wait for a living process and give it; the caller has to close it in the end.
+        """Wait for a living process and give it; no thread uses the one given before any more.
 
         Raises:
             InstanceLostError: No process is started any more.
@@ -238,11 +242,15 @@ class Supervisor:
                     what = f"its process has died, and no other is started: {why}"
                     raise InstanceLostError(what, hint="Pipeline.reload starts another.")
                 self._changed.wait()
-            self._given = self.current
-            return self.current
+            child = self.current
+            if child not in self._given:
+                self._given.append(child)
+            while self._given[0] is not child:
+                self._given.pop(0).close()
+            return child
 
     def close(self) -> None:
-        """Let the process close X and end; kill it when it does not end in time."""
+        """Let the process close X and end; kill it when it does not end in time. No thread uses one any more."""
         with self._changed:
             self._closing = True
             child, starting = self.current, self._starting
@@ -257,6 +265,8 @@ class Supervisor:
             child.kill()
         if self._thread.is_alive():
             self._thread.join()
+        while self._given:
+            self._given.pop().close()
 
     def kill(self) -> None:
         """End the process at once, whatever it does, and start no other."""
@@ -334,6 +344,6 @@ class Supervisor:
         if child is not None:
             child.end()
             with self._changed:
-                if child is not self._given:
+                if child not in self._given:
                     child.close()
         return pause_s
