@@ -16,9 +16,9 @@ from counts import lines_below, rooms
 from distributions import ROOT, folders
 
 LINES = {
-    "core": 14_130,
+    "core": 14_145,
     "_running": 5_490,
-    "_plan": 2_400,
+    "_plan": 2_410,
     "_build": 1_205,
     "_registry": 860,
     "words": 740,
@@ -29,7 +29,7 @@ LINES = {
 }
 """The most lines of code of core, and of the rooms that are not small."""
 
-TESTS_OF_CORE = 20_900
+TESTS_OF_CORE = 20_940
 SOURCES = 73_400
 
 

@@ -144,3 +144,27 @@ def test_entry_points_may_have_blanks_and_extras(written, site):
     (plugin,) = [p for p in headrace.plugins.installed() if p.plugin == "blanks"]
     assert plugin.backends == {"odd": "hrt_blanks:Fine"}
     sys.modules.pop("hrt_blanks")
+
+
+def test_a_node_has_no_more_instances_than_a_backend_of_it_works_in():
+    @headrace.register("Few")
+    class Few(headrace.Backend):
+        class Options(headrace.Options):
+            most: int
+
+        @classmethod
+        def most_instances(cls, options):
+            return options.most
+
+        def forward(self, batch):
+            for request in batch:
+                request["result"] = request["data"]
+
+    found = problem({"backend": "S[Identity,Few(most=2)]", "instance_num": 3})
+    assert found.text[slice(*found.span)] == "Few"
+    assert found.message == "Few allows no more than 2 instances in one process: instance_num is 3"
+    assert found.hint == "Write instance_num = 2."
+    headrace.PipelineConfig.load({"backend": "Few(most=2)", "instance_num": 2})
+    made = "IoC[InstancesRegister[Reflect[backend]],Register[DI[Batching,InstanceDispatcher]];{}]"
+    wired = {"node_entrypoint": made.format("Forward[node.main]")}
+    assert problem({"backend": "Few(most=1)", "instance_num": 2, **wired}).code == "instances"

@@ -190,6 +190,17 @@ class Backend(Checked):
         return ()
 
     @classmethod
+    def most_instances(cls, options: Any) -> int | None:
+        """Return how many instances a node with this class may have; None, the default, for any number.
+
+        A node that asks for more is refused before anything is built. In a process of its own an instance is alone.
+
+        Args:
+            options: An instance of this class's `Options`, validated and frozen.
+        """
+        return None
+
+    @classmethod
     def nodes_called(cls, options: Any) -> Iterable[str] | None:
         """Return the nodes that this class calls by ``context.call``, as far as the options say; None where it calls none.
 

@@ -175,6 +175,7 @@ class Planner(Planning):
         self.check_called(callee)
         self._check_range(plan, plan.runs)
         self._check_outermost(plan.roots, plan.runs)
+        self._check_instances(plan)
         return plan
 
     def _place_of_node(self) -> dict[str, Any]:
@@ -237,6 +238,17 @@ class Planner(Planning):
                 what = f"{one.name} stands outermost in its node or nowhere: what it resumes runs through the node again"
                 hint = "Put what comes before or after it into a node of its own, linked by next."
                 self.add("word", what, one.call, hint=hint)
+
+    def _check_instances(self, plan: NodePlan) -> None:
+        """Check that no backend in this process refuses as many instances."""
+        wanted = plan.instance_num
+        if wanted == 1 or plan.instance is None:
+            return
+        for one in plan.instance.walk(lambda element: not element.cls.builds_elsewhere):
+            most = None if one.named is not None else one.cls.most_instances(one.options)
+            if most is not None and most < wanted:
+                what = f"{one.name} allows no more than {most} instances in one process: instance_num is {wanted}"
+                self.add("instances", what, one.call, hint=f"Write instance_num = {most}.")
 
     def _check_range(self, plan: NodePlan, root: Element) -> None:
         """Check that some weight fits both the keys of the node and the range that the classes of ``root`` state."""

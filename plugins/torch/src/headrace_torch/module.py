@@ -60,6 +60,11 @@ class TorchModule(TensorBackend):
     _owner: Any = None
     _built: dict[str, Any]
 
+    @classmethod
+    def most_instances(cls, options: TorchModuleOptions) -> int | None:
+        """Return 1 for the modes of torch.compile that use CUDA graphs: these belong to one thread of the process."""
+        return 1 if options.compile in ("reduce-overhead", "max-autotune") else None
+
     def build(self, options: TorchModuleOptions, context: InitContext) -> None:
         """Load the model, or take the one that the node's instances share."""
         import torch
