@@ -957,6 +957,28 @@ def test_memory_that_runs_out_halves_the_rows_of_one_request_too():
     assert Hungry.tried[7:] == [3, 1]
 
 
+def test_memory_that_runs_out_in_the_warm_up_starts_with_smaller_batches(caplog):
+    config = {"backend": "TorchModule", "module": f"{HERE}Hungry", "shape": "4", "max": 16}
+    Hungry.tried, Hungry.most, Hungry.alive = [], 5, None
+    with headrace.pipe(config) as pipe:
+        assert Hungry.tried[:3] == [16, 8, 4]
+        told = [one.getMessage() for one in caplog.records if "memory runs out" in one.getMessage()]
+        assert [text.split(":")[0] for text in told] == [
+            f"memory runs out for a batch of {rows} rows" for rows in (16, 8)
+        ]
+        built = pipe.describe()["nodes"]["main"]["tree"]["built"]
+        assert built["warm_up_rows"] == 4
+        x = torch.arange(64.0).reshape(16, 4)
+        assert torch.equal(
+            torch.stack([r["result"] for r in pipe([{"data": one} for one in x])]), x * 2
+        )
+    with pytest.raises(SetupError, match="tried to allocate 16 GiB"):
+        headrace.pipe({**config, "halve_on_oom": False})
+    Hungry.most = 0
+    with pytest.raises(SetupError, match="tried to allocate 1 GiB"):
+        headrace.pipe(config)
+
+
 def test_an_error_that_is_kept_keeps_no_memory(bench):
     one = bench()
     backend = one.start(TorchModule, module=f"{HERE}Hungry")

@@ -138,6 +138,7 @@ class TorchModule(TensorBackend):
             "shared_weights": options.share_weights,
             "compile": options.compile_mode,
             "warm_up_peak_bytes": None,
+            "warm_up_rows": None,
             "cuda_graphs": [],
             "outputs": None,  # until the warm-up has run the model
             "threads": torch.get_num_threads(),
@@ -226,6 +227,7 @@ class TorchModule(TensorBackend):
                 sizes=self._sizes,
                 dtype=self._dtype,
                 graphs=self._options.cuda_graph,
+                halve=self._options.halve_on_oom,
                 real=real,
                 logger=self._logger,
             )
@@ -237,7 +239,7 @@ class TorchModule(TensorBackend):
                     place,
                     node,
                     self._logger,
-                    sizes=self._sizes,
+                    sizes=(self._sizes[0], min(self._sizes[1], found["warm_up_rows"])),
                     dtype=self._dtype,
                     real=real,
                 )

@@ -10,11 +10,16 @@ import torch
 from headrace.errors import BackendError, SetupError
 from headrace_torch.graphs import sizes_to_capture
 from headrace_torch.loading import first_line
-from headrace_torch.memory import is_lost, is_out_of_memory, without_frames
+from headrace_torch.memory import (
+    give_back_memory,
+    is_lost,
+    is_out_of_memory,
+    without_frames,
+)
 from headrace_torch.signature import Port
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from headrace_tensors import Item
     from headrace_torch.place import Place
@@ -25,8 +30,13 @@ __all__ = ["inputs_of", "warm"]
 
 _log = logging.getLogger("headrace.torch")
 
+_TOO_MANY = (
+    "memory runs out for a batch of %d rows: %s. Such a batch will be tried again in halves, which takes longer; lower"
+    " max"
+)
 
-def warm(  # noqa: C901
+
+def warm(  # noqa: C901, PLR0913
     runner: Runner,
     signature: Signature,
     place: Place,
@@ -34,6 +44,7 @@ def warm(  # noqa: C901
     sizes: tuple[Sequence[int] | None, int],
     dtype: torch.dtype | None = None,
     graphs: bool = False,
+    halve: bool = False,
     real: Item | None = None,
     logger: logging.Logger = _log,
 ) -> dict[str, Any]:
@@ -49,12 +60,14 @@ def warm(  # noqa: C901
         sizes: The node's `batch_sizes` or None, and the largest batch in rows.
         dtype: The dtype to which floating inputs are cast; None: they are not cast.
         graphs: Whether to capture a graph per size, on CUDA.
+        halve: Whether batches for which memory runs out will run in halves: here they are left out, with a warning.
         real: Inputs to run in place of random ones; the rows are repeated as needed.
         logger: Gets a warning if the model raises on random inputs.
 
     Returns:
         For ``describe()``: the most memory that was in use, in bytes (CUDA only), the sizes that
-        were captured, and shapes and dtypes of the outputs. Empty if nothing was run.
+        were captured, shapes and dtypes of the outputs, and the largest size for which memory suffices. Empty if
+        nothing was run.
 
     Raises:
         SetupError: An output does not follow the rows, memory runs out, the model fails on ``real`` or cannot be
@@ -88,13 +101,13 @@ def warm(  # noqa: C901
         torch.cuda.reset_peak_memory_stats(place.device)
     place.use()
     outputs: dict[str, Any] = {}
+    largest = 0
     try:
-        for rows in sorted(chosen, reverse=True):
-            # Inputs and outputs are not bound to names here: the traceback of a failed capture would keep this frame,
-            # and their memory with it.
-            outputs = _described(runner.run(example(rows), rows), signature)
+        halve = halve and not captured
+        outputs, largest = _run_sizes(runner, signature, place, chosen, example, halve, logger)
         for rows, seed in checked:
-            runner.run(example(rows, seed), rows)
+            if rows <= (largest or rows):
+                runner.run(example(rows, seed), rows)
         if captured and runner.graphs is not None:
             runner.graphs.capture(runner.call, example, chosen)
         place.wait()
@@ -113,7 +126,41 @@ def warm(  # noqa: C901
         )
     peak = None if place.stream is None else torch.cuda.max_memory_allocated(place.device)
     done = runner.graphs.sizes if runner.graphs is not None else ()
-    return {"warm_up_peak_bytes": peak, "cuda_graphs": list(done), "outputs": outputs or None}
+    return {
+        "warm_up_peak_bytes": peak,
+        "cuda_graphs": list(done),
+        "outputs": outputs or None,
+        "warm_up_rows": largest,
+    }
+
+
+def _run_sizes(
+    runner: Runner,
+    signature: Signature,
+    place: Place,
+    sizes: Sequence[int],
+    example: Callable[[int], tuple[torch.Tensor, ...]],
+    halve: bool,
+    logger: logging.Logger,
+) -> tuple[dict[str, Any], int]:
+    """Run each size, the largest first; return the outputs, described, and the largest size for which memory suffices.
+
+    Inputs and outputs are not bound to names here: the traceback of a failed capture would keep this frame, and their
+    memory with it.
+    """
+    outputs, largest = {}, 0
+    for rows in sorted(sizes, reverse=True):
+        try:
+            outputs = _described(runner.run(example(rows), rows), signature)
+            largest = largest or rows
+        except Exception as error:
+            if not (halve and rows > min(sizes) and is_out_of_memory(error)):
+                raise
+            logger.warning(_TOO_MANY, rows, first_line(error))
+            without_frames(error)
+        if not largest:
+            give_back_memory(place.device)
+    return outputs, largest
 
 
 def inputs_of(
