@@ -44,8 +44,8 @@ def never_skips_the_queue(monkeypatch):
 
     def engine(blueprint):
         nodes = {name: queued(node) for name, node in blueprint.nodes.items()}
-        front = blueprint.front and queued(blueprint.front)
-        return Engine(replace(blueprint, nodes=nodes, front=front))
+        entrypoint = blueprint.entrypoint and queued(blueprint.entrypoint)
+        return Engine(replace(blueprint, nodes=nodes, entrypoint=entrypoint))
 
     monkeypatch.setattr(pipeline, "Engine", engine)
 

@@ -245,7 +245,7 @@ def test_who_waits_behind_such_a_front_is_taken_out_of_the_queue(gate, front, ho
 def test_who_finds_the_front_taken_meets_the_bound_of_the_entry_there(
     gate, waiting, monkeypatch, full
 ):
-    monkeypatch.setattr(internals.builder, "FRONT_WIDTH", 2)
+    monkeypatch.setattr(internals.builder, "ENTRYPOINT_WIDTH", 2)
     config = {
         "global": {"entrypoint": "S[Identity,DagDispatcher]"},
         "a": {"backend": "Gate", "next": "b", "queue_size": 3, "queue_full": full},

@@ -33,7 +33,7 @@ TWO_BATCHINGS = (
     [
         ("S[(or)Identity,Identity]", "(or) cannot stand before the first element of S"),
         ("IoC[Identity,Identity;Identity]", "'Identity' stands twice before ';'"),
-        ("IoC[Identity;S[Identity],Identity]", "IoC has one front after ';'"),
+        ("IoC[Identity;S[Identity],Identity]", "IoC has one expression after ';'"),
         ("DI[S[Identity],Identity]", "S is to depend on Identity, and has a bracket"),
         ("S[List[Identity]]", "List only builds others: S cannot call it"),
         ("Proxy[main.0(a=1)]", "Proxy takes a name here, without ( ) and [ ]"),

@@ -3,8 +3,8 @@
 ::
 
     HeadraceError
-    ├── ConfigError (ValueError)             whoever wrote the configuration or expression
-    ├── PluginError                          whoever installed or wrote a plugin
+    ├── ConfigError (ValueError)             the author of the configuration or expression
+    ├── PluginError                          the author or installer of a plugin
     │   ├── PluginLoadError                    it is installed and cannot be imported
     │   └── MissingDependencyError (ImportError)  a library or a plugin is not installed
     ├── SetupError                           a backend could not be built: model, device, memory

@@ -84,7 +84,7 @@ def headrace_definitions() -> dict[str, str]:
 
 @hookspec
 def headrace_batch_policies() -> dict[str, str]:
-    """Return batch policies: classes that decide when a batch is cut.
+    """Return batch policies: classes that decide when a batch is formed.
 
     Returns:
         Name to the import path of a subclass of `headrace.policies.BatchPolicy`. Since 0.1.
@@ -123,7 +123,7 @@ def headrace_dispatch_policies() -> dict[str, str]:
 
 @hookspec
 def headrace_probes() -> dict[str, str]:
-    r"""Return probes: classes that hear of every batch and every request of a pipeline.
+    r"""Return probes: classes that receive every batch and every request of a pipeline.
 
     A probe is a plain class with any of these methods, each called with positional arguments; return
     values are ignored:
@@ -135,7 +135,7 @@ def headrace_probes() -> dict[str, str]:
         requests. A request that its caller runs itself counts as a batch of one.
     ``request_done(node, request, started, ended, error)``
         A request has its outcome at a node; called exactly once per request. ``error`` is None for
-        success, else the error that its owner gets. Requests that never ran are reported as well, with
+        success, else the error that its caller gets. Requests that never ran are reported as well, with
         ``InputError``, ``OverloadedError``, ``DeadlineExceededError``, ``ClosedError`` or
         ``concurrent.futures.CancelledError``. The number of calls per node is ``submitted`` in
         ``stats()``, less the requests that are still open. ``request`` is the request itself: its dict,
@@ -143,7 +143,7 @@ def headrace_probes() -> dict[str, str]:
         is no dict comes as it was sent, with its InputError.
     ``batch_ran(record)``
         A batch has run: called with ``batch_done``, and tells its requests. ``record`` is a
-        `BatchRecord`: which requests ran together, when each arrived and was cut, in which thread.
+        `BatchRecord`: which requests ran together, when each arrived and joined the batch, in which thread.
     ``request_entered(request)``
         A request enters the pipeline: called in the thread and the context of its caller, before anything of it
         runs. It may change what the request tells others (``context``), and nothing else.
@@ -174,9 +174,9 @@ def headrace_probes() -> dict[str, str]:
 
     In a graph every node has its own requests: each node that a request visits, each element of
     ``each`` and each branch counts as one. An item that goes through ``Forward[node.x]`` is a request of the
-    node ``x``. The front that ``entrypoint`` makes is no node.
+    node ``x``. The entrypoint that ``entrypoint`` makes is no node.
 
-    The thread that ended the batch or request calls the probe, before the owner has the answer. Several
+    The thread that ended the batch or request calls the probe, before the caller has the answer. Several
     threads may call it at a time, and never under a lock of Headrace: it may call ``stats()``, ``submit()``
     or ``close()``, but must not wait for a request of this pipeline. It must be quick, since the answer,
     and often the instance, waits for it, and must guard the data that it changes. That thread may be the
@@ -224,11 +224,11 @@ def headrace_probes() -> dict[str, str]:
 
 @contextmanager
 def attached(pipeline: Pipeline, probe: object) -> Iterator[None]:
-    """Let a probe hear of a running pipeline while the block runs.
+    """Attach a probe to a running pipeline while the block runs.
 
     Nothing is built again: requests that wait or run go on, and after the block the probe costs nothing. It
-    hears of ``pipeline_started`` and of the instances in service first, then of everything that begins later.
-    It hears of elements and spans only if a configured probe asked for them when the pipeline was built, and of
+    receives ``pipeline_started`` and the instances in service first, then everything that begins later.
+    It receives elements and spans only if a configured probe asked for them when the pipeline was built, and of
     elements also with ``timings``. ``close`` is called only if the pipeline is closed within the block. After the
     block, the thread of a batch that is still running may still be inside a method of the probe.
 

@@ -71,7 +71,7 @@ kept by maps, read by probes."""
 
 NODE_NAME: Final = "node_name"
 """The node at which a request enters a pipeline with several roots. Written by the caller, read by
-the front of the pipeline; a pipeline of one node ignores it."""
+the entrypoint of the pipeline; a pipeline of one node ignores it."""
 
 RESTART: Final = "restart"
 """The node at which ``Restart`` of headrace-flow enters again. Written by a backend, read and removed by

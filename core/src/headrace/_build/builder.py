@@ -35,19 +35,19 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("headrace.build")
 
-FRONT_WIDTH = 256
-"""How many requests may be inside the front of the pipeline at a time, where it has its own scheduler."""
+ENTRYPOINT_WIDTH = 256
+"""How many requests may be inside the entrypoint of the pipeline at a time, where it has its own scheduler."""
 
 CALLING_WIDTH = 8
-"""The same where the front calls nodes by ``context.call`` alone: it waits for none of them, and is soon done."""
+"""The same where the entrypoint calls nodes by ``context.call`` alone: it waits for none of them, and is soon done."""
 
 
 @dataclass(kw_only=True)
 class ComposedNode(BuiltNode):
-    """One node, built from a plan; or the front of the pipeline.
+    """One node, built from a plan; or the entrypoint of the pipeline.
 
     Attributes:
-        plan: The plan of the node, None for the front.
+        plan: The plan of the node, None for the entrypoint.
         elements: The builder of its elements.
         holds: The names of instances that were built into it, past the queue of their node.
     """
@@ -87,7 +87,7 @@ class Builder(Build):
 
     Attributes:
         nodes: The nodes that are built.
-        front: The front of the pipeline, once it is built.
+        entrypoint: The entrypoint of the pipeline, once it is built.
     """
 
     def __init__(self, plan: PipelinePlan, commons: PipelineState | None = None) -> None:
@@ -96,7 +96,7 @@ class Builder(Build):
         registered, threads = state.registered, plan.threads_of_one
         super().__init__(plan, ChildPlan, state, registered, threads, reached)
         self.nodes: dict[str, ComposedNode] = {}
-        self.front: ComposedNode | None = None
+        self.entrypoint: ComposedNode | None = None
         self._all = CloseStack()
         if commons is None:  # a reload builds for the store of the pipeline in service
             self._all.add(self.commons.store)
@@ -116,9 +116,9 @@ class Builder(Build):
         self.nodes[name] = built = self._run_locked(lambda: self._node(node, schedule))
         return built
 
-    def build_front(self, front: Element, schedule: Schedule) -> ComposedNode:
-        """Build the front of the pipeline, which stands before all nodes."""
-        self.front = built = self._run_locked(lambda: self._front(front, schedule))
+    def build_entrypoint(self, entrypoint: Element, schedule: Schedule) -> ComposedNode:
+        """Build the entrypoint of the pipeline, which stands before all nodes."""
+        self.entrypoint = built = self._run_locked(lambda: self._entrypoint(entrypoint, schedule))
         return built
 
     def _run_locked(self, build: Callable[[], ComposedNode]) -> ComposedNode:
@@ -159,23 +159,29 @@ class Builder(Build):
         made = builder.instance_parts, builder.enters
         return ComposedNode(scheduler, parts, *made, plan=node, elements=builder)
 
-    def _front(self, root: Element, schedule: Schedule) -> ComposedNode:
+    def _entrypoint(self, root: Element, schedule: Schedule) -> ComposedNode:
         parts = self._all.add_inner()
         builder = ElementBuilder(self, None, parts)
         builder.edges = {*edges(root)}
-        front = builder.element(root, BuildSite.begin(parts))
-        callee = front.child if isinstance(front, SharedUse) else None
+        entrypoint = builder.element(root, BuildSite.begin(parts))
+        callee = entrypoint.child if isinstance(entrypoint, SharedUse) else None
         if isinstance(callee, NodeCall) and callee.each is None:
-            scheduler = callee.scheduler  # a front that only calls this node needs no queue
+            scheduler = callee.scheduler  # an entrypoint that only calls this node needs no queue
         else:
-            # The front calls nodes and does not batch, so many threads may be inside it at a time: it gets
-            # FRONT_WIDTH instances of one request each, all of the same backend.
-            # A front with a thread of its own takes one request at a time: the others wait in the queue, where
+            # The entrypoint calls nodes and does not batch, so many threads may be inside it at a time: it gets
+            # ENTRYPOINT_WIDTH instances of one request each, all of the same backend.
+            # An entrypoint with a thread of its own takes one request at a time: the others wait in the queue, where
             # they can be withdrawn.
-            most = None if front.max == 1 else front.max
+            most = None if entrypoint.max == 1 else entrypoint.max
             waits = root.children or root.cls.nodes_called(root.options) is None
-            width = 1 if isinstance(front, InThread) else FRONT_WIDTH if waits else CALLING_WIDTH
-            scheduler = schedule([Instance(i, front, most=most) for i in range(width)])
+            width = (
+                1
+                if isinstance(entrypoint, InThread)
+                else ENTRYPOINT_WIDTH
+                if waits
+                else CALLING_WIDTH
+            )
+            scheduler = schedule([Instance(i, entrypoint, most=most) for i in range(width)])
             scheduler.need(required_keys(root, builder.by_element))
         return ComposedNode(scheduler, parts, (), builder.enters, plan=None, elements=builder)
 

@@ -143,7 +143,7 @@ def outcome_of(error: BaseException) -> Exception:
 class SharedUse(Wrapper):
     """One use of a node or instance that other expressions use as well.
 
-    Inside an instance each use is an exit of its own (see `BatchEnd`); in the front of the pipeline, requests
+    Inside an instance each use is an exit of its own (see `BatchEnd`); in the entrypoint of the pipeline, requests
     enter the node through it. Its ``forward`` is that of the child itself, so a call costs nothing more.
     """
 

@@ -69,7 +69,7 @@ def _blueprint(config: PipelineConfig, builder: Builder, of_nodes: Builder) -> B
     return Blueprint(
         nodes={name: _node(plan, node, partial(build, name)) for name, node in plan.nodes.items()},
         order=tuple(plan.order),
-        front=_front(plan, builder, walks=walks),
+        entrypoint=_entrypoint(plan, builder, walks=walks),
         walks=walks,
         probes={
             one.text: _Factory(f"the probe {one.text} of {one.distribution}", one.cls, one.options)
@@ -98,24 +98,24 @@ def _node(
     )
 
 
-def _front(plan: PipelinePlan, builder: Builder, *, walks: bool) -> NodeBlueprint | None:
-    """Return the front of the pipeline; None where a graph does the same without a front."""
-    front = plan.entrypoint
-    if front is None or walks:
+def _entrypoint(plan: PipelinePlan, builder: Builder, *, walks: bool) -> NodeBlueprint | None:
+    """Return the entrypoint of the pipeline; None where a graph does the same without an entrypoint."""
+    entrypoint = plan.entrypoint
+    if entrypoint is None or walks:
         return None
     following = {name for links in plan.links.values() for name in links.next}
     entries = [node.keys for name, node in plan.nodes.items() if name not in following]
     # Each node at which requests enter keeps its own `queue_size`. Before that, a request may have to wait for
-    # the front itself; the largest of those sizes bounds that queue, so it refuses no request too early.
+    # the entrypoint itself; the largest of those sizes bounds that queue, so it refuses no request too early.
     rules = {keys.queue_full for keys in entries}
     size = max(keys.queue_size for keys in entries)
     limits = Limits(queue_size=size, queue_full=rules.pop() if len(rules) == 1 else "wait")
-    build = partial(builder.build_front, front)
+    build = partial(builder.build_entrypoint, entrypoint)
     return NodeBlueprint(Links(name="entrypoint"), build, _OneByOne, BestFit, limits)
 
 
 class _OneByOne(BatchPolicy):
-    """The batch policy of the front, where each request is alone, whatever it weighs."""
+    """The batch policy of the entrypoint, where each request is alone, whatever it weighs."""
 
     sends_when_idle = True
 
@@ -246,7 +246,7 @@ class _Aside(Builder):
         """Refuse the reload when another node holds an instance of this one and calls it past the queue."""
         service, name = self._service, self._name
         others = [node for key, node in service.nodes.items() if key != name]
-        for other in filter(None, (*others, service.front)):
+        for other in filter(None, (*others, service.entrypoint)):
             for one in sorted(other.holds & self._own):
                 what = f"{other.elements.name} holds the instance {one!r} itself, so it cannot be exchanged"
                 hint = f"Let it call Forward[node.{name}], or build the pipeline again."

@@ -73,11 +73,11 @@ class Build:
 
 @dataclass(eq=False)
 class ElementBuilder:
-    """Builds the elements of one node, or of the front of the pipeline.
+    """Builds the elements of one node, or of the entrypoint of the pipeline.
 
     Attributes:
         build: What this builder shares with those of other nodes.
-        node: The node, None for the front.
+        node: The node, None for the entrypoint.
         parts: Takes all that is built, to be closed together; the node's store is closed last.
         put_queue: Puts the queue of the node before its instances; None where no queue is possible.
         by_element: The first backend that was built from each element.
@@ -154,7 +154,7 @@ class ElementBuilder:
             hint = "A backend is made without arguments; the work belongs in init."
             raise self.build_error(what, element.name, at, hint) from error
         if self.node is None:
-            # Many threads are inside a front at a time: there no `BatchEnd` can stand around the whole, so
+            # Many threads are inside an entrypoint at a time: there no `BatchEnd` can stand around the whole, so
             # each backend has its own.
             at = replace(at, end=BatchEnd())
         backend._name, backend._liveness = element.name, at.liveness

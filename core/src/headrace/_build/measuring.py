@@ -45,7 +45,7 @@ class Measuring:
     Elements outside of the node's tree in ``describe()`` are not measured.
 
     Args:
-        node: The node, None for the front of the pipeline.
+        node: The node, None for the entrypoint of the pipeline.
         commons: Has the probes, and keeps the sampled durations.
     """
 

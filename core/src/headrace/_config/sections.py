@@ -35,10 +35,10 @@ class NodeKeys(Options):
         None, ge=1, description="Greatest weight of a batch; 1 if neither node nor backend says."
     )
     batching_timeout: float = Field(
-        0, ge=0, le=1e9, description="How long the oldest request waits for company, milliseconds."
+        0, ge=0, le=1e9, description="How long the oldest request waits for others, milliseconds."
     )
     batch_sizes: tuple[Annotated[int, Field(ge=1)], ...] | None = Field(
-        None, min_length=1, description="The only weights of the batches that are cut."
+        None, min_length=1, description="The only weights that a batch may have."
     )
     pad: bool = Field(False, description="Fill batches that are too small with copies.")
     queue_size: int = Field(1024, ge=1, description="How many requests that entered here may wait.")
@@ -54,7 +54,7 @@ class NodeKeys(Options):
     device: _Name | Annotated[tuple[_Name, ...], Field(min_length=1)] | None = Field(
         None, description="The device, or a list that is spread over the instances."
     )
-    batch_policy: str = Field("greedy", description="The policy that cuts batches.")
+    batch_policy: str = Field("greedy", description="The policy that forms batches.")
     dispatch_policy: str = Field("best_fit", description="The policy that chooses the instance.")
     init: str | None = Field(
         None, description="An expression that is built before the node and never called."
@@ -83,13 +83,13 @@ class NodeKeys(Options):
 class GlobalKeys(Options):
     """The keys of ``[global]`` that configure the pipeline as a whole."""
 
-    entrypoint: str | None = Field(None, description="The expression of the pipeline's front.")
+    entrypoint: str | None = Field(None, description="The expression of the pipeline's entrypoint.")
     threads: int | None = Field(
         None, ge=1, description="The thread budget; default: the CPUs this process may use."
     )
     probes: str | tuple[str, ...] = Field(
         (),
-        description="Probes of plugins, which hear of every batch and request: Name or Name(a=1).",
+        description="Probes of plugins, which receive every batch and request: Name or Name(a=1).",
     )
     deadlock_after_s: float = Field(
         5.0,

@@ -361,7 +361,7 @@ class InitContext:
             after all backends of the instance, in the thread of the instance if it has one. Outside of any
             instance it is the store of all that is built together there.
         scope: A store like ``shared`` for one copy of the innermost ``IoC`` around: later elements and the
-            front find what the first phase has stored. `Shared.get` looks outwards, up to the store of the
+            entrypoint find what the first phase has stored. `Shared.get` looks outwards, up to the store of the
             instance. Outside of any ``IoC`` it is `instance` itself.
         at_batch_end: ``at_batch_end(function)``, in ``init`` only: ``function()`` is called once per
             batch, in the thread that ran the batch, after the outermost backend has returned and before
@@ -430,7 +430,7 @@ class InitContext:
             With ``away(takes_batches=True)`` it gets batches all the same, for a backend that refuses them itself. Each
             backend of an instance says it for itself; a second call changes nothing, or the word about batches. Both may
             be called from any thread, also in ``init``. A batch that runs goes on. Where the instance does not come
-            back raise InstanceLostError. Outside of the instances of a node, and in another process, nobody hears of it.
+            back raise InstanceLostError. Outside of the instances of a node, and in another process, nobody is told.
         back: ``back()`` ends what ``away()`` has said; without that it does nothing.
         followed_by: The class of the one element that is given what this one writes, in a sequence without
             prefixes. So two classes that know each other may agree on a form of the value that no other

@@ -79,7 +79,7 @@ class Liveness:
         killers: Functions that end what runs in the instance; called when its batch is left behind.
         entries: Gives the entries of the batch that it runs, none for a request that its caller runs. Each has its
             ``request`` and ``deadline``, and where the backend works on a copy of the request, ``lend()`` lets the
-            owner leave with it, which ``has_left`` tells, until ``regain()``, which gives False if so.
+            caller leave with it, which ``has_left`` tells, until ``regain()``, which gives False if so.
         outermost: The backend that the node calls; None before that.
         node: The node whose scheduler runs it; None before that.
     """

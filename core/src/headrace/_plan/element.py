@@ -289,7 +289,7 @@ class PipelinePlan:
 
     Attributes:
         nodes: The plans of the nodes by name, in the order in which the nodes are built.
-        entrypoint: The front that the configuration asks for, None for the default.
+        entrypoint: The entrypoint that the configuration asks for, None for the default.
         keys: The keys of the pipeline as a whole.
         files: The files that the configuration imports, and what each has registered.
         links: How each node is linked to the others, in file order.
@@ -314,7 +314,7 @@ class PipelinePlan:
 
     @property
     def roots(self) -> list[Element]:
-        """The expressions of all nodes, and that of the front."""
+        """The expressions of all nodes, and that of the entrypoint."""
         own = [root for node in self.nodes.values() for root in node.roots]
         return own if self.entrypoint is None else [*own, self.entrypoint]
 

@@ -47,14 +47,14 @@ _WRITES_IT = "it is taken out before a node runs, which writes it"
 
 
 def plan_links(
-    shape: Sections, nodes: Mapping[str, NodePlan], front: Element | None, problems: Problems
+    shape: Sections, nodes: Mapping[str, NodePlan], entrypoint: Element | None, problems: Problems
 ) -> dict[str, Links]:
     """Read how all nodes are linked, and check that every request finds its way through them.
 
     Args:
         shape: The configuration.
         nodes: The nodes that are planned; nodes that are wrong are missing.
-        front: The front of the pipeline, None for the default.
+        entrypoint: The entrypoint of the pipeline, None for the default.
         problems: Takes the problems that are found.
     """
     graph = _Graph(shape, nodes, problems)
@@ -64,8 +64,8 @@ def plan_links(
         if good:
             graph.check_reposts()
         graph.check_keys_read()
-        if front is not None:
-            graph.check_front(front)
+        if entrypoint is not None:
+            graph.check_entrypoint(entrypoint)
     return graph.links
 
 
@@ -260,9 +260,9 @@ class _Graph:
                     continue
                 self.problems.add("graph", what, hint=hint, **place_of(one.call))
 
-    def check_front(self, front: Element) -> None:
+    def check_entrypoint(self, entrypoint: Element) -> None:
         """Check the ``entrypoint``: without a DagDispatcher in it, no request goes from node to node."""
-        run = elements_run(self.nodes, [front])
+        run = elements_run(self.nodes, [entrypoint])
         if any(word_of(one.cls)._walks for one in run):
             return
         called = {one.named.node for one in run if one.named is not None}

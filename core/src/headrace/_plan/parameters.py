@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 K = TypeVar("K", bound=Options)
 
 CUTTING_KEYS = ("batching_timeout", "batch_sizes", "pad")
-"""The keys of a node by which its batches are cut."""
+"""The keys of a node by which its batches are formed."""
 
 OWN_KEYS = frozenset((*NODE_KEYS, *LINK_KEYS, *GLOBAL_KEYS))
 """Keys that configure nodes and the pipeline, and are never options."""
@@ -127,9 +127,9 @@ class Parameters:
     """The plain keys of one node and of ``[global]``, and which of them some backend has.
 
     Args:
-        node: Name of the node; ``global`` for the front of the pipeline.
+        node: Name of the node; ``global`` for the entrypoint of the pipeline.
         shape: The configuration.
-        keys: The keys of the node itself, checked; None for the front.
+        keys: The keys of the node itself, checked; None for the entrypoint.
         origins: Where each of those keys comes from.
 
     Attributes:

@@ -82,18 +82,18 @@ class Planner(Planning):
         for name in nodes:
             if name not in self.all_parameters:
                 self.plan_node(name)
-        front, keys, probes = self._front()
-        links = plan_links(self.shape, self.nodes, front, self.problems)
+        entrypoint, keys, probes = self._entrypoint()
+        links = plan_links(self.shape, self.nodes, entrypoint, self.problems)
         if self.has_wiring and len(self.nodes) == len(nodes):
-            self.wiring.check_waits(self, front)
+            self.wiring.check_waits(self, entrypoint)
         self._check_definitions()
         parameters = [*self.all_parameters.values()]
         warnings = tuple(report_keys(parameters, self.shape, self.problems))
         files, allowed = self.files, self.refused is None
-        return PipelinePlan(self.nodes, front, keys, files, links, probes, allowed, warnings)
+        return PipelinePlan(self.nodes, entrypoint, keys, files, links, probes, allowed, warnings)
 
-    def _front(self) -> tuple[Element | None, GlobalKeys, tuple[NamedPlan, ...]]:
-        """Plan the front and the probes, and read the other keys of the whole pipeline."""
+    def _entrypoint(self) -> tuple[Element | None, GlobalKeys, tuple[NamedPlan, ...]]:
+        """Plan the entrypoint and the probes, and read the other keys of the whole pipeline."""
         keys, _ = check_keys(GlobalKeys, "global", self.shape, self.problems)
         for key, written in self.shape.globals.items():  # also what every node has of its own
             check_keys(NodeKeys, "global", Sections(globals={key: written}), self.problems)
@@ -190,7 +190,7 @@ class Planner(Planning):
         return {name for name in shape.nodes for key in keys if value_written(key, name, shape)}
 
     def at_key(self, key: str, *, may_register: bool = True) -> Element | None:
-        """Plan the expression under a key of the present node or front; None where the key is missing.
+        """Plan the expression under a key of the present node or entrypoint; None where the key is missing.
 
         Args:
             key: The key.

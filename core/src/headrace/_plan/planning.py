@@ -131,7 +131,7 @@ class Planning(ABC):
         cycles: The cycles of definitions that have been reported.
         registered: The registered instances, by name.
         nodes: The nodes that are planned.
-        all_parameters: By node, the keys of those whose planning has begun, finished or not; and of the front.
+        all_parameters: By node, the keys of those whose planning has begun, finished or not; and of the entrypoint.
         excused: The problems for which a `Fallback` goes on to another branch.
         too_many: Whether an expression uses too many definitions and parameters, which has been reported.
         parameters: The parameters of the present node.
@@ -211,7 +211,7 @@ class Planning(ABC):
 
     @property
     def known_node(self) -> str | None:
-        """The name of the present node; None for the front of the pipeline."""
+        """The name of the present node; None for the entrypoint of the pipeline."""
         return None if self.parameters.keys is None else self.parameters.node
 
     # Reporting problems.

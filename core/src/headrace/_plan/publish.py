@@ -37,7 +37,7 @@ DEFAULT_NODE = (
 
 def public_plan(plan: PipelinePlan) -> public.Plan:
     """Return the public plan of a configuration without problems."""
-    nodes, front = plan.nodes.values(), plan.entrypoint
+    nodes, entrypoint = plan.nodes.values(), plan.entrypoint
     policies = [one for node in nodes for one in (node.batch_policy, node.dispatch_policy)]
     brought = {(one.distribution, one.version) for one in (*policies, *plan.probes)} - {("", "")}
     return public.Plan(
@@ -49,7 +49,7 @@ def public_plan(plan: PipelinePlan) -> public.Plan:
         warnings=with_lines(plan.warnings),
         nodes={name: _node(plan, plan.nodes[name]) for name in plan.order},
         probes=tuple(probe.text for probe in plan.probes),
-        entrypoint=None if front is None else public_element(front),
+        entrypoint=None if entrypoint is None else public_element(entrypoint),
     )
 
 

@@ -39,7 +39,7 @@ class Limits:
         queue_size: How many requests may wait.
         queue_full: What becomes of a request that finds it full; see `headrace._running.queue.QueueFull`.
         timeout_ms: Longest time from arrival to the end, None for no limit.
-        batching_timeout_ms: How long the oldest request waits for company.
+        batching_timeout_ms: How long the oldest request waits for others.
         batch_sizes: The weights a batch may have; empty for all.
         pad: Whether a batch that is too small is filled up with copies of its items, the last one first.
         parts_waiting: How many parts of the answer of a request may wait for who reads them.
@@ -66,18 +66,18 @@ class Instance(Counts):
         backend: The backend.
         run: Runs a batch in the context of the instance, whose context variables no caller shares.
         thread: The thread that must run the instance, or None when any may.
-        holder: Whoever claimed the instance (any object); None while the instance is free.
+        holder: Who claimed the instance (any object); None while the instance is free.
         ident: Identifier of the thread that runs the instance; 0 while none does.
         entries: The entries of the batch that runs, None for a caller's own single request.
         running_weight: Weight of the batch that runs.
-        queued: How many batches were cut from the queue; the other counts are those of `Counts`.
+        queued: How many batches were formed from the queue; the other counts are those of `Counts`.
         mask: A batch is timed when its number and the mask have no bit in common.
-        sampling: The mask while batches are fast; 0 where probes hear of every batch.
+        sampling: The mask while batches are fast; 0 where probes receive every batch.
         mean_s: Moving average of the duration of a batch, in seconds.
         busy_s: How long batches have run, in seconds; a batch that is timed stands for those that are not.
         since: When the instance was made, on the clock of `time.perf_counter`.
         limit: The backend whose own range sets ``max``, and that max; None where the node's keys set it.
-        limits: The keys under which its batches are cut and filled up; set by its node.
+        limits: The keys under which its batches are formed and filled up; set by its node.
         liveness: Tells whether the backend is lost, or what it computes with is away.
         away: Whether the node keeps the instance from the free ones until what is away is back.
         adopted: The entry of a request that its caller runs here, once a backend has asked something for it; else None.

@@ -193,7 +193,7 @@ class Pipeline:
             for entry in entries:
                 if not abandoned:
                     entry.give_back()
-                entry.error = None  # no owner takes this error any more; see `Entry.take_error`
+                entry.error = None  # no caller takes this error any more; see `Entry.take_error`
             raise
         for entry in entries:
             entry.give_back()

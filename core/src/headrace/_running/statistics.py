@@ -61,7 +61,7 @@ class Counts:
     Attributes:
         unqueued: How many single requests were run by their own callers, past the queue.
         failures: How many requests failed, by code.
-        sizes: How many batches of each number of requests were cut from the queue.
+        sizes: How many batches of each number of requests were formed from the queue.
         forward, waited: Durations of batches, and of the wait of the requests in them.
     """
 

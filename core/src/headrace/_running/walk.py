@@ -122,7 +122,7 @@ def _hop(route: Route, request: Request, home: Any) -> None:
 
 
 def run_from_front(graph: Graph, request: Request) -> None:
-    """Run a request that the front of the pipeline hands over, and wait; raises its error."""
+    """Run a request that the entrypoint of the pipeline hands over, and wait; raises its error."""
     route = graph.route_of(request)
     outer = entry_here()(request)
     terms = outer.deadline, outer.priority

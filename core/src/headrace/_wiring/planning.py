@@ -126,8 +126,10 @@ def callee(planner: Planner, plan: NodePlan) -> Element | None:
         if word_of(element.cls)._gathers and element.children and element is not callee:
             what = f"a node has one {element.cls.__name__}, the one that it is called through"
             planner.add("scheduling", what, element.call)
-    front = callee_of(plan.entrypoint)
-    plan.bypassed = not named.queued and front is not callee and why_not_callable(front) is None
+    entrypoint = callee_of(plan.entrypoint)
+    plan.bypassed = (
+        not named.queued and entrypoint is not callee and why_not_callable(entrypoint) is None
+    )
     gathers = word_of(callee.cls)._gathers and callee.children
     with_thread = next((one for one in before if one.own_thread), callee)
     plan.runs = plan.instance or (callee.children[0] if gathers else with_thread)
@@ -179,13 +181,13 @@ def give_threads_to_named(root: Element) -> None:
                 todo += instance.walk()
 
 
-def check_waits(planner: Planner, front: Element | None) -> None:
+def check_waits(planner: Planner, entrypoint: Element | None) -> None:
     """Report nodes and instances that may wait for each other for ever, since each lets in one caller at a time."""
     nodes = planner.nodes
-    nearest = _waits(nodes, front, None)
+    nearest = _waits(nodes, entrypoint, None)
     ways = {key: closure([key], lambda one: nearest.get(one, ())) for key in nearest}
     around = {key for key in ways if any(key in ways.get(one, ()) for one in nearest[key])}
-    waits = _waits(nodes, front, around) if around else {}
+    waits = _waits(nodes, entrypoint, around) if around else {}
     if (cycle := cycle_of({key: list(others) for key, others in waits.items()})) is not None:
         names = [repr(key if isinstance(key, str) else key.name) for key in reversed(cycle)]
         what = f"{' calls '.join(names)}, each lets in one caller at a time, and they may wait for each other"
@@ -196,7 +198,7 @@ def check_waits(planner: Planner, front: Element | None) -> None:
 
 
 def _waits(
-    nodes: Mapping[str, NodePlan], front: Element | None, among: set[Any] | None
+    nodes: Mapping[str, NodePlan], entrypoint: Element | None, among: set[Any] | None
 ) -> dict[Any, dict[Any, Call]]:
     """Give, for all that lets in one caller at a time, what may be waited for inside it, and where.
 
@@ -207,7 +209,7 @@ def _waits(
     found: dict[Any, dict[Any, Call]] = {}
     own = ((node.runs, {f"node.{name}": name}, name) for name, node in nodes.items())
     todo: list[tuple[Element, dict[Any, Any], Any]] = [*own]
-    todo += [(front, {}, "")] if front is not None else []
+    todo += [(entrypoint, {}, "")] if entrypoint is not None else []
     seen = set()
     while todo:
         element, held, thread = todo.pop()

@@ -49,20 +49,20 @@ __all__ = [
 
 
 class IoC(Wiring):
-    """Build the first phase in order, then the front, in which its names mean the instances just built.
+    """Build the first phase in order, then the expression after ``;``, in which its names mean the instances just built.
 
     ``IoC[A,B;S[A,B,A]]`` holds one A and one B per copy. In the first phase an element may name the
     earlier ones. The names have this meaning inside this ``IoC`` only.
 
     Reads:
-        What the front reads.
+        What the expression after ``;`` reads.
     Writes:
-        What the front writes.
+        What it writes.
     Batch:
-        The range of the front.
+        Its range.
 
     Raises:
-        What the front raises.
+        What it raises.
     Source:
         own
     Example:
@@ -77,11 +77,11 @@ class IoC(Wiring):
 
     @classmethod
     def _plan(cls, use: Use) -> Element | None:
-        """Plan the first phase, each with the names before it in scope, then the front."""
-        first, fronts = use.phases
-        if len(fronts) > 1:
-            message, hint = "IoC has one front after ';'", "S[...] puts several together."
-            use.add("arity", message, fronts[1], hint=hint)
+        """Plan the first phase, each with the names before it in scope, then the expression after ``;``."""
+        first, last = use.phases
+        if len(last) > 1:
+            message, hint = "IoC has one expression after ';'", "S[...] puts several together."
+            use.add("arity", message, last[1], hint=hint)
         frame: dict[str, Named] = {}
         frames = (*use.scope.frames, frame)
         named: list[Element | None] = []
@@ -92,16 +92,16 @@ class IoC(Wiring):
             named.append(one)
             if one is None or one.named or not word_of(one.cls)._registers_names:
                 frame[child.name] = Named(child.name, one)
-        front, *_ = [use.plan(child, frames=frames) for child in fronts]
-        planned = use.holding(named, [front])
-        if front is None or planned is None:
+        body, *_ = [use.plan(child, frames=frames) for child in last]
+        planned = use.holding(named, [body])
+        if body is None or planned is None:
             return None
         check_used(use.planning, frame.values())
-        return planned if use.may_call(front) else None
+        return planned if use.may_call(body) else None
 
     @classmethod
     def _build(cls, building: ElementBuilder, element: Element, at: BuildSite) -> Backend:
-        """Build the first phase, then the front, which is called in place of the word."""
+        """Build the first phase, then the expression after it, which is called in place of the word."""
         scope = Shared(at.scope)
         parts = at.parts.add_inner(scope, at.thread)
         inner = replace(at, local=dict(at.local), scope=scope, parts=parts)
@@ -110,7 +110,7 @@ class IoC(Wiring):
         for child in element.phases[0]:
             built = build(child, inner)
             # What is built outside of any instance may be called by several instances at a time, so it is
-            # guarded. In the front of the pipeline `ElementBuilder.backend` has guarded it already.
+            # guarded. In the entrypoint of the pipeline `ElementBuilder.backend` has guarded it already.
             bare = child.named is None and child.is_bare
             if not of_instance and building.node is not None and not bare:
                 built = building.guard(built)
@@ -441,10 +441,10 @@ def check_used(planning: Planning, names: Iterable[Named]) -> None:
 
 
 class Batching(_Scheduling):
-    """Gather the requests of all callers into batches for the instances in its bracket.
+    """Collect the requests of all callers into batches for the instances in its bracket.
 
-    ``Batching[InstanceDispatcher]`` gathers for the instances of the node, ``Batching[X]`` for one
-    instance. The keys of the node say when a batch is cut: ``max``, ``batching_timeout``,
+    ``Batching[InstanceDispatcher]`` collects for the instances of the node, ``Batching[X]`` for one
+    instance. The keys of the node say when a batch is formed: ``max``, ``batching_timeout``,
     ``batch_sizes``, ``batch_policy``.
 
     Reads:

@@ -1,4 +1,4 @@
-"""Policies decide when a batch is cut and which instance takes it: pure decisions, without thread or clock.
+"""Policies decide when a batch is formed and which instance takes it: pure decisions, without thread or clock.
 
 A policy is made once per node. On every arrival, release and ``wake_at`` the scheduler asks
 ``choose(total waiting weight, free)`` for an instance, then ``cut(queue, chosen, now)`` for a

@@ -145,7 +145,7 @@ class _Policy:
 
 
 class BatchPolicy(_Policy):
-    """Decides when a batch is cut.
+    """Decides when a batch is formed.
 
     A subclass defines `cut` and perhaps ``Options``, which `__init__` keeps as ``self.options``. `cut` is
     called under the lock of the node: it must be quick, change nothing but its own object, and call nothing
@@ -237,7 +237,7 @@ class DispatchPolicy(_Policy):
 
 
 class Sized(BatchPolicy):
-    """Base of policies that cut no more than an instance takes, in the sizes that the node allows.
+    """Base of policies that take no more than an instance takes, in the sizes that the node allows.
 
     Attributes:
         Options: ``batch_sizes`` and ``pad`` of the node.
@@ -311,7 +311,7 @@ class Greedy(Sized):
         """Keys of the node that the policy reads."""
 
         batching_timeout: float = Field(
-            0, ge=0, description="How long the oldest request waits for company, in milliseconds."
+            0, ge=0, description="How long the oldest request waits for others, in milliseconds."
         )
 
     sends_when_idle = True
