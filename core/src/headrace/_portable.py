@@ -152,7 +152,7 @@ _LACKS = "AttributeError: 'list' object has no attribute "
 
 
 def list_taken_for_a_dict(error: BaseException, code: CodeType) -> str | None:
-    """Return the name of the list of requests that ``forward`` has used as one request; None for any other error.
+    """Return the name of the list of requests that ``forward`` has used as one request. None for any other error.
 
     Args:
         error: What ``forward`` has raised.
@@ -216,7 +216,7 @@ def caught(error: Error) -> Error:
 
 
 def without_locals(error: Error) -> Error:
-    """Clear the local variables in the tracebacks of an error and its causes; give the error.
+    """Clear the local variables in the tracebacks of an error and its causes. Give the error.
 
     While the error lives, they would live: after an out-of-memory error that is the batch itself. Files and
     lines stay. In Python's development mode (``python -X dev``) the variables stay as well.

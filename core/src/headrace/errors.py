@@ -66,9 +66,9 @@ class HeadraceError(Exception):
     code: ClassVar[str] = "error"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle class, args and attributes; a value that cannot be pickled is replaced by its text.
+        """Pickle class, args and attributes. A value that cannot be pickled is replaced by its text.
 
-        A class that is found by no name, since a function has made it, is replaced by its base; its code stays.
+        A class that is found by no name, since a function has made it, is replaced by its base. Its code stays.
         """
         state = {key: portable(value) for key, value in self.__dict__.items()}
         cls = next(one for one in type(self).__mro__ if portable(one) is one)
@@ -114,7 +114,7 @@ class _ExplainedError(HeadraceError):
 
 
 class ConfigError(HeadraceError, ValueError):
-    """A configuration or an expression is wrong; nothing was built.
+    """A configuration or an expression is wrong. Nothing was built.
 
     Attributes:
         problems: All problems, each with its place.
@@ -169,7 +169,7 @@ class _PlacedError(_ExplainedError):
 
 @dataclass(eq=False, repr=False)
 class MissingDependencyError(PluginError, _PlacedError, ImportError):
-    """A library that a backend needs is not installed; ``hint`` has the install command.
+    """A library that a backend needs is not installed. ``hint`` has the install command.
 
     Attributes:
         what: What is missing.
@@ -183,7 +183,7 @@ class MissingDependencyError(PluginError, _PlacedError, ImportError):
 
 
 class SetupError(_PlacedError):
-    """A backend could not be initialised; the original error is ``__cause__``.
+    """A backend could not be initialised. The original error is ``__cause__``.
 
     Attributes:
         what: What went wrong.
@@ -196,7 +196,7 @@ class SetupError(_PlacedError):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class RequestError(_PlacedError):
-    """One request failed; the pipeline and the other requests go on.
+    """One request failed. The pipeline and the other requests go on.
 
     Attributes:
         what: What went wrong.
@@ -262,7 +262,7 @@ class ContractError(BackendError):
 class InstanceLostError(BackendError):
     """The instance can serve no more (its CUDA context is gone): it gets no further batch.
 
-    A backend raises it in ``forward`` or at the end of a batch; ``Pipeline.reload`` brings new ones.
+    A backend raises it in ``forward`` or at the end of a batch. ``Pipeline.reload`` brings new ones.
     """
 
     code = "instance_lost"
@@ -279,8 +279,8 @@ class BatchRangeError(RequestError):
     """The weight of a request or of a batch is outside what any instance takes.
 
     Attributes:
-        weight: The weight that was asked for; 0 when unknown.
-        min, max: The range that is allowed; ``max`` None means unbounded.
+        weight: The weight that was asked for. 0 when unknown.
+        min, max: The range that is allowed. ``max`` None means unbounded.
     """
 
     code = "batch_range"
@@ -295,7 +295,7 @@ class LimitError(RequestError):
     """A loop, restart or repost went on past its limit.
 
     Attributes:
-        limit: The limit that was reached; 0 when unknown.
+        limit: The limit that was reached. 0 when unknown.
     """
 
     code = "limit"
@@ -322,7 +322,7 @@ class OverloadedError(RequestError):
     """The queue is full and its rule is to refuse.
 
     Attributes:
-        queue_size: How many requests may wait; 0 when unknown.
+        queue_size: How many requests may wait. 0 when unknown.
         waiting: How many requests were waiting.
     """
 
@@ -339,7 +339,7 @@ class DeadlineExceededError(RequestError, TimeoutError):
 
 
 class RequestsFailed(HeadraceError):  # noqa: N818 - several requests, each with its own error
-    """Some items of a list failed; the others have their results.
+    """Some items of a list failed. The others have their results.
 
     Attributes:
         errors: One error, or None for success, per item of the list, in its order.
@@ -364,7 +364,7 @@ class ClosedError(HeadraceError, RuntimeError):
 
     Attributes:
         abandoned: True when a backend still ran on the request as its caller was freed.
-        begun: Whether a backend had begun on the request; None where the error is about no request.
+        begun: Whether a backend had begun on the request. None where the error is about no request.
     """
 
     code = "closed"

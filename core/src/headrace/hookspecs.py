@@ -1,6 +1,6 @@
 """The hooks of plugins: functions of a light module named in the group ``headrace.plugins``.
 
-A distribution names the module in its ``pyproject.toml``; the name on the left is free::
+A distribution names the module in its ``pyproject.toml``. The name on the left is free::
 
     [project.entry-points."headrace.plugins"]
     hooks = "headrace_x.hooks"
@@ -23,7 +23,7 @@ Rules for all hooks:
 - A function that begins with ``headrace_`` and is none of these hooks, an exception, or an answer of
   another type makes the plugin ``broken``: ``headrace plugins doctor`` lists it with the reason, and none
   of its names can be used. Other plugins are not affected.
-- If two plugins offer the same name, the bare name is an error where it is used; ``x:Name``, with the
+- If two plugins offer the same name, the bare name is an error where it is used. ``x:Name``, with the
   distribution's name without a leading ``headrace-``, chooses one. A name of core always means the
   backend of core.
 - ``HEADRACE_PLUGINS`` switches the hooks of a plugin off together with its backends.
@@ -64,7 +64,7 @@ def headrace_definitions() -> dict[str, str]:
     """Return definitions: names that stand for expressions, as ``[define]`` gives them.
 
     A definition is checked when a configuration uses it, so it should name only backends that the
-    distribution brings or requires. Args inside it are defaults; what the user writes wins. A
+    distribution brings or requires. Args inside it are defaults. What the user writes wins. A
     definition may not be named like a backend or another definition.
 
     Returns:
@@ -95,7 +95,7 @@ def headrace_batch_policies() -> dict[str, str]:
         def headrace_batch_policies():
             return {"Patient": "headrace_x.policies:Patient"}
 
-    A node switches it on by ``batch_policy = "Patient"`` or ``"Patient(wait_ms=5)"``; the fields of
+    A node switches it on by ``batch_policy = "Patient"`` or ``"Patient(wait_ms=5)"``. The fields of
     its ``Options`` may also be keys of the node. It is made once per node: ``Patient(options)``. When a
     class that is both kinds of policy is named for both keys, one object is made, which can share its
     state between the two.
@@ -116,7 +116,7 @@ def headrace_dispatch_policies() -> dict[str, str]:
         def headrace_dispatch_policies():
             return {"RoundRobin": "headrace_x.policies:RoundRobin"}
 
-    A node switches it on by ``dispatch_policy = "RoundRobin"``; see `headrace_batch_policies`.
+    A node switches it on by ``dispatch_policy = "RoundRobin"``. See `headrace_batch_policies`.
     """
     return {}
 
@@ -125,21 +125,21 @@ def headrace_dispatch_policies() -> dict[str, str]:
 def headrace_probes() -> dict[str, str]:
     r"""Return probes: classes that receive every batch and every request of a pipeline.
 
-    A probe is a plain class with any of these methods, each called with positional arguments; return
+    A probe is a plain class with any of these methods, each called with positional arguments. Return
     values are ignored:
 
     ``batch_done(node, instance, size, started, ended, errors)``
         A batch has run. ``node`` is the name of the node, ``instance`` the index of the instance
-        from 0, ``size`` the number of requests in it (not their weight; copies that ``pad`` added
+        from 0, ``size`` the number of requests in it (not their weight. Copies that ``pad`` added
         do not count), ``errors`` a list of ``size`` exceptions or None, in the order of the
         requests. A request that its caller runs itself counts as a batch of one.
     ``request_done(node, request, started, ended, error)``
-        A request has its outcome at a node; called exactly once per request. ``error`` is None for
+        A request has its outcome at a node. Called exactly once per request. ``error`` is None for
         success, else the error that its caller gets. Requests that never ran are reported as well, with
         ``InputError``, ``OverloadedError``, ``DeadlineExceededError``, ``ClosedError`` or
         ``concurrent.futures.CancelledError``. The number of calls per node is ``submitted`` in
         ``stats()``, less the requests that are still open. ``request`` is the request itself: its dict,
-        with ``data`` put back, and ``result`` on success; read it, do not change or keep it. An item that
+        with ``data`` put back, and ``result`` on success. Read it, do not change or keep it. An item that
         is no dict comes as it was sent, with its InputError.
     ``batch_ran(record)``
         A batch has run: called with ``batch_done``, and tells its requests. ``record`` is a
@@ -156,12 +156,12 @@ def headrace_probes() -> dict[str, str]:
         node, is not reported. Backends inside ``Process`` are reported by the thread that waits for the
         process, when the answer is there: ``started`` and ``ended`` tell when they ran.
     ``element_began(node, instance, element, size)``
-        The same backend is about to run, in the same thread; not reported of backends inside ``Process``.
+        The same backend is about to run, in the same thread. Not reported of backends inside ``Process``.
     ``span_done(node, instance, element, name, started, ended, track)``
         A backend has reported work inside it or on a device by ``context.span``.
     ``instance_changed(node, instance, state)``
-        The state of an instance has changed: ``"ready"``, it is in service; ``"lost"``, it can serve no
-        more; ``"retired"``, a ``reload`` has replaced it; ``"closed"``, together with the pipeline.
+        The state of an instance has changed: ``"ready"``, it is in service. ``"lost"``, it can serve no
+        more. ``"retired"``, a ``reload`` has replaced it. ``"closed"``, together with the pipeline.
     ``pipeline_started(pipeline)``
         Called once, when the pipeline is built: the probe may call it from now on, for ``stats()`` or the
         like. Keep no more than a `weakref.ref` to it: otherwise it is not closed when its last user drops it.
@@ -213,10 +213,10 @@ def headrace_probes() -> dict[str, str]:
             def close(self):
                 self._file.close()
 
-    A pipeline switches it on by ``[global] probes = ["Diary(path=diary.txt)"]``; the fields of its
+    A pipeline switches it on by ``[global] probes = ["Diary(path=diary.txt)"]``. The fields of its
     ``Options`` may also be keys of ``[global]``. One object is made per entry and pipeline, when the
     pipeline is built: ``Diary(options)``, or ``Diary()`` when the class has no ``Options``. Its
-    module is imported when the configuration is checked; heavy imports belong in ``__init__``. A
+    module is imported when the configuration is checked. Heavy imports belong in ``__init__``. A
     pipeline without probes spends nothing on them. A program attaches one for a while by `attached`.
     """
     return {}
@@ -234,7 +234,7 @@ def attached(pipeline: Pipeline, probe: object) -> Iterator[None]:
 
     Args:
         pipeline: The pipeline.
-        probe: An object with methods of `headrace_probes`; ``stats()`` shows it under the name of its class.
+        probe: An object with methods of `headrace_probes`. ``stats()`` shows it under the name of its class.
 
     Raises:
         ClosedError: The pipeline is closed.
@@ -259,7 +259,7 @@ def headrace_commands() -> dict[str, str]:
 
     Returns:
         Name to the import path of a ``typer.Typer``, a ``click`` command or group, or a function,
-        whose parameters become arguments and options as typer reads them; an ``int`` that a
+        whose parameters become arguments and options as typer reads them. An ``int`` that a
         function returns is the exit status. A name is a letter, then letters, digits, ``_`` and
         ``-``. Since 0.1.
 
@@ -274,7 +274,7 @@ def headrace_commands() -> dict[str, str]:
         def main(folder: str, limit: int = 100) -> None:
             \"\"\"Label the images of a folder.\"\"\"
 
-    ``headrace --help`` lists the names; the object of the path is imported when the command is called.
+    ``headrace --help`` lists the names. The object of the path is imported when the command is called.
     A command of core of the same name wins, and ``headrace plugins doctor`` says so. Errors of
     `headrace.errors` end with their message and exit status 2.
     """
@@ -289,7 +289,7 @@ def headrace_node_entrypoint() -> str | None:
     ``init``. Two plugins that set one are an error of every configuration.
 
     Returns:
-        The expression, in which ``{node_name}`` is the node's name; None for no change. Since 0.1.
+        The expression, in which ``{node_name}`` is the node's name. None for no change. Since 0.1.
 
     Example::
 

@@ -32,12 +32,12 @@ class DeviceStream(Protocol):
     """The stream of an instance on a device, which backends of several plugins share.
 
     It is in ``context.instance`` under ``("cuda.stream", ordinal)``, where ``ordinal`` is the number of the CUDA
-    device. The first backend of the instance that needs it makes it, by ``context.instance.get_or_create``; the others
+    device. The first backend of the instance that needs it makes it, by ``context.instance.get_or_create``. The others
     queue their work on it, so that it runs in their order without a wait. The store closes it with the instance. What
     is in the store is recognised by these two members, never by its class.
 
     Attributes:
-        handle: The ``cudaStream_t`` as an int; 0 is the default stream.
+        handle: The ``cudaStream_t`` as an int. 0 is the default stream.
     """
 
     @property
@@ -50,19 +50,19 @@ class DeviceStream(Protocol):
 
 DATA: Final = "data"
 """Input of the current backend. Written by the caller, read by every backend. Between entry and
-answer containers put the ``result`` of one backend here for the next; before the answer it is the
+answer containers put the ``result`` of one backend here for the next. Before the answer it is the
 caller's object again."""
 
 RESULT: Final = "result"
 """Output. Removed on entry; written by backends, read by the caller. A failed request has none."""
 
 REQUEST_SIZE: Final = "request_size"
-"""Weight in batching, an int of at least 1 (default 1); 0 where an array of the request has no row, which weighs 1 too.
+"""Weight in batching, an int of at least 1 (default 1). 0 where an array of the request has no row, which weighs 1 too.
 Written by the caller, read by the scheduler and by backends that take several rows in one request. A value that stands for an int (an
 integer of numpy) is replaced by that int on entry."""
 
 REQUEST_ID: Final = "request_id"
-"""Identifier of the request, any text. Written by the caller; kept by maps; read by probes and by
+"""Identifier of the request, any text. Written by the caller. Kept by maps. Read by probes and by
 backends that hold state per request."""
 
 CONTEXT: Final = "context"
@@ -71,7 +71,7 @@ kept by maps, read by probes."""
 
 NODE_NAME: Final = "node_name"
 """The node at which a request enters a pipeline with several roots. Written by the caller, read by
-the entrypoint of the pipeline; a pipeline of one node ignores it."""
+the entrypoint of the pipeline. A pipeline of one node ignores it."""
 
 RESTART: Final = "restart"
 """The node at which ``Restart`` of headrace-flow enters again. Written by a backend, read and removed by

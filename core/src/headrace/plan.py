@@ -61,17 +61,17 @@ class Element(_Data):
 
     Attributes:
         name: Its name, as written.
-        distribution, version: Who brings it; for a registered class its module or file, and an empty version.
+        distribution, version: Who brings it. For a registered class its module or file, and an empty version.
         options: Its options.
-        range: The range that its class states; ``init`` may narrow it.
-        built: What the backend says of itself once it is built (`headrace.Pipeline.describe`); empty in a plan.
+        range: The range that its class states. ``init`` may narrow it.
+        built: What the backend says of itself once it is built (`headrace.Pipeline.describe`). Empty in a plan.
         children: The elements in its bracket, all phases one after the other.
         waits: For what it waits while it holds its instance.
         definition: The definition of which it is the outermost name.
         instance: The name of the instance for which it stands: of an ``IoC``, or registered, as ``node.x``.
         target: The node at which it lets requests go on, as `headrace_flow.repost.Repost` does.
         own_thread: Whether a thread of its own is put around it.
-        prefixes: The prefix before each child, as written; empty where there is none.
+        prefixes: The prefix before each child, as written. Empty where there is none.
         not_chosen: The branches that cannot be built here, or were not chosen, each with the reason.
         stateful: Whether its answers depend on earlier requests to the same process (`headrace.Backend`).
     """
@@ -110,7 +110,7 @@ class Links(_Data):
         each: ``"source:target"``: the node runs once per element of the list under the key ``source``.
         each_errors: ``"none"`` where an element that fails gives None.
         reposts: The nodes at which a backend of its lets requests go on (`headrace.Backend.goes_on_at`).
-        name: The name of the node; not in JSON, as ``calls``.
+        name: The name of the node. Not in JSON, as ``calls``.
         calls: The nodes that its expression calls with ``Forward[node.x]``.
     """
 
@@ -152,9 +152,9 @@ class Node(_Data):
         node_expression: The expression of the whole node.
         is_default: Whether the node is just its instances behind one queue: nothing is written under ``init`` and
             ``node_entrypoint``.
-        range: The range of its batches, as classes and keys state it; ``init`` may narrow it.
+        range: The range of its batches, as classes and keys state it. ``init`` may narrow it.
         instance_num: How many instances it has.
-        alias_of: The node that answers for an alias, whose whole backend is ``Forward[node.x]``; else None.
+        alias_of: The node that answers for an alias, whose whole backend is ``Forward[node.x]``, else None.
         owns_thread: Whether what runs its batches owns a thread.
         run_by: Who runs its batches: a ``"caller"`` may, only a ``"worker"`` does, since the node has a time limit,
             or the instance's ``"own thread"``.
@@ -164,10 +164,10 @@ class Node(_Data):
         keys: The keys of the node.
         tree: The expression of an instance.
         init, node_entrypoint: What is written under these keys.
-        processes: The processes that it starts; None for none.
-        picked_by: The batch policy, where it picks which requests share a batch; None where it takes them in their order.
+        processes: The processes that it starts. None for none.
+        picked_by: The batch policy, where it picks which requests share a batch. None where it takes them in their order.
         backend_unused: Whether nothing reads the key ``backend``, since ``init`` or ``node_entrypoint`` lacks ``Reflect[backend]``.
-        bypassed: The outermost name in ``node_entrypoint``, where the node is called past it; else None.
+        bypassed: The outermost name in ``node_entrypoint``, where the node is called past it, else None.
     """
 
     expression: str
@@ -202,7 +202,7 @@ class Asked(_Data):
     """A distribution that the configuration asks for.
 
     Attributes:
-        distribution, version: Its name and version; for registered classes their module or file, and an empty version.
+        distribution, version: Its name and version. For registered classes their module or file, and an empty version.
         backends: The names of its backends that are used, sorted.
     """
 
@@ -222,7 +222,7 @@ class Plan(_Data):
         warnings: The keys that have no effect, since a nearer value wins everywhere. ``headrace check`` warns of more.
         nodes: The nodes by name, in file order.
         probes: The probes that are switched on, as written.
-        entrypoint: The expression that stands before all nodes; None where none is written.
+        entrypoint: The expression that stands before all nodes. None where none is written.
     """
 
     headrace: str

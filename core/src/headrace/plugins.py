@@ -124,8 +124,8 @@ def threads_apart(clock: Callable[[], float]) -> Iterator[None]:
     """Have pipelines run on a clock, a timer and a pool of threads of their own, which no other pipeline uses.
 
     It holds for the pipelines that are made in the block. The end of the block closes those that are open, without waiting for
-    requests that have not begun. A test tool, which decides when threads run and what time it is, ends these threads afterwards;
-    see ``headrace_testing.virtual_time``. One such block at a time, in a process.
+    requests that have not begun. A test tool, which decides when threads run and what time it is, ends these threads afterwards.
+    See ``headrace_testing.virtual_time``. One such block at a time, in a process.
 
     Args:
         clock: Gives the seconds that ``time.monotonic()`` gives in the block.
@@ -147,7 +147,7 @@ class Element:
         name: The backend's name.
         cls: Its class.
         options: Its options, validated.
-        distribution, version: The distribution that brings it; for a registered class its module or file,
+        distribution, version: The distribution that brings it. For a registered class its module or file,
             and an empty version.
         registered: Whether code has registered the class, so that no metadata name it.
         children: The elements in its bracket.
@@ -174,11 +174,11 @@ class Element:
 
 
 class BuiltExpression:
-    """The instances of one expression, which are called directly; made by `build`.
+    """The instances of one expression, which are called directly. Made by `build`.
 
     Attributes:
         instances: The backends that a node would call, ``instance_num`` of them.
-        root: The backend of the outermost name in the first instance; another backend may stand around it.
+        root: The backend of the outermost name in the first instance. Another backend may stand around it.
     """
 
     def __init__(self, config: headrace.PipelineConfig) -> None:
@@ -196,7 +196,7 @@ class BuiltExpression:
         self.root: headrace.Backend = root or self.instances[0]
 
     def call(self, batch: list[Request], index: int = 0) -> list[Exception | None]:
-        """Call an instance in the thread that owns it, if any; give an exception or None per request.
+        """Call an instance in the thread that owns it, if any. Give an exception or None per request.
 
         A request that the backend keeps as `headrace.PENDING` is waited for.
         """
@@ -232,7 +232,7 @@ def build(source: str | Path | Mapping[str, Any] | headrace.PipelineConfig) -> B
     Raises:
         ConfigError: The configuration is wrong.
         ValueError: The configuration has several nodes.
-        SetupError: A backend could not be built; what was built is closed again.
+        SetupError: A backend could not be built. What was built is closed again.
         PluginError: A plugin or a library is missing.
     """
     return BuiltExpression(headrace.PipelineConfig.load(source))
@@ -247,9 +247,9 @@ def resolve(
 
     Args:
         source: A configuration, as for `headrace.pipe`.
-        key: The key of the node that holds the expression: ``"backend"``; or ``"tree"``, ``"init"`` or
+        key: The key of the node that holds the expression: ``"backend"``, or ``"tree"``, ``"init"`` or
             ``"node_entrypoint"``, for the expressions of `headrace.plan.Node`, whose elements stand in the same order.
-        node: The node; None for the only one.
+        node: The node. None for the only one.
 
     Returns:
         The outermost name, None where no instance is built from an expression.

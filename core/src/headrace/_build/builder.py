@@ -44,7 +44,7 @@ CALLING_WIDTH = 8
 
 @dataclass(kw_only=True)
 class ComposedNode(BuiltNode):
-    """One node, built from a plan; or the entrypoint of the pipeline.
+    """One node, built from a plan, or the entrypoint of the pipeline.
 
     Attributes:
         plan: The plan of the node, None for the entrypoint.

@@ -47,7 +47,7 @@ class NodeCall(Backend):
         return {"calls_node": self.scheduler.name}
 
     def forward(self, batch: list[Request], *, enters: bool = False) -> Outcomes:
-        """Hand the items to the node and wait for them; deadline and priority are kept.
+        """Hand the items to the node and wait for them. Deadline and priority are kept.
 
         Args:
             batch: The items.
@@ -143,7 +143,7 @@ def outcome_of(error: BaseException) -> Exception:
 class SharedUse(Wrapper):
     """One use of a node or instance that other expressions use as well.
 
-    Inside an instance each use is an exit of its own (see `BatchEnd`); in the entrypoint of the pipeline, requests
+    Inside an instance each use is an exit of its own (see `BatchEnd`). In the entrypoint of the pipeline, requests
     enter the node through it. Its ``forward`` is that of the child itself, so a call costs nothing more.
     """
 
@@ -179,13 +179,13 @@ def run_child(
     """Run a child on the items at some places of a batch, and write their outcomes into ``outcomes``.
 
     A child with a max of 1 is called item by item. A part of the batch below the child's min is filled up with
-    ``pad``; otherwise each of its items fails with a BatchRangeError. No item's error is raised.
+    ``pad``, otherwise each of its items fails with a BatchRangeError. No item's error is raised.
 
     Args:
         child: One of ``context.children``.
         batch: The requests.
-        places: The places of the items in ``batch``, none of which has failed; none at all is no call.
-        outcomes: One exception or None per item of ``batch``; only those at ``places`` are written.
+        places: The places of the items in ``batch``, none of which has failed. None at all is no call.
+        outcomes: One exception or None per item of ``batch``. Only those at ``places`` are written.
         pad: Whether copies may fill the part up, as ``context.pad`` says.
         apart: Whether this is a thread of the container's own, and the items are dicts that it has made, for which nobody
             waits: parts of an answer that the child gives are dropped.
@@ -253,7 +253,7 @@ def call_child(child: Backend, batch: list[Request], *, pad: bool) -> Outcomes:
 def fill_up(batch: Sequence[Request], child: Backend) -> list[Request] | None:
     """Return a batch with copies of its items at the end that bring it into the range of a child.
 
-    For a container that calls a child itself; `run_child` does so on its own. The copies have no ``result``; what a
+    For a container that calls a child itself. `run_child` does so on its own. The copies have no ``result``. What a
     child makes of them is to be dropped.
 
     Args:

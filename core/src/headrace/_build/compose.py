@@ -35,18 +35,18 @@ def pipe(
     allow_import: bool = True,
     progress: ProgressFactory = no_progress,
 ) -> Pipeline:
-    """Build a pipeline; it is warm and accepts requests when this returns.
+    """Build a pipeline. It is warm and accepts requests when this returns.
 
     Args:
         source: A dict, the path of a TOML file (a text is always a path), or a configuration.
         allow_import: Whether the code under ``import`` may run.
         progress: Shows long work in ``init``: ``progress(total, unit)`` gives a context manager for
             one piece of work, which yields a function that is called with the number of ``unit``
-            done since its last call; ``total`` may be None. Pieces may overlap. Default: silent.
+            done since its last call. ``total`` may be None. Pieces may overlap. Default: silent.
 
     Raises:
-        ConfigError: The configuration is wrong; nothing was built.
-        SetupError: A backend could not be built; what was built is closed again.
+        ConfigError: The configuration is wrong. Nothing was built.
+        SetupError: A backend could not be built. What was built is closed again.
         PluginError: A plugin or a library is missing.
     """
     try:
@@ -208,7 +208,7 @@ class _Aside(Builder):
         self.registered = {key: one for key, one in known.items() if key not in self._own}
 
     def node(self, name: str, schedule: Schedule) -> ComposedNode:
-        """Build the node; when that fails, close all that was built of it.
+        """Build the node. When that fails, close all that was built of it.
 
         Raises:
             SetupError: A backend could not be built, or the node cannot be exchanged.

@@ -78,8 +78,8 @@ class ElementBuilder:
     Attributes:
         build: What this builder shares with those of other nodes.
         node: The node, None for the entrypoint.
-        parts: Takes all that is built, to be closed together; the node's store is closed last.
-        put_queue: Puts the queue of the node before its instances; None where no queue is possible.
+        parts: Takes all that is built, to be closed together. The node's store is closed last.
+        put_queue: Puts the queue of the node before its instances. None where no queue is possible.
         by_element: The first backend that was built from each element.
         followed_by: What `InitContext.followed_by` says of each element.
         registers: The names under which this builder has registered instances.

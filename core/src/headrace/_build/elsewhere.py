@@ -41,12 +41,12 @@ _IMPORTABLE = f"Put it {_INTO_A_MODULE}"
 class ChildPlan:
     """One child of a container that says ``builds_elsewhere``: what it is, and how it is built.
 
-    A plan can be pickled; to unpickle it, nothing but `headrace` is imported.
+    A plan can be pickled. To unpickle it, nothing but `headrace` is imported.
 
     Attributes:
         name: The child's name, as written.
         expression: The text of the child with all that stands in its bracket.
-        min, max: The child's range in weights, both included, as its classes state it; ``max`` None for
+        min, max: The child's range in weights, both included, as its classes state it. ``max`` None for
             unbounded. The child may have another range once it is built.
         keys: The keys that must be sent, where a request has them: those that the child's backends say they read, and
             the reserved keys that a request need not have (``request_size``, ``context``, ``request_id``, ...).
@@ -54,10 +54,10 @@ class ChildPlan:
             core, every plugin that has a class in the child, and ``python``, as ``"3.11"``.
         options: The names in the child as they were written, parents first, each with its checked options.
         files: The paths of the files that the configuration imports, which run where the child is built.
-        instances: How many instances of the node are built together, each with such a plan of its own; 0 where
+        instances: How many instances of the node are built together, each with such a plan of its own. 0 where
             the container is built alone.
-        origin: Equal for the plans of those instances; None in a plan that was pickled.
-        liveness: What the instance shows its scheduler, see `Liveness`; None in a plan that was pickled.
+        origin: Equal for the plans of those instances. None in a plan that was pickled.
+        liveness: What the instance shows its scheduler, see `Liveness`. None in a plan that was pickled.
     """
 
     def __init__(self, builder: ElementBuilder, element: Element, at: BuildSite) -> None:
@@ -127,7 +127,7 @@ class ChildPlan:
                 makes all calls of the child and closes it: then the calling thread is that thread.
 
         Raises:
-            SetupError: The child could not be built; what was built of it is closed again.
+            SetupError: The child could not be built. What was built of it is closed again.
             PluginError: A plugin, a library or an imported file is missing here, or raised.
         """
         files = run_imports([(path, Path()) for path in self.files])
@@ -165,7 +165,7 @@ class BuiltElsewhere(Wrapper):
         min, max: The child's range, as ``init`` has left it.
         rerun: Whether all backends in the child say ``rerun``.
         reads: The keys that the child's backends read, as ``init`` has left them.
-        keys: The keys that must be sent; see `ChildPlan`.
+        keys: The keys that must be sent. See `ChildPlan`.
         needs: The keys without which a request cannot be run.
     """
 

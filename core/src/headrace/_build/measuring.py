@@ -30,7 +30,7 @@ def paths_of(root: Element) -> dict[Element, str]:
     """Return the path of every element.
 
     A path is made of the names on the way from the root of ``describe()["nodes"][node]["tree"]`` to the
-    element; each but the first stands after its place among ``children``: ``S/1:ResizeMat``.
+    element. Each but the first stands after its place among ``children``: ``S/1:ResizeMat``.
     """
     paths = {root: root.name}
     for element in root.walk():
@@ -101,7 +101,7 @@ class Reports:
 
     Attributes:
         probes: This object as the only probe.
-        kept: What has been reported; None while nobody asks.
+        kept: What has been reported. None while nobody asks.
     """
 
     def __init__(self, element: Element, methods: Iterable[str]) -> None:

@@ -33,9 +33,9 @@ class CloseStack:
     """The parts that were built, in order, each with the thread in which it is closed.
 
     Args:
-        store: The store that the parts share, closed after all of them; None for none.
+        store: The store that the parts share, closed after all of them. None for none.
         thread: The thread in which the store is closed. With None, that is the first own thread among the
-            parts; without one, the thread that calls `close`.
+            parts, without one, the thread that calls `close`.
     """
 
     def __init__(self, store: Shared | None = None, thread: OwnThread | None = None) -> None:
@@ -54,7 +54,7 @@ class CloseStack:
         return inner
 
     def close(self) -> list[Exception]:
-        """Close all, newest first; give the errors. A second call does nothing.
+        """Close all, newest first. Give the errors. A second call does nothing.
 
         Raises:
             BaseException: An interrupt (Ctrl-C), once all is closed. The parts that own a thread are then
@@ -101,7 +101,7 @@ class _Closing:
     Attributes:
         threads: The threads to be stopped once all is closed.
         errors: The errors of the parts.
-        interrupt: The first interrupt, which is no Exception; None for none.
+        interrupt: The first interrupt, which is no Exception. None for none.
     """
 
     def __init__(self) -> None:
@@ -138,7 +138,7 @@ class BuildSite:
         parts: Takes the parts that are built.
         instance, scope: The stores of `InitContext`.
         index: The index of the instance, None outside of any instance.
-        thread: The thread that builds and will run the backends; None where no thread owns them.
+        thread: The thread that builds and will run the backends. None where no thread owns them.
         local: The instances of the enclosing ``IoC``s, by element.
         end: The end of the batches of what is being built.
         liveness: Says whether the instance can serve now, later, or no more.
@@ -175,7 +175,7 @@ class PipelineState:
         registered: The registered instances in service, by name. This dict is never replaced: a builder
             that had a copy would keep instances alive that a reload has retired.
         probes: The probes that are switched on now.
-        times: Sampled durations of elements, which a reload keeps; None without ``timings``.
+        times: Sampled durations of elements, which a reload keeps. None without ``timings``.
     """
 
     store: Shared = field(default_factory=Shared)

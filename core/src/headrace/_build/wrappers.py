@@ -141,7 +141,7 @@ class BatchEnd:
         self._exits.append((backend, element))
 
     def around(self, built: Backend, root: Element | None = None) -> Backend:
-        """Return a backend that runs ``built`` and then the functions; ``built`` itself where there are none.
+        """Return a backend that runs ``built`` and then the functions. ``built`` itself where there are none.
 
         Args:
             built: The backend around which the batch end stands.

@@ -84,7 +84,7 @@ class Document:
     Attributes:
         top: The top-level keys.
         imports: By item of ``import`` and the folder from which a relative path starts, the file that holds
-            it, None for a dict; those of extended files first.
+            it, None for a dict, those of extended files first.
         file: The file that the user named, None for a dict.
     """
 
@@ -100,10 +100,10 @@ def read_document(
 
     Args:
         source: The dict, or the path.
-        base: The folder from which relative paths in a dict start; None for the working directory.
+        base: The folder from which relative paths in a dict start. None for the working directory.
 
     Raises:
-        ConfigError: Files cannot be read or are no TOML, or ``extends`` and ``import`` are wrong; it names all
+        ConfigError: Files cannot be read or are no TOML, or ``extends`` and ``import`` are wrong. It names all
             of these problems.
         TypeError: ``source`` is neither a path nor a mapping, or a file is given a ``base``.
     """

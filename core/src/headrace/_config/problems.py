@@ -31,7 +31,7 @@ _LONGEST = 60
 
 
 class Problems:
-    """The problems found so far; a problem that is reported twice for the same place counts once.
+    """The problems found so far. A problem that is reported twice for the same place counts once.
 
     A definition that two nodes use is planned in each of them, and they may know different names: of two
     equal problems the one that has a suggestion is kept.
@@ -66,7 +66,7 @@ class Problems:
             self._found[same] = problem
 
     def nearest(self, name: str, known: Iterable[str]) -> str | None:
-        """Return the known name most like a wrong one; None once there are many problems.
+        """Return the known name most like a wrong one. None once there are many problems.
 
         Each comparison takes time, and a user with a hundred problems corrects the first ones first.
         """

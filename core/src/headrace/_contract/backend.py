@@ -73,10 +73,10 @@ class Backend(Checked):
     **Errors.** For a wrong request a backend raises `headrace.errors.InputError`, which names the key, what
     was expected and what came. For a model that cannot be built, or an option that does not fit the model, it
     raises `headrace.errors.SetupError` in `init`. In `init` an ImportError becomes a MissingDependencyError,
-    and any other exception a SetupError; in `forward` any other exception becomes the cause of a
+    and any other exception a SetupError. In `forward` any other exception becomes the cause of a
     BackendError. A `headrace.errors.InstanceLostError` takes the instance out of service.
 
-    **Life.** An instance is made; then `init` and `warm_up` are called once, `forward` any number of times,
+    **Life.** An instance is made, then `init` and `warm_up` are called once, `forward` any number of times,
     and `close` once. After an `init` that failed no other method is called. The class is called without
     arguments: it has no ``__init__`` with parameters.
 
@@ -88,8 +88,8 @@ class Backend(Checked):
     **Entry.** A class may have a function ``enter(request)``: a staticmethod, a classmethod, or a plain function that
     is called on the class. It is for what only the caller's thread knows, such as the stream on which it works. Wherever
     the class stands in a pipeline, except inside a container that `builds_elsewhere`, it is called in that thread, once per
-    request, as the request comes in; it must neither block nor change the request. What it returns rides beside the
-    request, and `forward` reads it as ``context.entered(request)``; what it raises fails that request alone.
+    request, as the request comes in. It must neither block nor change the request. What it returns rides beside the
+    request, and `forward` reads it as ``context.entered(request)``. What it raises fails that request alone.
 
     **Imports.** The module of the class can be imported without the library that computes, which `init`
     imports. So ``headrace check`` works where that library is not installed.
@@ -97,18 +97,18 @@ class Backend(Checked):
     **Names.** The private names of this class (``_state``, ``_name``, ``_index``, ...) belong to core: a subclass and its
     `init` choose others. The conformance kit checks that, and what a class says of itself.
 
-    **Docstring.** ``headrace plugins info`` shows it; its sections Reads, Writes, Batch, Raises and
+    **Docstring.** ``headrace plugins info`` shows it. Its sections Reads, Writes, Batch, Raises and
     Source say dtypes, shapes and units, and the conformance kit compares them with what happens.
 
-    A plain class with `forward` is enough for ``headrace.register("Name", cls)``; a distribution offers
+    A plain class with `forward` is enough for ``headrace.register("Name", cls)``. A distribution offers
     a class in the entry-point group ``headrace.backends``. To run a backend, call the object itself:
     ``backend(batch)`` checks state and range and gives one outcome per item. Containers do so with their
     children, ``context.children``, and pass on only the items that have not failed. A test of one backend
     calls ``backend.init(Scale.Options(factor=3), headrace.InitContext())`` before, and `close` after it.
 
     Attributes:
-        Options: The typed options, a subclass of `headrace.Options`; unknown keys are refused.
-        min, max: The batch range in weights (see ``request_size``), both included; ``max`` None
+        Options: The typed options, a subclass of `headrace.Options`. Unknown keys are refused.
+        min, max: The batch range in weights (see ``request_size``), both included. ``max`` None
             means unbounded. `init` may set them. With a ``max`` of 1 items come one at a time,
             whatever their weight. `forward` never gets a batch outside the range.
         owns_thread: True when `init`, every `forward` and `close` must run in one thread of the backend's own.
@@ -116,10 +116,10 @@ class Backend(Checked):
             thread at a time calls what does not say so.
         rerun: True when `forward` has no side effects, so that after a failed batch its items may be
             tried one by one. A backend that overwrites a key that it reads must leave it False.
-        reads, writes: The keys of a request that `forward` reads and writes; ``"{option}"`` stands for the key
-            that an option names, or for all keys of a list or table; a TypedDict class may be given in place of the
+        reads, writes: The keys of a request that `forward` reads and writes. ``"{option}"`` stands for the key
+            that an option names, or for all keys of a list or table. A TypedDict class may be given in place of the
             tuple. Where only `init` knows the keys (the inputs of a model), it may set these on the instance. A class
-            that does not state ``reads`` leaves open what it reads beside ``data``; a container states those of its own.
+            that does not state ``reads`` leaves open what it reads beside ``data``. A container states those of its own.
         gives: The keys that a container with one child sets before that child runs, written as `reads` are: no
             request has to bring them for that child.
         takes: How many children stand in ``[ ]``: a number, or (least, most) with most None for any number.
@@ -130,20 +130,20 @@ class Backend(Checked):
             `describe` gives ``children``, the trees that what was built there describes, these stand in the
             tree of the container.
         prefixes: The flags and keys that this container understands before its children: ``"or"``,
-            ``"key="``; ``"*"`` means any positional value.
+            ``"key="``. ``"*"`` means any positional value.
         combine_ranges: A staticmethod of a container that returns its range (min, max): it is given a list with the
             ``name``, the ``range`` and ``conditional`` (whether a prefix stands before it) of each child. The default
-            is the weights that all children take; see `headrace.words.combine_ranges`.
+            is the weights that all children take. See `headrace.words.combine_ranges`.
         not_callable: Why it cannot be called, as ``"only declares a queue"``, for a backend that only works in
-            `init` and stands in a node's key ``init``; None for all others.
+            `init` and stands in a node's key ``init``. None for all others.
         waits_while: In what state of something it waits and holds its instance, as ``"queue {queue!r} is full"``,
-            where ``{option}`` stands for the value of an option; None where it does not wait. `headrace explain`
+            where ``{option}`` stands for the value of an option. None where it does not wait. `headrace explain`
             shows it.
         outermost: True when it may only stand outermost in a node, since each request that it resumes runs through the
             whole expression of the node again. A thread around it (``BackgroundThread``) is allowed.
         stateful: True when answers depend on what earlier requests have left in this process, so that later ones have to
             reach the same process.
-        name_option: The option that is written as the one name in ``[ ]``, as ``node`` in ``Repost[node]``; None where
+        name_option: The option that is written as the one name in ``[ ]``, as ``node`` in ``Repost[node]``. None where
             backends stand there.
         keys_option: The option of a container that names keys which its children read, None without one. It is for a
             container that has to know all of them (``context.keys_read``): where a backend inside does not say what it
@@ -178,7 +178,7 @@ class Backend(Checked):
 
     @classmethod
     def lint(cls, options: Any, largest_batch: int) -> Iterable[str]:
-        """Return what is legal here but suspicious, a sentence each; nothing is built, no heavy library imported.
+        """Return what is legal here but suspicious, a sentence each. Nothing is built, no heavy library imported.
 
         ``headrace check`` and ``headrace explain`` show it as warnings: what a model file says of itself, or options
         that are seldom meant together. The default returns nothing.
@@ -191,7 +191,7 @@ class Backend(Checked):
 
     @classmethod
     def most_instances(cls, options: Any) -> int | None:
-        """Return how many instances a node with this class may have; None, the default, for any number.
+        """Return how many instances a node with this class may have. None, the default, for any number.
 
         A node that asks for more is refused before anything is built. In a process of its own an instance is alone.
 
@@ -202,7 +202,7 @@ class Backend(Checked):
 
     @classmethod
     def nodes_called(cls, options: Any) -> Iterable[str] | None:
-        """Return the nodes that this class calls by ``context.call``, as far as the options say; None where it calls none.
+        """Return the nodes that this class calls by ``context.call``, as far as the options say. None where it calls none.
 
         Each is checked before anything is built: an unknown one is an error with the nearest name. A class that calls
         nodes may call any: where it stands in the ``entrypoint``, every node can be reached. The default returns None.
@@ -214,10 +214,10 @@ class Backend(Checked):
 
     @classmethod
     def goes_on_at(cls, options: Any) -> Iterable[str]:
-        """Return the nodes at which this class lets requests go on by ``context.resume(request, node)``; none by default.
+        """Return the nodes at which this class lets requests go on by ``context.resume(request, node)``. None by default.
 
         Each is checked before anything is built. Such a class stands where its node ends: outermost, last in an ``S``
-        there, or in a branch of ``HasKey`` there; in no node with ``each``, and in none of several branches.
+        there, or in a branch of ``HasKey`` there. In no node with ``each``, and in none of several branches.
 
         Args:
             options: An instance of this class's `Options`, validated and frozen.
@@ -230,10 +230,10 @@ class Backend(Checked):
         Args:
             options: An instance of this class's `Options`, validated and frozen.
             context: Where this instance stands, and what it may use: its device, threads, children, and the
-                store that the node's instances share; see `headrace.InitContext`.
+                store that the node's instances share. See `headrace.InitContext`.
 
         Raises:
-            SetupError: The backend cannot be built; ``hint`` says what to do. Any other exception becomes a
+            SetupError: The backend cannot be built. ``hint`` says what to do. Any other exception becomes a
                 SetupError, an ImportError becomes a MissingDependencyError.
         """
 
@@ -342,20 +342,20 @@ class InitContext:
         node_name: The node, ``"main"`` when the configuration has no tables.
         instance_index: The index of this instance among those of the node, from 0.
         instance_num: How many instances the node has.
-        device: The device that the node's key ``device`` gives to this instance, as text (``"cuda:0"``);
+        device: The device that the node's key ``device`` gives to this instance, as text (``"cuda:0"``).
             None when unset.
-        min, max: The node's keys ``min`` and ``max``, in weights; None when unset. They narrow the
+        min, max: The node's keys ``min`` and ``max``, in weights. None when unset. They narrow the
             range of the class without the backend's help.
-        batch_sizes: The node's key ``batch_sizes``, in weights; None when unset.
+        batch_sizes: The node's key ``batch_sizes``, in weights. None when unset.
         threads: How many threads this instance may use for its computation, at least 1: its share of
             ``[global] threads``. Pass it to the library.
         children: The backends in ``[ ]``, built and initialised, in the order of writing. Call them,
-            ``child(batch)``; they are closed for you. For a class that `builds_elsewhere` these are plans
+            ``child(batch)``. They are closed for you. For a class that `builds_elsewhere` these are plans
             with ``name``, ``expression``, ``min``, ``max``, ``keys``, ``build()``.
         prefixes: The prefix before each child, as (positional, {key: value}).
-        logger: A logger named after the backend; it has no handler of its own.
+        logger: A logger named after the backend. It has no handler of its own.
         shared: One store per node: ``shared.get_or_create(key, factory)`` gives all instances of the
-            node one object, which is closed with the node; ``shared.get(key, default)`` gives an object
+            node one object, which is closed with the node. ``shared.get(key, default)`` gives an object
             that is there already.
         instance: A store like ``shared`` for this instance alone: for a stream, a memory pool. It is closed
             after all backends of the instance, in the thread of the instance if it has one. Outside of any
@@ -372,18 +372,18 @@ class InitContext:
             (a module, a plugin library) has to refuse that as well.
         span: None, or, where a probe listens, ``span(name, started, ended, track)``: it reports work inside
             the backend or on a device, from ``started`` to ``ended`` in seconds on the clock of
-            ``time.monotonic()``; ``track`` names the place of the work, as ``"cuda:0"``. A backend measures
+            ``time.monotonic()``. ``track`` names the place of the work, as ``"cuda:0"``. A backend measures
             only where this is not None.
         pipeline: A store like ``shared`` for the whole pipeline: all nodes and instances have the same one, before
             and after a reload. What a reload that fails has put there is closed and taken out again. When the pipeline
             begins to close, ``end_waits()`` of each object that has it is called once, from any thread, so that no
-            request waits there any more; the objects are closed after all backends. An object under a key of two
+            request waits there any more. The objects are closed after all backends. An object under a key of two
             texts, ``(kind, name)``, that has ``statistics()`` stands in ``Pipeline.stats()[kind][name]``. The store
-            may be used by any thread; a factory of ``get_or_create`` runs in one thread at a time, and what is stored
+            may be used by any thread. A factory of ``get_or_create`` runs in one thread at a time, and what is stored
             must be thread-safe itself. In another process it is a store of that process.
         pad: The node's key ``pad``: whether copies fill up a batch below the min of a child.
         deadline: ``deadline(request)``, in ``forward``: when the time of the request is over, in seconds on the clock
-            of ``time.monotonic()``; None for never. For an item that a container has made it is the latest deadline
+            of ``time.monotonic()``. None for never. For an item that a container has made it is the latest deadline
             of the batch.
         entered: ``entered(request)``, in ``forward``: what the class's ``enter`` returned for the request, also for a
             copy that a node runs on (``each``, a branch, a ``map``). None where it returned nothing, and for an
@@ -397,20 +397,20 @@ class InitContext:
             kept as PENDING (it has ended, or waits or runs already), and raises ContractError for any other node.
         finish: ``finish(request, outcome)`` ends such a request, with ``result``, or with an error where ``outcome``
             is an exception. It gives False, and changes nothing, where the request is not kept as PENDING. A deadline,
-            a cancellation, a close, a reload of the node and a fork end it too; then its dict is the caller's again.
+            a cancellation, a close, a reload of the node and a fork end it too, then its dict is the caller's again.
         on_end: ``on_end(request, function)`` has ``function(request)`` called once, in a thread of its own, after a
-            request has its outcome, whichever that is. The request is kept as PENDING, or in the batch that runs;
-            where it has ended, the function is called at once.
+            request has its outcome, whichever that is. The request is kept as PENDING, or in the batch that runs.
+            Where it has ended, the function is called at once.
         kept: ``kept(request)`` gives the dict that belongs to a request which is kept as PENDING, or for which something
             was asked by ``on_end``: it is the request's alone from then until it has its outcome, whichever instance
             runs it. For any other request it gives a new dict.
         call: ``call(request, node, batch, then, parts=True)``, in ``forward``, lets the node of that name run new requests on behalf
             of one that runs here, whose deadline and priority they have. It waits for nothing:
             ``then(made, error)`` is called once for each dict of the list ``batch``, when it has its ``result``, or its
-            error, in the thread that ended it and perhaps before ``call`` returns; it must be short, as a ``resume`` is.
+            error, in the thread that ended it and perhaps before ``call`` returns. It must be short, as a ``resume`` is.
             No bound of a queue counts them. It gives a function that withdraws those that have not ended, for
             which ``then`` is not called. Parts that are given there are parts of ``request``: with a text as ``parts`` they
-            come as ``(text, part)``, with False nobody gets them. It raises ContractError where there is no such node; see
+            come as ``(text, part)``, with False nobody gets them. It raises ContractError where there is no such node. See
             `Backend.nodes_called`.
         unwanted: ``unwanted(request)`` tells whether nobody waits any more for a request that is kept as PENDING,
             or is in the batch that runs, since it was cancelled, its time is over, or it has ended otherwise.
@@ -425,25 +425,25 @@ class InitContext:
             a LimitError. With `rerun` a request of which a part was given is not run again.
         away: ``away()`` says that what the backend computes with is away for a while: a server, a host that does not
             answer. Until ``back()`` the instance is not ready. `Pipeline.ready` is False while no instance of a node is,
-            and so is the readiness of ``headrace serve``; ``stats()["state"]`` is ``degraded`` while any is not. The
-            instance gets no batch meanwhile; what waits goes to other instances, or waits on, at most until its deadline.
+            and so is the readiness of ``headrace serve``. ``stats()["state"]`` is ``degraded`` while any is not. The
+            instance gets no batch meanwhile. What waits goes to other instances, or waits on, at most until its deadline.
             With ``away(takes_batches=True)`` it gets batches all the same, for a backend that refuses them itself. Each
-            backend of an instance says it for itself; a second call changes nothing, or the word about batches. Both may
+            backend of an instance says it for itself. A second call changes nothing, or the word about batches. Both may
             be called from any thread, also in ``init``. A batch that runs goes on. Where the instance does not come
             back raise InstanceLostError. Outside of the instances of a node, and in another process, nobody is told.
-        back: ``back()`` ends what ``away()`` has said; without that it does nothing.
+        back: ``back()`` ends what ``away()`` has said, without that it does nothing.
         followed_by: The class of the one element that is given what this one writes, in a sequence without
             prefixes. So two classes that know each other may agree on a form of the value that no other
             backend sees. None where any backend may be given it.
         progress: ``progress(total, unit)`` gives a context manager for work that takes long, which yields
             a function to be called with the number of units done since the last call. ``total`` may be
-            None. ``headrace run`` shows a bar on a terminal; everything else shows nothing.
+            None. ``headrace run`` shows a bar on a terminal. Everything else shows nothing.
         cancelled: Tells whether the caller gave up, so that long work can end early: ask it between
             steps, and raise.
         keys_read: ``keys_read(place=0)``, from ``init`` on, gives two values for the child at that place. The first is a
             sorted tuple of all keys of a request on which what the child writes may depend. These are what its backends read
             as they were built (the inputs of a model), also optional keys and those of conditions. The second is the name
-            of a backend in it that does not say what it reads beside ``data``, None where all say it; see
+            of a backend in it that does not say what it reads beside ``data``, None where all say it. See
             `Backend.keys_option`.
         keys_written: ``keys_written(place=0)`` gives a sorted tuple of all keys that the backends in the child at that place say
             they write.

@@ -76,12 +76,12 @@ class Liveness:
             to other instances, or wait on, until all of that is back.
         changed: Called, without a lock, when another thread than the one that runs the batch has changed
             ``lost`` or ``parts_away``.
-        killers: Functions that end what runs in the instance; called when its batch is left behind.
+        killers: Functions that end what runs in the instance. Called when its batch is left behind.
         entries: Gives the entries of the batch that it runs, none for a request that its caller runs. Each has its
             ``request`` and ``deadline``, and where the backend works on a copy of the request, ``lend()`` lets the
             caller leave with it, which ``has_left`` tells, until ``regain()``, which gives False if so.
-        outermost: The backend that the node calls; None before that.
-        node: The node whose scheduler runs it; None before that.
+        outermost: The backend that the node calls. None before that.
+        node: The node whose scheduler runs it. None before that.
     """
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class Liveness:
         self.node: Any = None
 
     def away(self, part: object, *, lost: bool = False, takes_batches: bool = False) -> None:
-        """Note that a part of the instance is away until `back`; or, with ``lost``, for ever.
+        """Note that a part of the instance is away until `back`, or, with ``lost``, for ever.
 
         Args:
             part: The part.
@@ -151,7 +151,7 @@ class Checked:
 
         Returns:
             None when all items went well, else one exception or None per item. An item's error is
-            never raised; only an interrupt (Ctrl-C), which is no Exception, passes.
+            never raised. Only an interrupt (Ctrl-C), which is no Exception, passes.
         """
         if not batch:
             return None

@@ -132,11 +132,11 @@ class Options(BaseModel):
             model: headrace.FilePath | None = pydantic.Field(None, description="A file, or none.")
 
     Values are read as pydantic reads them, except that a bool is no number and NaN is no value. A
-    `headrace.FilePath` is relative to the file in which it is written and must exist; a `headrace.OutputPath`
+    `headrace.FilePath` is relative to the file in which it is written and must exist. A `headrace.OutputPath`
     need not exist. Fields that depend on each other are checked in a ``model_validator`` that raises
     ValueError. A field by which code is imported has a validator that refuses it where
     ``info.context["allow_import"]`` is False. All this happens before anything is built. Node keys (``max``,
-    ``device``, ...) are never options; a backend finds those that it needs in its `headrace.InitContext`.
+    ``device``, ...) are never options. A backend finds those that it needs in its `headrace.InitContext`.
 
     Attributes:
         positional: Names of the fields that positional args in an expression fill, in order:
@@ -219,7 +219,7 @@ def value_problems(error: ValidationError, options: type[BaseModel]) -> Iterator
     """Return the problems of options in the words of a configuration, once per value.
 
     For an option that may have several types, pydantic gives the problem of each type. If it can be known
-    which type the value was meant to have, only the problem of that type is given; otherwise all of them in
+    which type the value was meant to have, only the problem of that type is given, otherwise all of them in
     one text.
     """
     of_unions: dict[str, list[ErrorDetails]] = {}

@@ -22,7 +22,7 @@ class Shared:
     first.
 
     Args:
-        outer: The store in which `get` looks for keys that this one does not have; None for none.
+        outer: The store in which `get` looks for keys that this one does not have. None for none.
     """
 
     def __init__(self, outer: Shared | None = None) -> None:
@@ -32,7 +32,7 @@ class Shared:
         self._closed = False
 
     def get(self, key: object, default: Any = None) -> Any:
-        """Return the object under ``key`` in this store or an outer one; else ``default``.
+        """Return the object under ``key`` in this store or an outer one, else ``default``.
 
         It does not wait for an object that another thread is making.
         """
@@ -44,7 +44,7 @@ class Shared:
         return default
 
     def get_or_create(self, key: object, factory: Callable[[], T]) -> T:
-        """Return the object under ``key`` in this store; the first caller makes it with ``factory``.
+        """Return the object under ``key`` in this store. The first caller makes it with ``factory``.
 
         Other callers wait until it is made. An error of the factory is raised, and nothing is stored. Once the
         store is closed nothing more is made: ClosedError. Unlike `get` this does not look into outer stores.
@@ -93,7 +93,7 @@ class Shared:
     def close(self) -> None:
         """Close all stored objects, newest first, and raise the first error afterwards.
 
-        An interrupt is raised rather than an error; all other errors are logged.
+        An interrupt is raised rather than an error. All other errors are logged.
         """
         with self._lock:
             items, self._items, self._closed = list(self._items.values()), {}, True

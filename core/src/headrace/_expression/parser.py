@@ -24,7 +24,7 @@ text nor begin another:
 - In quotes the value becomes part of the text.
 - A bare word with ``${...}`` in it is read as a word again: with ``M`` being 8, ``max=${M}`` and
   ``max=1${M}`` are numbers and ``x${M}`` is a text. If the word is one ``${NAME}``, the value may also be
-  a list, an expression or quoted text; any other value is a text as it stands.
+  a list, an expression or quoted text. Any other value is a text as it stands.
 - An expression that is one ``${NAME}`` is replaced and then parsed.
 """
 
@@ -106,7 +106,7 @@ class _Parser:
         at: The offset of the next token.
         end: The offset after the last token.
         literal: Whether there are no placeholders: ``$``, ``{`` and ``}`` are ordinary characters then.
-        values: The values of placeholders; None keeps placeholders as they are written.
+        values: The values of placeholders. None keeps placeholders as they are written.
         problems: The problems of placeholders.
         source: The ``source`` of every `Call`.
         open: The brackets that are not closed yet, the innermost last.
@@ -431,16 +431,16 @@ class _Parser:
 
 
 def parse(text: str) -> Call:
-    """Parse a composition expression; placeholders are kept as written.
+    """Parse a composition expression. Placeholders are kept as written.
 
     Args:
         text: The expression.
 
     Returns:
-        The tree; ``parse(str(tree)) == tree``.
+        The tree. ``parse(str(tree)) == tree``.
 
     Raises:
-        ConfigError: The text is no expression; the problem has its place.
+        ConfigError: The text is no expression. The problem has its place.
         TypeError: ``text`` is no str.
     """
     return with_room(lambda: _parse(text))
@@ -456,12 +456,12 @@ def read_expression(
 
     Args:
         text: The expression.
-        node_name: What ``{node_name}`` stands for; None refuses it.
+        node_name: What ``{node_name}`` stands for. None refuses it.
         environ: The environment, ``os.environ`` or the like.
         source: The ``source`` of every `Call` of the tree.
 
     Raises:
-        ConfigError: The text is no expression; or placeholders have no value, or a value that does not
+        ConfigError: The text is no expression, or placeholders have no value, or a value that does not
             fit, each a problem with code ``placeholder``.
         TypeError: ``text`` is no str.
     """

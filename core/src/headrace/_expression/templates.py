@@ -2,9 +2,9 @@
 
 ``{node_name}``, ``${NAME}`` and ``${NAME:-default}`` are placeholders. Outside quotes ``$$``,
 ``{{`` and ``}}`` are the characters ``$``, ``{`` and ``}``, and a single one is an error. Inside
-quotes ``$``, ``{`` and ``}`` are ordinary characters; only the exact ``{node_name}`` and ``${`` begin a
+quotes ``$``, ``{`` and ``}`` are ordinary characters. Only the exact ``{node_name}`` and ``${`` begin a
 placeholder, and ``$${`` and ``{{node_name}}`` are the texts ``${`` and ``{node_name}``. A character that is
-written as a JSON escape is never part of a placeholder. A default holds no placeholder; outside quotes it is
+written as a JSON escape is never part of a placeholder. A default holds no placeholder. Outside quotes it is
 made of word characters. As in a shell, ``${NAME:-default}`` takes the default when the variable is unset or
 empty. Replacement happens once: the value of a placeholder is never searched for placeholders.
 """
@@ -163,7 +163,7 @@ class Values(NamedTuple):
     """The values of placeholders.
 
     Attributes:
-        node_name: What ``{node_name}`` stands for; None refuses it.
+        node_name: What ``{node_name}`` stands for. None refuses it.
         environ: The environment, ``os.environ`` or the like.
     """
 
@@ -215,7 +215,7 @@ def substitute_text(text: str, environ: Mapping[str, str]) -> str:
     ``$$`` is ``$``, a ``$`` before anything but ``{`` is itself, and braces are ordinary characters.
 
     Raises:
-        ConfigError: Placeholders are wrong or have no value; it names all of them.
+        ConfigError: Placeholders are wrong or have no value. It names all of them.
     """
     values = Values(None, environ)
     problems: list[Problem] = []

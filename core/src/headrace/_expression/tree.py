@@ -51,8 +51,8 @@ class Args(_Node):
     Attributes:
         positional: The values without a key, in order. A list is a tuple.
         named: The ``(key, value)`` pairs, in order.
-        spans: Where each argument stands in the text, positional ones first, keys included;
-            empty for args that were not parsed.
+        spans: Where each argument stands in the text, positional ones first, keys included.
+            Empty for args that were not parsed.
         span: Where the args stand in the text, parentheses included, or None.
     """
 
@@ -90,13 +90,13 @@ class Call(_Node):
 
     Attributes:
         name: The name as written, a plugin's qualifier included.
-        args: The options; empty when absent.
-        phases: The content of ``[ ]``, cut at ``;`` and then at ``,``; empty without a bracket.
+        args: The options. Empty when absent.
+        phases: The content of ``[ ]``, cut at ``;`` and then at ``,``. Empty without a bracket.
         prefix: The arguments in front of the name, or None.
         span: Where the element stands in ``text``, prefix included, or None.
         name_span: Where the name stands, or None.
         text: The whole text from which the element was parsed, or None.
-        source: What the planner knows of that text, a `headrace._plan.element.Source`; or None.
+        source: What the planner knows of that text, a `headrace._plan.element.Source`, or None.
     """
 
     name: str
@@ -137,7 +137,7 @@ class Call(_Node):
 class Template(str):
     """A word or quoted text with placeholders, as it was written, quotes included.
 
-    Only trees of `parse` have it; `read_expression` replaces it by its text or value.
+    Only trees of `parse` have it. `read_expression` replaces it by its text or value.
     """
 
     __slots__ = ()

@@ -30,7 +30,7 @@ def static_range(element: Element) -> Range:
 def of_children(
     cls: type[Backend], children: Sequence[tuple[str, Range]], prefixes: Sequence[Prefix]
 ) -> Range | None:
-    """Return the range that children make for a container; None where the class states its own.
+    """Return the range that children make for a container. None where the class states its own.
 
     Raises:
         ValueError: The range is empty, or a branch asks for more than one item.
@@ -52,7 +52,7 @@ def states_range(cls: type[Backend]) -> bool:
 def narrow(found: Range, keys: NodeKeys, *, alias: bool = False) -> Range:
     """Return the range of a node: its keys narrow the range of its backend.
 
-    Without any max the max is 1; an alias has none then, since another node runs what comes to it.
+    Without any max the max is 1. An alias has none then, since another node runs what comes to it.
     """
     low, high = found
     least, most, sizes = keys.min, keys.max, keys.batch_sizes
@@ -95,9 +95,9 @@ class Ranged(NamedTuple):
 
 
 def combine_ranges(children: Sequence[Ranged], *, divides: bool = False) -> tuple[int, int | None]:
-    """Return the range (min, max) of a container that runs its children with `run_child`; max None is unbounded.
+    """Return the range (min, max) of a container that runs its children with `run_child`. Max None is unbounded.
 
-    A class says so with ``combine_ranges = staticmethod(headrace.words.combine_ranges)``; planning and building use
+    A class says so with ``combine_ranges = staticmethod(headrace.words.combine_ranges)``. Planning and building use
     it. Children with a max of 1 are run item by item, so they do not count, unless all have a max of 1.
 
     Args:
@@ -108,7 +108,7 @@ def combine_ranges(children: Sequence[Ranged], *, divides: bool = False) -> tupl
 
     Raises:
         ValueError: The range is empty, or a child that may get a single item has a min above 1. The text names the
-            children; the user gets it as an error of the configuration.
+            children. The user gets it as an error of the configuration.
     """
     _refuse_min(children if divides else [one for one in children if one.conditional])
     counted = [one for one in children if one.range[1] != 1]
@@ -131,7 +131,7 @@ def inside(ranges: Sequence[Ranged]) -> Range:
     """Give the range of a container that hands its whole batch to each child: the weights that all take.
 
     Raises:
-        ValueError: The range is empty; the text names the two children.
+        ValueError: The range is empty. The text names the two children.
     """
     lowest = max(ranges, key=lambda one: one.range[0])
     low_name, low = lowest.name, lowest.range[0]
@@ -167,8 +167,8 @@ def keys_named(
     """Return the keys that a backend names in ``reads`` or ``writes``.
 
     Args:
-        backend: The class; or an instance, whose `init` may have named other keys.
-        options: Its checked options, from which the key of ``{option}`` is taken; None for none.
+        backend: The class, or an instance, whose `init` may have named other keys.
+        options: Its checked options, from which the key of ``{option}`` is taken. None for none.
         what: ``"reads"`` or ``"writes"``.
         optional: Whether the optional keys of a TypedDict count.
     """

@@ -51,7 +51,7 @@ class DefinitionUse:
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """The text in which a name was written; every `Call` of a configuration has its ``source``.
+    """The text in which a name was written. Every `Call` of a configuration has its ``source``.
 
     Attributes:
         path: The keys that lead to the text, ``main.backend`` or ``define.Z``.
@@ -140,7 +140,7 @@ class Element:
         """Return this element and all below it, parents first.
 
         Args:
-            into: Tells whether the children of an element are given as well, asked of each before its children; None
+            into: Tells whether the children of an element are given as well, asked of each before its children. None
                 for always.
         """
         found, todo = [], [self]
@@ -158,8 +158,8 @@ class Named:
 
     Attributes:
         name: The name of an earlier element of an enclosing ``IoC``, or a registered name.
-        element: The element from which it is built; None when that is wrong, which has been reported.
-        node: The node that registered it for the whole pipeline; None for an element of an ``IoC``.
+        element: The element from which it is built. None when that is wrong, which has been reported.
+        node: The node that registered it for the whole pipeline. None for an element of an ``IoC``.
         index: Its index among the instances of the node, None when it is none of them.
         queued: Whether its calls wait in the queue of its node, before the instances that ``element`` says.
         used: Whether an expression names it.
@@ -198,12 +198,12 @@ class NamedPlan:
     """A policy of a node, or a probe of the pipeline.
 
     Attributes:
-        text: The text as written, placeholders not replaced; for a probe, its name in ``stats()``.
+        text: The text as written, placeholders not replaced. For a probe, its name in ``stats()``.
         args: The args in ``( )``.
         cls: Its class.
         options: Its checked options, None when the class has no ``Options``.
-        origins: Where the value of each option comes from; see `Element`.
-        distribution, version: The plugin that brings it; empty when no plugin does.
+        origins: Where the value of each option comes from. See `Element`.
+        distribution, version: The plugin that brings it. Empty when no plugin does.
     """
 
     text: str
@@ -224,7 +224,7 @@ class NodePlan:
         keys: Its keys, checked.
         origins: Where each key comes from: ``node``, ``global``, ``default``, or ``inline`` (``batch_policy``).
         init: The expression that is built before the node, or None.
-        entrypoint: The expression of the whole node; ``instance`` itself where nobody has written one.
+        entrypoint: The expression of the whole node. ``instance`` itself where nobody has written one.
         instance: The element from which each instance is built, None when the node registers none.
         runs: What runs a batch: each instance, else what the node is called through.
         bypassed: Whether the node is called through what it registers, and not through ``entrypoint``.

@@ -53,7 +53,7 @@ def plan_links(
 
     Args:
         shape: The configuration.
-        nodes: The nodes that are planned; nodes that are wrong are missing.
+        nodes: The nodes that are planned. Nodes that are wrong are missing.
         entrypoint: The entrypoint of the pipeline, None for the default.
         problems: Takes the problems that are found.
     """
@@ -70,14 +70,14 @@ def plan_links(
 
 
 class _Graph:
-    """All nodes and how they are linked; ``problems`` takes what is wrong.
+    """All nodes and how they are linked. ``problems`` takes what is wrong.
 
     Attributes:
         links: How each node is linked.
         places: By node and key, the place where the key was written.
         reposts: By node, those at which its backends let requests go on, each with the element that does.
         complete: Whether all keys could be read.
-        before: By node, those that name it in their ``next``, in file order; set by `check`.
+        before: By node, those that name it in their ``next``, in file order. Set by `check`.
     """
 
     def __init__(self, shape: Sections, nodes: Mapping[str, NodePlan], problems: Problems) -> None:

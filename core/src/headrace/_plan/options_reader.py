@@ -68,7 +68,7 @@ class OptionsReader:
         """Find the options and check them.
 
         Args:
-            given: Values that keys of the node give to the options, with their origins; args win over them.
+            given: Values that keys of the node give to the options, with their origins. Args win over them.
 
         Returns:
             The checked options, None when they are wrong (which is reported), and the origin of each value.
@@ -217,7 +217,7 @@ class Kind(NamedTuple):
         noun: The word for one of the kind, in errors.
         hook: The table of hooks in which plugins offer the kind.
         wanted: What a class of the kind has to be, in errors.
-        base: The base class; None for a probe, which has some of `PROBE_METHODS` instead.
+        base: The base class. None for a probe, which has some of `PROBE_METHODS` instead.
         method: The method with which a policy decides, and which its class has to define.
     """
 

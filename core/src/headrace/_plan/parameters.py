@@ -88,7 +88,7 @@ class Found:
 
 
 def _replace(value: Any) -> Any:
-    """Replace ``${NAME}`` in a text of the configuration; give any other value unchanged.
+    """Replace ``${NAME}`` in a text of the configuration. Give any other value unchanged.
 
     Raises:
         ConfigError: Placeholders are wrong or have no value.
@@ -127,14 +127,14 @@ class Parameters:
     """The plain keys of one node and of ``[global]``, and which of them some backend has.
 
     Args:
-        node: Name of the node; ``global`` for the entrypoint of the pipeline.
+        node: Name of the node. ``global`` for the entrypoint of the pipeline.
         shape: The configuration.
-        keys: The keys of the node itself, checked; None for the entrypoint.
+        keys: The keys of the node itself, checked. None for the entrypoint.
         origins: Where each of those keys comes from.
 
     Attributes:
         asked: The keys that would have set an option of some element.
-        met: By path of a key, the key and why each element with that option does not use its value; None for
+        met: By path of a key, the key and why each element with that option does not use its value. None for
             one that does.
         texts: How many expressions of the node have been read.
         unresolved: How many texts and names of the node could not be understood. A key that no known
@@ -164,18 +164,18 @@ class Parameters:
     ) -> Found | None:
         """Return the value of an option of an element: this is the rule which of several values wins.
 
-        The first of these that is written wins; None leaves the option its default:
+        The first of these that is written wins. None leaves the option its default:
 
         1. args of the expression as the user wrote it: of the definition that is used there, else
-           of the element itself;
-        2. ``Name::key`` of the node, then its ``key``;
-        3. ``Name::key`` of ``[global]``, then its ``key``;
+           of the element itself.
+        2. ``Name::key`` of the node, then its ``key``.
+        3. ``Name::key`` of ``[global]``, then its ``key``.
         4. args inside definitions: of an outer use, of an inner one, of the element itself.
 
         All keys that set the option count as known from now on.
 
         Args:
-            names: The names of the element that may stand before ``::``; without any, keys set nothing.
+            names: The names of the element that may stand before ``::``, without any, keys set nothing.
             key: The key of the option.
             source: The text in which the element stands.
             own: The option among the args of the element itself.
@@ -315,7 +315,7 @@ def check_keys(
     """Read the keys of ``model`` from the table of a node, else from ``[global]``.
 
     Returns:
-        The checked keys, with the default in place of a wrong value, so that planning can go on; and the
+        The checked keys, with the default in place of a wrong value, so that planning can go on, and the
         origin of each key.
     """
     values: dict[str, Any] = {}

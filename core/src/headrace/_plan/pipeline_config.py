@@ -36,7 +36,7 @@ _LACKS = ("unknown_backend", "unknown_policy", "unknown_probe", "missing_plugin"
 class PipelineConfig:
     """A configuration that has been read, merged and checked as a whole.
 
-    It is frozen and can be pickled; the other process checks it again with its own plugins.
+    It is frozen and can be pickled. The other process checks it again with its own plugins.
     """
 
     _document: Document
@@ -55,17 +55,17 @@ class PipelineConfig:
         base: str | os.PathLike[str] | None = None,
         allow_import: bool = True,
     ) -> PipelineConfig:
-        """Read and check a configuration; build nothing, import no heavy library.
+        """Read and check a configuration. Build nothing, import no heavy library.
 
         Args:
             source: A dict, the path of a TOML file (a text is always a path), or a configuration.
             base: The folder from which relative paths in a dict start, also those under ``extends``
-                and ``import``; default: the working directory.
+                and ``import``. Default: the working directory.
             allow_import: Whether the code under ``import`` may run. The environment variable
                 ``HEADRACE_IMPORT=0`` refuses it as well, and so does any value that is no known yes.
 
         Raises:
-            ConfigError: The configuration is wrong; ``problems`` holds everything that is.
+            ConfigError: The configuration is wrong. ``problems`` holds everything that is.
             SetupError: The only problem is a ``Fallback`` whose branches are not installed here.
             TypeError: ``source`` is none of the three, or ``base`` is given and ``source`` is no dict.
         """
@@ -99,8 +99,8 @@ class PipelineConfig:
         """Return the JSON Schema of every key that is no option of a backend, for editors and forms.
 
         Returns:
-            ``"node"``: keys of a node that may also stand in ``[global]`` as the default of all nodes;
-            ``"node_only"``: keys of a node alone; ``"global"``: keys of ``[global]`` alone.
+            ``"node"``: keys of a node that may also stand in ``[global]`` as the default of all nodes.
+            ``"node_only"``: keys of a node alone. ``"global"``: keys of ``[global]`` alone.
         """
         return key_schemas()
 
@@ -117,11 +117,11 @@ class PipelineConfig:
         return plain | {key: _plain_copy(written.value) for key, written in document.top.items()}
 
     def _with_changes(self, node: str, changes: Mapping[str, Any]) -> PipelineConfig:
-        """Return this configuration with changes of one node; it is read and checked as a whole.
+        """Return this configuration with changes of one node. It is read and checked as a whole.
 
         Args:
             node: The node.
-            changes: New values of keys of the node; None removes a key. Relative paths in them start
+            changes: New values of keys of the node. None removes a key. Relative paths in them start
                 from the working directory.
 
         Raises:
@@ -259,19 +259,19 @@ def explain(
     *,
     allow_import: bool = True,
 ) -> dict[str, Any]:
-    """Tell what a configuration asks for; nothing is built and no heavy library is imported.
+    """Tell what a configuration asks for. Nothing is built and no heavy library is imported.
 
     Args:
-        source: A dict, the path of a TOML file (a text is always a path), or a configuration; or a bare
+        source: A dict, the path of a TOML file (a text is always a path), or a configuration, or a bare
             expression, as `headrace.parse` gives it, in which options may be missing.
         allow_import: Whether the code under ``import`` may run.
 
     Returns:
-        What `headrace.plan.Plan.to_dict` gives, which can be written as JSON; `headrace.plan` says what the
+        What `headrace.plan.Plan.to_dict` gives, which can be written as JSON. `headrace.plan` says what the
         fields mean. For an expression: ``{"headrace", "expression", "range", "asks_for", "tree"}``.
 
     Raises:
-        ConfigError: The configuration is wrong; ``problems`` holds everything that is.
+        ConfigError: The configuration is wrong. ``problems`` holds everything that is.
         SetupError: The only problem is a ``Fallback`` whose branches are not installed here.
     """
     if isinstance(source, Call):

@@ -190,7 +190,7 @@ class Planner(Planning):
         return {name for name in shape.nodes for key in keys if value_written(key, name, shape)}
 
     def at_key(self, key: str, *, may_register: bool = True) -> Element | None:
-        """Plan the expression under a key of the present node or entrypoint; None where the key is missing.
+        """Plan the expression under a key of the present node or entrypoint. None where the key is missing.
 
         Args:
             key: The key.

@@ -73,7 +73,7 @@ MAX_TEXTS = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class Definition(Offer):
-    """One definition; its ``path`` is its text. A definition of the configuration has no distribution.
+    """One definition. Its ``path`` is its text. A definition of the configuration has no distribution.
 
     Attributes:
         source: Where the text was written.
@@ -122,21 +122,21 @@ class Planning(ABC):
         shape: The configuration.
         files: The files that it imports, and what each has registered.
         problems: Takes the problems that are found.
-        all_names: Whether all names are known; False when an import has failed.
-        refused: Why code that the configuration names may not be imported; None when it may.
+        all_names: Whether all names are known. False when an import has failed.
+        refused: Why code that the configuration names may not be imported. None when it may.
 
     Attributes:
-        reported: All problems that are an error; ``problems`` are others while a branch is only tried.
+        reported: All problems that are an error. ``problems`` are others while a branch is only tried.
         definitions: The definitions that each name may mean.
         cycles: The cycles of definitions that have been reported.
         registered: The registered instances, by name.
         nodes: The nodes that are planned.
-        all_parameters: By node, the keys of those whose planning has begun, finished or not; and of the entrypoint.
+        all_parameters: By node, the keys of those whose planning has begun, finished or not, and of the entrypoint.
         excused: The problems for which a `Fallback` goes on to another branch.
         too_many: Whether an expression uses too many definitions and parameters, which has been reported.
         parameters: The parameters of the present node.
         _unfinished: The nodes whose planning has begun and not ended: one that names one of them needs itself.
-        _homes: For each name that will be registered, the node that registers it; ``x.`` stands for ``x.0``,
+        _homes: For each name that will be registered, the node that registers it. ``x.`` stands for ``x.0``,
             ``x.1``, ...
     """
 

@@ -1,6 +1,6 @@
 """The questions that planner and builder ask a backend class: its answers make it a word.
 
-Planner and builder name no word. They ask the class behind a name. For a plain backend `Word` answers; a word
+Planner and builder name no word. They ask the class behind a name. For a plain backend `Word` answers. A word
 of `headrace.words` overrides what is different for it.
 """
 
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 
 class Word(Backend):
-    """A backend that says how it is planned and built; the defaults are those of a plain backend.
+    """A backend that says how it is planned and built. The defaults are those of a plain backend.
 
     Attributes:
-        _names: How many of its children are names, and no backends; `_plan` is only called when they are.
+        _names: How many of its children are names, and no backends. `_plan` is only called when they are.
         _wiring: Whether it runs nothing itself: once it is built, its last child is called in its place.
         _joins: Whether it may be replaced by its children where it stands, without prefix, in another one.
         _threaded: Whether its children run in a thread of their own already.
@@ -65,13 +65,13 @@ class Word(Backend):
 
     @classmethod
     def _plan(cls, use: Use) -> Element | None:
-        """Plan the bracket of the word, which is not empty; None when something in it is wrong.
+        """Plan the bracket of the word, which is not empty. None when something in it is wrong.
 
         The default plans each child as a backend that is called. It plans all children, so that all
         errors are found.
 
         Returns:
-            ``use.element`` with its ``phases``; or another element, when the word only stands for that.
+            ``use.element`` with its ``phases``, or another element, when the word only stands for that.
         """
         parent = use.element.cls
         use.element.prefixes = [prefix_values(child.prefix) for child in use.children]
@@ -108,7 +108,7 @@ class Word(Backend):
         """Return the keys that every request needs when it comes here, as far as they are known.
 
         The default is what the class, or the built backend, says that it reads. A container has to say
-        so in ``init`` (``self.reads = ()`` for just the keys that its only child needs); what it `gives` to
+        so in ``init`` (``self.reads = ()`` for just the keys that its only child needs). What it `gives` to
         that child no request has to bring.
 
         Args:
@@ -394,7 +394,7 @@ def way_to_called(element: Element) -> list[Element]:
 def way_through(root: Element, place: int, *, threads: bool = True) -> Iterator[Element]:
     """Return the elements that a whole batch passes first (``place`` 0) or last (-1), the outermost first.
 
-    The way ends at a name; with ``threads`` False also at the first element inside that has a thread of its own.
+    The way ends at a name, with ``threads`` False also at the first element inside that has a thread of its own.
     """
     element: Element | None = root
     while element is not None:

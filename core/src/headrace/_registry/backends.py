@@ -102,7 +102,7 @@ class FunctionBackend(Backend):
     """Call a function on ``data``.
 
     Attributes:
-        function: Makes ``result`` of ``data``; where ``batched``, a list of a list.
+        function: Makes ``result`` of ``data``. Where ``batched``, a list of a list.
         batched: Whether the function is called once per batch.
     """
 
@@ -114,7 +114,7 @@ class FunctionBackend(Backend):
         self.context = context
 
     def forward(self, batch: list[Request]) -> Outcomes:
-        """Call the function once per item, so that an error fails its item alone; or once per batch.
+        """Call the function once per item, so that an error fails its item alone, or once per batch.
 
         Raises:
             ContractError: A function for batches gave another number of results, or a function gave PENDING.

@@ -1,7 +1,7 @@
 """The names that are known without importing a backend: those of core and of installed plugins.
 
 A plugin is a distribution with entry points in one of our groups. Its backends, version and range are read
-from metadata; its hooks (`headrace.hookspecs`), which live in light modules, are called once. The state of a
+from metadata. Its hooks (`headrace.hookspecs`), which live in light modules, are called once. The state of a
 plugin is one of:
 
 ``ok``
@@ -53,14 +53,14 @@ class Plugin:
             leading ``headrace-``.
         distribution: Name of the distribution, as installed.
         version: Its version, ``"unknown"`` where the metadata do not tell.
-        range: The versions of core that it requires, as ``>=0.1,<0.2``; empty when it states none.
+        range: The versions of core that it requires, as ``>=0.1,<0.2``. Empty when it states none.
         backends: The import paths of its backends, by name.
         hooks: The answers of its hooks, by their short names: ``definitions``, ``batch_policies``,
             ``dispatch_policies``, ``probes``, ``commands``, each a table, and ``node_entrypoint``.
-        state: ``"ok"``; else ``"disabled"``, ``"incompatible"``, ``"broken"`` or
+        state: ``"ok"``, else ``"disabled"``, ``"incompatible"``, ``"broken"`` or
             ``"missing_dependency"``. Conflicts between plugins, and libraries that only an instance
             needs, are found by `headrace plugins doctor`.
-        reason: Why it is not ok, in a sentence; None when it is.
+        reason: Why it is not ok, in a sentence. None when it is.
         remedy: What to do about that, or None.
         usable: Whether a configuration may use its names.
         requires: All its requirements, as in ``Requires-Dist``.
@@ -122,7 +122,7 @@ def qualifier(distribution: str) -> str:
 def discover() -> list[Plugin]:
     """List all installed plugins, ordered by name, with their states.
 
-    Of a distribution that is no plugin only ``entry_points.txt`` is read; of a plugin the head of its
+    Of a distribution that is no plugin only ``entry_points.txt`` is read, of a plugin the head of its
     metadata as well.
     """
     from importlib.metadata import distributions

@@ -64,7 +64,7 @@ HOW_TO_ALLOW = (
 
 
 def why_refused(*, allow_import: bool) -> str | None:
-    """Say why no code may be imported; None when it may.
+    """Say why no code may be imported. None when it may.
 
     The environment variable ``HEADRACE_IMPORT`` allows it when it is unset, or one of the known words for
     yes.

@@ -47,9 +47,9 @@ class Offer:
     Attributes:
         name: The name without a qualifier.
         plugin: The qualifier: ``cv``, ``headrace`` for core, or the module that registered it.
-        distribution, version: The distribution that brings it; for a class that is no plugin's, the module or
+        distribution, version: The distribution that brings it. For a class that is no plugin's, the module or
             file that registered it, and no version.
-        path: Import path ``module:Class``, empty for a registered class; the text of a definition.
+        path: Import path ``module:Class``, empty for a registered class. The text of a definition.
         cls: The class, when it was registered.
     """
 
@@ -61,10 +61,10 @@ class Offer:
     cls: type[Any] | None = field(default=None, repr=False)
 
     def load(self, noun: str = "backend") -> type[Any]:
-        """Return the class, and import it if need be; it raises as `headrace.plugins.Plugin.backend` does.
+        """Return the class, and import it if need be. It raises as `headrace.plugins.Plugin.backend` does.
 
         Args:
-            noun: What the class is to be, for errors; only a backend is also checked here.
+            noun: What the class is to be, for errors. Only a backend is also checked here.
         """
         from headrace._registry.backends import as_backend
 
@@ -127,7 +127,7 @@ class Registry:
         self._recording: dict[int, list[tuple[str, dict[str, type[Any]]]]] = {}
 
     def plugins(self) -> list[Plugin]:
-        """Return all installed plugins; the first call reads their metadata and calls their hooks.
+        """Return all installed plugins. The first call reads their metadata and calls their hooks.
 
         So does the first call after a change of ``sys.path``, where plugins are installed, or of
         ``HEADRACE_PLUGINS``, which allows them.
@@ -294,21 +294,21 @@ def register(
     the own name of the class or function.
 
     Args:
-        name: A letter or ``_``, then letters, digits and ``_ . - /``; default: the name of the class.
+        name: A letter or ``_``, then letters, digits and ``_ . - /``. Default: the name of the class.
         cls: A subclass of `Backend` or of a policy, a plain class with ``forward``, or a function:
             what it returns for ``data`` is ``result``, and an error that it raises fails that request
             alone.
         replace: Whether another class of that name may be replaced. Registering the same class again is
             no error, and a class with the same module and qualified name takes its place: a cell of a
             notebook can be run again.
-        batched: Whether the function takes a list of ``data`` and returns a list of as many results; an
+        batched: Whether the function takes a list of ``data`` and returns a list of as many results. An
             error that it raises fails the whole batch then.
 
     Returns:
         The class or function.
 
     Raises:
-        PluginError: The name is taken, belongs to core or is not allowed; or the class is no backend.
+        PluginError: The name is taken, belongs to core or is not allowed, or the class is no backend.
     """
     if cls is None and name is not None and not isinstance(name, str):
         name, cls = getattr(name, "__name__", None), name

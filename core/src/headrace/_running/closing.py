@@ -26,7 +26,7 @@ class Closer:
     """Closes one pipeline.
 
     Attributes:
-        error: The error of newcomers; None while the pipeline is open.
+        error: The error of newcomers. None while the pipeline is open.
         is_over: Whether everything is closed.
     """
 

@@ -43,8 +43,8 @@ class Wait(NamedTuple):
 
     Attributes:
         thread: The thread.
-        entry: For what it waits; None where it waits for a call in a backend's own thread.
-        holds: The instance that the next thread of the circle holds; None for such a call.
+        entry: For what it waits. None where it waits for a call in a backend's own thread.
+        holds: The instance that the next thread of the circle holds. None for such a call.
         runs: How many batches all instances of that node have begun.
     """
 

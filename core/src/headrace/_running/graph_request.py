@@ -1,4 +1,4 @@
-"""A request that a graph leads from node to node, in steps; `headrace._running.walk` has the callers that wait for it.
+"""A request that a graph leads from node to node, in steps. `headrace._running.walk` has the callers that wait for it.
 
 What ended together enters the next node together, and nobody sees a request half done.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class GraphRequest:
-    """One request on its way through the graph; all but the making is steps.
+    """One request on its way through the graph. All but the making is steps.
 
     It stands as the ``node`` of the entry of the call, and offers what a node offers for its entries.
 
@@ -161,7 +161,7 @@ class GraphRequest:
     # The outcome.
 
     def end(self, error: BaseException | None, *, frees: bool = False) -> bool:
-        """Give the request its one outcome; tell whether a backend goes on with it.
+        """Give the request its one outcome. Tell whether a backend goes on with it.
 
         Entries that wait are withdrawn. Where the error ``frees`` the caller, those that run are abandoned.
         """

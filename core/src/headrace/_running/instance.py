@@ -37,13 +37,13 @@ class Limits:
 
     Attributes:
         queue_size: How many requests may wait.
-        queue_full: What becomes of a request that finds it full; see `headrace._running.queue.QueueFull`.
+        queue_full: What becomes of a request that finds it full. See `headrace._running.queue.QueueFull`.
         timeout_ms: Longest time from arrival to the end, None for no limit.
         batching_timeout_ms: How long the oldest request waits for others.
-        batch_sizes: The weights a batch may have; empty for all.
+        batch_sizes: The weights a batch may have. Empty for all.
         pad: Whether a batch that is too small is filled up with copies of its items, the last one first.
         parts_waiting: How many parts of the answer of a request may wait for who reads them.
-        deadlock_after_s: How long a request waits until circles of calls are looked for; 0 for never.
+        deadlock_after_s: How long a request waits until circles of calls are looked for. 0 for never.
         shortcut: Whether a caller that finds the node idle may skip the queue.
     """
 
@@ -59,29 +59,29 @@ class Limits:
 
 
 class Instance(Counts):
-    """An instance as the scheduler holds it; to policies it is a `headrace.policies.InstanceView`.
+    """An instance as the scheduler holds it. To policies it is a `headrace.policies.InstanceView`.
 
     Attributes:
         index, min, max, device: See `headrace.policies.InstanceView`.
         backend: The backend.
         run: Runs a batch in the context of the instance, whose context variables no caller shares.
         thread: The thread that must run the instance, or None when any may.
-        holder: Who claimed the instance (any object); None while the instance is free.
-        ident: Identifier of the thread that runs the instance; 0 while none does.
+        holder: Who claimed the instance (any object). None while the instance is free.
+        ident: Identifier of the thread that runs the instance. 0 while none does.
         entries: The entries of the batch that runs, None for a caller's own single request.
         running_weight: Weight of the batch that runs.
-        queued: How many batches were formed from the queue; the other counts are those of `Counts`.
+        queued: How many batches were formed from the queue. The other counts are those of `Counts`.
         mask: A batch is timed when its number and the mask have no bit in common.
-        sampling: The mask while batches are fast; 0 where probes receive every batch.
+        sampling: The mask while batches are fast. 0 where probes receive every batch.
         mean_s: Moving average of the duration of a batch, in seconds.
-        busy_s: How long batches have run, in seconds; a batch that is timed stands for those that are not.
+        busy_s: How long batches have run, in seconds. A batch that is timed stands for those that are not.
         since: When the instance was made, on the clock of `time.perf_counter`.
-        limit: The backend whose own range sets ``max``, and that max; None where the node's keys set it.
-        limits: The keys under which its batches are formed and filled up; set by its node.
+        limit: The backend whose own range sets ``max``, and that max. None where the node's keys set it.
+        limits: The keys under which its batches are formed and filled up. Set by its node.
         liveness: Tells whether the backend is lost, or what it computes with is away.
         away: Whether the node keeps the instance from the free ones until what is away is back.
-        adopted: The entry of a request that its caller runs here, once a backend has asked something for it; else None.
-        retired: Wakes the thread that closes the instance after its last batch; None while in service.
+        adopted: The entry of a request that its caller runs here, once a backend has asked something for it, else None.
+        retired: Wakes the thread that closes the instance after its last batch. None while in service.
     """
 
     def __init__(

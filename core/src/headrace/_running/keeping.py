@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Keeping:
-    """What the context of a backend offers for requests that it answers later; every method at any moment, in any thread.
+    """What the context of a backend offers for requests that it answers later. Every method at any moment, in any thread.
 
     Args:
         backend: The backend.

@@ -31,7 +31,7 @@ _INNER = ("headrace._", "headrace.words.", "contextlib")
 
 
 def without_inner_frames(error: Error) -> Error:
-    """Take the frames of Headrace out of the tracebacks of an error and its cause; give the error.
+    """Take the frames of Headrace out of the tracebacks of an error and its cause. Give the error.
 
     There are dozens of such frames between the call of ``pipe`` and the ``init`` that has failed.
     """
@@ -54,7 +54,7 @@ def _outer(last: TracebackType | None) -> TracebackType | None:
 
 
 class Pipeline:
-    """Backends composed by a configuration; safe to call from any number of threads.
+    """Backends composed by a configuration. Safe to call from any number of threads.
 
     ``with`` and ``async with`` close it at their end, without draining when an error leaves the block.
 
@@ -67,7 +67,7 @@ class Pipeline:
         """Build the pipeline of a blueprint, which `headrace.pipe` makes from a configuration.
 
         Raises:
-            SetupError: A backend could not be built; what was built is closed again.
+            SetupError: A backend could not be built. What was built is closed again.
             PluginError: A plugin or a library is missing.
             TypeError: ``blueprint`` is no blueprint.
         """
@@ -94,14 +94,14 @@ class Pipeline:
 
         Args:
             data: A request, or a list of requests whose outcomes stay separate.
-            timeout: Seconds from now; it holds while the request is queued, between nodes and running.
-            priority: A greater one goes first; equals go in order of arrival.
+            timeout: Seconds from now. It holds while the request is queued, between nodes and running.
+            priority: A greater one goes first. Equals go in order of arrival.
 
         Returns:
             ``data``, each request with its ``result``.
 
         Raises:
-            RequestError: The request failed; see `headrace.errors`.
+            RequestError: The request failed. See `headrace.errors`.
             RequestsFailed: Some items of the list failed.
             ClosedError: The pipeline is closed.
         """
@@ -132,7 +132,7 @@ class Pipeline:
         self, data: list[Request], *, timeout: float | None = None, priority: int = 0
     ) -> list[Future[Request]]: ...
     def submit(self, data: Any, *, timeout: float | None = None, priority: int = 0) -> Any:
-        """Let a request run and return at once; this waits only for room in a full queue.
+        """Let a request run and return at once. This waits only for room in a full queue.
 
         Args:
             data: A request, or a list of requests.
@@ -173,7 +173,7 @@ class Pipeline:
 
         Raises:
             RequestError, RequestsFailed, ClosedError: As `__call__` does.
-            asyncio.CancelledError: The task was cancelled; ``abandoned`` is True when a backend
+            asyncio.CancelledError: The task was cancelled. ``abandoned`` is True when a backend
                 still runs on a request. Python 3.10 gives who awaits the task another one,
                 whose ``__context__`` is this.
         """
@@ -211,7 +211,7 @@ class Pipeline:
         priority: int = 0,
         room: Callable[[Any], bool] | None = None,
     ) -> Stream:
-        """Let one request run, and read its answer in parts as they come; it begins at this call.
+        """Let one request run, and read its answer in parts as they come. It begins at this call.
 
         Leaving the loop (``break``, or ``close()`` of the iterator) cancels the request. Where ``parts_waiting`` parts wait,
         a generator is not asked for the next one, and a thread of the backend's own waits in ``context.emit``: a stream that
@@ -242,7 +242,7 @@ class Pipeline:
         priority: int = 0,
         room: Callable[[Any], bool] | None = None,
     ) -> AsyncStream:
-        """As `stream`, for ``async for`` in the running event loop; ``aclose()``, or leaving the loop, cancels.
+        """As `stream`, for ``async for`` in the running event loop. ``aclose()``, or leaving the loop, cancels.
 
         Args:
             data: A request.
@@ -251,7 +251,7 @@ class Pipeline:
             room: See `stream`.
 
         Returns:
-            An asynchronous iterator; see `stream`.
+            An asynchronous iterator. See `stream`.
 
         Raises:
             RuntimeError: There is no running event loop.
@@ -298,16 +298,16 @@ class Pipeline:
         Whenever this raises, the old instances are in place and nothing has changed. It returns
         when all old instances are closed, or when ``timeout`` is over: then those whose batch still
         runs are closed later. So they are where a thread calls it that runs a batch of this pipeline, as in a
-        signal handler: it returns once the new instances serve. It blocks; a coroutine calls it through
+        signal handler: it returns once the new instances serve. It blocks. A coroutine calls it through
         ``asyncio.to_thread``.
 
         Args:
-            node: The name of the node; ``"main"`` for a configuration without tables.
-            changes: New values of keys of the node and options of its backends; None removes a key.
+            node: The name of the node. ``"main"`` for a configuration without tables.
+            changes: New values of keys of the node and options of its backends. None removes a key.
                 All but ``next``, ``map``, ``or``, ``each``, ``queue_size`` and ``queue_full`` can be
                 changed, and no node can begin to let requests go on at another one. Relative paths start from the
                 working directory.
-            timeout: Seconds for building, and then for the batches of the old instances; None for any time. When
+            timeout: Seconds for building, and then for the batches of the old instances. None for any time. When
                 it is over before the new instances are warm, ``context.cancelled()`` is true for these.
 
         Raises:
@@ -344,8 +344,8 @@ class Pipeline:
         pipeline, or takes a request through its nodes, it refuses new requests and returns at once.
 
         Args:
-            drain: Whether waiting requests are run; if not, they fail.
-            timeout: Seconds after which all requests that are still open fail with ClosedError; None for never.
+            drain: Whether waiting requests are run. If not, they fail.
+            timeout: Seconds after which all requests that are still open fail with ClosedError. None for never.
                 Only a caller whose own thread hangs inside a ``forward`` cannot be freed so.
         """
         self._engine.close(drain=bool(drain), timeout=seconds(timeout, least=0))

@@ -1,6 +1,6 @@
 """Who may wait at a node: its bound, who waits for room, and the requests that are counted here and wait elsewhere.
 
-The bound holds where a request enters. It counts requests that entered at the node and wait, there or at another node; running
+The bound holds where a request enters. It counts requests that entered at the node and wait, there or at another node. Running
 ones do not count.
 """
 
@@ -21,7 +21,7 @@ class Ticket:
     """Counts one request against the bound of the node at which it entered, wherever its entries wait.
 
     Attributes:
-        home: The node at which the request entered; None where no bound counts it: a backend runs on the request.
+        home: The node at which the request entered. None where no bound counts it: a backend runs on the request.
         priority, arrival: Of the request, for who is shed first.
         entered: Whether it was let in: from then on no bound stops its entries.
         waiting: Its entries that wait.
@@ -107,7 +107,7 @@ class Tickets:
 
 
 class Room:
-    """The bound of one node; all but `may_be_full` is steps.
+    """The bound of one node. All but `may_be_full` is steps.
 
     Attributes:
         outside: The entries that wait for room, first come first served.

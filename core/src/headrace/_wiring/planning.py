@@ -204,7 +204,7 @@ def _waits(
 
     These are the nodes (``node.x``), the registered instances by name, and the elements of an ``IoC`` that have a
     thread. The thread that is inside one of them may enter it again. Of the ways through them, whose number grows
-    fast, those are told apart that lead through other keys of ``among``; None: each is seen inside the nearest alone.
+    fast, those are told apart that lead through other keys of ``among``. None: each is seen inside the nearest alone.
     """
     found: dict[Any, dict[Any, Call]] = {}
     own = ((node.runs, {f"node.{name}": name}, name) for name, node in nodes.items())

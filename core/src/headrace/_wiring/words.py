@@ -1,7 +1,7 @@
 """The words of wiring.
 
-`IoC`, `DI` (also `Aspect`) and `With` make instances and what these depend on; `Proxy` and `InstanceFromParam` stand for an
-instance; `Register`, `InstancesRegister`, `List`, `Batching` and `InstanceDispatcher` belong in `init` and `node_entrypoint`.
+`IoC`, `DI` (also `Aspect`) and `With` make instances and what these depend on. `Proxy` and `InstanceFromParam` stand for an
+instance. `Register`, `InstancesRegister`, `List`, `Batching` and `InstanceDispatcher` belong in `init` and `node_entrypoint`.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ class Proxy(Forward):
     """Stand for a named instance: ``Proxy[x.0]`` is the first instance of node ``x``.
 
     An instance that several threads can reach this way is called by one thread at a time, until what it depends
-    on has ended; instances and nodes that could so wait for each other are an error.
+    on has ended. Instances and nodes that could so wait for each other are an error.
 
     Reads:
         What the instance reads.
@@ -502,7 +502,7 @@ class Batching(_Scheduling):
 
 
 class InstanceDispatcher(_Scheduling):
-    """Choose the instance of the node that takes a batch; stands in ``Batching[...]`` only.
+    """Choose the instance of the node that takes a batch. Stands in ``Batching[...]`` only.
 
     The key ``dispatch_policy`` of the node says how.
 

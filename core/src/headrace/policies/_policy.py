@@ -17,9 +17,9 @@ class Waiting(Protocol):
 
     Attributes:
         weight: Its ``request_size``.
-        arrival, deadline: Times in seconds on the clock of ``now``; ``deadline`` None for none.
+        arrival, deadline: Times in seconds on the clock of ``now``. ``deadline`` None for none.
         priority: Greater goes first.
-        trait: What `BatchPolicy.trait` returned for the request; only a policy with ``picks`` may read it.
+        trait: What `BatchPolicy.trait` returned for the request. Only a policy with ``picks`` may read it.
     """
 
     weight: int
@@ -73,7 +73,7 @@ class InstanceView(Protocol):
 
     Attributes:
         index: Its index among the instances of the node, from 0.
-        min, max: Its range in weights; ``max`` None for unbounded.
+        min, max: Its range in weights. ``max`` None for unbounded.
         device: Its device, None when unset.
         busy: Whether it runs a batch.
         running_weight: The weight of that batch, 0 when idle.
@@ -103,12 +103,12 @@ class Cut:
     """What `BatchPolicy.cut` decides.
 
     Attributes:
-        take: How many requests leave the head of the queue as one batch; 0 for none now. From a policy with
+        take: How many requests leave the head of the queue as one batch. 0 for none now. From a policy with
             ``picks`` also a tuple of the places of the requests, from 0, in the order of the batch: ``(0, 3, 4)``.
         wake_at: When to ask again even if no request arrives and no batch ends, in seconds on the clock
-            of ``now``; None for never.
+            of ``now``. None for never.
         wake_weight: With ``take = 0``, arrivals are a reason to ask again only once the waiting weight has
-            reached this, which saves calls; None for every arrival.
+            reached this, which saves calls. None for every arrival.
     """
 
     take: int | tuple[int, ...]
@@ -159,13 +159,13 @@ class BatchPolicy(_Policy):
                 return Cut(0, wake_at=queue[0].arrival + 1.0)
 
     Attributes:
-        Options: Its options; their names are keys of the node.
+        Options: Its options. Their names are keys of the node.
         sends_when_idle: True when a request may skip the queue if it finds a free instance, an empty queue
             and nothing to wait for. It speaks of the `cut` of this class: a subclass with a `cut` of its
             own has to state it again. With a dispatch policy other than the default no request skips. The policy is
             not asked for a request that skips, whether it was called, submitted or awaited.
         picks: True when the policy decides which requests share a batch, not only how many. `cut` then sees
-            the first 256 requests, each with its ``trait``; none skips the queue.
+            the first 256 requests, each with its ``trait``. None skips the queue.
     """
 
     sends_when_idle: bool = False
@@ -220,7 +220,7 @@ class DispatchPolicy(_Policy):
                 return min(free, key=lambda instance: instance.batches)
 
     Attributes:
-        Options: Its options; their names are keys of the node.
+        Options: Its options. Their names are keys of the node.
     """
 
     def choose(self, weight: int, free: Sequence[InstanceView]) -> InstanceView | None:
@@ -303,7 +303,7 @@ class Greedy(Sized):
 
     While another instance runs, a free one waits for more requests until its ``max`` is reached, the
     oldest request has waited ``batching_timeout``, or the pipeline closes. With ``batch_sizes`` it cuts the
-    largest size that is filled; with ``pad`` the smallest size that holds all waiting requests. Its name is
+    largest size that is filled, with ``pad`` the smallest size that holds all waiting requests. Its name is
     ``batch_policy = "greedy"``.
     """
 
@@ -345,8 +345,8 @@ class Greedy(Sized):
 class BestFit(DispatchPolicy):
     """The default dispatch policy: the instance that fits best, and the least loaded among equals.
 
-    Of the free instances whose range holds the waiting weight it chooses the one with the smallest ``max``;
-    if more waits than any of them takes, the one with the largest ``max``; if less waits than any of them
+    Of the free instances whose range holds the waiting weight it chooses the one with the smallest ``max``.
+    If more waits than any of them takes, the one with the largest ``max``. If less waits than any of them
     takes, the one with the smallest ``min``.
     """
 

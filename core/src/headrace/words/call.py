@@ -38,7 +38,7 @@ class Call(FunctionBackend, Word):
 
     ``Call(PIL.ImageOps:grayscale)`` gives ``grayscale(data)`` as ``result``. With ``batched=true`` the
     function is given the list of all ``data`` of a batch and returns a list of as many results. An error
-    that it raises fails its request alone; with ``batched=true``, the whole batch.
+    that it raises fails its request alone, with ``batched=true``, the whole batch.
 
     The function must not change what it is given, and several instances may call it at the same time.
     Before anything is built, Headrace checks that its module can be found, without importing it. Where there is no
@@ -50,11 +50,11 @@ class Call(FunctionBackend, Word):
     Writes:
         result: What the function returns.
     Batch:
-        1 or more; items are independent unless ``batched``.
+        1 or more. Items are independent unless ``batched``.
 
     Raises:
         InputError: ``data`` is missing.
-        BackendError: The function raised; its error is the cause.
+        BackendError: The function raised. Its error is the cause.
         ContractError: A function for batches returned another number of results.
     Source:
         own
@@ -192,7 +192,7 @@ class Identity(Backend):
     Writes:
         result: The same object.
     Batch:
-        1 or more; items are independent.
+        1 or more. Items are independent.
 
     Raises:
         InputError: ``data`` is missing.

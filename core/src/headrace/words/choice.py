@@ -62,7 +62,7 @@ class _Chosen(Word):
 class ModelLoader(_Chosen):
     """Choose the child by the suffix of the option ``model``: ``ModelLoader[(.onnx)A,(.trt,.plan)B]``.
 
-    The first child whose suffix, in any case, ends the name is chosen; `check` warns of options of the others alone.
+    The first child whose suffix, in any case, ends the name is chosen. `check` warns of options of the others alone.
 
     Reads:
         What the chosen child reads.
@@ -131,7 +131,7 @@ class Fallback(_Chosen):
         The range of the chosen child.
 
     Raises:
-        What the chosen child raises; SetupError with every reason when none can be built.
+        What the chosen child raises. SetupError with every reason when none can be built.
     Source:
         own
     Example:

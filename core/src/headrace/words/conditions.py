@@ -98,7 +98,7 @@ class HasKey(Branches):
     Writes:
         result: What the branches write.
     Batch:
-        1 to the smallest max of the branches; a branch with a max of 1 is run item by item.
+        1 to the smallest max of the branches. A branch with a max of 1 is run item by item.
 
     Raises:
         What the branches raise.
@@ -134,7 +134,7 @@ class NotHasKey(HasKey):
     Writes:
         result: What the branches write.
     Batch:
-        1 to the smallest max of the branches; a branch with a max of 1 is run item by item.
+        1 to the smallest max of the branches. A branch with a max of 1 is run item by item.
 
     Raises:
         What the branches raise.
@@ -161,7 +161,7 @@ class Random(Branches):
     Writes:
         result: What the branches write.
     Batch:
-        1 to the smallest max of the branches; a branch with a max of 1 is run item by item.
+        1 to the smallest max of the branches. A branch with a max of 1 is run item by item.
 
     Raises:
         What the branches raise.
@@ -202,9 +202,9 @@ def _of_gathered(ranges: Sequence[Ranged]) -> Range:
 class CatSplit(Word):
     """Gather, infer, split: ``CatSplit[cat,infer,split]``.
 
-    cat runs on all items; the ``result`` of the first becomes ``data`` of one gathered item, whose
+    cat runs on all items. The ``result`` of the first becomes ``data`` of one gathered item, whose
     ``request_size`` is the sum, and infer runs on that. split runs on all items, each with that
-    ``result`` as ``data``, and writes each its own. An error of infer fails all; if infer says
+    ``result`` as ``data``, and writes each its own. An error of infer fails all. If infer says
     ``rerun``, each item is gathered and run alone instead.
 
     Reads:
@@ -212,7 +212,7 @@ class CatSplit(Word):
     Writes:
         result: What split writes.
     Batch:
-        The range of infer, within those of cat and split; one of these with a max of 1 is called item by
+        The range of infer, within those of cat and split. One of these with a max of 1 is called item by
         item and does not count. Where cat fails so many that the others are fewer than its min, these
         are gathered again, filled up, with ``pad = true``, else they fail.
 

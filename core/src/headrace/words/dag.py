@@ -34,7 +34,7 @@ class DagDispatcher(Word):
     Writes:
         result: What the last node wrote; a dict by name where there are several last nodes.
     Batch:
-        1 or more; requests walk one after the other.
+        1 or more. Requests walk one after the other.
 
     Raises:
         InputError: The request names no node where there are several roots, or an unknown one.

@@ -21,7 +21,7 @@ __all__ = ["Forward", "Reflect"]
 
 
 class Forward(Word):
-    """Call a registered instance; ``Forward[node.x]`` hands the requests to the node ``x``.
+    """Call a registered instance. ``Forward[node.x]`` hands the requests to the node ``x``.
 
     Each item is a request of its own at that node, with its own outcome. The calling thread waits, and runs
     batches of that node meanwhile where it may.
@@ -96,7 +96,7 @@ class Wiring(Word):
 class Reflect(Wiring):
     """Build the expression that stands in a parameter: ``Reflect[key,Default]``.
 
-    Without the parameter the default is built; without a default that is an error.
+    Without the parameter the default is built, without a default that is an error.
 
     Reads:
         What the expression reads.

@@ -27,10 +27,10 @@ class Change:
         name: The model.
         version: The version, digits.
         state: Its state from now on.
-        pipeline: The pipeline, which takes requests, where the state is ready; else None.
+        pipeline: The pipeline, which takes requests, where the state is ready, else None.
         replaces: The version in whose place it takes the requests of the name, and whose pipeline is closed once all
-            listeners have returned and its requests have ended; ``""`` if there is none.
-        reason: Why it is in this state; ``""`` if nothing is to be said.
+            listeners have returned and its requests have ended. ``""`` if there is none.
+        reason: Why it is in this state. ``""`` if nothing is to be said.
     """
 
     name: str

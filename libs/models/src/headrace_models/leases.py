@@ -8,14 +8,14 @@ __all__ = ["Leases"]
 
 
 class Leases:
-    """The leases of one pipeline: each request takes one and gives it back; after `end` there are no new ones.
+    """The leases of one pipeline: each request takes one and gives it back. After `end` there are no new ones.
 
     There is no lock, so a request in a signal handler never waits for the request that it has interrupted. All is in
     one list: its first element says whether leases are given, each further element is a lease. `take` appends and
     only then reads the first element. Each single operation on a list is atomic: with the interpreter lock because
     that is held, and in the free-threaded interpreter because ``append``, ``pop`` and the assignment of an element
     lock the list. These locks also order the operations of two threads: either the append of `take` comes before the
-    assignment of `end`, and who waits for the end counts that lease; or it comes after it, and `take` reads that
+    assignment of `end`, and who waits for the end counts that lease, or it comes after it, and `take` reads that
     there are no more leases.
     """
 
@@ -46,10 +46,10 @@ class Leases:
         self._list[0] = False
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait after `end` until all leases were given back; return whether they were within the time.
+        """Wait after `end` until all leases were given back. Return whether they were within the time.
 
         Args:
-            timeout_s: The most seconds to wait; None for any time.
+            timeout_s: The most seconds to wait. None for any time.
         """
         try:
             if len(self._list) > 1:

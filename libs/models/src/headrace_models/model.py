@@ -33,11 +33,11 @@ class Model:
     Attributes:
         name: The name.
         place: What the name without a version means: the greatest version that takes requests.
-        places: What each version means, by its number; the replaced ones that can be brought back are among them.
+        places: What each version means, by its number. The replaced ones that can be brought back are among them.
         versions: The versions that are served or can be loaded, by number.
         previous: The replaced versions, the latest last.
         coming: The version that is being built aside, else None.
-        left: Why the model serves no more, because other models have taken its place; ``""`` while it serves.
+        left: Why the model serves no more, because other models have taken its place. ``""`` while it serves.
     """
 
     def __init__(self, name: str, rules: Rules) -> None:
@@ -117,7 +117,7 @@ class Model:
         return self.versions[number]
 
     def load(self, number: str | None = None, *, read: bool = True) -> None:
-        """Build what is not built: all versions, or the one; read their configurations again unless told not to.
+        """Build what is not built: all versions, or the one. Read their configurations again unless told not to.
 
         Raises:
             ConfigError, SetupError, PluginError: A configuration is wrong, or a pipeline could not be built.
@@ -166,16 +166,16 @@ class Model:
     def update(
         self, number: str | None = None, config: Any = None, device: str | None = None
     ) -> str:
-        """Build aside, switch, drain and close the old one; return the number of the new version.
+        """Build aside, switch, drain and close the old one. Return the number of the new version.
 
         Args:
-            number: The version that is built again under its number; None: a new version takes the place of the one
+            number: The version that is built again under its number. None: a new version takes the place of the one
                 that the name means.
-            config: The new configuration; None: the same, read again.
-            device: Where the same version goes, with the same configuration; None: it stays.
+            config: The new configuration. None: the same, read again.
+            device: Where the same version goes, with the same configuration. None: it stays.
 
         Raises:
-            ConfigError, SetupError, PluginError: The new one could not be built; the old one is as it was.
+            ConfigError, SetupError, PluginError: The new one could not be built. The old one is as it was.
         """
         with self._operation():
             old = self.chosen(number)
@@ -190,7 +190,7 @@ class Model:
             return new.number
 
     def _build_aside(self, new: Version, old: Version, *, same: bool = False) -> None:
-        """Build a version; if that fails, the old one only says so.
+        """Build a version. If that fails, the old one only says so.
 
         Args:
             new: The version.
@@ -244,11 +244,11 @@ class Model:
         old.on_demand = False
 
     def rollback(self) -> str:
-        """Build the previous version again, let it take the place of the present one; return its number.
+        """Build the previous version again, let it take the place of the present one. Return its number.
 
         Raises:
             ConfigError: There is no previous version.
-            SetupError, PluginError: It could not be built; the present one is as it was.
+            SetupError, PluginError: It could not be built. The present one is as it was.
         """
         with self._operation():
             old = self.chosen(None)
@@ -312,7 +312,7 @@ class Model:
                 self._tell(version, "ready", pipeline=version.pipe, replaces=replaces)
 
     def leave(self, reason: str) -> list[threading.Thread]:
-        """Run no more operations, since other models have taken the place; return the threads that close the pipelines.
+        """Run no more operations, since other models have taken the place. Return the threads that close the pipelines.
 
         An operation that is going on ends with an error, and closes what it has built.
         """
@@ -335,7 +335,7 @@ class Model:
         self._tell(version, "unloaded")
 
     def wanted(self, place: Place, version: Version) -> Future[BaseException | None] | None:
-        """Return the build for which a request must wait; None: it is to look at its place again.
+        """Return the build for which a request must wait. None: it is to look at its place again.
 
         Args:
             place: What the request has asked for.
@@ -383,7 +383,7 @@ class Model:
             building.set_result(None)
 
     def close(self, timeout: float | None) -> None:
-        """Refuse all requests, and close all pipelines within ``timeout`` seconds; None: any time.
+        """Refuse all requests, and close all pipelines within ``timeout`` seconds. None: any time.
 
         What is being built is closed by who builds it.
         """

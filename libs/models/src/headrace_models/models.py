@@ -24,12 +24,12 @@ __all__ = ["Models"]
 
 
 class Models(Operations):
-    """Named models with versions; safe to call from any number of threads.
+    """Named models with versions. Safe to call from any number of threads.
 
-    A request names a model, ``"detect"``, or a version of it, ``"detect:3"``; a name without a version means the
+    A request names a model, ``"detect"``, or a version of it, ``"detect:3"``. A name without a version means the
     greatest version that takes requests. A request leases the version that serves it, so that its pipeline is closed
     only after the request has ended: no request fails through an update, a move or a rollback. At most one operation
-    runs per model at a time, others wait for it; different models do not wait for each other. Operations block; a
+    runs per model at a time, others wait for it. Different models do not wait for each other. Operations block. A
     coroutine calls them through ``asyncio.to_thread``.
 
     ``with`` closes the models at its end.
@@ -53,10 +53,10 @@ class Models(Operations):
 
         Args:
             models: Configurations by ``"name"`` or ``"name:version"``, each the path of a TOML file, a dict or a
-                `headrace.PipelineConfig`; a version that is not written is 1. Or the path of a folder, with
+                `headrace.PipelineConfig`. A version that is not written is 1. Or the path of a folder, with
                 ``NAME.toml`` and ``NAME/VERSION.toml``.
             preload: Whether to build now. If not, a model is built at its first request, once, and all requests that
-                come meanwhile wait for it. If that fails, they all fail; a request tries again after 1 s,
+                come meanwhile wait for it. If that fails, they all fail. A request tries again after 1 s,
                 and after each further failure after twice the time, at most 60 s.
             watch: Whether a changed file is an update: of a configuration, one that it extends, or a file that an
                 option names, such as a model file. A deleted configuration is an unload, and a new one in the folder
@@ -74,8 +74,8 @@ class Models(Operations):
             draw: Returns a random number in [0, 1), for shares.
 
         Raises:
-            ConfigError: A name or configuration is wrong; all are checked before any pipeline is built.
-            SetupError, PluginError: A pipeline could not be built; those that were built are closed.
+            ConfigError: A name or configuration is wrong. All are checked before any pipeline is built.
+            SetupError, PluginError: A pipeline could not be built. Those that were built are closed.
             UnknownModelError: An alias names no model.
             MissingDependencyError: ``watch`` needs the extra ``watch``.
         """
@@ -101,10 +101,10 @@ class Models(Operations):
             raise
 
     def watch(self, folder: str | PathLike[str] | None = None) -> None:
-        """Let changed files be updates from now on, as ``watch=True`` does; what is watched already stays so.
+        """Let changed files be updates from now on, as ``watch=True`` does. What is watched already stays so.
 
         Args:
-            folder: A folder of models; new files in it are loaded.
+            folder: A folder of models. New files in it are loaded.
 
         Raises:
             MissingDependencyError: It needs the extra ``watch``.
@@ -135,7 +135,7 @@ class Models(Operations):
         """Refuse new requests, let the others end, and close all models side by side.
 
         Args:
-            timeout: Seconds after which requests that are still open fail with ClosedError; None for never.
+            timeout: Seconds after which requests that are still open fail with ClosedError. None for never.
         """
         self._closed = True
         if self._watching is not None:

@@ -62,14 +62,14 @@ class Operations(Requests):
         """Build what is not built: all versions of a model, or ``"detect:3"`` alone.
 
         Args:
-            name: The model; with ``config`` a new model, or a new version of one.
-            config: The configuration of what is new; a model that exists is given a new one by `update`.
+            name: The model, with ``config`` a new model, or a new version of one.
+            config: The configuration of what is new. A model that exists is given a new one by `update`.
 
         Raises:
             UnknownModelError: There is no such model, and no configuration is given.
             ConfigError: A configuration is wrong, or the model exists already.
             SetupError, PluginError: A pipeline could not be built. The model is ``failed``, and a request tries it
-                again as without ``preload``; one that was new is not added.
+                again as without ``preload``. One that was new is not added.
         """
         short, number = split(name)
         if config is None:
@@ -113,12 +113,12 @@ class Operations(Requests):
             del self._models[model.name], self._places[model.name]
 
     def update(self, name: str, config: Config | None = None) -> str:
-        """Build a new version aside, warm; let it take the requests; drain and close the old one.
+        """Build a new version aside, warm. Let it take the requests. Drain and close the old one.
 
         Args:
             name: ``"detect"``: the new version has the next number, and `rollback` brings the old one back.
                 ``"detect:3"``: that version is built again under its number.
-            config: The new configuration; None: the same one, read again, for example with a new model file.
+            config: The new configuration. None: the same one, read again, for example with a new model file.
 
         Returns:
             The number of the new version.
@@ -126,7 +126,7 @@ class Operations(Requests):
         Raises:
             UnknownModelError: There is no such model.
             ConfigError, SetupError, PluginError: It is wrong, or could not be built. Nothing has changed, and the
-                old version serves on; its ``reason`` in `status` says why.
+                old version serves on. Its ``reason`` in `status` says why.
         """
         if config is not None:
             read_entries({split(name)[0]: config})
@@ -142,7 +142,7 @@ class Operations(Requests):
         """Let these be the models: check all, build all aside, let all take the requests at once, drain and close the old ones.
 
         It is `prepare`, `Prepared.switch` and a wait of at most ``drain_s`` seconds. Arguments and errors are those of
-        `prepare`; after an error nothing has changed.
+        `prepare`. After an error nothing has changed.
         """
         with self.prepare(models, keep_others=keep_others, lazy=lazy) as prepared:
             prepared.switch()
@@ -155,13 +155,13 @@ class Operations(Requests):
         keep_others: bool = False,
         lazy: Collection[str] = (),
     ) -> Prepared:
-        """Check all configurations, and build all pipelines aside, for one switch; until then nothing changes.
+        """Check all configurations, and build all pipelines aside, for one switch. Until then nothing changes.
 
         Versions that were brought by `update` or `move` are among what is replaced, and cannot be brought back.
 
         Args:
             models: As `headrace_models.Models` takes them, with their aliases.
-            keep_others: Whether models and aliases that are not among these stay as they are; if not, they are unloaded.
+            keep_others: Whether models and aliases that are not among these stay as they are. If not, they are unloaded.
             lazy: Models, or versions as ``"detect:3"``, that the first request builds. Where the models
                 are not preloaded, only those that are ready now are built.
 
@@ -169,8 +169,8 @@ class Operations(Requests):
             What was built. It must be switched to, or closed.
 
         Raises:
-            ConfigError: A name or configuration is wrong; all are checked before any pipeline is built.
-            SetupError, PluginError: A pipeline could not be built; those that were built are closed.
+            ConfigError: A name or configuration is wrong. All are checked before any pipeline is built.
+            SetupError, PluginError: A pipeline could not be built. Those that were built are closed.
             UnknownModelError: An alias names no model.
             ClosedError: The models are closed.
         """
@@ -193,7 +193,7 @@ class Operations(Requests):
         """Check everything that `replace` checks before it builds.
 
         Raises:
-            ConfigError: A name or configuration is wrong; it has the problems of all of them.
+            ConfigError: A name or configuration is wrong. It has the problems of all of them.
             UnknownModelError: An alias names no model.
             ClosedError: The models are closed.
         """
@@ -230,7 +230,7 @@ class Operations(Requests):
             return old
 
     def rollback(self, name: str) -> str:
-        """Build the previous version of a model again, from the configuration that it had; let it take the requests.
+        """Build the previous version of a model again, from the configuration that it had. Let it take the requests.
 
         The last 16 replaced versions can be brought back. Files that options name, such as model files, are read as
         they are now.
@@ -251,7 +251,7 @@ class Operations(Requests):
         Args:
             name: ``"detect"`` or ``"detect:3"``.
             device: As in a configuration, ``"cuda:0"`` or ``"cpu"``. All nodes go there, also those that name a
-                device themselves; later updates stay there.
+                device themselves. Later updates stay there.
 
         Raises:
             UnknownModelError: There is no such model.
@@ -319,7 +319,7 @@ class Operations(Requests):
         }
 
     def pipeline(self, name: str, version: str) -> Pipeline:
-        """Return the pipeline of a version, for a server that holds pipelines itself; build it if a request would.
+        """Return the pipeline of a version, for a server that holds pipelines itself. Build it if a request would.
 
         It is closed when the version is replaced or unloaded, which a function given to `subscribe` hears before.
 

@@ -26,7 +26,7 @@ class Prepared:
     ``with`` closes it at the end of the block, unless it was switched to.
 
     Attributes:
-        pipelines: The pipelines by name and version; those that a request builds are not among them.
+        pipelines: The pipelines by name and version. Those that a request builds are not among them.
     """
 
     def __init__(self, fresh: dict[str, Model], put: Callable[[], list[Model]]) -> None:
@@ -55,9 +55,9 @@ class Prepared:
         self.pipelines[version.name, version.number] = version.pipe
 
     def switch(self) -> None:
-        """Let all new models take the requests, in one step; it waits for no request.
+        """Let all new models take the requests, in one step. It waits for no request.
 
-        Listeners are told of each new version before the old pipelines are drained, which goes on in threads; see `wait`.
+        Listeners are told of each new version before the old pipelines are drained, which goes on in threads. See `wait`.
 
         Raises:
             ClosedError: The models are closed.

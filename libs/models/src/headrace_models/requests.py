@@ -57,7 +57,7 @@ class Requests:
             data: See `headrace.Pipeline.__call__`.
             timeout: Seconds from now, those included for which the request waits until its model is built.
             priority: See `headrace.Pipeline.__call__`.
-            key: For an alias with shares: requests with the same key are served by the same model; None: drawn.
+            key: For an alias with shares: requests with the same key are served by the same model. None: drawn.
 
         Returns:
             ``data``, each request with its ``result``.
@@ -253,7 +253,7 @@ class Requests:
 
         Args:
             name: ``"detect"``, ``"detect:3"`` or an alias.
-            key: What decides by the shares of an alias; None: drawn.
+            key: What decides by the shares of an alias. None: drawn.
 
         Raises:
             UnknownModelError: There is no such model.
@@ -263,7 +263,7 @@ class Requests:
         return place.version.title
 
     def wake(self, name: str) -> None:
-        """Have a model built that a request builds, without waiting for it; one that takes requests stays as it is.
+        """Have a model built that a request builds, without waiting for it. One that takes requests stays as it is.
 
         Args:
             name: See `__call__`.
@@ -311,7 +311,7 @@ class Requests:
 
 
 class NamedModel:
-    """A model, a version or an alias of `Models`, called without its name; it holds no pipeline.
+    """A model, a version or an alias of `Models`, called without its name. It holds no pipeline.
 
     Attributes:
         name: Its name.

@@ -20,7 +20,7 @@ class Shares:
     """The shares of an alias: which model serves a request.
 
     Attributes:
-        shares: The part of requests that each model serves, by name, ``"detect"`` or ``"detect:3"``; they sum to 1.
+        shares: The part of requests that each model serves, by name, ``"detect"`` or ``"detect:3"``. They sum to 1.
     """
 
     def __init__(self, alias: str, target: Any, draw: Callable[[], float]) -> None:
@@ -57,7 +57,7 @@ class Shares:
         """Return the name of the model that serves a request.
 
         Args:
-            key: Requests with the same key are served by the same model as long as the shares stay; None: drawn.
+            key: Requests with the same key are served by the same model as long as the shares stay. None: drawn.
         """
         if not self._ends:
             return self._names[0]

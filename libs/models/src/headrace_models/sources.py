@@ -59,7 +59,7 @@ class Source:
         config: A path of a TOML file, a dict, or a checked configuration.
         pinned: Whether the version's number was written with it, as in ``"detect:3"``: then a changed file is built
             again under the same number.
-        device: The device to which `headrace_models.Models.move` has moved it; None: as the configuration says.
+        device: The device to which `headrace_models.Models.move` has moved it. None: as the configuration says.
     """
 
     config: Any
@@ -74,7 +74,7 @@ class Source:
     def load(
         self, *, allow_import: bool
     ) -> tuple[headrace.PipelineConfig, headrace.PipelineConfig]:
-        """Read and check the configuration; return it as it is written, and on the device of this source.
+        """Read and check the configuration. Return it as it is written, and on the device of this source.
 
         Raises:
             ConfigError, SetupError: As `headrace.PipelineConfig.load` raises them, or it cannot be moved.
@@ -193,7 +193,7 @@ def read_entries(models: Any) -> tuple[Entries, dict[str, Any]]:
 
     Args:
         models: A dict of configurations by ``"name"`` or ``"name:version"``, in which a table of shares is an
-            alias; or the path of a folder, see `read_folder`.
+            alias, or the path of a folder, see `read_folder`.
 
     Returns:
         The source of each version, and the target of each alias.
@@ -254,7 +254,7 @@ def _wrong(name: str, version: str | None) -> Problem | None:
 
 
 def read_folder(folder: Path) -> Entries:
-    """Read a folder of models: ``NAME.toml``, or ``NAME/3.toml`` for a version; other files are left alone.
+    """Read a folder of models: ``NAME.toml``, or ``NAME/3.toml`` for a version. Other files are left alone.
 
     A TOML file whose name begins with ``_`` or ``.`` is no model, so that other files can extend it.
 
@@ -302,7 +302,7 @@ def read_aliases(folder: Path) -> dict[str, Any]:
     """Read ``aliases.toml`` of a folder of models: ``live = {"detect:3" = 0.9, "detect:4" = 0.1}``.
 
     Raises:
-        ConfigError: It is no TOML, or cannot be read; if there is none, there are no aliases.
+        ConfigError: It is no TOML, or cannot be read. If there is none, there are no aliases.
     """
     path = folder / ALIASES
     try:

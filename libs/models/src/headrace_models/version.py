@@ -42,10 +42,10 @@ class Rules:
     Attributes:
         clock: Returns the time in seconds.
         drain_s: The most seconds for which an operation waits for the requests of an old pipeline.
-        check: Called with name, version and the new pipeline before it takes requests; what it raises fails the build.
+        check: Called with name, version and the new pipeline before it takes requests. What it raises fails the build.
         allow_import: Whether configurations may import code.
         listeners: They are told each change of a state.
-        adapt: Called with what a model is given as and its checked configuration; returns the one that is built.
+        adapt: Called with what a model is given as and its checked configuration. Returns the one that is built.
     """
 
     clock: Callable[[], float]
@@ -63,14 +63,14 @@ class Version:
         name: The name of its model.
         number: The version, digits.
         source: Where its configuration comes from.
-        written, config: The checked configuration as it is written, and on its device; None before the first check.
-        device: The devices of its nodes, by the configuration: ``"cuda:0"``, ``"cpu, cuda:0"``; ``""`` before.
+        written, config: The checked configuration as it is written, and on its device. None before the first check.
+        device: The devices of its nodes, by the configuration: ``"cuda:0"``, ``"cpu, cuda:0"``. ``""`` before.
         pipe: The pipeline, None while it is not built.
-        leases: The requests that are inside; without a pipeline there are none to take.
-        state, reason: See `headrace_models.changes.State`; why it is in this state, or why its last update failed.
+        leases: The requests that are inside, without a pipeline there are none to take.
+        state, reason: See `headrace_models.changes.State`. Why it is in this state, or why its last update failed.
         on_demand: Whether a request builds it, as without ``preload`` or after a failed build.
         deleted: Whether it is unloaded because its file is gone.
-        last_use: When the last request came, by the clock of the models; None: there was none.
+        last_use: When the last request came, by the clock of the models. None: there was none.
         building: The outcome of the build that is going on: None, or the error.
         error, failures, retry_at: The error of the last build, how many have failed in a row, and when a
             request may try again.
@@ -143,7 +143,7 @@ class Version:
 
         Args:
             rules: What holds for all models.
-            read: Whether to read the configuration again; if not, only one that was never read is read.
+            read: Whether to read the configuration again. If not, only one that was never read is read.
 
         Raises:
             ConfigError, SetupError, PluginError: As `headrace.pipe` raises them, or as the check does.
@@ -208,7 +208,7 @@ def _devices(nodes: list[dict[str, Any]]) -> str:
 
 
 class Place:
-    """What a name means now: ``"detect"``, or ``"detect:3"``; a switch is one assignment.
+    """What a name means now: ``"detect"``, or ``"detect:3"``. A switch is one assignment.
 
     Attributes:
         version: The version that takes the requests.

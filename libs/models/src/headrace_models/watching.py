@@ -28,12 +28,12 @@ _LOOK_MS = 10_000
 class Watching:
     """Keeps models as their files are.
 
-    The file system only says that something has changed in a folder; `look` then compares the files themselves
+    The file system only says that something has changed in a folder. `look` then compares the files themselves
     with what was built from them, so that no order and no loss of events matters.
 
     Attributes:
-        reason: Why ``aliases.toml`` or the folder could not be read; ``""`` if all is well.
-        trouble: Why the system does not tell of changes; ``""`` if it does.
+        reason: Why ``aliases.toml`` or the folder could not be read. ``""`` if all is well.
+        trouble: Why the system does not tell of changes. ``""`` if it does.
     """
 
     def __init__(self, models: Operations, given: Any) -> None:
@@ -41,7 +41,7 @@ class Watching:
 
         Args:
             models: The models.
-            given: What they were made of; if it is a folder, new files in it are loaded.
+            given: What they were made of. If it is a folder, new files in it are loaded.
 
         Raises:
             MissingDependencyError: watchfiles is not installed.

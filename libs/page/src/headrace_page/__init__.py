@@ -1,6 +1,6 @@
 """What the live pages of Headrace are made of: their style and scripts, and what keeps other pages from asking.
 
-A page is a folder ``page`` of a package with ``index.html`` and files of its own; `Page` finds these, and those that all pages
+A page is a folder ``page`` of a package with ``index.html`` and files of its own. `Page` finds these, and those that all pages
 share: ``style.css``, ``server.js``, ``elements.js`` and ``charts.js``. It knows no server: whoever serves a page
 asks `why_refused` about each request, and sends `HEADERS` with each answer.
 """
@@ -75,7 +75,7 @@ class Page:
 def why_refused(
     host: str, origin: str = "", *, names: Collection[str] = (), any_host: bool = False
 ) -> str | None:
-    """Return why a request must not be answered, as a sentence for its sender; None: it may be answered.
+    """Return why a request must not be answered, as a sentence for its sender. None: it may be answered.
 
     A browser lets a page of another site ask a server on its own machine, and read the answer if the name of that site is made to
     lead there (DNS rebinding). The host that is asked for then still has that name.

@@ -45,8 +45,8 @@ class RowVerdict:
             ``"dependent"``: the result depends on the other rows, on the place or on the size of the batch.
         sizes: The sizes of the batches that were compared.
         size, place: The batch in which the result was furthest from that of the same row elsewhere, and its place
-            there, from 0; None if all are equal.
-        apart: By how much, as a text; empty if all are equal.
+            there, from 0. None if all are equal.
+        apart: By how much, as a text. Empty if all are equal.
     """
 
     verdict: Literal["equal", "noise", "random", "dependent"]
@@ -74,7 +74,7 @@ def sizes_to_compare(
 
     Args:
         least: The least batch of one run.
-        most: The largest batch that may be run; None: requests are not known to share one.
+        most: The largest batch that may be run. None: requests are not known to share one.
         sizes: The node's `batch_sizes`.
     """
     most = max(least, max(sizes or (least + 1,)) if most is None else most)
@@ -87,9 +87,9 @@ def sizes_to_compare(
 def _arrangements(sizes: Sequence[int]) -> Iterator[list[int]]:
     """Yield the numbers of the rows of each run.
 
-    A batch of the largest size runs three times: in order; moved by one place behind a new row, so that every place is
-    compared with the next one; and in order again with each second row replaced, so that the same place is compared
-    in other company. Row 0 is first, second and last. A smaller batch runs once, moved; one of one row is row 0.
+    A batch of the largest size runs three times: in order. Moved by one place behind a new row, so that every place is
+    compared with the next one, and in order again with each second row replaced, so that the same place is compared
+    in other company. Row 0 is first, second and last. A smaller batch runs once, moved. One of one row is row 0.
     """
     *fewer, most = sorted(set(sizes))
     for size in fewer:
@@ -111,18 +111,18 @@ def compare_rows(
 ) -> dict[str, RowVerdict]:
     """Run rows in batches of several sizes, each row beside others and at other places, and compare its results.
 
-    A batch of the largest size runs three times, one of each other size once; an output that differs costs up to
+    A batch of the largest size runs three times, one of each other size once. An output that differs costs up to
     34 runs more. A difference counts only if it is not drawn at random, and is more than the model makes of noise in its
     inputs: a batch of another length is computed in another order, and a network may enlarge what that changes.
 
     Args:
-        run: Runs rows as one batch; returns for each row its outputs by name, as arrays or what numpy makes arrays of.
+        run: Runs rows as one batch. Returns for each row its outputs by name, as arrays or what numpy makes arrays of.
             An array may change once the next run begins.
-        rows: The rows, as ``run`` takes them, all different; it asks for up to one and a half times the largest size
-            and one more. Fewer take turns; at least three.
-        sizes: The sizes of the batches; where the largest is 1 nothing is run.
+        rows: The rows, as ``run`` takes them, all different. It asks for up to one and a half times the largest size
+            and one more. Fewer take turns. At least three.
+        sizes: The sizes of the batches. Where the largest is 1 nothing is run.
         coarse: Whether the model computes floats in 16 bits or less, whatever its outputs have.
-        nudge: Returns a row whose floats are changed at random by a part of themselves; called with the row, the part
+        nudge: Returns a row whose floats are changed at random by a part of themselves. Called with the row, the part
             and a seed. Default: `nudged`, for rows that are mappings of arrays.
 
     Returns:
@@ -326,7 +326,7 @@ def _same(one: Any, other: Any) -> bool:
 def _apart(one: Any, other: Any, whole: Any = None) -> tuple[float, str]:
     """Return how far two results are apart, and a text.
 
-    Floats: as a part of the greatest value, of ``whole`` too; others: the part of the values that differ. Infinite where
+    Floats: as a part of the greatest value, of ``whole`` too. Others: the part of the values that differ. Infinite where
     shapes or dtypes are unlike, or only one value is NaN.
     """
     import numpy as np

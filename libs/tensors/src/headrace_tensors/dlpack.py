@@ -78,7 +78,7 @@ class Tensor:
     Attributes:
         pointer: Address of the first element.
         shape: Lengths of its axes.
-        dtype: Name of its type; ``""`` for a type that is not in `_CODES`.
+        dtype: Name of its type. ``""`` for a type that is not in `_CODES`.
         device: Type and number of the device.
         contiguous: Whether its elements lie one after the other in C order.
     """
@@ -129,7 +129,7 @@ class _Borrowed:
 def export_capsule(
     pointer: int, shape: tuple[int, ...], dtype: str, device: tuple[int, int], owner: Any
 ) -> Any:
-    """Make a capsule of an array in C order; ``owner`` is kept alive until the consumer releases the array.
+    """Make a capsule of an array in C order. ``owner`` is kept alive until the consumer releases the array.
 
     numpy makes the capsule, of whole numbers on the host that nobody reads, and place and type are corrected in it.
     So the functions that release it are numpy's: a capsule may be dropped while an error is raised, which code in

@@ -24,8 +24,8 @@ class CallerStream(NamedTuple):
     """A stream of the calling thread.
 
     Attributes:
-        ordinal: The number of its CUDA device; None: the one that is current in the thread.
-        handle: The ``cudaStream_t`` as an int; `LEGACY` and `PER_THREAD` are default streams.
+        ordinal: The number of its CUDA device. None: the one that is current in the thread.
+        handle: The ``cudaStream_t`` as an int. `LEGACY` and `PER_THREAD` are default streams.
     """
 
     ordinal: int | None
@@ -33,12 +33,12 @@ class CallerStream(NamedTuple):
 
 
 def caller_streams(request: Mapping[str, Any]) -> set[CallerStream]:
-    """Return the streams on which work for the arrays of a request may be queued; to be called in the caller's thread.
+    """Return the streams on which work for the arrays of a request may be queued. To be called in the caller's thread.
 
     What is read for each kind of array:
 
-    - a tensor of torch: torch's current stream of the tensor's device;
-    - ``__cuda_array_interface__`` (CuPy, numba): its ``stream``;
+    - a tensor of torch: torch's current stream of the tensor's device.
+    - ``__cuda_array_interface__`` (CuPy, numba): its ``stream``.
     - DLPack alone: ``__dlpack__(stream=PER_THREAD)`` orders the default stream of the calling thread behind the work of
       the array's maker.
 
@@ -49,7 +49,7 @@ def caller_streams(request: Mapping[str, Any]) -> set[CallerStream]:
             not what is inside these.
 
     Returns:
-        The streams; empty for a request without arrays on a CUDA device.
+        The streams. Empty for a request without arrays on a CUDA device.
     """
     found: set[CallerStream] = set()
     for value in request.values():

@@ -30,7 +30,7 @@ def group_items(
 ) -> list[list[int]]:
     """Group items that can share a run because their values for inputs without batch axis are equal.
 
-    Such values are compared if they have at most 64 KiB; an item with a larger one runs alone. Items that bring
+    Such values are compared if they have at most 64 KiB. An item with a larger one runs alone. Items that bring
     different optional inputs run apart.
 
     Args:
@@ -101,7 +101,7 @@ def cut_groups(
 
 
 def refuse_ragged(first: Item, item: Item, keys: Mapping[str, str]) -> InputError | None:
-    """Return the error of an item whose samples have another shape than those of the first item; else None.
+    """Return the error of an item whose samples have another shape than those of the first item, else None.
 
     Args:
         first: The first item of a run.

@@ -24,7 +24,7 @@ _WIDENS: Final = {"b": "b", "i": "iuf", "u": "iuf", "f": "f", "U": "O"}
 
 @functools.cache
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """Return numpy's dtype by name; that of strings is object, bfloat16 and fp8 come from ml_dtypes.
+    """Return numpy's dtype by name. That of strings is object, bfloat16 and fp8 come from ml_dtypes.
 
     Raises:
         InputError: ml_dtypes is not installed, and numpy alone has no such type.
@@ -59,7 +59,7 @@ _IS_A_PICTURE = "A picture, uint8 [H, W, C], becomes float32 [C, H, W] by Mat2Te
 
 
 def host_array(value: Any, port: Port, key: str = "data") -> NDArray[Any]:
-    """Read ``value`` as an array of the port's dtype; the dtype of an array is never converted.
+    """Read ``value`` as an array of the port's dtype. The dtype of an array is never converted.
 
     Python numbers, strings and lists of them carry no dtype: they get the port's, unless a value would not fit. An
     array that numpy or DLPack can read must have the port's dtype.
@@ -177,7 +177,7 @@ def _read(value: Any, wanted: np.dtype[Any]) -> NDArray[Any]:
 
 
 def array_of_numbers(array: NDArray[Any], wanted: np.dtype[Any]) -> NDArray[Any] | None:
-    """Return an array of Python numbers in another dtype; None if a value would change.
+    """Return an array of Python numbers in another dtype. None if a value would change.
 
     Integers become floats and floats shorter floats, as long as none becomes infinite.
     """

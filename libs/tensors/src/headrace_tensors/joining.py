@@ -34,7 +34,7 @@ def gather(arrays: Sequence[NDArray[Any]], out: NDArray[Any], row_bytes: int) ->
         row_bytes: The size of one row, in bytes.
 
     Returns:
-        Whether it has copied them; False where numpy's own `concatenate` or `stack` has to: an array is not in C
+        Whether it has copied them. False where numpy's own `concatenate` or `stack` has to: an array is not in C
         order, or holds objects, or a row is empty.
     """
     import numpy as np
@@ -58,11 +58,11 @@ def gather(arrays: Sequence[NDArray[Any]], out: NDArray[Any], row_bytes: int) ->
 
 
 def joined(arrays: Sequence[NDArray[Any]], out: NDArray[Any] | None = None) -> NDArray[Any]:
-    """Join the rows of arrays whose rows have one dtype and shape; see `gather`.
+    """Join the rows of arrays whose rows have one dtype and shape. See `gather`.
 
     Args:
         arrays: The arrays, at least one.
-        out: The array to fill; None: a new one.
+        out: The array to fill. None: a new one.
     """
     import numpy as np
 
@@ -79,7 +79,7 @@ def joined(arrays: Sequence[NDArray[Any]], out: NDArray[Any] | None = None) -> N
 def rows_apart(output: NDArray[Any]) -> list[NDArray[Any]]:
     """Copy each row of an array into its own memory, because a slice would keep the whole array alive.
 
-    Rows of up to 64 KiB are copied with the interpreter lock held; see `gather`.
+    Rows of up to 64 KiB are copied with the interpreter lock held. See `gather`.
     """
     import numpy as np
 
@@ -104,13 +104,13 @@ def concatenate(
     Args:
         arrays: Arrays of the port's rank and dtype, each with its batch axis in front.
         port: The model's input.
-        rows: The number of rows of the result; the last row is repeated as often as needed. None: no row is added.
-        pad_value: The value with which each dynamic axis is padded at its end, up to the longest; None:
+        rows: The number of rows of the result. The last row is repeated as often as needed. None: no row is added.
+        pad_value: The value with which each dynamic axis is padded at its end, up to the longest. None:
             the arrays have one shape.
         pad_multiple: With ``pad_value``: axes are padded further, to a multiple of this length.
 
     Returns:
-        A new array, or the only one of ``arrays`` if nothing is added to it; its batch axis is the one that the
+        A new array, or the only one of ``arrays`` if nothing is added to it. Its batch axis is the one that the
         model has.
     """
     import numpy as np

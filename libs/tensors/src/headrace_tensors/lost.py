@@ -15,7 +15,7 @@ class LostDevice(NamedTuple):
     Attributes:
         name: The name in ``cudaError_t``.
         number: Its number there.
-        text: What ``cudaGetErrorString`` says of it, or the part that the texts of all libraries share; in lower case.
+        text: What ``cudaGetErrorString`` says of it, or the part that the texts of all libraries share. In lower case.
     """
 
     name: str
@@ -51,8 +51,8 @@ def is_lost(*, name: str | None = None, number: int | None = None, text: str = "
     """Return whether an error of CUDA means that the device is lost to this process.
 
     Args:
-        name: The name of the error in ``cudaError_t``; None: not known.
-        number: Its number; None: not known.
+        name: The name of the error in ``cudaError_t``. None: not known.
+        number: Its number. None: not known.
         text: What a library says of the error, in any case.
     """
     if name in _NAMES or number in _NUMBERS:
@@ -62,7 +62,7 @@ def is_lost(*, name: str | None = None, number: int | None = None, text: str = "
 
 
 def lost_device(error: BaseException, place: str = "the device") -> InstanceLostError | None:
-    """Return an InstanceLostError if the text of an error says that the device is lost; else None.
+    """Return an InstanceLostError if the text of an error says that the device is lost, else None.
 
     Args:
         error: An error of any library that computes on a CUDA device.

@@ -107,7 +107,7 @@ def padded_shape(shapes: Sequence[Sequence[int]], port: Port, multiple: int = 1)
 
     Args:
         shapes: The shapes of the samples, of one rank.
-        port: The input; fixed axes keep their length, dynamic ones become as long as the longest.
+        port: The input. Fixed axes keep their length, dynamic ones become as long as the longest.
         multiple: Dynamic axes are rounded up to a multiple of it, at most to the greatest length that the model takes.
     """
     made = []
@@ -182,8 +182,8 @@ def find_crops(
 
     Args:
         signature: Inputs and outputs of the model.
-        option: The option ``crop``: an input by output; the output's axes at the places of the input's free axes are
-            cut like these. None: the names tell; an empty table: nothing is cut.
+        option: The option ``crop``: an input by output. The output's axes at the places of the input's free axes are
+            cut like these. None: the names tell. An empty table: nothing is cut.
 
     Returns:
         The crops by output.

@@ -41,13 +41,13 @@ class Port:
 
     Attributes:
         name: The name in the model.
-        dtype: The name of the dtype as numpy writes it; `STRING` for strings. A plugin may have its engine's dtype
-            here, whose text is that name; None: the model does not declare it.
-        shape: An int per fixed axis, None per dynamic one; ``()`` for a scalar, and for an output whose shape the
-            model does not declare; None for an input whose rank it does not declare.
+        dtype: The name of the dtype as numpy writes it. `STRING` for strings. A plugin may have its engine's dtype
+            here, whose text is that name. None: the model does not declare it.
+        shape: An int per fixed axis, None per dynamic one. ``()`` for a scalar, and for an output whose shape the
+            model does not declare. None for an input whose rank it does not declare.
         batched: Whether it has a batch axis.
         axis: The index of the batch axis.
-        names: The name that the model gives each dynamic axis; None where it gives none.
+        names: The name that the model gives each dynamic axis. None where it gives none.
         optional: Whether a run may leave it out, since the model has a value for it.
     """
 
@@ -147,8 +147,8 @@ class Signature:
     Attributes:
         inputs: All inputs, each of which a run needs unless it is optional.
         outputs: The wanted outputs.
-        rows: The batch size to which the model is fixed; None: any in the range.
-        low_rows, high_rows: The least and the largest batch of one run; None: no largest.
+        rows: The batch size to which the model is fixed. None: any in the range.
+        low_rows, high_rows: The least and the largest batch of one run. None: no largest.
         unwanted: The other outputs, for a model that computes them nevertheless.
         label: What errors call the model: ``"model"`` or ``"engine"``.
     """
@@ -210,7 +210,7 @@ def batch_length(first: Mapping[str, int | None], refusal: str) -> int | None:
     """Return the length of the batch axis: None if an input's axis is dynamic, else 1, else their only length.
 
     Args:
-        first: For each input that may have a batch axis, the length of that axis; None for a dynamic one.
+        first: For each input that may have a batch axis, the length of that axis. None for a dynamic one.
         refusal: The error if the lengths are fixed and differ.
 
     Raises:
@@ -233,7 +233,7 @@ def refuse_other_axes(
 ) -> None:
     """Refuse outputs whose first axis is another one than the batch by the names that the model gives its axes.
 
-    By their lengths that shows only in batches that are not as long as that axis; the others would be dealt out to
+    By their lengths that shows only in batches that are not as long as that axis. The others would be dealt out to
     the wrong requests. Where the first axis is fixed, an axis behind it with the batch's name is the batch axis.
 
     Args:
@@ -242,7 +242,7 @@ def refuse_other_axes(
         told: Names of outputs whose batch axis the user has said, or that they have none.
 
     Raises:
-        SetupError: An output's first axis has a name, and it is not that of the batch axis; or another axis has.
+        SetupError: An output's first axis has a name, and it is not that of the batch axis, or another axis has.
     """
     batches: set[str] = set()
     others: set[str] = set()
@@ -325,7 +325,7 @@ def refuse_unknown(
     """Refuse names in an option that the model does not have.
 
     Raises:
-        SetupError: A name is unknown; the error has the nearest known name.
+        SetupError: A name is unknown. The error has the nearest known name.
     """
     for name in names:
         if name not in known:

@@ -19,7 +19,7 @@ class Item(NamedTuple):
     """The inputs of one request for a run.
 
     Attributes:
-        tensors: A tensor for each input that the request brought, in host or device memory; those of batched inputs
+        tensors: A tensor for each input that the request brought, in host or device memory, those of batched inputs
             have a batch axis in front.
         rows: The length of the batch axis.
         sample: Whether the request brought one sample, without batch axis.
@@ -52,15 +52,15 @@ def read_item(
     """Read the inputs of a model from a request.
 
     Args:
-        request: A request; ``request_size`` (default 1) is the number of rows it must have.
+        request: A request. ``request_size`` (default 1) is the number of rows it must have.
         signature: Inputs and outputs of the model.
-        keys: The key of the request for each input name; an optional input may lack one, and is then never read.
-        read: Makes a tensor of a value; called with the value, the port and the key. The tensor has the ``shape`` of
+        keys: The key of the request for each input name. An optional input may lack one, and is then never read.
+        read: Makes a tensor of a value. Called with the value, the port and the key. The tensor has the ``shape`` of
             a numpy array, and ``tensor[None]`` has one more axis in front.
         from_data: Whether ``data`` may also be a dict of values by input name, as gathering several inputs makes it.
         is_sample: Tells of a port without a declared shape whether the request brought one sample.
         text: Describes a tensor, for errors.
-        takes_empty: Whether a request may have no row, which `Item.empty` then tells; it has numpy arrays.
+        takes_empty: Whether a request may have no row, which `Item.empty` then tells. It has numpy arrays.
 
     Raises:
         InputError: A key is missing, or its value has another dtype or shape than the model takes.
@@ -111,7 +111,7 @@ def _row_of_zeros(tensor: Any, axis: int) -> Any:
 
 
 def check_axes(tensor: Any, port: Port, key: str, text: Callable[[Any], str] = text_of) -> bool:
-    """Refuse a tensor whose rank or lengths do not fit a port; a sample of a batched port has one axis less.
+    """Refuse a tensor whose rank or lengths do not fit a port. A sample of a batched port has one axis less.
 
     Returns:
         Whether the tensor is one sample, without batch axis.
@@ -201,10 +201,10 @@ def with_rows(
 def check_equal_axes(item: Item, signature: Signature, keys: Mapping[str, str]) -> None:
     """Refuse an item whose inputs differ in the length of an axis that has one name in the model.
 
-    An engine does so where the model cannot run; but padding would make the lengths equal.
+    An engine does so where the model cannot run, but padding would make the lengths equal.
 
     Raises:
-        InputError: Two inputs differ; the key is that of the second.
+        InputError: Two inputs differ. The key is that of the second.
     """
     known: dict[str, tuple[int, str]] = {}
     for port in signature.inputs:

@@ -23,7 +23,7 @@ def check_rows(port: Port, shape: Sequence[int], rows: int) -> None:
     """Refuse an output that does not have the rows of the batch: dealt out it would mix the requests.
 
     Args:
-        port: The output; one without batch axis is not looked at.
+        port: The output. One without batch axis is not looked at.
         shape: Its shape.
         rows: The rows with which the model ran.
 
@@ -44,7 +44,7 @@ def cropped(
 
     Args:
         part: Rows of the output, with its batch axis.
-        crops: The axes that are cut; one that is not as long as the padded input's stays.
+        crops: The axes that are cut. One that is not as long as the padded input's stays.
         item: The item, with the tensors that the request brought.
         padded: The shape to which the samples of each input were padded.
     """
@@ -70,12 +70,12 @@ def split_outputs(
         outputs: The outputs of a run, in the order of ``signature.outputs``.
         items: The items of the run, in order.
         signature: Inputs and outputs of the model.
-        rows: The number of rows that the outputs must have; None: the fixed batch size, or the rows of the items.
-        crops: What is cut off padded outputs, by output; see `cropped`. None: nothing.
+        rows: The number of rows that the outputs must have. None: the fixed batch size, or the rows of the items.
+        crops: What is cut off padded outputs, by output. See `cropped`. None: nothing.
         padded: With ``crops``: the shape to which the samples of each input were padded.
 
     Returns:
-        For each item its array of each output; without batch axis if the item was one sample.
+        For each item its array of each output, without batch axis if the item was one sample.
 
     Raises:
         BackendError: An output does not have the rows of the batch.

@@ -36,18 +36,18 @@ _OUT_OF_MEMORY: Final = ("out of memory", "failed to allocate", "bad_alloc", "no
 def invented_inputs(
     ports: Sequence[Port], rows: int, seed: int, *, free_axes: bool = True
 ) -> dict[str, NDArray[Any]] | None:
-    """Return random inputs of a fixed seed for a run; the batch axis is in front.
+    """Return random inputs of a fixed seed for a run. The batch axis is in front.
 
     Floats are from 0 to 1, integers 0 or 1. Free axes have 64 elements, 8 where an input would become large.
 
     Args:
-        ports: The inputs; optional ones are left out.
+        ports: The inputs. Optional ones are left out.
         rows: The length of the batch axis.
         seed: Other values for another number.
         free_axes: Whether to invent lengths for axes whose length is not known.
 
     Returns:
-        The inputs by name; None if one holds strings, or has a free axis and ``free_axes`` is False.
+        The inputs by name. None if one holds strings, or has a free axis and ``free_axes`` is False.
     """
     import numpy as np
 
@@ -92,9 +92,9 @@ def read_warm_up(
 
     Args:
         path: An ``.npz`` file of arrays by input name, or an ``.npy`` file for a model with one needed input.
-        signature: Inputs and outputs of the model; the arrays are one sample, or rows. They are one sample where the
+        signature: Inputs and outputs of the model. The arrays are one sample, or rows. They are one sample where the
             model does not declare the rank.
-        read: Makes a tensor of an array; called with the array, the port and its name.
+        read: Makes a tensor of an array. Called with the array, the port and its name.
 
     Raises:
         SetupError: The file cannot be read, or does not hold what the model takes.
@@ -156,7 +156,7 @@ def warm_up_rows(  # noqa: PLR0913 - all but three by name
     judges: an output of a row that depends on other rows, on its place or on the size of the batch is a warning.
 
     Args:
-        run: Runs inputs by name, whose batch axis is in front, of a number of rows; returns each wanted output, which
+        run: Runs inputs by name, whose batch axis is in front, of a number of rows. Returns each wanted output, which
             may change once the next run begins, or only its shape where the values are not on the host.
         signature: Inputs and outputs of the model.
         logger: Gets the warnings.
@@ -164,15 +164,15 @@ def warm_up_rows(  # noqa: PLR0913 - all but three by name
             come in another order.
         told: Outputs of which the user has said that they have no batch axis.
         free_axes: Whether to invent lengths for axes whose length is not known.
-        node: The node, for the warning that results depend on other rows; None: its requests never share a run, and
+        node: The node, for the warning that results depend on other rows. None: its requests never share a run, and
             nothing is compared.
-        most: The largest batch of the node, in rows; None: it is not known.
+        most: The largest batch of the node, in rows. None: it is not known.
         sizes: The node's `batch_sizes`.
         bounded: Whether the engine refuses an index out of range, so that other integers than 0 and 1 may be tried.
 
     Raises:
         SetupError: An output does not follow the rows.
-        Exception: What ``run`` raises on ``real``; out of memory and a lost device always.
+        Exception: What ``run`` raises on ``real``. Out of memory and a lost device always.
     """
     warm_up = _WarmUp(run, signature, told, real=real, free_axes=free_axes)
     if not warm_up.can_run:
@@ -372,7 +372,7 @@ def check_followed(
         told: Outputs of which the user has said that they have no batch axis.
 
     Raises:
-        SetupError: An output's axis does not follow the rows; the error names it and `unbatched`.
+        SetupError: An output's axis does not follow the rows. The error names it and `unbatched`.
     """
     rows = max(shapes)
     for place, port in enumerate(signature.outputs):

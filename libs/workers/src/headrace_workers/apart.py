@@ -34,11 +34,11 @@ class Apart(Backend):
     """Let X live elsewhere. A subclass says where: it has `place` and `restarts`, and options.
 
     Attributes:
-        liveness: Whether the instance to which this container belongs can serve; ``init`` sets it, and `needs`.
+        liveness: Whether the instance to which this container belongs can serve. ``init`` sets it, and `needs`.
         needs: The keys without which X cannot run a request.
-        cpus: The processors that what is started may use; None for all.
+        cpus: The processors that what is started may use. None for all.
         same_clock: Whether ``time.monotonic()`` is the same there: only then runs of backends in X can be reported.
-        kill_after_s: How long after the last deadline of a batch what runs it is killed (seconds); None for never.
+        kill_after_s: How long after the last deadline of a batch what runs it is killed (seconds). None for never.
         retries: How many times an item runs once more when what ran it has died, where X says ``rerun``.
     """
 
@@ -112,7 +112,7 @@ class Apart(Backend):
         )
 
     def forward(self, batch: list[Request]) -> Outcomes:
-        """Run X on the batch in its process; if the process dies, each item once more if X says ``rerun``.
+        """Run X on the batch in its process. If the process dies, each item once more if X says ``rerun``.
 
         Raises:
             InstanceLostError: The process has died.
@@ -188,7 +188,7 @@ class Apart(Backend):
         return outcome, False
 
     def located(self, error: InstanceLostError) -> InstanceLostError:
-        """Write node and instance into an error that ends its batch, and not the instance; return the error.
+        """Write node and instance into an error that ends its batch, and not the instance. Return the error.
 
         An error without a node, raised by `forward` or among its outcomes, says that the instance itself is lost.
         """
@@ -215,7 +215,7 @@ class Apart(Backend):
     # One batch. The thread that calls `run` holds `exchanging`.
 
     def run(self, batch: list[Request], running: RunningBatch) -> Outcomes:
-        """Run a batch in the process; see `Exchange.run`.
+        """Run a batch in the process. See `Exchange.run`.
 
         Raises:
             InstanceLostError: The process has died.
@@ -307,7 +307,7 @@ class Siblings:
         """Wait for an idle living process and give its instance, preferably another one than ``own``.
 
         The lock ``exchanging`` of that instance is acquired for the caller, who releases it and then calls
-        `look`. When no process lives and none is started any more, the answer is ``own``; where none can be
+        `look`. When no process lives and none is started any more, the answer is ``own``. Where none can be
         started now, it is None.
         """
         with self._changed:

@@ -36,7 +36,7 @@ class Exchange:
     Attributes:
         keys: The keys whose values are sent.
         read: Those of ``keys`` that X reads: a request fails when the value of one cannot be pickled.
-        kill_after_s: How long to wait after the last deadline of a batch; None for ever.
+        kill_after_s: How long to wait after the last deadline of a batch. None for ever.
         plan: The plan of X: says whether its backends are measured, and takes the durations.
         reports: Whether the clock of X is the one of the container, so that it can take them.
     """

@@ -1,6 +1,6 @@
 """What runs where a part of an expression lives: it is built there, its batches run, and it is closed.
 
-Each batch comes as the values of its requests, and back go their changes; see `headrace_workers.exchange` for the
+Each batch comes as the values of its requests, and back go their changes. See `headrace_workers.exchange` for the
 other side.
 """
 
@@ -119,12 +119,12 @@ def run(
     send: Callable[[int, Any], object] | None,
     link: Link,
 ) -> Answer:
-    """Run a batch, and make the answer; ``send`` sends the parts of answers, where somebody reads them.
+    """Run a batch, and make the answer. ``send`` sends the parts of answers, where somebody reads them.
 
     Returns:
-        The new values of the requests, with the outcome of a failed request under the key None; per
-        request the keys that hold what another key held, and the keys that were taken out; the text of
-        the error for each value that cannot be sent, by the number of the value; the runs of backends.
+        The new values of the requests, with the outcome of a failed request under the key None. Per
+        request the keys that hold what another key held, and the keys that were taken out. The text of
+        the error for each value that cannot be sent, by the number of the value. The runs of backends.
     """
     requests, bad = unpack(packed, link)
     unknown = bad or [{} for _ in requests]

@@ -42,7 +42,7 @@ def pack(
     Args:
         requests: The requests, or other dicts.
         link: The link through which the message will go.
-        keys: The keys that are sent; None for all.
+        keys: The keys that are sent. None for all.
 
     Returns:
         The packed requests, and the errors of the values that cannot be sent, by the numbers of the values.
@@ -83,7 +83,7 @@ def pack(
 
 
 def unpack(packed: Packed, link: Link) -> tuple[list[dict[Any, Any]], list[dict[Any, Any]]]:
-    """Make requests of packed ones; give also, per request and by key, errors of values unknown here.
+    """Make requests of packed ones. Give also, per request and by key, errors of values unknown here.
 
     The second list is empty where there was no error.
     """
@@ -175,8 +175,8 @@ def changes(before: Request, after: Request) -> tuple[dict[str, str], Request, l
     passed to its last element, often the largest value of all, and pickle need not take it.
 
     Returns:
-        Keys whose immutable value another key held before, with that key; keys with new values, or with
-        values that may have been changed in place; keys that were taken out.
+        Keys whose immutable value another key held before, with that key. Keys with new values, or with
+        values that may have been changed in place. Keys that were taken out.
     """
     same, new = {}, {}
     for key, value in after.items():

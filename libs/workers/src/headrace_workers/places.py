@@ -19,8 +19,8 @@ class Restarts:
     """How often a part elsewhere may be started again, and after which pause.
 
     Args:
-        limit: How often within a minute; None for without limit.
-        longest_pause_s: No pause is longer (seconds); None for without limit.
+        limit: How often within a minute. None for without limit.
+        longest_pause_s: No pause is longer (seconds). None for without limit.
     """
 
     def __init__(self, limit: int | None, longest_pause_s: float | None = None) -> None:
@@ -28,7 +28,7 @@ class Restarts:
         self._deaths: deque[float] = deque()
 
     def pause_s(self, now: float) -> float | None:
-        """Count an end of the part; return the seconds until the next start, None when there is none.
+        """Count an end of the part. Return the seconds until the next start, None when there is none.
 
         The first start within a minute comes at once, the second after 0.1 s, and each further one after
         twice the pause before.
@@ -50,7 +50,7 @@ class Link(Protocol):
     """How messages of plain values, and buffers beside them, move between a container and its part.
 
     Both sides have one. Each message is answered before the next is sent, by one thread at a time. A message
-    and its buffers are made in turn: `begin`, `put` for each buffer, `send`; and read: `receive`, `take`.
+    and its buffers are made in turn: `begin`, `put` for each buffer, `send`, and read: `receive`, `take`.
 
     Attributes:
         awaits: Whether a message was sent whose answer has not been read.
@@ -62,7 +62,7 @@ class Link(Protocol):
         """Begin the buffers of the next message."""
 
     def put(self, buffer: Any, size: int, kind: type[Any]) -> int:
-        """Add a contiguous buffer of ``size`` bytes to the next message; return its place.
+        """Add a contiguous buffer of ``size`` bytes to the next message. Return its place.
 
         Args:
             buffer: Anything with the buffer protocol. It is not changed before `send` has returned.
@@ -91,14 +91,14 @@ class Link(Protocol):
 
         Raises:
             EOFError: The other side has ended.
-            OSError: There is no memory for the message; nothing was sent.
+            OSError: There is no memory for the message. Nothing was sent.
         """
 
     def receive(self, timeout_s: float | None = None) -> Any:
         """Wait for a message.
 
         Raises:
-            EOFError: The other side has ended, or has called `end`; or `cut` was called here.
+            EOFError: The other side has ended, or has called `end`, or `cut` was called here.
             TimeoutError: No message came within ``timeout_s`` seconds.
         """
 
@@ -113,11 +113,11 @@ class Link(Protocol):
 
 
 def await_message(source: Any, timeout_s: float | None) -> None:
-    """Wait until a descriptor, or what has ``fileno()``, can be read; for `Link.receive`.
+    """Wait until a descriptor, or what has ``fileno()``, can be read. For `Link.receive`.
 
     Args:
-        source: What to read from; nothing of it lies in a buffer.
-        timeout_s: How long to wait (seconds); with None this does not wait.
+        source: What to read from. Nothing of it lies in a buffer.
+        timeout_s: How long to wait (seconds), with None this does not wait.
 
     Raises:
         TimeoutError: It could not be read within that time.

@@ -19,14 +19,14 @@ class RunningBatch:
     A part elsewhere works on copies. So the owner of a request may leave with it as soon as the copy was made,
     when its deadline passes: the container lends the request (`lend`), and asks for it again (`take_back`)
     before it writes the answer. Inside of a larger expression no owner may leave, since what stands around goes
-    on with the request; there `lend` does nothing, and `take_back` always succeeds.
+    on with the request. There `lend` does nothing, and `take_back` always succeeds.
 
     Args:
         entries: What `headrace.isolation.Liveness.entries` gives.
         may_leave: Whether the container is the outermost backend of its instance.
 
     Attributes:
-        last_deadline: The last deadline of the batch (``time.monotonic()``, seconds); None where one of its
+        last_deadline: The last deadline of the batch (``time.monotonic()``, seconds). None where one of its
             requests has none, or where deadlines are not known.
         may_leave: Whether owners may leave with their requests.
     """

@@ -62,7 +62,7 @@ def end_with_parent(parent: int, wait: Callable[[], object]) -> None:
 
     Args:
         parent: The process id of the parent.
-        wait: Returns when the parent has ended; used where the system does not end this process by itself.
+        wait: Returns when the parent has ended. Used where the system does not end this process by itself.
     """
     _leave_signals()
     try:

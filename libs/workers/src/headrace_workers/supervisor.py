@@ -40,9 +40,9 @@ class Child:
         link: Carries batches there, and answers back.
         about: What has been reported of the X that was built.
         ended: Set once it has ended and its `Supervisor` has noted so everywhere.
-        how: How it has ended, and a hint or None; see `headrace_workers.places.Place.how_ended`.
+        how: How it has ended, and a hint or None. See `headrace_workers.places.Place.how_ended`.
         sent: How many batches were sent there.
-        part: Gives where the parts of a request of the batch go, by its number; None where nobody reads any.
+        part: Gives where the parts of a request of the batch go, by its number. None where nobody reads any.
         reported: How many of its reports (messages that are no answers) have arrived.
     """
 
@@ -59,7 +59,7 @@ class Child:
         self.link, self._reports = place.start()
 
     def wait(self, built: Callable[[Any], None]) -> None:
-        """Wait for the end; show log records and warnings meanwhile.
+        """Wait for the end. Show log records and warnings meanwhile.
 
         Args:
             built: Called with the description of X once it is built, or with the error of building it.
@@ -172,7 +172,7 @@ class Supervisor:
         notify: Called when X is built in a new process, and when a process has ended.
 
     Attributes:
-        current: The process in which X is built; None while there is none.
+        current: The process in which X is built. None while there is none.
     """
 
     name: str
@@ -230,7 +230,7 @@ class Supervisor:
         raise self._failure
 
     def child(self) -> Child:
-        """Wait for a living process and give it; no thread uses the one given before any more.
+        """Wait for a living process and give it. No thread uses the one given before any more.
 
         Raises:
             InstanceLostError: No process is started any more.

@@ -1,9 +1,9 @@
-"""Settings of the C library's allocator, which hold for the whole process; `headrace serve` sets the same for bodies.
+"""Settings of the C library's allocator, which hold for the whole process. `headrace serve` sets the same for bodies.
 
 A decoded picture takes close to a megabyte, or more. glibc gives the free end of a thread's heap back to the system
 when that end is larger than a bound, which grows to twice the largest block at most. So glibc gives the pages of
 nearly every picture back when the picture is freed, and the next picture fetches them again with one page fault
-each; meanwhile all threads of the process wait for the lock of its memory map. With fixed, larger bounds a heap
+each. Meanwhile all threads of the process wait for the lock of its memory map. With fixed, larger bounds a heap
 keeps the memory that its largest pictures took.
 """
 
@@ -35,7 +35,7 @@ _is_turned = False
 
 
 def keep_freed_memory() -> bool:
-    """Let the heaps of all threads keep freed memory for the next picture; only the first call does anything.
+    """Let the heaps of all threads keep freed memory for the next picture. Only the first call does anything.
 
     The allocator does not change if the C library is not glibc, or if the environment sets these bounds itself.
 

@@ -33,7 +33,7 @@ class ImageOptions(headrace.Options):
 
 
 def check_made(height: int | None, width: int | None, max_pixels: int) -> None:
-    """Refuse options that ask for images above their own ``max_pixels``; None is an unknown side.
+    """Refuse options that ask for images above their own ``max_pixels``. None is an unknown side.
 
     Raises:
         ValueError: Height times width is more than ``max_pixels``.

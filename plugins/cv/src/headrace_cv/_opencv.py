@@ -17,7 +17,7 @@ _is_limited = False
 
 
 def limit_opencv_threads() -> None:
-    """Set the number of threads OpenCV uses inside one call; only the first call does anything.
+    """Set the number of threads OpenCV uses inside one call. Only the first call does anything.
 
     The default is 1: the threads of the pipelines already run side by side, and OpenCV's threads
     would compete with them for the same cores.

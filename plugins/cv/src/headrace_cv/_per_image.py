@@ -26,7 +26,7 @@ def read_key(request: Request, key: str, expected: str) -> Any:
     """Return the value that ``request`` holds under ``key``.
 
     Raises:
-        InputError: The request has no such key; the error quotes ``expected``, the words for the
+        InputError: The request has no such key. The error quotes ``expected``, the words for the
             value that should be there.
     """
     try:

@@ -52,7 +52,7 @@ def numbers_of(data: Any) -> NDArray[Any] | None:
     """Return an array, a list of numbers or a list of rows of numbers as an array.
 
     Returns:
-        An array of integers or floats; None when ``data`` is anything else.
+        An array of integers or floats. None when ``data`` is anything else.
 
     Raises:
         InputError: ``data`` is a list of more than `MAX_NUMBERS` numbers.
@@ -76,7 +76,7 @@ def check_numbers(count: int) -> None:
 
 
 def _rows_of(data: Any) -> NDArray[Any] | None:
-    """Return a list of numbers, or of lists of numbers, as an array; None when it is something else.
+    """Return a list of numbers, or of lists of numbers, as an array. None when it is something else.
 
     A list may hold the same row a million times: the list takes little memory, the array would take
     a million rows. So the numbers are counted before numpy copies them.

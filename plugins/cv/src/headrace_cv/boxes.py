@@ -25,10 +25,10 @@ MAX_CANDIDATES = 100_000
 
 
 def as_rows(data: Any, columns: int, names: str = "x1, y1, x2, y2") -> NDArray[np.float32]:
-    """Return ``data`` as ``float32 [N, C]`` with C of at least ``columns``; N may be 0.
+    """Return ``data`` as ``float32 [N, C]`` with C of at least ``columns``. N may be 0.
 
     Args:
-        data: An array of integers or floats, or a list of rows; an empty list has no rows.
+        data: An array of integers or floats, or a list of rows. An empty list has no rows.
         columns: Fewest columns.
         names: What the columns hold, for the error.
 
@@ -118,7 +118,7 @@ def nms(
         ValueError: ``iou_threshold`` is not from 0 to 1.
 
     Source:
-        torchvision's ``nms`` and ``batched_nms`` (same rule, ``>``); own computation.
+        torchvision's ``nms`` and ``batched_nms`` (same rule, ``>``). Own computation.
     """
     if not 0 <= iou_threshold <= 1:
         raise ValueError(f"iou_threshold is from 0 to 1, not {iou_threshold!r}")
@@ -180,11 +180,11 @@ def filter_detections(
     """Keep the best rows of a detector: `nms` on ``x1, y1, x2, y2, score, class, ...``.
 
     Args:
-        rows: ``[N, C]``, C at least 6; further columns are kept. N may be 0.
+        rows: ``[N, C]``, C at least 6. Further columns are kept. N may be 0.
         iou_threshold: See `nms`.
-        score_threshold: Rows with a score below it are dropped first; None keeps all.
+        score_threshold: Rows with a score below it are dropped first. None keeps all.
         class_agnostic: Boxes of different classes suppress each other too.
-        max_boxes: Most rows of the result, the best ones; None means any number.
+        max_boxes: Most rows of the result, the best ones. None means any number.
         max_candidates: Most rows that are compared with each other, those of at least
             ``score_threshold``: comparing takes the square of their number.
 

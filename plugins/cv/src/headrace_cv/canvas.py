@@ -36,15 +36,15 @@ def letterbox_image(
 ) -> tuple[NDArray[Any], LetterBoxTransform]:
     """Fit an image into a canvas: resize it with its aspect ratio kept, and pad the rest.
 
-    One side of the image becomes as long as that side of the canvas; the other side gets its exact
+    One side of the image becomes as long as that side of the canvas. The other side gets its exact
     length rounded to the nearest integer, halves up, at least 1 pixel.
 
     Args:
         image: See `headrace_cv.images`. Returned itself when it has the size of the canvas.
         height: Height of the canvas in pixels, 1 to 32767.
         width: Width of the canvas in pixels, 1 to 32767.
-        fill_value: The value of the padding, one number or one per channel; for ``uint8`` rounded
-            to the nearest integer; limited to what the dtype holds.
+        fill_value: The value of the padding, one number or one per channel. For ``uint8`` rounded
+            to the nearest integer, limited to what the dtype holds.
         centered: True: the image lies in the middle (an odd pixel of padding goes right or below).
             False: it lies in the upper left corner.
         enlarge: False: an image smaller than the canvas keeps its size.
@@ -61,7 +61,7 @@ def letterbox_image(
 
     Source:
         The ``letterbox`` of YOLOv5 (centre, 114, which side gets the odd pixel) and the
-        preprocessing of YOLOX (upper left corner, 114); sizes by own rounding.
+        preprocessing of YOLOX (upper left corner, 114). Sizes by own rounding.
     """
     height, width = check_side("height", height), check_side("width", width)
     source = as_image(image, max_pixels)

@@ -37,7 +37,7 @@ def read_color(request: Request) -> str:
 class CvtColorMat(PerImage):
     """Convert an image to ``rgb``, ``bgr`` or ``gray`` from the colour that the request names.
 
-    Grey keeps its channel axis, so that ``[H, W, C]`` holds everywhere; it is
+    Grey keeps its channel axis, so that ``[H, W, C]`` holds everywhere. It is
     0.299 red + 0.587 green + 0.114 blue.
 
     Reads:
@@ -51,14 +51,14 @@ class CvtColorMat(PerImage):
         color: The order of the channels of ``result``.
 
     Batch:
-        1 or more; items are independent, a bad one fails alone.
+        1 or more. Items are independent, a bad one fails alone.
 
     Raises:
         InputError: ``data`` or ``color`` is missing, ``data`` is no such image or has more than
             ``max_pixels``, ``color`` is another word, or ``data`` does not have the channels of ``color``.
 
     Source:
-        OpenCV's ``cvtColor``; grey after ITU-R BT.601.
+        OpenCV's ``cvtColor``. Grey after ITU-R BT.601.
     """
 
     class Options(ImageOptions):

@@ -62,7 +62,7 @@ class _Crop(PerImage):
 class CropMat(_Crop):
     """Cut a box out of an image.
 
-    The box holds the pixels from ``x1`` to before ``x2`` and from ``y1`` to before ``y2``; each
+    The box holds the pixels from ``x1`` to before ``x2`` and from ``y1`` to before ``y2``. Each
     number is rounded to the nearest integer first, halves up.
 
     Reads:
@@ -75,13 +75,13 @@ class CropMat(_Crop):
             ``[y2 - y1, x2 - x1]``: a new array, never a view into the image.
 
     Batch:
-        1 or more; items are independent, a bad one fails alone.
+        1 or more. Items are independent, a bad one fails alone.
 
     Raises:
-        InputError: ``data`` or the box is missing or something else; the box holds no pixel of the
-            image; the box leaves the image and ``outside`` is ``refuse``; with ``fill`` the crop
-            has more than ``max_pixels`` or a side above 32767; the image has more than
-            ``max_pixels``; ``fill_value`` is a list whose length is not C.
+        InputError: ``data`` or the box is missing or something else. The box holds no pixel of the
+            image. The box leaves the image and ``outside`` is ``refuse``, with ``fill`` the crop
+            has more than ``max_pixels`` or a side above 32767. The image has more than
+            ``max_pixels``. ``fill_value`` is a list whose length is not C.
 
     Source:
         Own.
@@ -121,7 +121,7 @@ class CropMat(_Crop):
 class CenterCropMat(PerImage):
     """Cut out the middle of an image, and fill up around one that is smaller.
 
-    Of an odd number of pixels to be cut off, half is rounded to the nearest integer, halves to the even one; an odd pixel
+    Of an odd number of pixels to be cut off, half is rounded to the nearest integer, halves to the even one. An odd pixel
     that is filled goes right or below.
 
     Reads:
@@ -132,7 +132,7 @@ class CenterCropMat(PerImage):
             ``data`` itself when it has the size already.
 
     Batch:
-        1 or more; items are independent, a bad one fails alone.
+        1 or more. Items are independent, a bad one fails alone.
 
     Raises:
         InputError: ``data`` is missing, is no such image or has more than ``max_pixels``, or ``fill_value`` is a list
@@ -180,7 +180,7 @@ class PerspectiveCropMat(_Crop):
     """Cut a quadrilateral, such as a line of text, out of an image and make it upright.
 
     The natural width of the crop is the longer of the upper and the lower side, its natural height
-    the longer of the left and the right side; fractions are dropped, at least 1 pixel is left. A
+    the longer of the left and the right side. Fractions are dropped, at least 1 pixel is left. A
     crop of another size is computed in one step, as if the natural crop were resized. Points
     outside of the image have the value of the nearest pixel of the image.
 
@@ -194,12 +194,12 @@ class PerspectiveCropMat(_Crop):
             options ask for: a new array.
 
     Batch:
-        1 or more; items are independent, a bad one fails alone.
+        1 or more. Items are independent, a bad one fails alone.
 
     Raises:
-        InputError: ``data`` or the corners are missing or something else; the corners lie outside
-            of the image, or are not those of a convex quadrilateral in clockwise order; the crop
-            or the image has more than ``max_pixels``; the crop has a side above 32767.
+        InputError: ``data`` or the corners are missing or something else. The corners lie outside
+            of the image, or are not those of a convex quadrilateral in clockwise order. The crop
+            or the image has more than ``max_pixels``. The crop has a side above 32767.
 
     Source:
         PaddleOCR's ``get_rotate_crop_image``: size, interpolation, border and the turn (at 1.5).

@@ -45,27 +45,27 @@ def crop_image(
 ) -> NDArray[Any]:
     """Cut a box out of an image.
 
-    The box holds the pixels from ``x1`` to before ``x2`` and from ``y1`` to before ``y2``; each
+    The box holds the pixels from ``x1`` to before ``x2`` and from ``y1`` to before ``y2``. Each
     number is rounded to the nearest integer first, halves up.
 
     Args:
         image: See `headrace_cv.images`.
-        box: ``x1, y1, x2, y2`` in pixels, a list or an array; further numbers are ignored, so a row of a detector can
+        box: ``x1, y1, x2, y2`` in pixels, a list or an array. Further numbers are ignored, so a row of a detector can
             be passed.
         outside: What happens to a box that leaves the image: ``"clip"`` cuts it at the border,
             ``"refuse"`` refuses it, ``"fill"`` keeps its size and fills the rest.
         fill_value: The value that ``"fill"`` gives to pixels outside of the image, one number or
-            one per channel; for ``uint8`` rounded to the nearest integer and limited to 0 and 255.
-        max_pixels: Most pixels (width x height) of ``image`` and of the crop; pixels outside of
+            one per channel. For ``uint8`` rounded to the nearest integer and limited to 0 and 255.
+        max_pixels: Most pixels (width x height) of ``image`` and of the crop. Pixels outside of
             the image count too, because they cost memory as well.
 
     Returns:
         A new array of the same dtype and number of dimensions, never a view into the image.
 
     Raises:
-        InputError: ``image`` is no image; ``box`` is no box, holds no pixel of the image, or leaves
-            the image where ``outside`` is ``"refuse"``; the image or the crop is too large, or a
-            side of the filled crop is above `MAX_SIDE`; ``fill_value`` is a list whose length is
+        InputError: ``image`` is no image. ``box`` is no box, holds no pixel of the image, or leaves
+            the image where ``outside`` is ``"refuse"``. The image or the crop is too large, or a
+            side of the filled crop is above `MAX_SIDE`. ``fill_value`` is a list whose length is
             not the number of channels.
         ValueError: ``outside`` is another word.
     """
@@ -99,16 +99,16 @@ def center_crop_image(
     fill_value: float | Sequence[float] = 0,
     max_pixels: int = MAX_PIXELS,
 ) -> NDArray[Any]:
-    """Cut out the middle of an image; where the image is smaller, fill up around it.
+    """Cut out the middle of an image. Where the image is smaller, fill up around it.
 
-    Of an odd number of pixels to be cut off, half is rounded to the nearest integer, halves to the even one; an odd pixel that
+    Of an odd number of pixels to be cut off, half is rounded to the nearest integer, halves to the even one. An odd pixel that
     is filled goes right or below.
 
     Args:
         image: See `headrace_cv.images`. Returned itself when it has the size already.
         height: Height of the result in pixels, 1 to `MAX_SIDE`.
-        width: Width of the result in pixels; None: as ``height``.
-        fill_value: The value of pixels outside of the image, one number or one per channel; for ``uint8`` rounded to
+        width: Width of the result in pixels. None: as ``height``.
+        fill_value: The value of pixels outside of the image, one number or one per channel. For ``uint8`` rounded to
             the nearest integer and limited to 0 and 255.
         max_pixels: Most pixels (width x height) of ``image`` and of the result.
 
@@ -178,7 +178,7 @@ def crop_quad(
     """Cut a quadrilateral out of an image and make it an upright rectangle.
 
     The natural width of the crop is the longer of the upper and the lower side, its natural height
-    the longer of the left and the right side; fractions are dropped, at least 1 pixel is left. The
+    the longer of the left and the right side. Fractions are dropped, at least 1 pixel is left. The
     pixel 0, 0 of the crop is the point of the first corner, so that a quadrilateral with upright
     sides and whole numbers gives exactly the pixels of `crop_image`. A crop of another size is
     computed in one step, as if the natural crop were resized (pixel centres at half coordinates).
@@ -188,11 +188,11 @@ def crop_quad(
         image: See `headrace_cv.images`.
         quad: ``[4, 2]``: x, y in pixels of the corners, clockwise from the upper left one.
         height: Height of the result in pixels, 1 to `MAX_SIDE`. None: the height follows from
-            ``width`` by the natural aspect ratio (halves up, at least 1 pixel); it is the natural
+            ``width`` by the natural aspect ratio (halves up, at least 1 pixel). It is the natural
             height when ``width`` is None too.
         width: Width of the result in pixels, likewise.
         rotate_upright: A crop whose natural height is at least this many times its width is turned
-            by 90 degrees counter-clockwise; None turns none. ``height`` and ``width`` are the size
+            by 90 degrees counter-clockwise. None turns none. ``height`` and ``width`` are the size
             after turning.
         interpolation: ``"linear"``, ``"cubic"`` or ``"lanczos"``.
         max_pixels: Most pixels (width x height) of ``image`` and of the crop.
@@ -201,8 +201,8 @@ def crop_quad(
         A new array of the same dtype and number of dimensions.
 
     Raises:
-        InputError: ``image`` is no image; ``quad`` is not ``[4, 2]`` finite numbers, lies outside
-            of the image, or is no convex quadrilateral in clockwise order; the image or the crop
+        InputError: ``image`` is no image. ``quad`` is not ``[4, 2]`` finite numbers, lies outside
+            of the image, or is no convex quadrilateral in clockwise order. The image or the crop
             is too large, or a side of the crop is above `MAX_SIDE`.
         ValueError: ``height`` or ``width`` is below 1, ``rotate_upright`` is not above 0, or
             ``interpolation`` is another word.

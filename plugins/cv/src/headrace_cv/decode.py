@@ -40,15 +40,15 @@ class DecodeMat(PerImage):
         color: ``"bgr"``.
 
     Batch:
-        1 or more; items are independent, a bad one fails alone.
+        1 or more. Items are independent, a bad one fails alone.
 
     Raises:
         InputError: ``data`` is missing or of another type or format, exceeds a limit, or the file
             is cut off or broken.
 
     Source:
-        Own; the decoders are those of OpenCV's ``imdecode``, the checks those of
-        `headrace_cv.check_image_file`; the decoders of ``formats`` are Pillow's.
+        Own. The decoders are those of OpenCV's ``imdecode``, the checks those of
+        `headrace_cv.check_image_file`. The decoders of ``formats`` are Pillow's.
     """
 
     class Options(ImageOptions):

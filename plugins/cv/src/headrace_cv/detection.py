@@ -32,14 +32,14 @@ class NMS(PerImage):
         result: ``float32 [K, C]``, a new array: the rows that are kept, by descending score.
 
     Batch:
-        1 or more; items are independent, a bad one fails alone.
+        1 or more. Items are independent, a bad one fails alone.
 
     Raises:
         InputError: ``data`` is missing or something else, a number is not finite, or there are more
             rows to compare than ``max_candidates``.
 
     Source:
-        torchvision's ``nms`` and ``batched_nms`` (same rule, ``>``); own computation.
+        torchvision's ``nms`` and ``batched_nms`` (same rule, ``>``). Own computation.
     """
 
     class Options(headrace.Options):

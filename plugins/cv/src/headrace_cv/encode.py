@@ -30,7 +30,7 @@ class EncodeMat(PerImage):
         result: bytes, one file. WebP has no grey: a grey image is stored with three equal channels.
 
     Batch:
-        1 or more; items are independent, a bad one fails alone.
+        1 or more. Items are independent, a bad one fails alone.
 
     Raises:
         InputError: ``data`` or ``color`` is missing, ``data`` is no such image, ``color`` is another
@@ -39,7 +39,7 @@ class EncodeMat(PerImage):
             1000000 for PNG.
 
     Source:
-        Own; the encoders are those of OpenCV's ``imencode``.
+        Own. The encoders are those of OpenCV's ``imencode``.
     """
 
     class Options(ImageOptions):

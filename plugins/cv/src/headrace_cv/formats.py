@@ -62,10 +62,10 @@ _BRANDS = {
 def format_of(data: bytes | memoryview) -> str | None:
     """Return the format of a file: a key of `NAMES`, the name of another format, or None when it is unknown.
 
-    Only the first 64 bytes are looked at; the rest may be anything.
+    Only the first 64 bytes are looked at. The rest may be anything.
 
     Source:
-        The signatures of the formats' specifications; for AVIF and HEIC the brands of ISO/IEC 14496-12 section 4.3
+        The signatures of the formats' specifications. For AVIF and HEIC the brands of ISO/IEC 14496-12 section 4.3
         and ISO/IEC 23008-12.
     """
     start = bytes(data[:64])

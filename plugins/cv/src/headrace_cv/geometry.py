@@ -23,7 +23,7 @@ class ResizeMat(PerImage):
     """Resize an image to a height and a width, or to one of them or the shorter side with its aspect ratio kept.
 
     A side that is not given follows from the other side: its exact length is rounded to the nearest
-    integer, halves up, at least 1 pixel; with ``resize_short`` it is rounded down, as in torchvision. Pixel centres lie at half coordinates, for ``nearest``
+    integer, halves up, at least 1 pixel, with ``resize_short`` it is rounded down, as in torchvision. Pixel centres lie at half coordinates, for ``nearest``
     too. ``cubic`` and ``lanczos`` overshoot at edges: ``float32`` values may leave their range.
     Choose ``area`` or ``antialias`` to shrink an image a lot: they average pixels that the other methods skip.
 
@@ -35,11 +35,11 @@ class ResizeMat(PerImage):
             ``[resize_h, resize_w]``: a new array, or ``data`` itself when it has the size already.
 
     Batch:
-        1 or more; items are independent, a bad one fails alone.
+        1 or more. Items are independent, a bad one fails alone.
 
     Raises:
         InputError: ``data`` is missing, is no such image, or is so long and thin that the side that
-            is not given would exceed 32767 pixels; ``data`` or the result has more than
+            is not given would exceed 32767 pixels. ``data`` or the result has more than
             ``max_pixels``.
 
     Source:

@@ -74,7 +74,7 @@ _OF_A_PATH = "Send what the file holds: pathlib.Path(...).read_bytes()."
 
 
 def view_of_bytes(data: Any) -> memoryview:
-    """Return ``data`` as a contiguous row of bytes; it is copied only if it has gaps or another format than ``B``.
+    """Return ``data`` as a contiguous row of bytes. It is copied only if it has gaps or another format than ``B``.
 
     Args:
         data: bytes, bytearray, a memoryview or a 1-D ``uint8`` array, also of another library (``__array__``,
@@ -119,7 +119,7 @@ def check_image_file(data: Any) -> ImageHeader:
         InputError: The format is another one, or the file is cut off or broken.
 
     Source:
-        ITU-T T.81 annex B (JPEG); PNG specification, third edition, section 5; WebP container
+        ITU-T T.81 annex B (JPEG). PNG specification, third edition, section 5. WebP container
         specification, RFC 9649 sections 2 and 3, and RFC 6386 section 9.1.
     """
     view = view_of_bytes(data)
@@ -177,7 +177,7 @@ def plain_jpeg_size(data: bytes | memoryview) -> tuple[int, int] | None:
     the check.
 
     Returns:
-        Width and height in pixels, neither 0; None for any other file, whose parts
+        Width and height in pixels, neither 0. None for any other file, whose parts
         `check_image_file` then has to check one by one.
     """
     if data[-2:] != b"\xff\xd9":

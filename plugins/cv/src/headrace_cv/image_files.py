@@ -52,9 +52,9 @@ def decode_image(
 
     Args:
         data: bytes, bytearray, a memoryview or a 1-D ``uint8`` array.
-        max_pixels: Most pixels (width x height); checked in the header, before the decoder
+        max_pixels: Most pixels (width x height). Checked in the header, before the decoder
             reserves memory.
-        max_bytes: Most bytes of the file; None means any number.
+        max_bytes: Most bytes of the file. None means any number.
         exif_orientation: Turn and mirror the picture as its EXIF data ask, or the XMP data of a PNG file.
         formats: What is decoded beside JPEG, PNG and WebP, by Pillow: ``"bmp"``, ``"tiff"``, ``"gif"``,
             ``"avif"``, ``"ppm"`` (also PBM and PGM), ``"jpeg2000"``.
@@ -81,7 +81,7 @@ def image_decoder(
 ) -> Callable[[Any], NDArray[np.uint8]]:
     """Return `decode_image` with its options, for many files.
 
-    Before the usual kind of JPEG is decoded, only its header is read (`plain_jpeg_size`); every
+    Before the usual kind of JPEG is decoded, only its header is read (`plain_jpeg_size`). Every
     other file is checked part by part (`check_image_file`). Files of ``formats`` are left to Pillow.
 
     Raises:
@@ -124,7 +124,7 @@ def image_decoder(
 def _further_decoder(
     formats: Collection[str], max_pixels: int, *, exif_orientation: bool
 ) -> Callable[[memoryview], NDArray[np.uint8] | None]:
-    """Return a function that decodes files of ``formats``; of a JPEG, PNG or WebP file it makes None.
+    """Return a function that decodes files of ``formats``, of a JPEG, PNG or WebP file it makes None.
 
     Where ``formats`` names no further format, it makes None of every file.
     """
@@ -184,7 +184,7 @@ def encode_image(
         image: ``uint8``, with the channels of ``color``.
         color: The order of its channels: ``"rgb"``, ``"bgr"`` or ``"gray"``.
         format: ``"jpeg"``, ``"png"`` or ``"webp"``.
-        quality: Quality of JPEG and lossy WebP, 1 to 100; PNG is lossless and ignores it.
+        quality: Quality of JPEG and lossy WebP, 1 to 100. PNG is lossless and ignores it.
         max_pixels: Most pixels (width x height).
 
     Raises:

@@ -69,7 +69,7 @@ _CHANNELS = (1, 2, 3, 4)
 
 
 def as_image(data: Any, max_pixels: int = MAX_PIXELS) -> NDArray[Any]:
-    """Return ``data`` as a numpy image; arrays of other libraries are read by DLPack or a similar protocol.
+    """Return ``data`` as a numpy image. Arrays of other libraries are read by DLPack or a similar protocol.
 
     Args:
         data: An array.
@@ -101,7 +101,7 @@ def dense(image: NDArray[Any]) -> NDArray[Any]:
     """Return an image as OpenCV reads it: pixel by pixel without gaps, rows in ascending order.
 
     OpenCV itself would copy an image of another layout, and end the process when memory for the
-    copy is missing; numpy raises `MemoryError` instead, which fails one request.
+    copy is missing. Numpy raises `MemoryError` instead, which fails one request.
 
     Raises:
         MemoryError: There is no memory for a copy.
@@ -126,7 +126,7 @@ def resize_image(
     antialias: bool = False,
     max_pixels: int = MAX_PIXELS,
 ) -> NDArray[Any]:
-    """Resize an image; dtype and number of dimensions are kept.
+    """Resize an image. Dtype and number of dimensions are kept.
 
     Pixel centres lie at half coordinates. A side that is None follows from the other one, so that
     the aspect ratio is kept: the exact value rounded to the nearest integer, halves up, at least 1.
@@ -134,8 +134,8 @@ def resize_image(
 
     Args:
         image: See the module's docstring. Returned itself when it has the size already.
-        height: The height of the result in pixels, 1 to `MAX_SIDE`; None if ``width`` is given.
-        width: The width of the result in pixels, 1 to `MAX_SIDE`; None if ``height`` is given.
+        height: The height of the result in pixels, 1 to `MAX_SIDE`. None if ``width`` is given.
+        width: The width of the result in pixels, 1 to `MAX_SIDE`. None if ``height`` is given.
         short: The shorter side of the result in pixels, in place of ``height`` and ``width``.
         interpolation: ``"nearest"``, ``"linear"``, ``"cubic"``, ``"area"`` or ``"lanczos"``.
         antialias: Let Pillow resize, whose ``linear``, ``cubic`` and ``lanczos`` average all pixels of an image that
@@ -264,7 +264,7 @@ def _centres(old: int, new: int) -> NDArray[np.int64]:
 def convert_color(
     image: Any, source: str, target: str, *, max_pixels: int = MAX_PIXELS
 ) -> NDArray[Any]:
-    """Convert between ``"rgb"``, ``"bgr"`` and ``"gray"``; the result is always ``[H, W, C]``.
+    """Convert between ``"rgb"``, ``"bgr"`` and ``"gray"``. The result is always ``[H, W, C]``.
 
     Grey is ``[H, W, 1]``, 0.299 red + 0.587 green + 0.114 blue.
 

@@ -25,7 +25,7 @@ __all__ = ["LetterBoxMat", "TopLeftResizeMat", "UnletterBox"]
 class LetterBoxMat(PerImage):
     """Fit an image into the middle of a canvas, keeping its aspect ratio, and pad the rest.
 
-    One side of the image becomes as long as that side of the canvas; the other side gets its exact
+    One side of the image becomes as long as that side of the canvas. The other side gets its exact
     length rounded to the nearest integer, halves up, at least 1 pixel. An odd pixel of padding goes
     right or below.
 
@@ -38,14 +38,14 @@ class LetterBoxMat(PerImage):
         letterbox: `headrace_cv.LetterBoxTransform`, which maps boxes between canvas and image.
 
     Batch:
-        1 or more; items are independent, a bad one fails alone.
+        1 or more. Items are independent, a bad one fails alone.
 
     Raises:
         InputError: ``data`` is missing or no such image, has more than ``max_pixels``, or
             ``fill_value`` is a list whose length is not C.
 
     Source:
-        The ``letterbox`` of YOLOv5, with its 114; the other side by own rounding.
+        The ``letterbox`` of YOLOv5, with its 114. The other side by own rounding.
     """
 
     class Options(ImageOptions):
@@ -113,14 +113,14 @@ class TopLeftResizeMat(LetterBoxMat):
         letterbox: `headrace_cv.LetterBoxTransform`, which maps boxes between canvas and image.
 
     Batch:
-        1 or more; items are independent, a bad one fails alone.
+        1 or more. Items are independent, a bad one fails alone.
 
     Raises:
         InputError: ``data`` is missing or no such image, has more than ``max_pixels``, or
             ``fill_value`` is a list whose length is not C.
 
     Source:
-        The preprocessing of YOLOX, with its 114; the other side by own rounding.
+        The preprocessing of YOLOX, with its 114. The other side by own rounding.
     """
 
     centered = False
@@ -141,7 +141,7 @@ class UnletterBox(PerImage):
         result: ``float32 [N, C]``, a new array: the boxes in pixels of the image; the other columns do not change.
 
     Batch:
-        1 or more; items are independent, a bad one fails alone.
+        1 or more. Items are independent, a bad one fails alone.
 
     Raises:
         InputError: ``data`` or ``letterbox`` is missing or something else, or a number is not

@@ -1,7 +1,7 @@
 """Bounds on the images and numbers that are read and made, so that no request can use up all memory.
 
 An array that takes one byte of memory can have any shape (`numpy.broadcast_to`), and OpenCV copies
-arrays whose layout it cannot read; if memory for that copy runs out, the process ends. So sizes are
+arrays whose layout it cannot read. If memory for that copy runs out, the process ends. So sizes are
 checked before anything is computed. The module needs the standard library only.
 """
 
@@ -47,7 +47,7 @@ def check_pixels(
         width: Width of the image in pixels.
         max_pixels: Most pixels (width x height).
         what: Words that name the image in the error.
-        got: Words for the size and its origin in the error; empty: the error gives width, height
+        got: Words for the size and its origin in the error. Empty: the error gives width, height
             and their product.
 
     Raises:

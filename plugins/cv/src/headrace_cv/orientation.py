@@ -19,9 +19,9 @@ _IN_XMP = re.compile(rb"""tiff:Orientation(?:\s*=\s*["']|>)\s*([1-8])\s*["'<]"""
 
 
 def webp_orientation(view: memoryview) -> int:
-    """Return the EXIF orientation of a whole WebP file, 1 to 8; 1, upright, where it has none.
+    """Return the EXIF orientation of a whole WebP file, 1 to 8. 1, upright, where it has none.
 
-    OpenCV reads it from 4.13 on; earlier versions give the picture as it is stored.
+    OpenCV reads it from 4.13 on. Earlier versions give the picture as it is stored.
     """
     if bytes(view[12:16]) != b"VP8X" or not view[20] & _WITH_EXIF:
         return 1
@@ -40,7 +40,7 @@ def png_orientation(view: memoryview) -> int:
     OpenCV reads only the first of them, and not in every version. Which of the two counts is as in Pillow.
 
     Source:
-        PNG specification, third edition, sections 11.3.3.4 (iTXt) and 11.3.4.5 (eXIf); XMP specification part 3,
+        PNG specification, third edition, sections 11.3.3.4 (iTXt) and 11.3.4.5 (eXIf). XMP specification part 3,
         section 1.1.5 (the keyword).
     """
     found, at = None, 8

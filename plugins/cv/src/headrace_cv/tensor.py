@@ -57,7 +57,7 @@ def _listed(value: Any, default: float) -> tuple[float, ...]:
 class Mat2Tensor(PerImage):
     """Turn an image into a float tensor, planar and unscaled unless the options say otherwise.
 
-    ``result = (data * scale - mean) / std``; an option that is not given is left out. ``mean`` and
+    ``result = (data * scale - mean) / std``. An option that is not given is left out. ``mean`` and
     ``std`` are in the units of ``data * scale``, and in the order of the channels of ``data``. The
     result is computed in ``float32``: one subtraction of ``mean / scale``, one multiplication by
     ``scale / std``, so that values near the mean keep their digits.
@@ -69,14 +69,14 @@ class Mat2Tensor(PerImage):
         result: ``float32 [C, H, W]``, with ``axes=hwc`` ``[H, W, C]``, contiguous, a new array.
 
     Batch:
-        1 or more; items are independent, a bad one fails alone.
+        1 or more. Items are independent, a bad one fails alone.
 
     Raises:
         InputError: ``data`` is missing, is no such image or has more than ``max_pixels``, or
             ``mean`` or ``std`` is a list whose length is not C.
 
     Source:
-        Own; the formula is that of torchvision's ``Normalize`` after a scale.
+        Own. The formula is that of torchvision's ``Normalize`` after a scale.
     """
 
     class Options(ImageOptions):
@@ -127,7 +127,7 @@ class Mat2Tensor(PerImage):
 class Tensor2Mat(PerImage):
     """Turn a float tensor into an image: the inverse of `Mat2Tensor`.
 
-    ``result = (data * std + mean) / scale``, with the options that `Mat2Tensor` had; an option that
+    ``result = (data * std + mean) / scale``, with the options that `Mat2Tensor` had. An option that
     is not given is left out. The result is computed in ``float32``, rounded to the nearest integer
     (halves to the even one) and limited to 0 and 255.
 
@@ -139,7 +139,7 @@ class Tensor2Mat(PerImage):
         result: ``uint8 [H, W, C]``, contiguous, a new array.
 
     Batch:
-        1 or more; items are independent, a bad one fails alone.
+        1 or more. Items are independent, a bad one fails alone.
 
     Raises:
         InputError: ``data`` is missing, is no such tensor, has more than ``max_pixels`` or holds

@@ -34,12 +34,12 @@ class Normalization:
     difference is exact, where ``x * (scale / std) - mean / std`` would lose its last digits.
 
     Args:
-        scale: The factor of the first step; None means 1.
-        mean: The value that the second step subtracts, one number or one per channel; None means 0.
-        std: The divisor of the last step, one number or one per channel, not 0; None means 1.
+        scale: The factor of the first step. None means 1.
+        mean: The value that the second step subtracts, one number or one per channel. None means 0.
+        std: The divisor of the last step, one number or one per channel, not 0. None means 1.
 
     Attributes:
-        channels: How many channels an image must have; None means any number.
+        channels: How many channels an image must have. None means any number.
         changes: Whether the normalization changes any value.
 
     Raises:
@@ -95,7 +95,7 @@ class Normalization:
         return Normalization(1.0, mean, std)
 
     def apply(self, tensor: NDArray[np.float32], *, limit: float | None = None) -> None:
-        """Normalise ``tensor``, ``float32 [C, H, W]``, in place; results too large become infinite.
+        """Normalise ``tensor``, ``float32 [C, H, W]``, in place. Results too large become infinite.
 
         Args:
             tensor: The values.
@@ -130,8 +130,8 @@ def image_to_tensor(
     """Turn an image into a new contiguous ``float32 [C, H, W]``, or ``[H, W, C]``.
 
     Args:
-        image: See `headrace_cv.images`; ``[H, W]`` gives C = 1.
-        normalization: What happens to the values; the default leaves them as they are.
+        image: See `headrace_cv.images`. ``[H, W]`` gives C = 1.
+        normalization: What happens to the values. The default leaves them as they are.
         axes: The order of the axes: ``"chw"`` or ``"hwc"``.
         max_pixels: Most pixels (width x height).
 
@@ -200,9 +200,9 @@ def tensor_to_image(
     Values are rounded to the nearest integer, halves to the even one, and limited to 0 and 255.
 
     Args:
-        tensor: ``float32``, ``[C, H, W]`` with C from 1 to 4, or ``[1, C, H, W]``; or the same as ``axes`` says.
+        tensor: ``float32``, ``[C, H, W]`` with C from 1 to 4, or ``[1, C, H, W]``, or the same as ``axes`` says.
         denormalization: What happens to the values first: `Normalization.inverse` of what made
-            them; the default leaves them as they are.
+            them. The default leaves them as they are.
         axes: The order of the axes of ``tensor``: ``"chw"`` or ``"hwc"``.
         max_pixels: Most pixels (width x height).
 

@@ -49,7 +49,7 @@ class LetterBoxTransform:
         return self.content_h / self.image_h
 
     def to_image(self, xyxy: Any) -> NDArray[np.float32]:
-        """Map boxes from the canvas to the image; nothing is clipped.
+        """Map boxes from the canvas to the image. Nothing is clipped.
 
         Args:
             xyxy: ``[N, 4]``, in canvas pixels.
@@ -63,7 +63,7 @@ class LetterBoxTransform:
         return _single((corners_of(xyxy) - self._offset()) / self._scale())
 
     def to_canvas(self, xyxy: Any) -> NDArray[np.float32]:
-        """Map boxes from the image to the canvas; nothing is clipped.
+        """Map boxes from the image to the canvas. Nothing is clipped.
 
         Args:
             xyxy: ``[N, 4]``, in image pixels.
@@ -91,10 +91,10 @@ def _single(boxes: NDArray[np.float64]) -> NDArray[np.float32]:
 def boxes_to_image(
     rows: Any, transform: LetterBoxTransform, *, clip: bool = True
 ) -> NDArray[np.float32]:
-    """Map rows that begin with a box from the canvas to the image; further columns are kept.
+    """Map rows that begin with a box from the canvas to the image. Further columns are kept.
 
     Args:
-        rows: ``[N, C]``, C at least 4; the first four are ``x1, y1, x2, y2`` in canvas pixels.
+        rows: ``[N, C]``, C at least 4. The first four are ``x1, y1, x2, y2`` in canvas pixels.
         transform: The transform that `headrace_cv.letterbox_image` returned with the canvas.
         clip: Limit the boxes to the image: x to 0 and its width, y to 0 and its height.
 

@@ -1,6 +1,6 @@
 """Headrace words that keep requests or hand them over, and policies that pick which requests share a batch.
 
-The words are `Queue`, `Send`, `Recv`, `Observer`, `Repost`, `StateFul`, `Iterate`, `Loop`, `Restart`; beside them stands `KVStorage`. The policies are
+The words are `Queue`, `Send`, `Recv`, `Observer`, `Repost`, `StateFul`, `Iterate`, `Loop`, `Restart`. Beside them stands `KVStorage`. The policies are
 `Alike` and `Budget`. `ConditionPolicy` is the base of policies that are made of conditions, such as `Count` and `Waited`.
 Around any expression stand `Cache`, `Once`, `Concurrency` and `Shadow`.
 

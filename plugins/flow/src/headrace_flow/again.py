@@ -85,7 +85,7 @@ class Loop(Again):
         {until}: What X wrote to end the loop.
     Batch:
         The range of X. Items that are done leave the batch. When fewer than the min of X are left, they
-        are filled up with ``pad = true``; otherwise they fail.
+        are filled up with ``pad = true``, otherwise they fail.
 
     Raises:
         LimitError: An item ran ``limit`` times without the key.
@@ -118,7 +118,7 @@ class Restart(Again):
     """Run X again, entering at the node that the key ``restart`` names: ``Restart[DagDispatcher]``.
 
     It stands in ``entrypoint``. Before X runs again, with ``result`` as ``data``, the key ``restart`` is
-    taken out; one that a request brings is taken out first. In the answer ``node_name`` has the caller's value again.
+    taken out. One that a request brings is taken out first. In the answer ``node_name`` has the caller's value again.
 
     Reads:
         node_name: The node at which it enters, if it has one.
@@ -127,7 +127,7 @@ class Restart(Again):
         result: What X wrote last.
     Batch:
         The range of X. Items that are done leave the batch. When fewer than the min of X are left, they
-        are filled up with ``pad = true``; otherwise they fail.
+        are filled up with ``pad = true``, otherwise they fail.
 
     Raises:
         LimitError: An item was restarted ``limit`` times.
@@ -157,7 +157,7 @@ class Restart(Again):
     def forward(self, batch: list[Request]) -> list[Exception | None]:
         """Run the child until all items are done or have failed, and give each its ``node_name`` back.
 
-        Without that the same dict, sent a second time, would enter at the node of its last restart; and one that
+        Without that the same dict, sent a second time, would enter at the node of its last restart, and one that
         failed after it had asked for a restart would be restarted though nothing asks for it then.
         """
         entered = [{NODE_NAME: one[NODE_NAME]} if NODE_NAME in one else {} for one in batch]

@@ -20,7 +20,7 @@ __all__ = ["Alike"]
 
 
 class _Group(NamedTuple):
-    """Requests that may share a batch; of two groups the greater one is cut.
+    """Requests that may share a batch, of two groups the greater one is cut.
 
     Attributes:
         weight: The sum of their weights.
@@ -40,14 +40,14 @@ class _Group(NamedTuple):
 class Alike(PickingPolicy):
     """Cut batches of what is alike: neighbours in length, or requests of equal shape.
 
-    Of the first 256 requests it takes the heaviest group within ``spread`` that fits into the instance; among equal
+    Of the first 256 requests it takes the heaviest group within ``spread`` that fits into the instance. Among equal
     groups that of the request that stands first, and of those the one that differs least. So a request may be passed by. Once the
     first one has waited ``batching_timeout`` and then ``patience_ms``, the next batch is the one that it is in. A
     request of the greatest priority that waits is in every batch. One that a backend has queued again, as `Iterate` does after
     each step, counts with the length that it has now.
 
     While another instance runs, a group that is not full waits ``batching_timeout`` for company, as with ``greedy``. A
-    group below the ``min`` of the node waits for neighbours as long as the patience lasts; then the nearest ones come along,
+    group below the ``min`` of the node waits for neighbours as long as the patience lasts, then the nearest ones come along,
     however unlike they are.
 
     Example:

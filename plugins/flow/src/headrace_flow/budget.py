@@ -22,10 +22,10 @@ class Budget(PickingPolicy):
     """Cut batches within a budget: of tokens, of pixels, of whatever a batch may cost.
 
     The request that stands first is in the batch. Of the first 256 those join it that fit: with ``area = "sum"`` in their
-    order, so that the costs add up to ``most`` at most; with ``area = "padded"`` the nearest in cost first, so that
+    order, so that the costs add up to ``most`` at most, with ``area = "padded"`` the nearest in cost first, so that
     the greatest cost times the rows of the batch is ``most`` at most, as where rows are padded to the longest. A request
     that is above ``most`` alone is refused as it comes, with a LimitError. One that a backend has queued again, as `Iterate`
-    does after each step, counts with what it costs now; where it has outgrown ``most`` it runs alone.
+    does after each step, counts with what it costs now. Where it has outgrown ``most`` it runs alone.
 
     While another instance runs, a batch that leaves nobody out waits ``batching_timeout`` for company, as with ``greedy``.
 

@@ -32,7 +32,7 @@ def comparison(text: str) -> Callable[[Any, Any], bool]:
 
     It is called with the answer that counts and the other one, and raises IncomparableError for what is no number, text,
     bytes, array in the memory of the CPU, nor a list, tuple or dict of these. ``allclose`` holds where
-    ``abs(other - counts) <= atol + rtol * abs(counts)``, whatever the dtypes; NaN is close to NaN.
+    ``abs(other - counts) <= atol + rtol * abs(counts)``, whatever the dtypes. NaN is close to NaN.
 
     Raises:
         ValueError: The text says nothing of that kind.

@@ -55,7 +55,7 @@ class Condition:
     """When a batch is due: ``Count(8) | Waited(ms=5) & ~Idle()``.
 
     ``a | b`` is due when one of them is, ``a & b`` when both are, ``~a`` when ``a`` is not. A
-    condition holds no state and may be shared. Your own condition defines `verdict`; `When` makes a
+    condition holds no state and may be shared. Your own condition defines `verdict`. `When` makes a
     condition of a function.
     """
 
@@ -184,7 +184,7 @@ class FreeInstances(Condition):
     """At least ``n`` instances of the node are free: ``FreeInstances(2) | Waited(ms=5)``.
 
     Args:
-        n: A number of instances, at least 1; the instance that is offered counts.
+        n: A number of instances, at least 1. The instance that is offered counts.
     """
 
     def __init__(self, n: int) -> None:
@@ -208,7 +208,7 @@ class When(Condition):
 
     Args:
         function: Called with the arguments of `Condition.verdict`. It says whether a batch is due: True or
-            False, which hold until a request arrives or a batch starts or ends; or a `Verdict`, where time
+            False, which hold until a request arrives or a batch starts or ends, or a `Verdict`, where time
             alone may change the answer. It must be pure and quick.
     """
 

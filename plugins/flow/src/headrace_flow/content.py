@@ -31,7 +31,7 @@ class UnknownContentError(Exception):
 
 
 def content_of(request: Request, keys: Collection[str]) -> bytes:
-    """Return a digest of the content of some keys of a request; equal digests stand for equal content.
+    """Return a digest of the content of some keys of a request, equal digests stand for equal content.
 
     Values of different types differ (``1``, ``1.0``, ``True``), and so do arrays of different dtype or shape. A key that is
     not there differs from every value. The parameters of a served request, ``context["parameters"]``, always count: any

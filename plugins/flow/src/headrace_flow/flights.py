@@ -23,7 +23,7 @@ class Flight:
 
     Attributes:
         waits: The requests that are kept as PENDING, each with the context that keeps it.
-        next: The one of them that was resumed to run in place of the first; None while one runs.
+        next: The one of them that was resumed to run in place of the first. None while one runs.
     """
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ class Flights:
 
         Args:
             content: What was run.
-            answer: What it gave; `AGAIN` where that is for nobody else; None where it cannot be copied.
+            answer: What it gave. `AGAIN` where that is for nobody else. None where it cannot be copied.
         """
         if answer is AGAIN:
             self._hand_over(content)
@@ -134,7 +134,7 @@ class Flights:
         self._brought.pop(id(request), None)
 
     def bring(self, request: Request, contents: dict[int, bytes | None], place: int) -> bool:
-        """Write the answer that a resumed request brings along; False where it has to run.
+        """Write the answer that a resumed request brings along. False where it has to run.
 
         One whose answer cannot be copied has no content any more: it runs for itself.
         """

@@ -25,7 +25,7 @@ class Flight:
     """A request between its first step and its last.
 
     Attributes:
-        request: The dict; kept, so that no other has its identity meanwhile.
+        request: The dict. Kept, so that no other has its identity meanwhile.
         token: What `Iterate.enter` returned for it: it tells the request from one that the same dict is sent for later.
         steps: How many steps it has run.
     """
@@ -55,7 +55,7 @@ class Steps:
     def statistics(self) -> dict[str, float | None]:
         """Return how many steps were run, the mean weight in flight in a step, and that over ``max``.
 
-        Without a step the mean is 0; without a ``max``, or without a step, the occupancy is None.
+        Without a step the mean is 0, without a ``max``, or without a step, the occupancy is None.
         """
         with self._lock:
             steps, weight, places = self._steps, self._weight, self._places
@@ -68,13 +68,13 @@ class Iterate(headrace.Backend):
     """Run X step by step on all requests in flight, until each has a key: ``Iterate(until=done)[X]``.
 
     Each step is a batch of its own: X runs once on what is in flight, at most ``max``. A request that has the key
-    ``until`` after a step leaves at once with its ``result``; for every other ``result`` becomes the ``data`` of the next
-    step. Requests that wait take the free places before the next step; those in flight keep theirs, though the place in
+    ``until`` after a step leaves at once with its ``result``. For every other ``result`` becomes the ``data`` of the next
+    step. Requests that wait take the free places before the next step. Those in flight keep theirs, though the place in
     the batch may change. So long requests do not hold up short ones, and no place stays empty while somebody waits.
 
     The word stands outermost in its node (``BackgroundThread`` may stand around it). What X has to remember of a request
     between two steps lies in keys of the request. A deadline, a cancellation and the limit take one request out between two
-    steps and disturb no other; a request of greater priority takes the next place that is free, also before those in flight.
+    steps and disturb no other. A request of greater priority takes the next place that is free, also before those in flight.
     ``Pipeline.stats()["iterate"]`` has ``steps``, ``in_flight`` (mean weight in a step) and ``occupancy`` (that over
     ``max``) of each node.
 
@@ -89,7 +89,7 @@ class Iterate(headrace.Backend):
         LimitError: The request ran ``limit`` steps and has no key ``until``.
         NoResultError: X wrote no ``result`` to go on with.
     Source:
-        own; iteration-level scheduling is Yu et al., Orca (OSDI 2022).
+        own. Iteration-level scheduling is Yu et al., Orca (OSDI 2022).
 
     Example:
         ``{"data": 3}`` gives ``384``::

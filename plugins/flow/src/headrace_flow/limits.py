@@ -29,12 +29,12 @@ class Kept(NamedTuple):
 
 
 class Room:
-    """Where the requests of one node wait; only `Limit` looks into it, under its lock.
+    """Where the requests of one node wait. Only `Limit` looks into it, under its lock.
 
     Attributes:
         waits: The requests that wait, the oldest first.
-        coming: Those that were resumed because the node may run a batch, by identity; none where it may not.
-        gathered: Whether they are the batch; else one of them has come first, and calls the others.
+        coming: Those that were resumed because the node may run a batch, by identity. None where it may not.
+        gathered: Whether they are the batch, else one of them has come first, and calls the others.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Room:
 
 
 class Limit:
-    """So many batches run at a time, over nodes that wait in turn; any thread may use it.
+    """So many batches run at a time, over nodes that wait in turn. Any thread may use it.
 
     A node that may run a batch has one request resumed, the newest. While that occupies the instance it calls as many as a
     batch takes, the oldest first, which then come together: resumed one by one to an idle node they would run one by one.
@@ -74,7 +74,7 @@ class Limit:
             raise SetupError(what, hint=hint)
 
     def enter(self, room: Room, batch: Sequence[Kept], takes: float) -> bool:
-        """Let a batch run, or keep it; True where it runs, and `leave` has to follow.
+        """Let a batch run, or keep it. True where it runs, and `leave` has to follow.
 
         Args:
             room: That of its node.

@@ -63,13 +63,13 @@ class _Turn:
 
 
 class InOrder:
-    """Lines of requests, one per key; the first of each line has the turn. Any thread may use it.
+    """Lines of requests, one per key. The first of each line has the turn. Any thread may use it.
 
     A request that waits for its turn, or was called and waits in the queue again, may end otherwise: by its deadline, a
     cancellation, a close. Then it leaves the line, and the one behind it has the turn.
 
     Args:
-        key_of: Returns the key of a request; where it raises, the request is none of a line.
+        key_of: Returns the key of a request. Where it raises, the request is none of a line.
     """
 
     def __init__(self, key_of: Callable[[Request], Hashable]) -> None:
@@ -78,15 +78,15 @@ class InOrder:
         self._lines: dict[Hashable, deque[_Turn]] = {}
 
     def take(self, requests: Sequence[Request], context: headrace.InitContext) -> list[bool]:
-        """Tell of each request whether it is its turn; if not, it is in the line of its key from now on.
+        """Tell of each request whether it is its turn. If not, it is in the line of its key from now on.
 
         Args:
             requests: Requests of the batch that runs, each with a key.
             context: The context of the backend that runs them.
 
         Returns:
-            True: it runs now, and `leave` has to be called afterwards. False: its outcome has to be `headrace.PENDING`;
-            it is resumed, and comes here again, when its turn has come.
+            True: it runs now, and `leave` has to be called afterwards. False: its outcome has to be `headrace.PENDING`.
+            It is resumed, and comes here again, when its turn has come.
         """
         elsewhere: dict[Hashable, list[tuple[int, Request]]] = {}
         for other, number in context.alongside():

@@ -21,7 +21,7 @@ _WITHOUT_LENGTH = (dict, set, frozenset)
 
 
 def value_of(request: Any, key: str) -> Any:
-    """Return what a request has under a key; where it has none, ``length`` and ``shape`` are those of ``data``.
+    """Return what a request has under a key. Where it has none, ``length`` and ``shape`` are those of ``data``.
 
     Raises:
         InputError: The request has no such key, and ``data`` does not say it either.

@@ -57,11 +57,11 @@ class NamedQueue:
             self.max, self._fixed = most, True
 
     def put(self, item: Request, left_s: Callable[[], float] | None) -> None:
-        """Append ``item``; wait while the queue is full, or drop its oldest where ``left_s`` is None.
+        """Append ``item``. Wait while the queue is full, or drop its oldest where ``left_s`` is None.
 
         Args:
             item: The copy of a request.
-            left_s: Tells for how many seconds its request may still wait; 0 or less says that it is over.
+            left_s: Tells for how many seconds its request may still wait. 0 or less says that it is over.
 
         Raises:
             DeadlineExceededError: The request was over first.
@@ -84,7 +84,7 @@ class NamedQueue:
             self._changed.notify_all()
 
     def get(self, left_s: Callable[[], float]) -> Request:
-        """Take the oldest item; wait while there is none.
+        """Take the oldest item. Wait while there is none.
 
         Args:
             left_s: See `put`.

@@ -25,7 +25,7 @@ class Repost(headrace.Backend):
 
     Once its batch has ended, the request enters the node that Repost names, as if it had been sent there: the same
     dict, whose ``data`` stays as it is. The nodes linked after the one that it left do not run, nor does a ``map`` of the
-    node that it enters; those linked after that one do. Deadline, priority, cancellation, ``node_name`` and the bound of
+    node that it enters. Those linked after that one do. Deadline, priority, cancellation, ``node_name`` and the bound of
     the node at which the request entered the pipeline stay as they are. To its own node a request comes back as the next
     one in the queue. A node that is called by ``Forward`` has no way to leave: there the other node answers the call.
 

@@ -34,7 +34,7 @@ _REFUSED = "it runs the code of a file, and imports are refused here"
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a node, which a script yields; `call` makes it.
+    """A call of a node, which a script yields. `call` makes it.
 
     Attributes:
         node: The name of the node.
@@ -80,7 +80,7 @@ def call(
         data: The ``data`` of its request.
         errors: ``"raise"``: the error of the call is raised at the ``yield``, of several the first in order, once all
             have ended. ``"return"``: the exception is the value of the call.
-        whole: True for the whole dict of the request as the value, with all that the node has written; False for
+        whole: True for the whole dict of the request as the value, with all that the node has written. False for
             its ``result`` alone.
         parts: What becomes of the parts that the node gives. True: they are parts of the answer. A text: they are, as
             ``(text, part)``, so that those of several calls can be told apart. False: nobody gets them.
@@ -214,7 +214,7 @@ class _Step:
     def begin(
         self, request: Request, context: headrace.InitContext, ended: Callable[[], object]
     ) -> bool:
-        """Hand the calls to their nodes, those of one node together; True when all have ended by then.
+        """Hand the calls to their nodes, those of one node together. True when all have ended by then.
 
         ``ended()`` is called when the last one ends later.
         """
@@ -256,11 +256,11 @@ class _Step:
 
 
 class _Run:
-    """One request on its way through a script; one thread at a time goes on with it.
+    """One request on its way through a script. One thread at a time goes on with it.
 
     Attributes:
         generator: What the function has returned.
-        step: The calls for which it waits; None before the first.
+        step: The calls for which it waits. None before the first.
     """
 
     def __init__(self, generator: GeneratorType[Any, Any, Any]) -> None:
@@ -323,12 +323,12 @@ class _Runs:
 class Script(headrace.Backend):
     """Run a generator per request, whose calls of nodes share batches with those of all others: ``Script(pages.py:page)``.
 
-    The function gets a copy of the request. It yields `call`, or a list of calls, and is given their results; what it
+    The function gets a copy of the request. It yields `call`, or a list of calls, and is given their results. What it
     returns is the ``result``. While it waits it holds no thread and no instance. Deadline, cancellation and close end it
     with GeneratorExit, and the calls that have not ended are withdrawn.
 
     It stands in ``entrypoint``, or is the whole ``backend`` of a node. In an ``S`` what stands before it would run again at
-    each step. A call runs one node; nothing comes ``next`` there. Where the first argument of a call is a constant in
+    each step. A call runs one node. Nothing comes ``next`` there. Where the first argument of a call is a constant in
     the file, the name is checked before anything is built.
 
     Reads:
@@ -336,12 +336,12 @@ class Script(headrace.Backend):
     Writes:
         result: What the function returns; None without a value.
     Batch:
-        1 or more; items are independent.
+        1 or more. Items are independent.
 
     Raises:
         InputError: ``data`` is missing, or a call names no node.
         ContractError: The function yielded something else than calls.
-        BackendError: The function raised; its error is the cause.
+        BackendError: The function raised. Its error is the cause.
     Source:
         own
     """

@@ -27,7 +27,7 @@ class Shadow(headrace.Backend):
 
     B has a thread of its own, and runs on copies after A has answered them: nobody waits for it, and it changes nothing.
     While ``waiting`` requests wait for B, all further ones are dropped. Each difference is logged, with the key
-    ``request_id`` of the request; ``Pipeline.stats()["shadows"]`` counts ``compared``, ``differences``, ``failed`` (B
+    ``request_id`` of the request. ``Pipeline.stats()["shadows"]`` counts ``compared``, ``differences``, ``failed`` (B
     failed), ``uncompared`` (what cannot be copied or compared, as on a device) and ``dropped``.
 
     Reads:

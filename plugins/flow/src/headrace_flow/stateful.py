@@ -38,7 +38,7 @@ class _Name(NamedTuple):
     """Which session: that of a client, so that an id of one client is never a session of another.
 
     Attributes:
-        client: The client that ``context`` names; None where it names none.
+        client: The client that ``context`` names. None where it names none.
         session: The session as a key of a dict, where True is not 1.
     """
 
@@ -82,7 +82,7 @@ class _Session:
     """What is kept of one session.
 
     Attributes:
-        state: What its next request gets, by key; None before its first request has gone well.
+        state: What its next request gets, by key. None before its first request has gone well.
         used: When a request of it last came or ended, in seconds on the clock.
     """
 
@@ -94,7 +94,7 @@ class _Session:
 
 
 class Sessions:
-    """The sessions of one node, for all its instances, before and after a reload; least recently used first.
+    """The sessions of one node, for all its instances, before and after a reload. Least recently used first.
 
     Idle ones are dropped as other requests come, and as somebody asks for the `statistics`.
 
@@ -164,7 +164,7 @@ class Sessions:
 
         Args:
             session: The session.
-            change: Is given the state before it, and returns the state after it; None for none.
+            change: Is given the state before it, and returns the state after it. None for none.
         """
         with self._lock:
             now = self._clock()
@@ -217,10 +217,10 @@ class StateFul(headrace.Backend):
     The option ``key`` names the key of a request that says to which session it belongs, and the table ``keep`` which
     outputs of X are inputs of the session's next request: ``keep = { stateN = "state" }``. An output is looked for in
     ``result``, where that is a dict, which then has it no more, and else among the keys of the request. The state is
-    the very object that X has written, wherever its memory is; nothing is copied.
+    the very object that X has written, wherever its memory is. Nothing is copied.
 
-    Requests of one session run one after the other, in the order in which they reach the node, at most one at a time;
-    one that waits for its turn holds no thread. Those of different sessions share batches. A session begins with its
+    Requests of one session run one after the other, in the order in which they reach the node, at most one at a time.
+    One that waits for its turn holds no thread. Those of different sessions share batches. A session begins with its
     first request, or anew with one whose ``sequence_start`` is true: then its inputs under ``keep`` are zeros, where
     X declares dtype and shape, else they are absent. What a request itself brings there is dropped. It ends with a
     request whose ``sequence_end`` is true, also one that fails, or when nothing has come for ``idle_s``. With
@@ -240,12 +240,12 @@ class StateFul(headrace.Backend):
         That of X. Where a batch of X has a least size, ``pad = true`` fills up what requests that wait leave.
 
     Raises:
-        InputError: The session is not there, is None or NaN, or cannot be hashed; nobody has begun it, with
-            ``start = "required"``; or ``sequence_start`` or ``sequence_end`` is neither true, false, 1 nor 0.
+        InputError: The session is not there, is None or NaN, or cannot be hashed. Nobody has begun it, with
+            ``start = "required"``, or ``sequence_start`` or ``sequence_end`` is neither true, false, 1 nor 0.
         OverloadedError: The session is new, and ``states`` sessions are kept.
         ContractError: X gave no output that ``keep`` names.
     Source:
-        own; the keys are the parameters of sequences in Triton's protocol.
+        own. The keys are the parameters of sequences in Triton's protocol.
 
     Example:
         ``RunningTotal`` adds ``data`` to its input ``before``, and writes the sum as its outputs ``total`` and ``answer``.
@@ -333,7 +333,7 @@ class StateFul(headrace.Backend):
         """Return the state with which a session begins, as far as the child declares what it is.
 
         Args:
-            rows: The rows that the request brings (``request_size``); None for a sample without batch axis.
+            rows: The rows that the request brings (``request_size``). None for a sample without batch axis.
         """
         if self.options.initial == "none":
             return {}
@@ -480,12 +480,12 @@ def _reads(key: str, optional: Iterable[str]) -> type:
 
 
 def zeros(declared: Mapping[str, Any], rows: int | None) -> Any:
-    """Return zeros for an input; None where its shape is not fixed, or numpy does not know its dtype.
+    """Return zeros for an input. None where its shape is not fixed, or numpy does not know its dtype.
 
     Args:
         declared: ``dtype``, ``shape`` with None for an axis of any length, and where it has a batch axis that is not the
-            first, ``batch_axis``; ``batched`` false where it has none.
-        rows: The length of the batch axis; None for one sample, which has no such axis.
+            first, ``batch_axis``. ``batched`` false where it has none.
+        rows: The length of the batch axis. None for one sample, which has no such axis.
     """
     import numpy as np
 

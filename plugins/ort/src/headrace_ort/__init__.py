@@ -1,4 +1,4 @@
-"""Headrace backend for ONNX models: `OnnxTensor`, and the plain functions it is made of; those on arrays are in `headrace_tensors`.
+"""Headrace backend for ONNX models: `OnnxTensor`, and the plain functions it is made of. Those on arrays are in `headrace_tensors`.
 
 Nothing is imported until it is used: ``import headrace_ort`` loads neither onnxruntime nor numpy.
 """

@@ -59,13 +59,13 @@ class OnnxTensor(headrace.Backend):
         those with a large one, and all where an output has no batch axis.
 
     Raises:
-        InputError: A key is missing; dtype, rank, axes or number of rows do not fit; or
+        InputError: A key is missing. Dtype, rank, axes or number of rows do not fit, or
             ``ragged = "refuse"`` and the sample's shape is not that of the batch's first.
         BackendError: ONNX Runtime refused the run, an output does not have the rows of the batch, or a file with
             weights was written to.
         InstanceLostError: The device can run nothing more in this process.
     Source:
-        own; sessions and providers as in the Python API of ONNX Runtime.
+        own. Sessions and providers as in the Python API of ONNX Runtime.
     """
 
     Options = OnnxOptions

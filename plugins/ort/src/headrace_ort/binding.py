@@ -47,11 +47,11 @@ class DeviceRunner:
         session: The session, on a CUDA or TensorRT provider.
         signature: Inputs and outputs of the session.
         ordinal: The number of the device.
-        stream: The handle of the instance's stream; the session computes on it unless it is shared.
-        to_cpu: Whether results are numpy arrays; False: `DeviceArray`.
+        stream: The handle of the instance's stream. The session computes on it unless it is shared.
+        to_cpu: Whether results are numpy arrays. False: `DeviceArray`.
         run_options: Makes the options of a run.
         shared: Whether several instances use the session, which then computes on a stream of its own.
-        sizes: The numbers of rows that runs may have; a batch is filled up to the next one. Empty: any.
+        sizes: The numbers of rows that runs may have. A batch is filled up to the next one. Empty: any.
         kind: ONNX Runtime's name of the kind of device.
 
     Raises:
@@ -114,13 +114,13 @@ class DeviceRunner:
         crops: Mapping[str, Sequence[Crop]] | None = None,
         padded: Mapping[str, Sequence[int]] | None = None,
     ) -> list[Any]:
-        """Run items in one batch; give the result of each.
+        """Run items in one batch. Give the result of each.
 
         Args:
-            items: The items; their samples have one shape, or are padded to one.
-            pads: The value with which dynamic axes are padded, by input; None: no axis is padded.
+            items: The items. Their samples have one shape, or are padded to one.
+            pads: The value with which dynamic axes are padded, by input. None: no axis is padded.
             pad_multiple: With ``pads``: axes are padded up to a multiple of this length.
-            crops: What is cut off padded outputs, by output; see `headrace_tensors.cropped`.
+            crops: What is cut off padded outputs, by output. See `headrace_tensors.cropped`.
             padded: With ``crops``: the shape to which the samples of each input were padded.
 
         Raises:

@@ -68,7 +68,7 @@ def import_runtime() -> Any:
 
 
 def two_builds() -> SetupError | None:
-    """Give an error if several builds are installed in one folder, one written over the other; else None.
+    """Give an error if several builds are installed in one folder, one written over the other, else None.
 
     A build in another folder of ``sys.path`` is only hidden by the first, and does no harm.
     """

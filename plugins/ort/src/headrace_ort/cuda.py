@@ -224,7 +224,7 @@ def order_behind(stream: int, first: int, ordinal: int) -> None:
 
 
 class Mark:
-    """A mark behind the work that is queued on a stream now, for which other streams wait; the host does not.
+    """A mark behind the work that is queued on a stream now, for which other streams wait. The host does not.
 
     Args:
         ordinal: The number of the stream's device.
@@ -252,7 +252,7 @@ def marks_of(streams: Iterable[CallerStream]) -> tuple[Mark, ...] | None:
     """Put a mark on each stream of a caller, in the caller's thread.
 
     Returns:
-        The marks; None if there are none, or cuda-bindings is not installed, so that no instance computes on a device.
+        The marks. None if there are none, or cuda-bindings is not installed, so that no instance computes on a device.
     """
     try:
         runtime()

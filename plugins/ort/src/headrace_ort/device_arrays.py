@@ -77,11 +77,11 @@ class DeviceView:
 
 
 def read_value(value: Any, port: Port, key: str = "data") -> Any:
-    """Return ``value`` as an array of the port's dtype, see `headrace_tensors.host_array`; a `DeviceView` as it is.
+    """Return ``value`` as an array of the port's dtype, see `headrace_tensors.host_array`. A `DeviceView` as it is.
 
     Raises:
         InputError: ``value`` is no array, is on a device that the session does not use, has another dtype, or its
-            numbers do not fit the port's dtype; or it is on the device, and the input has no batch axis.
+            numbers do not fit the port's dtype, or it is on the device, and the input has no batch axis.
     """
     if isinstance(value, DeviceView):
         if not port.batched:
@@ -112,10 +112,10 @@ def read_value(value: Any, port: Port, key: str = "data") -> Any:
 
 
 def view_of(value: Any, ordinal: int, stream: int, key: str = "data") -> DeviceView:
-    """Return a view of another library's array on the device; ``stream`` is ordered behind the work that makes it.
+    """Return a view of another library's array on the device. ``stream`` is ordered behind the work that makes it.
 
     Args:
-        value: An array that `view_of_torch` does not take, with ``__cuda_array_interface__`` or ``__dlpack__``;
+        value: An array that `view_of_torch` does not take, with ``__cuda_array_interface__`` or ``__dlpack__``,
             with the latter its library orders the streams.
         ordinal: The number of the model's device.
         stream: The handle of the stream that will read the array.

@@ -119,7 +119,7 @@ def in_place(arrays: Sequence[Any], rows: int) -> DeviceView | None:
 def pad_items(
     items: Sequence[Item], ports: Sequence[Port], values: Mapping[str, float], multiple: int
 ) -> list[Item]:
-    """Return the items with their arrays padded to one shape; only arrays on the CPU can be padded.
+    """Return the items with their arrays padded to one shape. Only arrays on the CPU can be padded.
 
     Raises:
         BackendError: An array on a device would have to be padded.

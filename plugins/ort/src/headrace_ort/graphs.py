@@ -42,7 +42,7 @@ class Graphs(dict[int, Graph]):
     def replay(self, graph: Graph) -> None:
         """Run a captured size, in the one thread that captures and replays all graphs.
 
-        ONNX Runtime keeps captured graphs per thread, and any thread may run a batch; so without this thread each
+        ONNX Runtime keeps captured graphs per thread, and any thread may run a batch. So without this thread each
         thread would capture again. The caller waits for the run, even if Ctrl-C interrupts the wait: the memory of
         the graph is in use until the run has ended.
         """

@@ -107,7 +107,7 @@ def place_of(
     shared: bool,
     cuda_graph: bool,
 ) -> Place | None:
-    """Return the place of a session on these providers; None if the first is none of `ON_CUDA`.
+    """Return the place of a session on these providers. None if the first is none of `ON_CUDA`.
 
     Raises:
         MissingDependencyError: cuda-bindings is not installed.

@@ -23,8 +23,8 @@ class Opened(NamedTuple):
     Attributes:
         session: The ``onnxruntime.InferenceSession``.
         log_level: The level of the logs of its runs.
-        place: Its place on a CUDA device; None: it computes elsewhere.
-        weights: The files with weights that it maps; None: there are none.
+        place: Its place on a CUDA device. None: it computes elsewhere.
+        weights: The files with weights that it maps. None: there are none.
         about: What `describe` gives of how it was opened.
     """
 

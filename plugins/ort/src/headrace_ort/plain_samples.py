@@ -20,19 +20,19 @@ __all__ = ["runner_of_samples"]
 def runner_of_samples(
     signature: Signature, keys: Mapping[str, str], run: Callable[..., Any], run_options: Any
 ) -> Callable[[list[Request]], bool] | None:
-    """Return a fast function for batches of plain samples; None if the model is not suited to it.
+    """Return a fast function for batches of plain samples. None if the model is not suited to it.
 
     The model must have one input and one output, with the batch axis first in both, and fix the shape of samples.
 
     Args:
         signature: Inputs and outputs of the model.
         keys: The key of the request for each input name.
-        run: Runs the session; called with the names of the outputs, the inputs by name and ``run_options``.
+        run: Runs the session. Called with the names of the outputs, the inputs by name and ``run_options``.
         run_options: The options of a run.
 
     Returns:
         A function that runs a batch and returns whether it has done so. False: a request is no plain sample, or the
-        output does not have the rows of the batch; the caller then runs the batch the general way.
+        output does not have the rows of the batch. The caller then runs the batch the general way.
     """
     needed = [port for port in signature.inputs if not port.optional]
     one_each = len(needed) == len(signature.outputs) == 1

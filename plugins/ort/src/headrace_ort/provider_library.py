@@ -82,7 +82,7 @@ def add_plugin_provider(
         options: The ``SessionOptions``.
         devices: The devices of the library.
         values: The provider's options.
-        device_id: The index of the device; None: the first.
+        device_id: The index of the device. None: the first.
 
     Raises:
         SetupError: The provider has no device of that index.

@@ -37,7 +37,7 @@ def choose_providers(
     """Return the providers in order, by their full names, each with its options.
 
     Args:
-        names: Names with or without the ending "ExecutionProvider", in any case; None: the provider of
+        names: Names with or without the ending "ExecutionProvider", in any case. None: the provider of
             ``device``.
         device: None or ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. ``N`` becomes the ``device_id`` of
             the CUDA and TensorRT providers that have none in ``options``.

@@ -61,7 +61,7 @@ def make_session(  # noqa: PLR0913 - all but two by name
     Args:
         model: The path of the model, or its bytes.
         providers: The result of `choose_providers`.
-        intra_op_threads: The threads that one operator may use; with 1 the calling thread runs it, without a pool.
+        intra_op_threads: The threads that one operator may use, with 1 the calling thread runs it, without a pool.
         spinning: Whether idle threads of the pool keep their core busy, which makes runs start sooner.
         arena: Whether ONNX Runtime keeps freed memory of the CPU in an arena, and plans one block for all tensors of a run.
         graph_optimization: A key of `LEVELS`.
@@ -71,7 +71,7 @@ def make_session(  # noqa: PLR0913 - all but two by name
         custom_ops: Libraries with operators of one's own.
 
     Returns:
-        The session; its ``run`` may be called from several threads at once.
+        The session. Its ``run`` may be called from several threads at once.
 
     Raises:
         SetupError: ONNX Runtime cannot load the model, or cannot run it on these providers.

@@ -51,8 +51,8 @@ def read_signature(
 
     Args:
         session: An ``onnxruntime.InferenceSession``.
-        outputs: Names of the wanted outputs, in order; None means all.
-        unbatched: Names of inputs and outputs without batch axis; ``"all"`` names all.
+        outputs: Names of the wanted outputs, in order. None means all.
+        unbatched: Names of inputs and outputs without batch axis. ``"all"`` names all.
         batch_axis: The index of the batch axis, for inputs and outputs whose batch axis is not the first.
 
     Raises:

@@ -23,7 +23,7 @@ class ChildProcess:
     process: subprocess.Popen[bytes]
 
     def start(self) -> tuple[PipeLink, socket.socket]:
-        """Start the process; return the link, and the socket of what is no answer.
+        """Start the process. Return the link, and the socket of what is no answer.
 
         Raises:
             SetupError: The platform cannot start such a process.

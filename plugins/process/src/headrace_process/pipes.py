@@ -43,7 +43,7 @@ END = b"\0"
 
 
 class PipeLink:
-    """One end of the way between two processes, a `headrace_workers.places.Link`; one thread at a time uses it.
+    """One end of the way between two processes, a `headrace_workers.places.Link`. One thread at a time uses it.
 
     Args:
         source: Descriptor of the pipe from which messages of the other process are read.
@@ -74,7 +74,7 @@ class PipeLink:
         self._used = 0
 
     def put(self, buffer: Any, size: int, kind: type[Any] = bytes) -> int:
-        """Write the bytes of a contiguous buffer into the file, for the next message; return their place.
+        """Write the bytes of a contiguous buffer into the file, for the next message. Return their place.
 
         Raises:
             OSError: There is no memory for the bytes.

@@ -24,14 +24,14 @@ class Process(Apart):
     X has an interpreter, an interpreter lock and a memory of its own. Use it for Python code that computes
     and holds the lock, for a library that several instances cannot share in one process, and for one that
     may crash or hang. ``init``, every ``forward`` and ``close`` of X happen in the main thread of that
-    process; the thread that runs the batch in this process sends it and waits for the answer. The processes
+    process. The thread that runs the batch in this process sends it and waits for the answer. The processes
     of all instances of a node start at the same time.
 
-    X gets copies of the keys that it reads, and what it wrote comes back; large arrays and ``bytes`` travel
+    X gets copies of the keys that it reads, and what it wrote comes back. Large arrays and ``bytes`` travel
     through shared memory. What X changes in place without writing it to a key, changes in its copy alone.
     X cannot name queues, nodes and registered instances of the pipeline: they are not in its process. A
     class or function that X uses must be importable: part of an installed module, or of a file that the
-    configuration imports. Log records and warnings of X arrive in this process; loggers there have the levels
+    configuration imports. Log records and warnings of X arrive in this process. Loggers there have the levels
     that those here had at the start of the process. A note of an error (from Python 3.11 on) shows its traceback.
 
     Batches and answers are pickles. They travel through two pipes, a pair of sockets and a file in memory without
@@ -44,9 +44,9 @@ class Process(Apart):
     A deadline frees its caller. Where ``Process`` is the outermost word of the node, the request is the
     caller's again at once, since X works on a copy: ``abandoned`` of the error is false.
 
-    When the process dies, its batch fails with InstanceLostError; or, if all backends in X say ``rerun``,
+    When the process dies, its batch fails with InstanceLostError, or, if all backends in X say ``rerun``,
     each item of the batch runs once more, alone, in the process of another, idle instance, or in the next
-    process of this one. The process is started again, after growing pauses; when it has died more than
+    process of this one. The process is started again, after growing pauses. When it has died more than
     ``restart_limit`` times within a minute, the instance is lost.
 
     The process uses the processors of the thread that starts it, or those that ``cpus`` names: so the program
@@ -60,8 +60,8 @@ class Process(Apart):
         The range of X.
 
     Raises:
-        What X raises; InputError when a key that X reads cannot be copied; ContractError when a key that
-        X wrote cannot be copied; InstanceLostError when the process has died.
+        What X raises. InputError when a key that X reads cannot be copied. ContractError when a key that
+        X wrote cannot be copied. InstanceLostError when the process has died.
     Source:
         own
     Example:

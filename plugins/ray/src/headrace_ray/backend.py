@@ -29,13 +29,13 @@ _LEAST_ACCELERATOR = 0.001
 class RayActor(Apart):
     """Let X live in an actor of a Ray cluster: ``RayActor(num_gpus=1)[X]``.
 
-    Ray places, starts and ends the actors, one per instance of the node; batches go through a connection of their
+    Ray places, starts and ends the actors, one per instance of the node. Batches go through a connection of their
     own and never through Ray. The cluster is the one to which the program is connected, else that of ``address`` or
-    of ``RAY_ADDRESS``; none is started. Its nodes need the same versions of Python, Ray, core and all plugins in X,
+    of ``RAY_ADDRESS``. None is started. Its nodes need the same versions of Python, Ray, core and all plugins in X,
     and the files that the configuration names at the same paths, unless ``files="ship"`` sends them there.
 
     What X reads is sent, what it wrote comes back, outcomes are those of each request, log records and warnings
-    arrive, and what dies is started again. The resources of all instances are reserved together, all or nothing; an
+    arrive, and what dies is started again. The resources of all instances are reserved together, all or nothing. An
     instance that dies is started again with its own, or, when its node has gone, where Ray finds room.
 
     What says nothing for three heartbeats is away, long before Ray notices: its batch fails with InstanceLostError,
@@ -55,8 +55,8 @@ class RayActor(Apart):
         The range of X.
 
     Raises:
-        What X raises; InputError when a key that X reads cannot be copied; ContractError when a key that
-        X wrote cannot be copied; InstanceLostError when the actor has died, or its node is away.
+        What X raises. InputError when a key that X reads cannot be copied. ContractError when a key that
+        X wrote cannot be copied. InstanceLostError when the actor has died, or its node is away.
     Source:
         own
     Example:

@@ -39,7 +39,7 @@ def connect(address: str | None) -> None:
     """Connect this program to a cluster, unless it is connected.
 
     Args:
-        address: ``HOST:PORT`` of the head, ``auto``, or ``ray://HOST:PORT``; None: that of ``RAY_ADDRESS``.
+        address: ``HOST:PORT`` of the head, ``auto``, or ``ray://HOST:PORT``. None: that of ``RAY_ADDRESS``.
 
     Raises:
         SetupError: There is no address, no cluster answers there, it refuses, or the program is connected to
@@ -115,7 +115,7 @@ def _refused(address: str, error: Exception) -> SetupError:
 
 
 class Reservation:
-    """Resources of several actors, reserved together; they are given back with the last of them.
+    """Resources of several actors, reserved together. They are given back with the last of them.
 
     Args:
         group: The placement group.

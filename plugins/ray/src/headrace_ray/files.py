@@ -44,7 +44,7 @@ def _paths(value: Any) -> Iterator[Path]:
 
 
 class Shipped:
-    """The plan of X together with files; they are read whenever it is pickled, and written before X is built.
+    """The plan of X together with files. They are read whenever it is pickled, and written before X is built.
 
     Args:
         plan: The plan.
@@ -65,10 +65,10 @@ class Shipped:
         return {"_plan": self._plan, "_files": [], "_contents": contents}
 
     def build(self, *, own_thread: bool = True) -> BuiltElsewhere:
-        """Write the files and build X; see `headrace.isolation.ChildPlan.build`.
+        """Write the files and build X. See `headrace.isolation.ChildPlan.build`.
 
         Raises:
-            SetupError: A file cannot be written, or another one is there; or X could not be built.
+            SetupError: A file cannot be written, or another one is there, or X could not be built.
         """
         for path, content, mode in self._contents:
             place(Path(path), content, mode)

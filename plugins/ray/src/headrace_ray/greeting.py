@@ -1,7 +1,7 @@
 """What both ends of a connection prove to each other before anything is unpickled: that they have the secret.
 
-The secret is made for one actor, and Ray carries it there. Who listens sends a nonce; who connects answers with a nonce
-and an HMAC of both; who listens checks that and answers with another HMAC. All of it has a fixed length.
+The secret is made for one actor, and Ray carries it there. Who listens sends a nonce. Who connects answers with a nonce
+and an HMAC of both. Who listens checks that and answers with another HMAC. All of it has a fixed length.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _proof(secret: bytes, role: bytes, theirs: bytes, ours: bytes) -> bytes:
 
 
 def accept(connection: socket.socket, secret: bytes, within_s: float) -> bytes:
-    """Prove the secret to who has connected, after they have proved it; return what the connection is for.
+    """Prove the secret to who has connected, after they have proved it. Return what the connection is for.
 
     Raises:
         WrongSecretError: They have another secret, or speak something else.

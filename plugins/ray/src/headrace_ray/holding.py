@@ -33,7 +33,7 @@ class Holding:
 
     Args:
         secret: By which the container and its worker know each other.
-        versions: The versions that the container needs, by distribution; ``python`` among them.
+        versions: The versions that the container needs, by distribution. ``python`` among them.
         heartbeat_s: How often the worker says that it is there (seconds).
     """
 

@@ -24,7 +24,7 @@ class Machine:
         host: Where its worker listens.
         port: And at which port.
         secret: What the worker has to prove.
-        heartbeat_s: How often the worker says that it is there (seconds); after three times nothing it is away.
+        heartbeat_s: How often the worker says that it is there (seconds). After three times nothing it is away.
     """
 
     def __init__(self, host: str, port: int, secret: bytes, heartbeat_s: float) -> None:
@@ -36,7 +36,7 @@ class Machine:
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def start(self) -> tuple[TcpLink, socket.socket]:
-        """Let the worker start a process; return the link, and the socket of what is no answer.
+        """Let the worker start a process. Return the link, and the socket of what is no answer.
 
         Raises:
             SetupError: No worker is there, it has another secret, or only one side has TLS.

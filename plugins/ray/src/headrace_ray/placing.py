@@ -100,7 +100,7 @@ class Group(Siblings):
 
     Args:
         wanted: What each of them asks for.
-        made_of: What they are made of, beside their number; equal where a reload may keep what runs.
+        made_of: What they are made of, beside their number, equal where a reload may keep what runs.
         number: How many instances the node has.
         changing: Held while the users of a seat change, which are of several groups.
     """

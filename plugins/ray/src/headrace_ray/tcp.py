@@ -52,7 +52,7 @@ def keep_alive(connection: socket.socket, within_s: float) -> None:
 
 
 class TcpLink:
-    """One end of a connection between two machines; see `headrace_workers.places.Link`.
+    """One end of a connection between two machines. See `headrace_workers.places.Link`.
 
     Args:
         connection: The connection, which blocks.

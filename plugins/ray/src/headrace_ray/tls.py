@@ -11,7 +11,7 @@ __all__ = ["context"]
 
 
 def context(*, server: bool) -> ssl.SSLContext | None:
-    """Return what both sides of a connection need; None where Ray has no TLS.
+    """Return what both sides of a connection need. None where Ray has no TLS.
 
     Both show the certificate of ``RAY_TLS_SERVER_CERT``, and believe the roots of ``RAY_TLS_CA_CERT``.
 

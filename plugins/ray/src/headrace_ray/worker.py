@@ -182,7 +182,7 @@ class Worker:
 
 
 def main(files: tuple[int, int], parent: int) -> None:
-    """Serve a container on another machine; runs in the process that the worker has started.
+    """Serve a container on another machine. Runs in the process that the worker has started.
 
     Args:
         files: Descriptors: the connection for batches, and the socket for all messages that are no answers.

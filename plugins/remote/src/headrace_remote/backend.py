@@ -35,7 +35,7 @@ class _Reads(TypedDict):
 class Remote(headrace.Backend):
     """Run a batch on another server of the Open Inference Protocol: ``headrace serve``, Triton or KServe.
 
-    Requests that bring the same inputs, of the same shapes, are one ``ModelInfer`` over gRPC; the arrays travel as raw bytes,
+    Requests that bring the same inputs, of the same shapes, are one ``ModelInfer`` over gRPC. The arrays travel as raw bytes,
     and nothing is pickled.
 
     Reads:
@@ -53,7 +53,7 @@ class Remote(headrace.Backend):
         result: The array of the only output, or a dict of arrays by output name; without batch axis if the request
             brought one sample. Of BYTES outputs bytes, with ``text`` str, or what JSON text holds. New memory.
     Batch:
-        1 or more if the tensors have a batch axis, up to the ``max_batch_size`` of the server's model; else 1.
+        1 or more if the tensors have a batch axis, up to the ``max_batch_size`` of the server's model, else 1.
 
     Raises:
         InputError: A key is missing, dtype, shape or number of rows do not fit, or the server says so.
@@ -63,7 +63,7 @@ class Remote(headrace.Backend):
         ConnectionLostError: The connection broke after the request was sent, and ``rerun`` is not set.
         BackendError: The server failed.
     Source:
-        own; the Open Inference Protocol (KServe's "Open Inference Protocol", version 2), with the configuration
+        own. The Open Inference Protocol (KServe's "Open Inference Protocol", version 2), with the configuration
         of models and the parameters of Triton.
     """
 
@@ -120,7 +120,7 @@ class Remote(headrace.Backend):
         """Send all valid requests, those that may share a call in one.
 
         A call may take as long as the one of its requests that has the most time. Requests whose own time is over are
-        not sent; where the batch has waited for a server, nor are those that nobody waits for any more.
+        not sent. Where the batch has waited for a server, nor are those that nobody waits for any more.
         """
         ours = time.monotonic() + self._options.timeout_ms / 1000
         times = [self._until(request, ours) for request in batch]

@@ -86,7 +86,7 @@ _NO_MODEL: Final = re.compile(
     r"(Request for unknown model: |GRPC server is shutting down|Model (with name )?.+ is not ready)"
 )
 """How the texts begin with which a server refuses because it has the model not yet, or no more: Triton, with the status
-UNAVAILABLE or NOT_FOUND; KServe, with UNAVAILABLE; MLServer, with INVALID_ARGUMENT.
+UNAVAILABLE or NOT_FOUND. KServe, with UNAVAILABLE. MLServer, with INVALID_ARGUMENT.
 """
 
 _CLOSED: Final = ("the server is shutting down", "model ")
@@ -131,7 +131,7 @@ def error_of(url: str, status: str, code: str, details: str) -> RequestError:
 
     Args:
         url: The server that has answered.
-        status: The name of the status of gRPC; ``""`` for one item of an answer.
+        status: The name of the status of gRPC. ``""`` for one item of an answer.
         code: The code of ``headrace serve``, ``""`` where there is none.
         details: The text.
     """

@@ -144,7 +144,7 @@ class Pool(Generic[S]):
         return self._outstanding[self.servers.index(server)]
 
     def take(self, without: Collection[S] = ()) -> S | None:
-        """Count a call of the server that has the fewest, among those that are there; `give_back` ends it.
+        """Count a call of the server that has the fewest, among those that are there. `give_back` ends it.
 
         Of servers with equally many the one that comes next in turn is taken.
 
@@ -152,7 +152,7 @@ class Pool(Generic[S]):
             without: Servers that are not to be taken.
 
         Returns:
-            The server; None if there is none.
+            The server. None if there is none.
         """
         with self._changed:
             number = len(self.servers)
@@ -194,11 +194,11 @@ class Pool(Generic[S]):
         return all(one.breaker.away for one in self.servers)
 
     def wait(self, until: float, only: S | None = None) -> bool:
-        """Wait until a server is there; False if none is at the time ``until`` of the clock, or the pool is closed.
+        """Wait until a server is there. False if none is at the time ``until`` of the clock, or the pool is closed.
 
         Args:
             until: The time on the clock.
-            only: The server that must be there; default: any.
+            only: The server that must be there. Default: any.
         """
         among = self.servers if only is None else [only]
         with self._changed:

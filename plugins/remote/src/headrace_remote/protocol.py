@@ -1,11 +1,11 @@
 """The messages of the Open Inference Protocol that a client needs, in a descriptor pool of their own.
 
 Code that protoc generates registers its messages in the default pool of the process, where two packages with the
-same messages collide; in a pool of their own they do not. A ``map`` is declared here as the repeated message of key
+same messages collide. In a pool of their own they do not. A ``map`` is declared here as the repeated message of key
 and value that it is on the wire, and a ``oneof`` as its fields.
 
 The field numbers are those of ``grpc_service.proto`` of the Open Inference Protocol, with ``ModelConfig`` of Triton's
-``model_config.proto``; what a client does not read is left out.
+``model_config.proto``. What a client does not read is left out.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class Presences:
 
 
 class RemoteModel:
-    """A model on several servers; any number of threads may use it.
+    """A model on several servers. Any number of threads may use it.
 
     Args:
         options: The options of the node.
@@ -121,7 +121,7 @@ class RemoteModel:
 
         Args:
             items: What the requests send.
-            requests: The requests; ``request_id`` and ``context`` are read.
+            requests: The requests. ``request_id`` and ``context`` are read.
             until: The deadline, on the clock of ``time.monotonic()``.
             whole: Whether it is `timeout_ms` that ends then, and no request's own time.
 

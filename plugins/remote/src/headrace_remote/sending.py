@@ -37,7 +37,7 @@ class Call(NamedTuple):
         rows: How many rows it has.
         whole: Whether it had all of ``timeout_ms``. Only then a server that has not answered in time is to blame: else
             the requests may have had next to no time left.
-        only: The server that it must go to, because that one has the state of its sequence; it is sent once. None: any.
+        only: The server that it must go to, because that one has the state of its sequence. It is sent once. None: any.
     """
 
     data: bytes
@@ -78,7 +78,7 @@ class Sender:
         """Send a call until a server answers it.
 
         A server that has refused it is left for another one at once. A call that broke after sending goes to
-        another server, or to the same one where there is no other, as often as `retries` allows; one of a sequence
+        another server, or to the same one where there is no other, as often as `retries` allows. One of a sequence
         is sent to its server alone, and not again.
 
         Returns:

@@ -63,7 +63,7 @@ class Server:
         url: Its address.
         breaker: Whether it counts as there.
         infer: Sends the bytes of a ``ModelInferRequest`` and returns those of the response.
-        calls: The calls by name; all but ``ModelInfer`` take and return messages.
+        calls: The calls by name. All but ``ModelInfer`` take and return messages.
     """
 
     def __init__(self, url: str, channel: Callable[[], grpc.Channel], breaker: Breaker) -> None:
@@ -120,7 +120,7 @@ class Server:
 
 
 def connect(options: RemoteOptions, breaker: Callable[[], Breaker]) -> list[Server]:
-    """Make the channels; a connection is made when the first call is sent.
+    """Make the channels. A connection is made when the first call is sent.
 
     Args:
         options: Addresses, certificates, limits.
@@ -179,7 +179,7 @@ def look(
         timeout_s: How long they may take to answer, in seconds.
 
     Returns:
-        Whether it is, for each; None for one that has not answered in time.
+        Whether it is, for each. None for one that has not answered in time.
     """
     running: list[Any] = []
     for one in servers:
@@ -226,7 +226,7 @@ def read_model(
     """Read what the servers say of the model. Those that cannot be reached count as away.
 
     Returns:
-        The ``ModelMetadataResponse``; the ``ModelConfig``, None where the server has no configurations; the name of
+        The ``ModelMetadataResponse``. The ``ModelConfig``, None where the server has no configurations. The name of
         the server's software.
 
     Raises:

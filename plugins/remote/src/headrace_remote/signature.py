@@ -94,9 +94,9 @@ class Signature:
     """Inputs and outputs of a model, and how many rows one call may have.
 
     Attributes:
-        inputs, outputs: The ports in the server's order; outputs are those that are asked for.
+        inputs, outputs: The ports in the server's order. Outputs are those that are asked for.
         batched: Whether several requests go in one call.
-        max_rows: The most rows of a call; None: any number.
+        max_rows: The most rows of a call. None: any number.
     """
 
     inputs: tuple[Port, ...]
@@ -161,7 +161,7 @@ def read_signature(
 
     Args:
         metadata: The server's ``ModelMetadataResponse``.
-        config: The server's ``ModelConfig``; None where it has none. Its ``input`` says which inputs are optional,
+        config: The server's ``ModelConfig``. None where it has none. Its ``input`` says which inputs are optional,
             and by the number of ``dims`` which of them have a batch axis.
         by_item: Whether the server takes each element of the first axis as a request of its own.
         keys: The option ``inputs``.

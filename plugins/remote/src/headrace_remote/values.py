@@ -54,10 +54,10 @@ class Item:
     Attributes:
         rows: How many rows it has along the batch axis, 1 where there is none.
         sample: Whether it is one sample, so that its result has no batch axis.
-        shapes: The shapes of its tensors without the batch axis; None for an optional input that it does not bring.
-        parts: The elements by input: bytes, or an array in row-major order, little-endian; ``b""`` for one that it
+        shapes: The shapes of its tensors without the batch axis. None for an optional input that it does not bring.
+        parts: The elements by input: bytes, or an array in row-major order, little-endian. ``b""`` for one that it
             does not bring.
-        sequence: Where it stands in a sequence; None where it belongs to none.
+        sequence: Where it stands in a sequence. None where it belongs to none.
     """
 
     __slots__ = ("parts", "rows", "sample", "sequence", "shapes")
@@ -81,7 +81,7 @@ def read_item(request: Mapping[str, Any], signature: Signature) -> Item:
     """Read the inputs of a model from a request.
 
     Args:
-        request: A request; ``request_size`` (default 1) is the number of rows that it must have.
+        request: A request. ``request_size`` (default 1) is the number of rows that it must have.
         signature: Inputs and outputs of the model.
 
     Raises:
@@ -130,7 +130,7 @@ def read_item(request: Mapping[str, Any], signature: Signature) -> Item:
 
 
 def _sequence_of(request: Mapping[str, Any]) -> Sequenced | None:
-    """Return where a request stands in a sequence; None where it has none of the keys.
+    """Return where a request stands in a sequence. None where it has none of the keys.
 
     Raises:
         InputError: One of them has a value that the protocol does not take.
@@ -292,13 +292,13 @@ def _elements_of(array: NDArray[Any], port: Port) -> bytes | NDArray[Any]:
 def read_rows(
     port: Port, datatype: str, shape: tuple[int, ...], data: Any, *, is_json: bool, text: bool
 ) -> NDArray[Any]:
-    """Return an output of an answer as an array; BYTES as objects, which are ``bytes``, or what JSON text holds.
+    """Return an output of an answer as an array. BYTES as objects, which are ``bytes``, or what JSON text holds.
 
     Args:
         port: The output.
         datatype: The datatype of the answer.
         shape: The shape of the answer.
-        data: A buffer with its elements in row-major order, little-endian; for BYTES each follows its length.
+        data: A buffer with its elements in row-major order, little-endian. For BYTES each follows its length.
         is_json: Whether the elements are JSON text.
         text: Whether BYTES become str.
 

@@ -53,7 +53,7 @@ class Answer:
     Attributes:
         arrays: The outputs, in the order of the signature.
         errors: The text of the parameter ``errors``, with which ``headrace serve`` gives the errors of single
-            items; ``""`` where there is none.
+            items. ``""`` where there is none.
     """
 
     arrays: list[NDArray[Any]]
@@ -69,7 +69,7 @@ class Writer:
         signature: Inputs and outputs.
         all_outputs: Whether the signature has all outputs of the model, so that they need no names.
         partial: Whether to ask ``headrace serve`` for an outcome per item.
-        priority: The protocol's parameter of this name; 0: it is not sent.
+        priority: The protocol's parameter of this name. 0: it is not sent.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Writer:
         self._heads: dict[Any, bytes] = {}
 
     def write(self, items: Sequence[Item], identifier: str = "") -> bytes:
-        """Return the bytes of a call; the items are of one group (`headrace_remote.values.group_of`).
+        """Return the bytes of a call. The items are of one group (`headrace_remote.values.group_of`).
 
         Args:
             items: What the requests send, at least one.

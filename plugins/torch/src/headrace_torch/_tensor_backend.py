@@ -25,10 +25,10 @@ __all__ = ["Given", "OnPlace", "PerImage", "PerTensor", "TensorBackend", "read_k
 
 
 def read_key(request: Request, key: str, expected: str) -> Any:
-    """Return the value of ``key`` in a request; for a `Row`, its tensor.
+    """Return the value of ``key`` in a request. For a `Row`, its tensor.
 
     Raises:
-        InputError: The request has no such key; the error says what was ``expected``.
+        InputError: The request has no such key. The error says what was ``expected``.
     """
     if key not in request:
         raise InputError(f"the request has no {key!r}", key=key, expected=expected, got="nothing")
@@ -125,7 +125,7 @@ class Given(NamedTuple):
     Attributes:
         tensor: The rows of the request, with the batch axis.
         sample: Whether the request brought one sample, without batch axis.
-        how: The result of `PerTensor.how`; requests are computed in one call only if theirs are equal.
+        how: The result of `PerTensor.how`. Requests are computed in one call only if theirs are equal.
         own: The tensor that was in the request, unchanged.
     """
 
@@ -155,7 +155,7 @@ class PerTensor(TensorBackend):
 
     Attributes:
         expected: A text for errors that says what ``data`` must be.
-        how_key: The key of a request that `how` reads; None: `how` depends on shape and dtype alone.
+        how_key: The key of a request that `how` reads. None: `how` depends on shape and dtype alone.
         writes_keys: Whether `done` writes further keys into the requests.
     """
 
@@ -276,7 +276,7 @@ class PerTensor(TensorBackend):
         return all(self.how(request, whole) == how for request in batch)
 
     def _judged(self, request: Request, whole: torch.Tensor) -> Any:
-        """Check the rows and return the argument ``how`` of `compute`; both are kept for the next batch.
+        """Check the rows and return the argument ``how`` of `compute`. Both are kept for the next batch.
 
         Raises:
             InputError: `compute` cannot take the rows, or the key that `how` reads is wrong.
@@ -390,7 +390,7 @@ class PerImage(PerTensor):
         return len(batch) > 1 and getattr(batch[0].get("data"), "ndim", 0) == 3
 
     def is_sample(self, request: Request, tensor: torch.Tensor) -> bool:
-        """Treat a tensor of up to three axes as one image; `check` refuses those with fewer than three.
+        """Treat a tensor of up to three axes as one image. `check` refuses those with fewer than three.
 
         One row of ``[1, C, H, W]`` needs no `request_size`.
         """

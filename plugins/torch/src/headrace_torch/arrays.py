@@ -48,7 +48,7 @@ def stacked_arrays(arrays: Sequence[Any]) -> torch.Tensor | None:
     """Copy numpy arrays of one shape and dtype into one new tensor on the CPU.
 
     Returns:
-        ``[N, ...]``; None if the arrays differ, one is no numpy array, or torch lacks the dtype.
+        ``[N, ...]``. None if the arrays differ, one is no numpy array, or torch lacks the dtype.
     """
     if not are_alike(arrays) or torch_dtype(arrays[0].dtype) is None:
         return None

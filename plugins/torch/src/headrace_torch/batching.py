@@ -38,7 +38,7 @@ class CatTensor(TensorBackend):
         cat_rows: ``(begin, end, sample)``: the request's rows, and whether it brought one sample.
 
     Batch:
-        1 or more, or 1 where the node's ``max`` is 1; a request that does not fit the first one fails
+        1 or more, or 1 where the node's ``max`` is 1. A request that does not fit the first one fails
         alone.
 
     Raises:
@@ -112,7 +112,7 @@ class ContiguousTensor(TensorBackend):
             else new memory.
 
     Batch:
-        1 or more; a bad item fails alone.
+        1 or more. A bad item fails alone.
 
     Raises:
         InputError: ``data`` is missing, no tensor, or on another device.
@@ -160,11 +160,11 @@ class SplitTensor(TensorBackend):
             brought one sample; for a table a table. Views of ``data``.
 
     Batch:
-        1 or more; a bad item fails alone.
+        1 or more. A bad item fails alone.
 
     Raises:
         InputError: ``data`` is missing, no tensor, on another device, or has too few rows (without ``cat_rows`` in
-            any request: another number of rows than the requests); ``cat_rows`` is not of that form.
+            any request: another number of rows than the requests). ``cat_rows`` is not of that form.
 
     Source:
         Own.

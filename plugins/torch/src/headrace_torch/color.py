@@ -39,7 +39,7 @@ def _listed(value: float | tuple[float, ...] | None, default: float) -> tuple[fl
 class CvtColorTensor(PerImage):
     """Convert images to ``rgb``, ``bgr`` or ``gray`` from the order that the request's ``color`` names.
 
-    Grey is 0.299 red + 0.587 green + 0.114 blue; ``uint8`` is within 1 of OpenCV.
+    Grey is 0.299 red + 0.587 green + 0.114 blue. ``uint8`` is within 1 of OpenCV.
 
     Reads:
         data: ``uint8`` or floating ``[C, H, W]``, or ``[N, C, H, W]`` with ``request_size = N``; C
@@ -52,7 +52,7 @@ class CvtColorTensor(PerImage):
         color: The order of ``result``: the option ``color``.
 
     Batch:
-        1 or more; images of one shape and colour are converted in one call, a bad item fails alone.
+        1 or more. Images of one shape and colour are converted in one call, a bad item fails alone.
 
     Raises:
         InputError: ``data`` or ``color`` is missing, ``data`` is no such image or on another
@@ -116,14 +116,14 @@ class NormalizeTensor(PerImage):
             ``data``, or ``float32`` if that is ``uint8``.
 
     Batch:
-        1 or more; images of one shape are normalised in one call, a bad item fails alone.
+        1 or more. Images of one shape are normalised in one call, a bad item fails alone.
 
     Raises:
         InputError: ``data`` is missing, no such image, or on another device, or ``mean`` or ``std``
             is a list whose length is not C.
 
     Source:
-        Own; the formula is that of torchvision's ``Normalize`` after a scale.
+        Own. The formula is that of torchvision's ``Normalize`` after a scale.
     """
 
     class Options(headrace.Options):

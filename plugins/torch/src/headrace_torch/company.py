@@ -38,7 +38,7 @@ def warn_of_company(
 ) -> None:
     """Warn of outputs of a row that depend on other rows, on its place or on the size of the batch.
 
-    The rows are random, of fixed seeds, unless ``real`` has some; of each second one the floats are from 4 to 8 in
+    The rows are random, of fixed seeds, unless ``real`` has some, of each second one the floats are from 4 to 8 in
     place of 0 to 1, so that a scale which a model takes from all rows is another one. A compiled model is not compared
     unless its batch is fixed, since each size would be compiled.
 
@@ -49,8 +49,8 @@ def warn_of_company(
         node: The node, for the warning.
         logger: Gets the warning.
         sizes: The node's `batch_sizes` or None, and the largest batch in rows.
-        dtype: The dtype to which floating inputs are cast; None: they are not cast.
-        real: Inputs to run in place of random ones; those behind the last come with their values in another order.
+        dtype: The dtype to which floating inputs are cast. None: they are not cast.
+        real: Inputs to run in place of random ones. Those behind the last come with their values in another order.
     """
     least = signature.rows or signature.low_rows
     most = signature.rows or min(sizes[1], signature.high_rows or sizes[1])

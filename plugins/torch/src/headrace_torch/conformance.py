@@ -1,6 +1,6 @@
 """For ``headrace conformance headrace-torch``: an expression and requests for each backend.
 
-The backends are judged on the CPU; ``HEADRACE_TORCH_DEVICE=cuda:0`` judges them on another device.
+The backends are judged on the CPU. ``HEADRACE_TORCH_DEVICE=cuda:0`` judges them on another device.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class DecodeTensor(TensorBackend):
         color: ``"rgb"``.
 
     Batch:
-        1 or more; decoded in one call, a broken file fails alone.
+        1 or more. Decoded in one call, a broken file fails alone.
 
     Raises:
         InputError: ``data`` is missing or of another type or format, has more than ``max_pixels``, is cut
@@ -43,7 +43,7 @@ class DecodeTensor(TensorBackend):
             ``error``.
 
     Source:
-        nvImageCodec, TorchCodec or torchvision; the checks of the header are Headrace's own.
+        nvImageCodec, TorchCodec or torchvision. The checks of the header are Headrace's own.
     """
 
     class Options(headrace.Options):

@@ -26,7 +26,7 @@ _INSTALL = {
 class Decoder(Protocol):
     """Decodes JPEG files to ``uint8 [3, H, W]``, red, green, blue: one tensor per file.
 
-    A decoder that reports errors per file gives None for a file that it cannot decode; others raise for the
+    A decoder that reports errors per file gives None for a file that it cannot decode. Others raise for the
     whole batch.
     """
 
@@ -40,12 +40,12 @@ def make_decoder(name: str, place: Place) -> Decoder:
     """Make a decoder for a device.
 
     Args:
-        name: ``"nvimgcodec"``, ``"torchcodec"``, ``"torchvision"``; ``"auto"`` takes the first of
+        name: ``"nvimgcodec"``, ``"torchcodec"``, ``"torchvision"``. ``"auto"`` takes the first of
             these that is installed and works on the device (nvImageCodec on CUDA only).
         place: Device and stream of the instance.
 
     Raises:
-        MissingDependencyError: The decoder is not installed; for ``"auto"``, no decoder can be used.
+        MissingDependencyError: The decoder is not installed. For ``"auto"``, no decoder can be used.
         SetupError: The decoder cannot decode on that device.
     """
     if name != "auto":
@@ -82,7 +82,7 @@ def make_cpu_decoder() -> Decoder:
 def decode_each(
     decode: Callable[[Sequence[memoryview]], list[torch.Tensor | None]], files: Sequence[memoryview]
 ) -> list[torch.Tensor | InputError]:
-    """Decode files in one call; if that raises, decode them one by one, so that a broken file fails alone.
+    """Decode files in one call. If that raises, decode them one by one, so that a broken file fails alone.
 
     Raises:
         RuntimeError: Memory ran out, or the device is lost.
@@ -108,7 +108,7 @@ def _undecodable(why: str) -> InputError:
 
 
 def upright(image: torch.Tensor, orientation: int) -> torch.Tensor:
-    """Turn and mirror ``[C, H, W]`` as its EXIF orientation asks; a new tensor unless the orientation is 1.
+    """Turn and mirror ``[C, H, W]`` as its EXIF orientation asks. A new tensor unless the orientation is 1.
 
     Source:
         CIPA DC-008 (EXIF), orientation 1 to 8.

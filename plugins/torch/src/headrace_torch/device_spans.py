@@ -20,7 +20,7 @@ __all__ = ["DeviceSpans", "spans_of"]
 class DeviceSpans:
     """The spans of one instance on one stream.
 
-    The first event of a batch is taken to happen when it is recorded; the others are placed by their distance
+    The first event of a batch is taken to happen when it is recorded. The others are placed by their distance
     from it, as the device measures it. So work that was queued while the device was busy is reported at the time at
     which it ran.
 
@@ -87,7 +87,7 @@ class DeviceSpans:
 
 
 def spans_of(context: InitContext, place: Place) -> DeviceSpans | None:
-    """Return the spans of the instance that is being built; None without a CUDA device or a probe.
+    """Return the spans of the instance that is being built. None without a CUDA device or a probe.
 
     They are reported at the end of the batch, after the place of the instance has waited for the stream.
     """

@@ -20,7 +20,7 @@ def check_device(text: str) -> torch.device:
         text: ``"cpu"``, ``"cuda"`` (the first one), ``"cuda:1"`` or ``"mps"``.
 
     Returns:
-        The device; a CUDA device always has its index.
+        The device. A CUDA device always has its index.
 
     Raises:
         SetupError: ``text`` is not of that form, or this machine does not have the device.

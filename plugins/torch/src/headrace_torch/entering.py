@@ -1,6 +1,6 @@
 """Orders an instance behind what callers have queued on streams of their own, by events and without a wait of the host.
 
-`enter` runs in the thread of a caller, as a request comes in; `wait_for_callers` in that of the instance. torch
+`enter` runs in the thread of a caller, as a request comes in. `wait_for_callers` in that of the instance. torch
 is not imported for a request without arrays on a CUDA device.
 """
 
@@ -24,7 +24,7 @@ __all__ = ["Recorded", "enter", "wait_for_callers"]
 
 
 class Recorded:
-    """Whether this process has ever recorded an event in `enter`; until then no batch looks for one.
+    """Whether this process has ever recorded an event in `enter`. Until then no batch looks for one.
 
     Attributes:
         any: It has.
@@ -39,7 +39,7 @@ def enter(request: Request) -> Events | None:
     The default stream of a device is left out, because a `Place` orders its stream behind that one itself.
 
     Returns:
-        The events; None if there is none, or torch has no CUDA device.
+        The events. None if there is none, or torch has no CUDA device.
     """
     streams = caller_streams(request)
     if not streams:

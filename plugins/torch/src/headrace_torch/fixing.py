@@ -30,8 +30,8 @@ class Target:
     """What one input of a model takes.
 
     Attributes:
-        dtype: The dtype of the input; None if neither the model nor an option declares it.
-        shape: An int per fixed axis, None per dynamic one, the batch axis first; None if neither the model
+        dtype: The dtype of the input. None if neither the model nor an option declares it.
+        shape: An int per fixed axis, None per dynamic one, the batch axis first. None if neither the model
             nor an option declares it.
     """
 
@@ -49,10 +49,10 @@ class Target:
 
 
 def target_of(inputs: Mapping[str, Mapping[str, Any]] | None, options: Any) -> Target:
-    """Return the target that the model declares; the options fill in what it does not declare.
+    """Return the target that the model declares. The options fill in what it does not declare.
 
     Args:
-        inputs: The model's inputs, ``{name: {"dtype": "float32", "shape": [None, 3, 8, 8]}}``;
+        inputs: The model's inputs, ``{name: {"dtype": "float32", "shape": [None, 3, 8, 8]}}``.
             None if the model does not declare them.
         options: The options of `FixTensor`.
 
@@ -94,10 +94,10 @@ def fixed(
     """Return an array in the form that the model takes, on the device of the instance.
 
     Args:
-        value: One sample, or ``rows`` rows; with the model's axes, or with the channels last.
+        value: One sample, or ``rows`` rows, with the model's axes, or with the channels last.
         target: What the model takes.
         place: Device and stream of the instance.
-        rows: ``request_size`` of the request; None: the request has none.
+        rows: ``request_size`` of the request. None: the request has none.
         cast: Whether to convert to the model's dtype.
 
     Returns:

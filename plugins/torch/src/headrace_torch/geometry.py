@@ -106,15 +106,15 @@ class ResizeTensor(PerImage):
             ``data`` itself when it has the size already.
 
     Batch:
-        1 or more; images of one shape are resized in one call, a bad item fails alone.
+        1 or more. Images of one shape are resized in one call, a bad item fails alone.
 
     Raises:
-        InputError: ``data`` is missing, no such image, or on another device; the size of the request is missing,
-            something else, or above 100 million pixels; or an image is so long and thin that the free side would
+        InputError: ``data`` is missing, no such image, or on another device. The size of the request is missing,
+            something else, or above 100 million pixels, or an image is so long and thin that the free side would
             exceed 32767 pixels.
 
     Source:
-        torch's ``interpolate``; sizes as in headrace-cv.
+        torch's ``interpolate``. Sizes as in headrace-cv.
     """
 
     class Options(headrace.Options):
@@ -182,7 +182,7 @@ class ResizeTensor(PerImage):
 class CropTensor(PerImage):
     """Cut a box out of images.
 
-    The box holds the pixels from ``x1`` to before ``x2`` and from ``y1`` to before ``y2``; each
+    The box holds the pixels from ``x1`` to before ``x2`` and from ``y1`` to before ``y2``. Each
     number is rounded to the nearest integer first, halves up. It comes with the request, or is the
     same for all (``box``), or lies in the middle of each (``crop_h``, ``crop_w``).
 
@@ -197,16 +197,16 @@ class CropTensor(PerImage):
             a view into the image.
 
     Batch:
-        1 or more; images of one shape and one box are cut in one call, a bad item fails alone.
+        1 or more. Images of one shape and one box are cut in one call, a bad item fails alone.
 
     Raises:
-        InputError: ``data`` is missing, no such image, or on another device; the box is missing or
+        InputError: ``data`` is missing, no such image, or on another device. The box is missing or
             something else, holds no pixel of the image, leaves it where ``outside`` is
             ``refuse``, or with ``fill`` makes a crop of more than 100 million pixels or with a side
-            above 32767; ``fill_value`` is a list whose length is not C.
+            above 32767. ``fill_value`` is a list whose length is not C.
 
     Source:
-        Own; boxes as in headrace-cv.
+        Own. Boxes as in headrace-cv.
     """
 
     class Options(headrace.Options):
@@ -292,11 +292,11 @@ class PadTensor(PerImage):
             ``data`` itself when it has the size already.
 
     Batch:
-        1 or more; images of one shape are padded in one call, a bad item fails alone.
+        1 or more. Images of one shape are padded in one call, a bad item fails alone.
 
     Raises:
         InputError: ``data`` is missing, no such image, on another device, or larger than the
-            result; the size of the request is missing, something else, or above 100 million pixels; ``fill_value``
+            result. The size of the request is missing, something else, or above 100 million pixels. ``fill_value``
             is a list whose length is not C.
 
     Source:

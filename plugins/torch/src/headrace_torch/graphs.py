@@ -40,7 +40,7 @@ class Graphs:
     """The graphs of one instance: static inputs, and a capture per batch size.
 
     Args:
-        device: A CUDA device; captures and replays go to the current stream of the thread.
+        device: A CUDA device. Captures and replays go to the current stream of the thread.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -68,7 +68,7 @@ class Graphs:
             sizes: The numbers of rows.
 
         Raises:
-            SetupError: The model cannot be captured; the error names the call in the model.
+            SetupError: The model cannot be captured. The error names the call in the model.
         """
         self._inputs = example(max(sizes))
         self._pool = torch.cuda.graph_pool_handle()
@@ -135,7 +135,7 @@ class Graphs:
         )
 
     def run(self, tensors: Sequence[torch.Tensor], rows: int) -> dict[str, torch.Tensor]:
-        """Run the smallest graph that holds ``rows``; the outputs are new tensors of ``rows`` rows.
+        """Run the smallest graph that holds ``rows``. The outputs are new tensors of ``rows`` rows.
 
         If the graph holds more rows, copies of the last row fill it up.
         """

@@ -1,7 +1,7 @@
 """Images as tensors: resize, crop, pad, convert colour.
 
 Images are ``uint8`` or floating, ``[N, C, H, W]`` with C 1, 3 or 4: every function works on N
-images of one shape at once. No function changes its input; if there is nothing to do, the input
+images of one shape at once. No function changes its input. If there is nothing to do, the input
 itself is returned, not a copy.
 """
 
@@ -69,14 +69,14 @@ def check_image(images: torch.Tensor, key: str = "data") -> torch.Tensor:
 
 
 def resized_hw(hw: tuple[int, int], height: int | None, width: int | None) -> tuple[int, int]:
-    """Return the size of a resized image; a side that is None follows from the other one.
+    """Return the size of a resized image. A side that is None follows from the other one.
 
     The free side is the exact value rounded to the nearest integer, halves up, at least 1 pixel.
 
     Args:
         hw: Height and width of the image, in pixels.
         height: Height of the result, in pixels, or None.
-        width: Width of the result, in pixels, or None; one of the two is given.
+        width: Width of the result, in pixels, or None. One of the two is given.
 
     Raises:
         InputError: The free side would exceed `MAX_SIDE`.
@@ -105,10 +105,10 @@ def resize_image(
     interpolation: str = "linear",
     antialias: bool = False,
 ) -> torch.Tensor:
-    """Resize images; pixel centres lie at half coordinates, the dtype is kept.
+    """Resize images. Pixel centres lie at half coordinates, the dtype is kept.
 
     ``uint8`` is computed in ``float32``, rounded to the nearest integer, halves to the even one
-    (with ``antialias`` up, as Pillow does), and limited to 0 and 255; ``float16`` and ``bfloat16`` are computed in ``float32`` too.
+    (with ``antialias`` up, as Pillow does), and limited to 0 and 255. ``float16`` and ``bfloat16`` are computed in ``float32`` too.
 
     Args:
         images: ``[N, C, H, W]``.
@@ -117,7 +117,7 @@ def resize_image(
         antialias: When shrinking, average over all pixels that a new one covers, as Pillow does.
 
     Source:
-        Without antialias OpenCV's ``resize`` (``uint8``: within 1; floating: within 1e-4 of the
+        Without antialias OpenCV's ``resize`` (``uint8``: within 1. Floating: within 1e-4 of the
         greatest value), with it Pillow's with the rows first (``uint8``: within 1 for linear, within 2 for cubic).
     """
     if tuple(images.shape[2:]) == tuple(hw):
@@ -177,7 +177,7 @@ def crop_image(
             pixels from ``x1`` to before ``x2`` and from ``y1`` to before ``y2``.
         outside: For a box that reaches beyond the image: ``"clip"`` cuts it off, ``"refuse"`` refuses it,
             ``"fill"`` fills the part outside with ``fill_value``.
-        fill_value: One number, or one per channel; for ``uint8`` rounded; limited to what the dtype holds.
+        fill_value: One number, or one per channel. For ``uint8`` rounded, limited to what the dtype holds.
         key: The key of the request that held the box, for the error.
 
     Raises:
@@ -263,8 +263,8 @@ def pad_image(
     Args:
         images: ``[N, C, H, W]``.
         hw: Height and width of the result, in pixels.
-        fill_value: One number, or one per channel; in pixel values, for ``uint8`` rounded to the
-            nearest integer; limited to what the dtype holds.
+        fill_value: One number, or one per channel. In pixel values, for ``uint8`` rounded to the
+            nearest integer, limited to what the dtype holds.
         centered: Put the image into the middle (an odd pixel of padding goes right or below), not
             into the upper left corner.
         key: The key of the request that is too large, for the error.

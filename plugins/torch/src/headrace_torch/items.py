@@ -40,8 +40,8 @@ class Reader:
         signature: What the model takes.
         keys: The key of the request for each input name.
         place: Device and stream of the instance.
-        dtype: The dtype to which floating inputs are cast; None: they are not cast.
-        pads: The value with which axes may be padded, by input, which each tensor must be able to hold; None: no axis
+        dtype: The dtype to which floating inputs are cast. None: they are not cast.
+        pads: The value with which axes may be padded, by input, which each tensor must be able to hold. None: no axis
             is padded.
         strict: Whether arrays in the memory of the host are refused by an instance on another device.
     """
@@ -63,10 +63,10 @@ class Reader:
         """Read the inputs of a model from a request.
 
         Args:
-            request: A request; ``request_size`` (default 1) is the number of rows it must have.
+            request: A request. ``request_size`` (default 1) is the number of rows it must have.
 
         Returns:
-            The item; its tensors are on the instance's device, or all on the CPU.
+            The item. Its tensors are on the instance's device, or all on the CPU.
 
         Raises:
             InputError: A key is missing, or its value has another dtype, shape or device.
@@ -183,14 +183,14 @@ def joined(
 
     Args:
         tensors: Tensors of one rank and dtype, each with its batch axis.
-        rows: The number of rows of the result; the last row is repeated as often as needed. None: no row is added.
-        pad_value: The value with which each axis is padded at its end, up to the longest; None: the tensors
+        rows: The number of rows of the result. The last row is repeated as often as needed. None: no row is added.
+        pad_value: The value with which each axis is padded at its end, up to the longest. None: the tensors
             have one shape.
         pad_multiple: With ``pad_value``: dynamic axes are padded further, to a multiple of this length.
         port: What the model declares: fixed axes are not padded further, others to their greatest length at most.
 
     Returns:
-        A new tensor; or the only one of ``tensors``, if nothing is added to it.
+        A new tensor, or the only one of ``tensors``, if nothing is added to it.
     """
     if pad_value is not None:
         tensors = _padded(tensors, pad_value, pad_multiple, port)

@@ -40,8 +40,8 @@ class JpegHeader(NamedTuple):
         components: The number of colour components: 1, 3 or 4.
         usual: Whether common decoders can read the file: 8 bits, 1 or 3 components, Huffman-coded
             DCT (baseline, extended or progressive).
-        orientation: The EXIF orientation, 1 to 8; 1 is upright.
-        exif_at: The place of the EXIF data with the orientation, in bytes; 0: the file has none.
+        orientation: The EXIF orientation, 1 to 8. 1 is upright.
+        exif_at: The place of the EXIF data with the orientation, in bytes. 0: the file has none.
     """
 
     width: int
@@ -79,7 +79,7 @@ _OF_A_PATH = "Send what the file holds: pathlib.Path(...).read_bytes()."
 
 
 def view_of_bytes(data: Any) -> memoryview:
-    """Return a memoryview of ``data`` as contiguous bytes; it copies only if ``data`` is not contiguous.
+    """Return a memoryview of ``data`` as contiguous bytes. It copies only if ``data`` is not contiguous.
 
     Raises:
         InputError: ``data`` is no file in memory.
@@ -112,7 +112,7 @@ def check_jpeg(view: memoryview, *, max_pixels: int) -> JpegHeader:
         InputError: The file is of another format, cut off, broken, or has too many pixels.
 
     Source:
-        ITU-T T.81 annex B; EXIF orientation after CIPA DC-008, section 4.6.4.
+        ITU-T T.81 annex B. EXIF orientation after CIPA DC-008, section 4.6.4.
     """
     if bytes(view[:3]) != b"\xff\xd8\xff":
         start = bytes(view[:12])

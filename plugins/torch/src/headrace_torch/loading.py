@@ -35,12 +35,12 @@ class Model:
 
     Attributes:
         kind: ``"TorchScript"``, ``"torch.export"``, ``"AOTInductor"`` or ``"module"``.
-        call: Runs the model; it takes the inputs in the order of the signature.
+        call: Runs the model. It takes the inputs in the order of the signature.
         signature: The inputs.
-        module: The module, whose weights can be cast and moved; None for AOTInductor.
-        weight_bytes: The bytes of all parameters and buffers; for AOTInductor, of the package.
+        module: The module, whose weights can be cast and moved. None for AOTInductor.
+        weight_bytes: The bytes of all parameters and buffers. For AOTInductor, of the package.
         memory: The addresses of parameters and buffers. An output at one of them is a view of a weight.
-        returned: What the model returns, with tensors that have shapes, but no values; None: only a run shows it.
+        returned: What the model returns, with tensors that have shapes, but no values. None: only a run shows it.
     """
 
     kind: str
@@ -234,7 +234,7 @@ def _training_in(program: Any) -> str | None:
 
 
 def _range_of(program: Any, length: Any) -> tuple[int, int | None]:
-    """Return the smallest and the largest length of an axis that a program was exported for; None: no limit.
+    """Return the smallest and the largest length of an axis that a program was exported for. None: no limit.
 
     A lower bound of 2 is ignored: torch notes it for every dynamic axis, and does not check it.
     """

@@ -38,7 +38,7 @@ def allocator_quiet() -> Iterator[None]:
     """Prevent that torch's allocator is emptied during a capture of a CUDA graph, by a lock of the process.
 
     The race: thread A captures a graph while thread B empties the cache, which torch's allocator refuses during any
-    capture in the process. If A comes first, B waits for the end of the capture; if B comes first, A waits.
+    capture in the process. If A comes first, B waits for the end of the capture. If B comes first, A waits.
     """
     with _allocator:
         yield
@@ -95,7 +95,7 @@ def without_frames(error: Exception) -> Exception:
 
 
 def as_backend_error(error: Exception, device: torch.device) -> Exception:
-    """Return the error for requests; if memory ran out or the device is lost, it says what to do.
+    """Return the error for requests. If memory ran out or the device is lost, it says what to do.
 
     Such an error has no traceback, because variables of its frames would keep the memory of the batch.
     """
@@ -136,7 +136,7 @@ def give_back_memory(device: torch.device, *, last: bool = False) -> None:
     Args:
         device: The device of an instance that was closed, or that ran out of memory.
         last: Whether no other instance of the process computes on a CUDA device. Then cuBLAS's workspaces, one
-            per thread and stream, and the cached pinned memory are freed as well; otherwise another instance may be
+            per thread and stream, and the cached pinned memory are freed as well, otherwise another instance may be
             using a workspace.
     """
     if device.type == "mps":

@@ -44,11 +44,11 @@ class TorchModule(TensorBackend):
         it is fixed.
 
     Raises:
-        InputError: A key is missing; dtype, rank, axes, rows or device do not fit; or
+        InputError: A key is missing. Dtype, rank, axes, rows or device do not fit, or
             ``ragged = "refuse"`` and the sample's shape is not that of the batch's first.
         BackendError: The model raised, memory ran out, or an output does not have the rows of the batch.
     Source:
-        own; torch.jit, torch.export and AOTInductor as in the Python API of torch.
+        own. Torch.jit, torch.export and AOTInductor as in the Python API of torch.
     """
 
     Options = TorchModuleOptions
@@ -281,7 +281,7 @@ class TorchModule(TensorBackend):
         """Run samples that are the rows of one tensor, or that can be stacked to one.
 
         Returns:
-            Whether they were run; an error if there was not enough memory for all of them.
+            Whether they were run. An error if there was not enough memory for all of them.
         """
         whole, new = self._whole_of(batch)
         if whole is None:
@@ -350,11 +350,11 @@ class TorchModule(TensorBackend):
         return members
 
     def _run_items(self, items: Sequence[Item], tried: BackendError | None) -> list[Any]:
-        """Run items that fit together; return a result or an exception for each.
+        """Run items that fit together. Return a result or an exception for each.
 
         Args:
             items: The items.
-            tried: The error of an earlier run of all items, for which memory was not enough; None: there was none.
+            tried: The error of an earlier run of all items, for which memory was not enough. None: there was none.
         """
         from headrace_torch.running import halved
 

@@ -32,7 +32,7 @@ def load_module(
     Args:
         name: ``"package.mod:factory"``, or ``"/folder/file.py:factory"``.
         args: The keyword arguments for the factory.
-        weights: A state dict (loaded with ``weights_only``) or a safetensors file; None: the weights stay as
+        weights: A state dict (loaded with ``weights_only``) or a safetensors file. None: the weights stay as
             the factory made them.
         named: Parameters of the module's ``forward`` that are inputs although they have a default.
 

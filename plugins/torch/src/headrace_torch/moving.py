@@ -29,7 +29,7 @@ class GpuTensor(TensorBackend):
 
     Shape and dtype stay: an image ``[H, W, C]`` of headrace-cv stays ``[H, W, C]``
     (`FixTensor` reorders the axes). An array on the CPU is copied through pinned memory, several of one shape
-    in one copy; a tensor that is on the device already is passed on unchanged. With ``device = "cpu"``
+    in one copy. A tensor that is on the device already is passed on unchanged. With ``device = "cpu"``
     nothing is copied: the tensor shares the memory of the array.
 
     Reads:
@@ -39,7 +39,7 @@ class GpuTensor(TensorBackend):
         result: A tensor of the same dtype and shape on the device.
 
     Batch:
-        1 or more; a bad item fails alone.
+        1 or more. A bad item fails alone.
 
     Raises:
         InputError: ``data`` is missing, or is no array that torch can read.
@@ -105,7 +105,7 @@ class CpuTensor(TensorBackend):
             a table a table. Its values are there, so it may be read at once.
 
     Batch:
-        1 or more; a bad item fails alone.
+        1 or more. A bad item fails alone.
 
     Raises:
         InputError: ``data`` is missing, is no array that torch can read, or with ``numpy`` of a
@@ -207,7 +207,7 @@ class CpuTensor(TensorBackend):
 class FixTensor(TensorBackend):
     """Return a tensor the form that the model after it takes: device, axes, batch axis, and with ``cast`` the dtype.
 
-    The model declares its inputs in ``context.scope`` under ``"inputs"`` (TorchModule and engines do so); the options
+    The model declares its inputs in ``context.scope`` under ``"inputs"`` (TorchModule and engines do so). The options
     fill in what it does not declare. An image ``[H, W, C]`` becomes ``[C, H, W]`` if the model's channels ask for it,
     and a sample gets its batch axis. The next element of this plugin knows about that axis, even if no rank is
     declared. Values do not change.
@@ -221,7 +221,7 @@ class FixTensor(TensorBackend):
             included: new memory, or that of ``data`` if nothing had to be changed.
 
     Batch:
-        1 or more; a bad item fails alone.
+        1 or more. A bad item fails alone.
 
     Raises:
         InputError: ``data`` is missing, is no array that torch can read, has other axes than the

@@ -26,15 +26,15 @@ class Normalization:
     whose absolute error is that of one rounding.
 
     Args:
-        scale: Multiplied first; None means 1.
-        mean: Subtracted then, one number or one per channel; None means 0.
-        std: Divided by last, one number or one per channel, not 0; None means 1.
-        dtype: The floating dtype of the result; None: that of a floating image, ``float32`` for
+        scale: Multiplied first. None means 1.
+        mean: Subtracted then, one number or one per channel. None means 0.
+        std: Divided by last, one number or one per channel, not 0. None means 1.
+        dtype: The floating dtype of the result. None: that of a floating image, ``float32`` for
             ``uint8``.
         device: The device of the images.
 
     Attributes:
-        channels: The number of channels that an image must have; None means any number.
+        channels: The number of channels that an image must have. None means any number.
 
     Raises:
         ValueError: ``mean`` and ``std`` have different lengths, ``std`` has a 0, or a quotient is too large for
@@ -72,7 +72,7 @@ class Normalization:
         self._in_one = torch.device(device).type == "cuda"
 
     def apply(self, images: torch.Tensor) -> torch.Tensor:
-        """Normalise ``[N, C, H, W]``, computed in ``float32`` (``float64`` stays); a new tensor.
+        """Normalise ``[N, C, H, W]``, computed in ``float32`` (``float64`` stays). A new tensor.
 
         Raises:
             InputError: The number of channels is not the number of values of ``mean`` or ``std``.

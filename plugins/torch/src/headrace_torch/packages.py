@@ -1,7 +1,7 @@
 """Reads which inputs an AOTInductor package takes, because its compiled code does not check them.
 
 The source of that code is in the package. It has checks of dtypes, lengths and strides, which do not run unless
-an environment variable asks for them; here their error messages are read.
+an environment variable asks for them. Here their error messages are read.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def signature_of(path: Path, names: Sequence[str]) -> Signature:
 def _range(
     least: Sequence[dict[int, int]], most: Sequence[dict[int, int]], index: int, axis: int
 ) -> tuple[int, int | None]:
-    """Return the smallest and the largest length of an input's axis; None: any.
+    """Return the smallest and the largest length of an input's axis. None: any.
 
     A lower bound of 2 is ignored: torch notes it for every dynamic axis.
     """
@@ -116,7 +116,7 @@ def _range(
 
 
 def layouts_of(path: Path, names: Sequence[str]) -> list[torch.memory_format]:
-    """Return the memory layout in which the compiled code reads each input; it ignores the tensor's strides.
+    """Return the memory layout in which the compiled code reads each input. It ignores the tensor's strides.
 
     Raises:
         SetupError: The package was compiled for another layout than those of contiguous or channels-last tensors.

@@ -36,7 +36,7 @@ def pads_of(
     Args:
         signature: The inputs.
         pad_value: The option.
-        cast: The dtype to which floating inputs are cast; None: they are not cast.
+        cast: The dtype to which floating inputs are cast. None: they are not cast.
         logger: Gets a warning where one number pads several inputs.
 
     Raises:
@@ -65,12 +65,12 @@ def crops_of(
     wanted: Sequence[str] | None,
     crop: Mapping[str, str] | None,
 ) -> dict[str, tuple[Crop, ...]]:
-    """Return the axes of outputs that are cut to what a request brought; see `headrace_tensors.find_crops`.
+    """Return the axes of outputs that are cut to what a request brought. See `headrace_tensors.find_crops`.
 
     Args:
         signature: The inputs.
-        returned: What a program returns, with tensors that have shapes, but no values; None: it is not known.
-        wanted: The names of the outputs to give; None: all.
+        returned: What a program returns, with tensors that have shapes, but no values. None: it is not known.
+        wanted: The names of the outputs to give. None: all.
         crop: The option.
 
     Raises:
@@ -89,14 +89,14 @@ def gathered(
     pads: Mapping[str, float] | None,
     pad_multiple: int,
 ) -> torch.Tensor:
-    """Return the rows of all items for an input on the device; those of the host go there in one copy.
+    """Return the rows of all items for an input on the device, those of the host go there in one copy.
 
     Args:
         port: The input.
         items: The items of a run.
-        rows: The number of rows of the result; the last row is repeated as often as needed.
+        rows: The number of rows of the result. The last row is repeated as often as needed.
         place: Device and stream of the instance.
-        pads: The value with which axes are padded, by input; None: the samples have one shape.
+        pads: The value with which axes are padded, by input. None: the samples have one shape.
         pad_multiple: With ``pads``: dynamic axes are padded further, to a multiple of this length.
     """
     tensors = [item.tensors[port.name] for item in items]

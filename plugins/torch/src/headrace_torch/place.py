@@ -102,7 +102,7 @@ class Place:
     def take_in(self, tensor: torch.Tensor) -> None:
         """Order the current stream behind the work that produces a CUDA tensor of a caller.
 
-        Work that the caller has started on the device's default stream comes first; for work on another
+        Work that the caller has started on the device's default stream comes first. For work on another
         stream see `entering.wait_for_callers`. The allocator does not reuse the tensor's memory before the
         current stream has passed this point. For a tensor that this instance has made the call changes nothing.
         """
@@ -194,12 +194,12 @@ class Place:
     def give(
         self, batch: Sequence[Request], whole: torch.Tensor, *, hands_on: bool = False
     ) -> None:
-        """Give each request one row of ``whole`` as its result; the next element finds ``whole`` by `carried`.
+        """Give each request one row of ``whole`` as its result. The next element finds ``whole`` by `carried`.
 
         Args:
             batch: As many requests as ``whole`` has rows.
             whole: ``[N, ...]``.
-            hands_on: Give a `Row` in place of a tensor; then no request may have a `request_size`.
+            hands_on: Give a `Row` in place of a tensor, then no request may have a `request_size`.
         """
         number = len(batch)
         if whole.shape[0] != number:
@@ -242,7 +242,7 @@ class Place:
         The samples are tensors, or on the CPU numpy arrays, which are stacked without a tensor for each.
 
         Returns:
-            ``[N, ...]``; None if there is only one request, or a request brings something else. The requests are then
+            ``[N, ...]``. None if there is only one request, or a request brings something else. The requests are then
             read one by one, which finds the error.
         """
         if len(batch) == 1 or any_has(batch, "request_size"):
@@ -273,7 +273,7 @@ class Place:
         """Return the `request_size` rows of a request, if they are a dense tensor on this device.
 
         Returns:
-            ``[N, ...]``; None if the request brings something else. The request is then read on its own, which finds
+            ``[N, ...]``. None if the request brings something else. The request is then read on its own, which finds
             the error.
         """
         tensor: Any = request.get("data")
@@ -346,7 +346,7 @@ class Passing(Place):
 
 
 def place_of(context: InitContext, default: str | None = None) -> Place:
-    """Return the place of the instance that is being built; the instance's first element of this plugin makes it.
+    """Return the place of the instance that is being built. The instance's first element of this plugin makes it.
 
     Args:
         context: The argument of the element's ``init``.

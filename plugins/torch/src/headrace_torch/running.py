@@ -41,7 +41,7 @@ class SharedModel:
     """A model that a node's instances on one device share.
 
     Attributes:
-        model: The model; None once it is closed.
+        model: The model. None once it is closed.
     """
 
     def __init__(self, model: Model, device: torch.device) -> None:
@@ -66,17 +66,17 @@ def prepare_model(
     """Put a model onto its device, in the precision and the layout that were asked for.
 
     Args:
-        model: The loaded model; it is changed and given back.
+        model: The loaded model. It is changed and given back.
         device: The device on which the model runs.
-        dtype: The dtype to which floating weights are cast; None leaves them.
+        dtype: The dtype to which floating weights are cast. None leaves them.
         channels_last: Whether weights of convolutions get that memory layout.
-        compile_mode: A mode of ``torch.compile``; None does not compile.
+        compile_mode: A mode of ``torch.compile``. None does not compile.
         kind: What modules of one class must have in common to share what was compiled: a hashable value. None: the
             model shares nothing.
 
     Raises:
-        SetupError: The weights do not fit into the device's memory; an AOTInductor package is to be cast or to get
-            another layout; or an AOTInductor package or TorchScript is to be compiled.
+        SetupError: The weights do not fit into the device's memory. An AOTInductor package is to be cast or to get
+            another layout, or an AOTInductor package or TorchScript is to be compiled.
     """
     module = model.module
     if module is None:
@@ -114,7 +114,7 @@ _codes: dict[object, CodeType] = {}
 
 
 def _with_own_code(call: Callable[..., Any], kind: object) -> Callable[..., Any]:
-    """Return a function that calls ``call``, whose code object only the models of one kind share; None: no other.
+    """Return a function that calls ``call``, whose code object only the models of one kind share. None: no other.
 
     torch.compile keeps eight variants of what it has compiled for a code object, and runs all others uncompiled.
     Models of one class would share the eight, on all devices, and so would those that torch's own layers make up.
@@ -134,10 +134,10 @@ class Runner:
     Args:
         model: The model, on its device.
         device: The device of the model.
-        outputs: Names of the outputs to give; None: all.
-        whole: Names of outputs without batch axis; ``"all"`` means all.
+        outputs: Names of the outputs to give. None: all.
+        whole: Names of outputs without batch axis. ``"all"`` means all.
         channels_last: Whether to pass inputs of four axes in that memory layout.
-        compile_mode: The mode of ``torch.compile`` with which the model was compiled; None: it was not.
+        compile_mode: The mode of ``torch.compile`` with which the model was compiled. None: it was not.
 
     Attributes:
         compiled: Whether the model was compiled.
@@ -196,7 +196,7 @@ class Runner:
     def run(
         self, tensors: Sequence[torch.Tensor], rows: int, *, new: bool = False
     ) -> dict[str, torch.Tensor]:
-        """Run the model on inputs of ``rows`` rows; return its outputs by name, in new memory.
+        """Run the model on inputs of ``rows`` rows. Return its outputs by name, in new memory.
 
         Args:
             tensors: The inputs.
@@ -280,7 +280,7 @@ def _ordinary(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor on the same memory that is no inference tensor and needs no gradient.
 
     torch.compile compiles a model again for inputs that are inference tensors, if the ones before were none: minutes
-    in which requests wait. What an element made is one; what a caller or another library made is none.
+    in which requests wait. What an element made is one. What a caller or another library made is none.
     """
     if not tensor.is_inference():
         return tensor.detach() if tensor.requires_grad else tensor
@@ -291,7 +291,7 @@ def _ordinary(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def run_or_failure(run: Callable[[], Result], device: torch.device) -> Result | BackendError:
-    """Call ``run``; if memory runs out, return an error without a traceback.
+    """Call ``run``. If memory runs out, return an error without a traceback.
 
     Raises:
         InstanceLostError: The device can run nothing more in this process.
@@ -316,7 +316,7 @@ def halved(
     halve: bool = True,
     tried: BackendError | None = None,
 ) -> list[Any]:
-    """Run items in one batch; if memory runs out, run them in halves, down to single rows.
+    """Run items in one batch. If memory runs out, run them in halves, down to single rows.
 
     The memory of a failed run is free for the next one, since the error keeps no traceback.
 
@@ -324,8 +324,8 @@ def halved(
         run: Runs items and gives a result for each: a tensor, or a table of tensors by name.
         items: The items.
         device: The device on which ``run`` runs.
-        halve: Whether to try halves; False: all items fail.
-        tried: The error of an earlier run of all items in one batch; None: there was none.
+        halve: Whether to try halves. False: all items fail.
+        tried: The error of an earlier run of all items in one batch. None: there was none.
 
     Returns:
         For each item its result, or a BackendError.

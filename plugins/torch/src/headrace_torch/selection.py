@@ -71,7 +71,7 @@ class SoftmaxTensor(_AlongDim):
         result: Same dtype and shape, new memory.
 
     Batch:
-        1 or more; samples of one shape are computed in one call, a bad item fails alone.
+        1 or more. Samples of one shape are computed in one call, a bad item fails alone.
 
     Raises:
         InputError: ``data`` is missing, no such tensor, or on another device.
@@ -111,7 +111,7 @@ class ArgMaxTensor(_AlongDim):
             axes. New memory.
 
     Batch:
-        1 or more; samples of one shape are computed in one call, a bad item fails alone.
+        1 or more. Samples of one shape are computed in one call, a bad item fails alone.
 
     Raises:
         InputError: ``data`` is missing, no such tensor, or on another device.
@@ -148,7 +148,7 @@ class TopKTensor(_AlongDim):
             ``int64``; the axis is k long in both. New memory.
 
     Batch:
-        1 or more; samples of one shape are computed in one call, a bad item fails alone.
+        1 or more. Samples of one shape are computed in one call, a bad item fails alone.
 
     Raises:
         InputError: ``data`` is missing, no such tensor, or on another device.
@@ -209,11 +209,11 @@ class IndexSelectTensor(_AlongDim):
             memory.
 
     Batch:
-        1 or more; samples of one shape and with equal indices are computed in one call, a bad item
+        1 or more. Samples of one shape and with equal indices are computed in one call, a bad item
         fails alone.
 
     Raises:
-        InputError: ``data`` is missing, no such tensor, or on another device; the indices are
+        InputError: ``data`` is missing, no such tensor, or on another device. The indices are
             missing, something else, or outside of the axis.
 
     Source:

@@ -30,7 +30,7 @@ __all__ = [
 
 @dataclass(frozen=True, init=False)
 class Port(tensors.Port):
-    """One input of a model, with a ``torch.dtype``; shape and dtype are None where the model does not declare them.
+    """One input of a model, with a ``torch.dtype``. Shape and dtype are None where the model does not declare them.
 
     Attributes:
         bounds: Axis, smallest and largest length (None: any) of the dynamic axes behind the batch axis whose length
@@ -70,11 +70,11 @@ class Port(tensors.Port):
 
 @dataclass(frozen=True)
 class Signature(tensors.Signature):
-    """The inputs of a model, in the order in which it is called with them; its outputs only where it declares them.
+    """The inputs of a model, in the order in which it is called with them. Its outputs only where it declares them.
 
     Attributes:
-        symbols: What a program calls the length of its batch axis; None: it is fixed, or the model does not tell.
-        whole: Names of outputs without batch axis, as the user has said; ``"all"`` means all.
+        symbols: What a program calls the length of its batch axis. None: it is fixed, or the model does not tell.
+        whole: Names of outputs without batch axis, as the user has said. ``"all"`` means all.
     """
 
     symbols: frozenset[Any] | None = None
@@ -103,7 +103,7 @@ def refuse_other_axes(returned: Any, wanted: Sequence[str] | None, signature: Si
 
     Args:
         returned: What the program returns, with tensors that have shapes, but no values.
-        wanted: The names of the outputs to give; None: all.
+        wanted: The names of the outputs to give. None: all.
         signature: The inputs of the program.
 
     Raises:
@@ -137,8 +137,8 @@ def declared_outputs(
     """Return the outputs that a program declares, with the names of their axes.
 
     Args:
-        returned: What the program returns, with tensors that have shapes, but no values; None: it is not known.
-        wanted: The names of the outputs to give; None: all.
+        returned: What the program returns, with tensors that have shapes, but no values. None: it is not known.
+        wanted: The names of the outputs to give. None: all.
         named: Names of outputs to return in any case, without shape.
     """
     found = {} if returned is None else named_outputs(returned, wanted)
@@ -161,7 +161,7 @@ def names_of(shape: Iterable[Any]) -> tuple[str | None, ...]:
 
 
 def with_shapes(signature: Signature, shape: str | Mapping[str, str] | None) -> Signature:
-    """Return the signature; the option ``shape`` fills in what the model does not declare.
+    """Return the signature. The option ``shape`` fills in what the model does not declare.
 
     Args:
         signature: The signature that the model declares.
@@ -194,12 +194,12 @@ def without_batch_axis(
     outputs: Sequence[str] | None,
     declared: Signature,
 ) -> Signature:
-    """Return the signature; inputs that the option ``unbatched`` names have no batch axis, other names are outputs.
+    """Return the signature. Inputs that the option ``unbatched`` names have no batch axis, other names are outputs.
 
     Args:
         signature: The inputs.
         unbatched: Names of inputs and outputs, or ``"all"``.
-        outputs: The names of the outputs to give; None: all.
+        outputs: The names of the outputs to give. None: all.
         declared: The inputs as the model declares them: a shape that it does not declare is that of the option
             ``shape``, to which no batch axis is added.
 
@@ -257,11 +257,11 @@ def named_outputs(result: Any, wanted: Sequence[str] | None = None) -> dict[str,
     """Return the outputs of a model as tensors by name.
 
     A dict (also one with attributes) has its keys, a named tuple its fields, another tuple or list
-    ``output_0``, ``output_1``, ...; a single tensor is ``output``.
+    ``output_0``, ``output_1``, .... A single tensor is ``output``.
 
     Args:
         result: The value that the model returned.
-        wanted: The names to give, in order; None: all, except values that are None.
+        wanted: The names to give, in order. None: all, except values that are None.
 
     Raises:
         BackendError: An output is no dense tensor, there is none, or the model does not give a name in ``wanted``.

@@ -42,7 +42,7 @@ class Staging:
         No tensor is made for a single array, because making and freeing one releases the interpreter lock.
 
         Returns:
-            ``[N, ...]``; None if the arrays differ, one is no numpy array, torch lacks the dtype, or the instance is
+            ``[N, ...]``. None if the arrays differ, one is no numpy array, torch lacks the dtype, or the instance is
             not on CUDA.
         """
         if self._place.stream is None or not are_alike(arrays):

@@ -20,7 +20,7 @@ __all__ = ["StreamPool", "SyncTensor"]
 
 
 class SyncTensor(OnPlace):
-    """Wait for the instance's stream before the batch goes on; results pass through unchanged.
+    """Wait for the instance's stream before the batch goes on. Results pass through unchanged.
 
     ``SyncTensor[X]`` waits after X, ``S[..., SyncTensor]`` at its place. Results are right without it, because the
     end of every batch synchronises the stream. Use it to measure times, or if code outside of this plugin reads
@@ -40,7 +40,7 @@ class SyncTensor(OnPlace):
         BackendError: Work that was started before has failed on the device.
 
     Source:
-        The word of torchpipe; the wait is Headrace's own.
+        The word of torchpipe. The wait is Headrace's own.
     """
 
     takes = (0, 1)
@@ -76,9 +76,9 @@ class SyncTensor(OnPlace):
 class StreamPool(OnPlace):
     """Run the backend inside on one of a few further streams: ``With[StreamPool(max=2),X]``.
 
-    The instances of a node share ``max`` streams; each batch takes the one with the fewest users. Events
+    The instances of a node share ``max`` streams. Each batch takes the one with the fewest users. Events
     order the work inside behind the earlier and before the later work of the instance's stream, so results are
-    the same; but at most ``max`` streams compete for the device. On the CPU the word does nothing.
+    the same, but at most ``max`` streams compete for the device. On the CPU the word does nothing.
 
     Reads:
         What the backend inside reads.
@@ -93,7 +93,7 @@ class StreamPool(OnPlace):
         BackendError: An error of the backend inside.
 
     Source:
-        The word of torchpipe; the order by events is Headrace's own.
+        The word of torchpipe. The order by events is Headrace's own.
     """
 
     class Options(headrace.Options):

@@ -73,7 +73,7 @@ def as_tensor(value: Any, key: str = "data", expected: str = ARRAY) -> torch.Ten
 
 
 def plain_numbers(value: Any) -> list[Any] | None:
-    """Convert numbers to Python's own; None if ``value`` is neither a list of numbers nor an array.
+    """Convert numbers to Python's own. None if ``value`` is neither a list of numbers nor an array.
 
     Args:
         value: An array of any library, also on a device, or a list or tuple whose elements may be numpy scalars or
@@ -159,7 +159,7 @@ def _readable(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 def input_tensor(
     value: Any, place: Place, key: str = "data", expected: str = ARRAY, *, strict: bool = True
 ) -> torch.Tensor:
-    """Return an input as a tensor on the instance's device; the stream is ordered behind the work that makes it.
+    """Return an input as a tensor on the instance's device. The stream is ordered behind the work that makes it.
 
     With ``strict`` False a tensor in the memory of the host is returned as it is.
 

@@ -13,7 +13,7 @@ _limited: int | None = None
 
 
 def limit_torch_threads(threads: int) -> int:
-    """Set the number of threads that torch uses inside one call on the CPU; only the first call sets it.
+    """Set the number of threads that torch uses inside one call on the CPU. Only the first call sets it.
 
     Instances run side by side, so each should compute with its share of the threads. But torch has one number for the
     whole process, so later calls change nothing, even with another share.

@@ -17,7 +17,7 @@ __all__ = ["as_numpy", "copied_back", "moved_in", "moved_together"]
 
 
 def moved_in(tensor: torch.Tensor, place: Place) -> torch.Tensor:
-    """Return a tensor on the device of an instance; a tensor that is there already is returned unchanged.
+    """Return a tensor on the device of an instance. A tensor that is there already is returned unchanged.
 
     A copy from the CPU to CUDA goes through pinned memory, which torch's allocator reuses only after the stream has
     done the copy.
@@ -48,7 +48,7 @@ def moved_together(tensors: Sequence[torch.Tensor], place: Place) -> torch.Tenso
     """Move CPU tensors of one shape and dtype to CUDA as the rows of one tensor, in one copy.
 
     Returns:
-        ``[N, ...]``; None if the tensors differ, one is not on the CPU, or the instance is not on CUDA.
+        ``[N, ...]``. None if the tensors differ, one is not on the CPU, or the instance is not on CUDA.
     """
     first = tensors[0]
     if place.stream is None or any(

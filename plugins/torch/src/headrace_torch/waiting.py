@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["SHORT_S", "Waiting"]
 
 SHORT_S = 0.0005
-"""After a wait shorter than this, in seconds, the next wait spins; after a longer one it sleeps.
+"""After a wait shorter than this, in seconds, the next wait spins. After a longer one it sleeps.
 
 The driver wakes a sleeping thread by an interrupt, 20 to 200 us after the end of the work, later on a virtual
 machine. A spinning thread sees the end at once, but keeps a processor busy during its wait. The interpreter lock is

@@ -58,10 +58,10 @@ def warm(  # noqa: C901, PLR0913
         signature: The inputs. If a shape is not known, nothing is run.
         place: Device and stream of the instance.
         sizes: The node's `batch_sizes` or None, and the largest batch in rows.
-        dtype: The dtype to which floating inputs are cast; None: they are not cast.
+        dtype: The dtype to which floating inputs are cast. None: they are not cast.
         graphs: Whether to capture a graph per size, on CUDA.
         halve: Whether batches for which memory runs out will run in halves: here they are left out, with a warning.
-        real: Inputs to run in place of random ones; the rows are repeated as needed.
+        real: Inputs to run in place of random ones. The rows are repeated as needed.
         logger: Gets a warning if the model raises on random inputs.
 
     Returns:
@@ -143,7 +143,7 @@ def _run_sizes(
     halve: bool,
     logger: logging.Logger,
 ) -> tuple[dict[str, Any], int]:
-    """Run each size, the largest first; return the outputs, described, and the largest size for which memory suffices.
+    """Run each size, the largest first. Return the outputs, described, and the largest size for which memory suffices.
 
     Inputs and outputs are not bound to names here: the traceback of a failed capture would keep this frame, and their
     memory with it.

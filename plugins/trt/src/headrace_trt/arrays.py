@@ -42,7 +42,7 @@ class StreamRef:
     """The stream on which an array is made.
 
     Attributes:
-        handle: The ``cudaStream_t``; 0 once the instance is closed, when all its work is done.
+        handle: The ``cudaStream_t``. 0 once the instance is closed, when all its work is done.
         lock: Held by a thread that reads a result while it uses the stream, and by the instance while it gives the
             stream up: a reader that has taken the handle would otherwise use a stream that was ended meanwhile.
     """
@@ -107,7 +107,7 @@ class DeviceArray:
     """An array in C order in the memory of a CUDA device.
 
     The array and its slices own the memory together. Other libraries read it without a copy:
-    ``torch.from_dlpack(array)``, ``cupy.from_dlpack(array)``; `get` copies it to the host.
+    ``torch.from_dlpack(array)``, ``cupy.from_dlpack(array)``. `get` copies it to the host.
 
     Attributes:
         pointer: Address of the first element.
@@ -287,9 +287,9 @@ class Foreign(NamedTuple):
 
 
 def read_foreign(value: Any, cuda: Cuda, stream: int, ordinal: int) -> Foreign | None:
-    """Read an array in device memory; None if ``value`` is no such array.
+    """Read an array in device memory. None if ``value`` is no such array.
 
-    If the owner has queued work on another stream, ``stream`` waits for that work; the host does not wait.
+    If the owner has queued work on another stream, ``stream`` waits for that work. The host does not wait.
 
     Raises:
         InputError: The array is on another device.

@@ -42,7 +42,7 @@ class BuiltPlan:
     Attributes:
         plan: The bytes of the plan, as TensorRT gave them.
         library: Name and version of the library that built the plan.
-        layers: The layers, as the builder listed them; empty without verbosity.
+        layers: The layers, as the builder listed them. Empty without verbosity.
         profiles: The optimization profiles.
         seconds: How long parsing and building took.
         warnings: The warnings that TensorRT logged.
@@ -85,14 +85,14 @@ def build_plan(
 
     Args:
         settings: What to build.
-        library: The TensorRT to build with; None: the one that ``settings`` names.
-        cancelled: Called at every step that the builder reports; True ends the build.
+        library: The TensorRT to build with. None: the one that ``settings`` names.
+        cancelled: Called at every step that the builder reports. True ends the build.
         progress: ``progress(total, unit)`` shows a phase, as `headrace.InitContext.progress`.
         allow_import: Whether ``network`` and ``plugins`` may bring in code.
 
     Raises:
         TypeError: ``settings`` is no `BuildSettings`.
-        SetupError: The model or a setting does not fit, or the build failed; with the reasons of
+        SetupError: The model or a setting does not fit, or the build failed, with the reasons of
             the parser, and what TensorRT logged.
         BuildCancelledError: ``cancelled()`` was true.
         MissingDependencyError: TensorRT is not installed.
@@ -123,7 +123,7 @@ def build_plan(
 def _aside(work: Callable[[], BuiltPlan], shown: BuildProgress) -> BuiltPlan:
     """Do ``work`` in another thread, while this thread waits and can be interrupted.
 
-    The first interrupt asks the builder to stop, and this thread waits for it; a second one ends that wait.
+    The first interrupt asks the builder to stop, and this thread waits for it. A second one ends that wait.
     """
     outcome: list[BuiltPlan | BaseException] = []
     done = threading.Event()

@@ -109,13 +109,13 @@ def read_sidecar(plan: Path) -> dict[str, Any]:
 
 
 def read_entry(plan: Path, asked: Mapping[str, Any] | None = None) -> CachedPlan | None:
-    """Read a plan with its sidecar; None if it does not exist, is not whole, or was built from something else.
+    """Read a plan with its sidecar. None if it does not exist, is not whole, or was built from something else.
 
     A warning is logged for a plan that exists and cannot be used.
 
     Args:
         plan: The file of the plan.
-        asked: The content of the key that the entry must have (`what_is_asked`); None: any.
+        asked: The content of the key that the entry must have (`what_is_asked`). None: any.
     """
     if not plan.exists():
         return None
@@ -201,7 +201,7 @@ def get_or_build(
     cancelled: Callable[[], bool] = lambda: False,
     most_bytes: int | None = None,
 ) -> CachedPlan:
-    """Return the plan in the file ``plan``; build it if the file does not hold it.
+    """Return the plan in the file ``plan``. Build it if the file does not hold it.
 
     A lock across processes lets one process build while the others wait. The files are replaced
     atomically, the sidecar first. In a folder that cannot be written a plan that is there is given all the same.
@@ -210,8 +210,8 @@ def get_or_build(
         plan: The file of the plan, which need not exist.
         asked: Everything on which the plan depends, JSON-able.
         build: Builds the plan.
-        cancelled: Called while another process builds; True ends the wait.
-        most_bytes: The most bytes of all plans in the folder; beyond it the plans unused for longest are removed.
+        cancelled: Called while another process builds. True ends the wait.
+        most_bytes: The most bytes of all plans in the folder. Beyond it the plans unused for longest are removed.
 
     Raises:
         SetupError: ``build`` has raised it, or the plan is not there and the folder cannot be written.

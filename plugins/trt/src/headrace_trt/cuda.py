@@ -1,6 +1,6 @@
 """The few calls of the CUDA runtime that an instance needs, with errors as exceptions.
 
-No call waits for a whole device. The first call that needs a CUDA context makes it; importing this module does not.
+No call waits for a whole device. The first call that needs a CUDA context makes it. Importing this module does not.
 """
 
 from __future__ import annotations
@@ -271,7 +271,7 @@ def load_cuda() -> Cuda:
 
 
 def device_of(device: str | None, cuda: Cuda) -> int:
-    """Return the ordinal that a node's ``device`` names; unset means ``cuda:0``.
+    """Return the ordinal that a node's ``device`` names. Unset means ``cuda:0``.
 
     Raises:
         SetupError: ``device`` is no CUDA device, or this machine has no device of that number.

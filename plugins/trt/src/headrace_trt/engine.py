@@ -104,7 +104,7 @@ def load_plan(  # noqa: PLR0913 - all by name
         origin: A text with the library that built it and its device, if known.
         ordinal: The number of the device.
         trust: Whether the plan may hold code that runs on the host.
-        weights: A model whose weights replace the plan's; needed if the plan has none.
+        weights: A model whose weights replace the plan's. Needed if the plan has none.
         weight_streaming_bytes: For a plan that streams weights, the bytes of weights that stay on the device.
 
     Raises:

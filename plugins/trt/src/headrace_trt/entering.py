@@ -1,6 +1,6 @@
 """Orders an instance behind what callers have queued on streams of their own, by events and without a wait of the host.
 
-`enter` runs in the thread of a caller, as a request comes in; `wait_for_callers` in that of the instance.
+`enter` runs in the thread of a caller, as a request comes in. `wait_for_callers` in that of the instance.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class Mark:
 
     Args:
         cuda: The CUDA runtime.
-        ordinal: The number of the stream's device; None: the device that is current in this thread.
+        ordinal: The number of the stream's device. None: the device that is current in this thread.
         stream: The handle of the stream.
 
     Attributes:
-        made: Whether this process has ever made one; until then no batch looks for one.
+        made: Whether this process has ever made one. Until then no batch looks for one.
     """
 
     made: ClassVar[bool] = False
@@ -59,7 +59,7 @@ def enter(request: Request) -> tuple[Mark, ...] | None:
     """Put a mark on each stream on which the calling thread may still be writing arrays of a request.
 
     Returns:
-        The marks; None if there are none, or cuda-bindings is not installed.
+        The marks. None if there are none, or cuda-bindings is not installed.
     """
     streams = caller_streams(request)
     if not streams:

@@ -127,7 +127,7 @@ class Execution:
     def set_shapes(
         self, shapes: Mapping[str, tuple[int, ...]], pointers: Mapping[str, int]
     ) -> Mapping[str, tuple[int, ...]]:
-        """Set the shapes of a run; give the shapes of its outputs, with -1 for lengths that depend on the data.
+        """Set the shapes of a run. Give the shapes of its outputs, with -1 for lengths that depend on the data.
 
         Raises:
             BackendError: The engine refuses a shape, or the combination of shapes.

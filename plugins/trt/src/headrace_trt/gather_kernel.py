@@ -1,6 +1,6 @@
 """A CUDA kernel that gathers rows from anywhere in device memory to consecutive rows, 64 rows per launch.
 
-A copy of the driver costs the host some 5 us, also inside of ``cuMemcpyBatchAsync``; a launch costs it 11 us, however
+A copy of the driver costs the host some 5 us, also inside of ``cuMemcpyBatchAsync``. A launch costs it 11 us, however
 many rows it copies (an H200 with driver 580). It copies eight rows of 600 kB in 18 us, where single copies took 49.
 
 The kernel is text in PTX, the assembly language of NVIDIA's virtual machine, which every driver compiles for its own
@@ -90,7 +90,7 @@ def ptx() -> str:
 
 
 def load_gather() -> Gather | None:
-    """Return a function that queues the kernel; None where the driver is too old, or cannot compile it.
+    """Return a function that queues the kernel. None where the driver is too old, or cannot compile it.
 
     The function keeps the interpreter lock, because getting it back from other threads would take longer than the
     launch. A device must have been made current in this process before.

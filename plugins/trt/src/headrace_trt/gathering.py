@@ -54,7 +54,7 @@ class Gathering:
         self._samples: list[int] = []
 
     def runner_for(self, batch: Sequence[Request]) -> Runner:
-        """Return the runner whose profile takes the rows of a batch; the wider one is made when needed.
+        """Return the runner whose profile takes the rows of a batch. The wider one is made when needed.
 
         Raises:
             SetupError: There is not enough memory for another context.
@@ -66,7 +66,7 @@ class Gathering:
         return self.runners[1]
 
     def gather(self, batch: Sequence[Request]) -> list[Exception | None] | None:
-        """Put all valid requests into the input buffers; each gets the gathered batch as its ``result``.
+        """Put all valid requests into the input buffers. Each gets the gathered batch as its ``result``.
 
         That is a `DeviceArray` with the rows of all requests (a dict by name with several inputs), or a
         `Gathered` if they do not fit one run.
@@ -190,7 +190,7 @@ class Gathering:
     def _split_samples(self, batch: Sequence[Request]) -> bool:
         """Give each request its row if ``data`` is one array and the requests are the gathered samples, in order.
 
-        False if anything differs; the caller then writes all results anew.
+        False if anything differs. The caller then writes all results anew.
         """
         data = batch[0].get("data")
         if type(data) is not DeviceArray or self._unbatched:

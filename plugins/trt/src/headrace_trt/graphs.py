@@ -23,7 +23,7 @@ class Recorded:
 
     Attributes:
         execution: The context, whose shapes and addresses never change again.
-        graph: The graph; None until it is recorded.
+        graph: The graph. None until it is recorded.
     """
 
     def __init__(self, execution: Execution) -> None:
@@ -39,7 +39,7 @@ class Recorded:
 
 
 class GraphCache:
-    """The graphs of one instance, by shape; if there are too many, the one unused for longest is released.
+    """The graphs of one instance, by shape. If there are too many, the one unused for longest is released.
 
     A graph is recorded on a stream of its own and launched on the instance's. Every holder of a result knows the
     instance's stream. If another thread queued a copy or an event there during a recording, that would be recorded,
@@ -77,7 +77,7 @@ class GraphCache:
         return found
 
     def run(self, recorded: Recorded) -> None:
-        """Queue the graph; if it is not recorded yet, run the engine plainly once and record it.
+        """Queue the graph. If it is not recorded yet, run the engine plainly once and record it.
 
         Raises:
             BackendError: The engine cannot be recorded.

@@ -84,7 +84,7 @@ def _not_padded(
     padding: int,
     keys: Mapping[str, str],
 ) -> dict[int, InputError]:
-    """Return errors for arrays on the device that would have to be padded; only arrays on the host are padded.
+    """Return errors for arrays on the device that would have to be padded. Only arrays on the host are padded.
 
     Without such an item the others may need less padding, so the rest is checked again until nothing changes.
     """
@@ -135,7 +135,7 @@ def run_shapes(
         items: The items of the run.
         signature: Inputs and outputs of the engine.
         rows: Length of the batch axis.
-        padding: 0: samples have one shape; else lengths of dynamic axes are rounded up to a multiple of this, at
+        padding: 0: samples have one shape, else lengths of dynamic axes are rounded up to a multiple of this, at
             most to the profile's greatest.
     """
     shapes = {}

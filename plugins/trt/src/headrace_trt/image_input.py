@@ -37,10 +37,10 @@ def fold_image_input(
     float32, so only a quarter of the bytes is copied to the GPU.
 
     Args:
-        model: The model; it is changed and given back.
+        model: The model. It is changed and given back.
         mean: One number, or one per channel, in the units of the resulting input (0..255 for
-            pictures); None: 0.
-        std: Likewise; None: 1.
+            pictures). None: 0.
+        std: Likewise. None: 1.
         image_input: Whether the input becomes ``uint8 [N, H, W, C]``.
 
     Raises:

@@ -53,16 +53,16 @@ class TensorrtInferTensor(headrace.Backend):
             axis if the request brought one sample. A numpy array, or with
             ``output_device = "device"`` a `DeviceArray`; in memory of its own.
     Batch:
-        The batch range of its profile; one at a time if an input or output has no batch axis.
+        The batch range of its profile. One at a time if an input or output has no batch axis.
 
     Raises:
-        InputError: A key is missing; dtype, rank, axes or number of rows do not fit the profile; or
+        InputError: A key is missing. Dtype, rank, axes or number of rows do not fit the profile, or
             ``ragged = "refuse"`` and the sample's shape is not that of the batch's first.
         BackendError: TensorRT refused the run, the device is out of memory, or an output has no
             batch axis.
         InstanceLostError: The CUDA context cannot be used any more.
     Source:
-        own; ``execute_async_v3`` of TensorRT.
+        own. ``execute_async_v3`` of TensorRT.
     """
 
     Options = InferOptions

@@ -57,7 +57,7 @@ class Reader:
             self._alone = (keys[ports[0].name], shape, dtype, ports[0].dtype)
 
     def read(self, request: Mapping[str, Any]) -> Item:
-        """Read one request; see `headrace_tensors.read_item`.
+        """Read one request. See `headrace_tensors.read_item`.
 
         Raises:
             InputError: A value does not fit the engine under its profile.
@@ -74,7 +74,7 @@ class Reader:
         """Give the arrays of a batch in which every request brings one valid sample, the most frequent case.
 
         The engine has one input, and all samples are numpy arrays, or all are `DeviceArray` on this device and
-        stream, of exactly the input's dtype and shape. None for any other batch; `read` then reads each request.
+        stream, of exactly the input's dtype and shape. None for any other batch. `read` then reads each request.
         """
         if self._alone is None:
             return None

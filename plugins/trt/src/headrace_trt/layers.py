@@ -52,9 +52,9 @@ class Layer:
         name: The name of the layer.
         kind: TensorRT's type of layer: ``"gemm"``, ``"CaskConvolution"``, ...
         precision: The narrowest type with which the layer computes: ``"fp32"``, ``"fp16"``, ``"bf16"``,
-            ``"int8"``, ``"fp8"``; ``""`` if it only moves data or computes shapes.
+            ``"int8"``, ``"fp8"``. ``""`` if it only moves data or computes shapes.
         inputs, outputs: Tensors as ``"name type [dims]"``.
-        tactic: The chosen kernel, if the inspector reports it; else ``""``.
+        tactic: The chosen kernel, if the inspector reports it, else ``""``.
         nodes: The names of the model's nodes that the layer computes.
     """
 
@@ -199,7 +199,7 @@ def verify_precision(
     """Refuse an engine that was not built in the precision that the settings ask for.
 
     Args:
-        layers: The layers of the engine; if their types are not known, nothing is refused.
+        layers: The layers of the engine. If their types are not known, nothing is refused.
         precision: ``"model"``, or the type that the settings ask for.
         network_types: TensorRT's names of the types of the network's tensors.
         label: The name of the model, for the message.

@@ -31,7 +31,7 @@ def load_lean_runtime(library: Library) -> str | None:
     """Load the lean runtime of a version, so that the builder finds it by name.
 
     Returns:
-        The name or path that was loaded; None if neither the loader nor a package has it.
+        The name or path that was loaded. None if neither the loader nor a package has it.
     """
     name = lean_runtime_name(library)
     for candidate in (name, *_beside(name)):

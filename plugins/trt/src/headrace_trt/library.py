@@ -62,7 +62,7 @@ class Library:
         """Return the object of the module that ``path`` names.
 
         Raises:
-            SetupError: The installed library does not have it; the error names ``option``, which needs it.
+            SetupError: The installed library does not have it. The error names ``option``, which needs it.
         """
         if not self.has(path):
             raise SetupError(
@@ -78,7 +78,7 @@ class Library:
         """Return the member ``name`` (in any case) of an enumeration of the library.
 
         Raises:
-            SetupError: The library has no such member; the message lists those it has.
+            SetupError: The library has no such member. The message lists those it has.
         """
         members = self.need(enum, option)
         wanted = name.strip().upper()
@@ -108,7 +108,7 @@ def find_library(name: str = "auto", *, build: bool = True) -> Library:
 
     Args:
         name: One of `LIBRARIES`, or ``"auto"``: the first of them that can be imported.
-        build: Whether the package must be able to build; "auto" then leaves out the lean runtime.
+        build: Whether the package must be able to build. "auto" then leaves out the lean runtime.
 
     Raises:
         MissingDependencyError: The package is not installed, or cannot be imported.
@@ -127,7 +127,7 @@ def load_library(names: Iterable[str], import_module: Callable[[str], Any]) -> L
     """Import the first installed package of ``names``, and check that it is not too old.
 
     Raises:
-        MissingDependencyError: No package can be imported; the error has the reason for each.
+        MissingDependencyError: No package can be imported. The error has the reason for each.
         SetupError: The first package that was imported is too old.
     """
     reasons = []

@@ -32,7 +32,7 @@ class LoadTensorrtEngine(EngineWord):
     Raises:
         BackendError: It was called.
     Source:
-        own; a plan is what TensorRT serializes, without any header.
+        own. A plan is what TensorRT serializes, without any header.
     """
 
     Options = LoadOptions

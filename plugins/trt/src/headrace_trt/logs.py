@@ -39,7 +39,7 @@ class Collected:
     Attributes:
         errors: The messages that were logged as errors, the oldest first.
         warnings: The messages that were logged as warnings.
-        layers: The list of layers that the builder logs at its end, as text; one entry per build.
+        layers: The list of layers that the builder logs at its end, as text. One entry per build.
     """
 
     def __init__(self) -> None:

@@ -150,7 +150,7 @@ class DevicePool:
 
 
 class Buffer:
-    """One piece of device memory that grows when more is needed; growing loses its content.
+    """One piece of device memory that grows when more is needed. Growing loses its content.
 
     Attributes:
         pointer: Its address, 0 before it is first used. It changes when the buffer grows.

@@ -53,7 +53,7 @@ def prepare_model(settings: BuildSettings) -> onnx.ModelProto | None:
     """Prepare the graph for the build: inline its functions, fold in mean and std, convert and quantize it.
 
     Returns:
-        The changed model; None if the file is built unchanged.
+        The changed model. None if the file is built unchanged.
 
     Raises:
         SetupError: A setting does not fit the graph.

@@ -43,12 +43,12 @@ DEFAULT_CACHE_BYTES = 20 << 30
 def what_is_asked(
     settings: BuildSettings, library: Library, device: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Return everything on which an engine depends; the key of its cache entry is made from it.
+    """Return everything on which an engine depends. The key of its cache entry is made from it.
 
     Args:
         settings: What to build.
         library: The TensorRT that builds it.
-        device: Name, compute capability and driver of the GPU; None: no GPU takes part.
+        device: Name, compute capability and driver of the GPU. None: no GPU takes part.
     """
     asked: dict[str, Any] = {
         "library": library.name,
@@ -114,27 +114,27 @@ def build_engine(  # noqa: PLR0913 - all by name
     progress: Callable[[int | None, str], AbstractContextManager[Any]] | None = None,
     allow_import: bool = True,
 ) -> CachedPlan:
-    """Return the plan for ``settings``; it is built only if it is not in the cache.
+    """Return the plan for ``settings``. It is built only if it is not in the cache.
 
     The network of a function has no content to compare, so it is built every time
     (and kept only in the file ``engine``).
 
     Args:
         settings: What to build.
-        library: The TensorRT to build with; None: the one that ``settings`` names.
-        engine: A file to keep the plan in; None: a file in ``cache_dir``, named by the key.
-        cache_dir: The folder of the engine cache; None: the user's. A timing cache is kept there
+        library: The TensorRT to build with. None: the one that ``settings`` names.
+        engine: A file to keep the plan in. None: a file in ``cache_dir``, named by the key.
+        cache_dir: The folder of the engine cache. None: the user's. A timing cache is kept there
             too, if the settings name none and fix no tactics, and the library measures kernels.
-        cache_size_bytes: Size limit of the folder; beyond it the plans unused for longest are removed.
-        device: Name, compute capability and driver of the GPU, for the key; None: no GPU takes part.
-        cancelled: Called at every step of the build, and while another process builds; True ends it.
+        cache_size_bytes: Size limit of the folder. Beyond it the plans unused for longest are removed.
+        device: Name, compute capability and driver of the GPU, for the key. None: no GPU takes part.
+        cancelled: Called at every step of the build, and while another process builds. True ends it.
         progress: Shows the phases of a build.
         allow_import: Whether ``network`` and ``plugins`` may bring in code.
 
     Raises:
         TypeError: ``settings`` is no `BuildSettings`.
         ValueError: ``cache_size_bytes`` is negative or no whole number.
-        SetupError: See `build_plan`; or the files cannot be written; ``engine`` exists and was not built here; or
+        SetupError: See `build_plan`, or the files cannot be written. ``engine`` exists and was not built here, or
             ``engine``, or a file of tactics or timings, is another one that the build reads.
         MissingDependencyError: TensorRT is not installed.
     """
@@ -200,7 +200,7 @@ def load_built(
         library: The TensorRT to run it with.
         cuda: The CUDA runtime.
         ordinal: The number of the device.
-        weight_streaming_bytes: Bytes of weights that stay on the device; None: all.
+        weight_streaming_bytes: Bytes of weights that stay on the device. None: all.
 
     Raises:
         SetupError: The plan does not fit this library or device.

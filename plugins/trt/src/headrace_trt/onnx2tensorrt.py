@@ -33,7 +33,7 @@ class Onnx2Tensorrt(EngineWord):
     Raises:
         BackendError: It was called.
     Source:
-        own; options as in TensorRT's builder and trtexec.
+        own. Options as in TensorRT's builder and trtexec.
     """
 
     Options = BuildOptions

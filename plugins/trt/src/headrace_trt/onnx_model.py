@@ -46,7 +46,7 @@ _LARGE_BYTES: Final = 1 << 16
 
 
 def load_model(path: Path | str, *, weights: bool = True, inline: bool = True) -> onnx.ModelProto:
-    """Load an ONNX model; weights that it lists among its inputs are weights only, and sparse ones are filled up.
+    """Load an ONNX model. Weights that it lists among its inputs are weights only, and sparse ones are filled up.
 
     Args:
         path: The file.
@@ -164,7 +164,7 @@ def add_default_operators(model: onnx.ModelProto) -> None:
 
 
 def forget_unknown_axes(model: onnx.ModelProto) -> bool:
-    """Remove the name ``?`` from axes; return whether there were any.
+    """Remove the name ``?`` from axes. Return whether there were any.
 
     Some exporters give this name to every axis of unknown length. TensorRT takes axes of one name to have one length,
     so height and width of such a model would have to be equal.
@@ -259,7 +259,7 @@ def hash_file(path: Path) -> str:
 
 
 def model_summary(model: onnx.ModelProto) -> dict[str, Any]:
-    """Describe inputs, outputs, operators and weights of a graph, JSON-able; TensorRT is not loaded.
+    """Describe inputs, outputs, operators and weights of a graph, JSON-able. TensorRT is not loaded.
 
     Returns:
         ``inputs`` and ``outputs`` (name, dtype, shape with None for dynamic axes), ``operators``

@@ -25,10 +25,10 @@ class Raw(NamedTuple):
     Attributes:
         port: The output.
         shape: The shape of the output.
-        pointer: The address on the device; 0 if the output is on the host.
+        pointer: The address on the device. 0 if the output is on the host.
         owner: The block of the pool that holds the output (before the run, the allocator of an output whose size
-            depends on the data); None if it is in a buffer that is reused.
-        host: The numpy array, if the engine writes the output to the host; else None.
+            depends on the data). None if it is in a buffer that is reused.
+        host: The numpy array, if the engine writes the output to the host, else None.
     """
 
     port: Port
@@ -111,7 +111,7 @@ class Outputs:
         return Raw(raw.port, allocator.shape, block.pointer if block else 0, block, None)
 
     def fetch(self, raws: Sequence[Raw], kept: list[Any]) -> list[Any]:
-        """Queue the copies of outputs to the host or to memory of their own; give the arrays, not filled yet.
+        """Queue the copies of outputs to the host or to memory of their own. Give the arrays, not filled yet.
 
         Args:
             raws: The outputs of a run.

@@ -67,11 +67,11 @@ class InputBuffers:
 
         Args:
             run: The run.
-            items: The items of the batch; ``run.members`` are places in it.
+            items: The items of the batch. ``run.members`` are places in it.
             stream: The stream on which copies are queued.
 
         Returns:
-            The address for each input; for a shape input, an address on the host.
+            The address for each input. For a shape input, an address on the host.
 
         Raises:
             CudaError: The device is out of memory, or a copy failed.
@@ -93,7 +93,7 @@ class InputBuffers:
         return pointers
 
     def place_samples(self, port: Port, values: Sequence[Any], stream: int) -> int:
-        """Put samples of one shape into consecutive rows; give the address of the first row.
+        """Put samples of one shape into consecutive rows. Give the address of the first row.
 
         Rows that are already consecutive in one array on the device may be used without a copy.
 

@@ -29,7 +29,7 @@ def load_plugins(library: Library, plugins: Sequence[str], *, allow_import: bool
         library: The installed TensorRT.
         plugins: Paths of shared libraries, and ``package.module:Class`` of plugin creators
             (subclasses of ``IPluginCreatorV3One``).
-        allow_import: Whether code may be imported; both kinds of plugins are code.
+        allow_import: Whether code may be imported. Both kinds of plugins are code.
 
     Raises:
         SetupError: Importing is refused, or a plugin cannot be loaded.
@@ -77,7 +77,7 @@ def _load(registry: Any, plugin: str, library: Library) -> None:
 
 
 def _refuse_without_plugins(library: Library) -> None:
-    """Refuse plugins if the library's networks cannot hold any; its parser would end the process.
+    """Refuse plugins if the library's networks cannot hold any. Its parser would end the process.
 
     Raises:
         SetupError: The library builds networks, but cannot put plugins into them.

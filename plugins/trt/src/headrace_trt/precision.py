@@ -72,7 +72,7 @@ def convert_precision(
     largest number, with a warning. Weights that are listed among the inputs are weights only in the new model.
 
     Args:
-        model: The model with its weights; it is not changed.
+        model: The model with its weights. It is not changed.
         precision: ``"fp16"`` or ``"bf16"``.
         keep_fp32: Patterns (``*``, ``?``) of names of nodes that stay in float32.
 
@@ -224,7 +224,7 @@ class _Conversion:
     def _name(self, name: str, *, high: bool) -> str:
         """Give the name of a float32 tensor in one of the two types, and note that it is used.
 
-        A tensor keeps its name in the type in which a node makes it, so that `mark_outputs` finds it; inputs and outputs
+        A tensor keeps its name in the type in which a node makes it, so that `mark_outputs` finds it. Inputs and outputs
         of the graph keep theirs in float32.
         """
         key = (name, high)

@@ -72,7 +72,7 @@ class NetworkInput:
         name: The name of the input.
         shape: An int per fixed axis, -1 per dynamic one.
         is_shape: Whether the input's values decide shapes (a shape input, which is read on the host).
-        axis_names: A name per axis, ``""`` for an axis without a name; or an empty tuple.
+        axis_names: A name per axis, ``""`` for an axis without a name, or an empty tuple.
     """
 
     name: str
@@ -89,7 +89,7 @@ class NetworkInput:
 def parse_shapes(text: str | Mapping[str, Any]) -> dict[str, Shape]:
     """Read shapes as trtexec writes them, ``x:1x3x224x224,m:1x10``, or a table of lists.
 
-    A name may hold colons; the last one ends it. ``x:scalar`` and ``x:`` are a tensor of no axis.
+    A name may hold colons. The last one ends it. ``x:scalar`` and ``x:`` are a tensor of no axis.
 
     Raises:
         SetupError: The text is of another form, or names an input twice.
@@ -159,8 +159,8 @@ def choose_profiles(
         profiles: ``{min, opt, max}`` per profile, each as `parse_shapes` reads it. ``opt`` and ``min`` are
             ``max`` if they are left out. Inputs of fixed shape need no entry. An input of which only the first axis
             is dynamic may be left out if the other inputs of the profile agree on one batch range.
-        min: Without ``profiles``, the fewest rows of a batch; None: 1.
-        max: Without ``profiles``, the most rows of a batch; None: 1. There is then one profile from ``min`` to
+        min: Without ``profiles``, the fewest rows of a batch. None: 1.
+        max: Without ``profiles``, the most rows of a batch. None: 1. There is then one profile from ``min`` to
             ``max``, best at ``max``.
 
     Raises:

@@ -21,10 +21,10 @@ class BuildProgress:
     is shown as a bar by ``progress(total, unit)``, as `headrace.InitContext.progress` is.
 
     Attributes:
-        cancelled: Called at every step; True ends the build at that step.
+        cancelled: Called at every step. True ends the build at that step.
         stopped: Whether the build is to end, or has ended, at a step.
         steps: The number of steps so far.
-        error: What ``cancelled`` or ``progress`` raised; the build ends at that step, and raises it.
+        error: What ``cancelled`` or ``progress`` raised. The build ends at that step, and raises it.
     """
 
     def __init__(

@@ -42,7 +42,7 @@ def read_samples(path: Path, names: Sequence[str]) -> list[dict[str, NDArray[Any
 
     Args:
         path: A folder of ``.npy`` files (for a model of one input) or ``.npz`` files (an array per
-            input name), each a sample or rows of them; or one ``.npz`` in which every array holds
+            input name), each a sample or rows of them, or one ``.npz`` in which every array holds
             all samples along its first axis.
         names: The inputs of the model.
 
@@ -201,7 +201,7 @@ def _calibrated(
         tool: ONNX Runtime's module for quantization.
         model: The model.
         samples: Arrays by the name of their input, each with its batch axis.
-        floats: Whether weights stay floats, with nodes that quantize them, of which fp8 can be made; they are quantized
+        floats: Whether weights stay floats, with nodes that quantize them, of which fp8 can be made. They are quantized
             per tensor then, else per channel.
     """
 

@@ -130,7 +130,7 @@ class Runner:
     # A batch of requests.
 
     def forward(self, batch: Sequence[Request]) -> list[Exception | None] | None:
-        """Run requests and write their results; one outcome per request, None when all went well.
+        """Run requests and write their results. One outcome per request, None when all went well.
 
         Raises:
             BackendError: The engine refused a run.
@@ -156,7 +156,7 @@ class Runner:
         """Put a batch with one valid sample per request, the most frequent case, into the input buffer.
 
         Returns:
-            The run and the address of its input; None for any other batch, which `read`, `planned`
+            The run and the address of its input. None for any other batch, which `read`, `planned`
             and `place` take.
 
         Raises:
@@ -223,7 +223,7 @@ class Runner:
         return runs
 
     def place(self, run: Run, items: Sequence[Item]) -> dict[str, int]:
-        """Put the rows of a run into the input buffers; return the address of each input.
+        """Put the rows of a run into the input buffers. Return the address of each input.
 
         Raises:
             CudaError: The device failed, or is out of memory.
@@ -233,7 +233,7 @@ class Runner:
         return self._inputs.place(run, items, self._stream.handle)
 
     def run_placed(self, run: Run, pointers: Mapping[str, int]) -> list[Any]:
-        """Queue a run on the filled input buffers, and the copies of its outputs; return the arrays, not filled yet.
+        """Queue a run on the filled input buffers, and the copies of its outputs. Return the arrays, not filled yet.
 
         Raises:
             BackendError: The engine refused the run.
@@ -342,11 +342,11 @@ class Runner:
         """Run few rows, and zeros at the profile's best and largest shapes.
 
         Args:
-            logger: Gets a warning if the engine refuses random inputs; None: the logger of this module.
+            logger: Gets a warning if the engine refuses random inputs. None: the logger of this module.
             told: Outputs of which the user has said that they have no batch axis.
             real: A file of inputs to run in place of random ones.
-            node: The node, for a warning that results depend on other rows; None: its requests never share a run.
-            most: The largest batch of the node, in rows; None: it is not known.
+            node: The node, for a warning that results depend on other rows. None: its requests never share a run.
+            most: The largest batch of the node, in rows. None: it is not known.
             sizes: The node's `batch_sizes`.
 
         Raises:

@@ -55,25 +55,25 @@ class BuildSettings:
     those of Python. ``strip`` sets ``refit``.
 
     Attributes:
-        model: The ONNX file; None with ``network``.
+        model: The ONNX file. None with ``network``.
         network: ``package.module:function``, a function ``(trt, builder, network)`` that fills a
-            network with TensorRT's own API; None with ``model``.
+            network with TensorRT's own API. None with ``model``.
         library: ``"auto"``, ``"tensorrt"`` or ``"tensorrt_rtx"``.
         precision: One of `PRECISIONS`.
         calibration: Folder or .npz of samples for int8 and fp8.
         keep_fp32: Patterns of names of nodes that stay in float32.
         tf32: Whether float32 layers may multiply in TF32 (10 bits of mantissa).
-        profiles: ``{min, opt, max}`` per optimization profile; None: one of the batch range.
+        profiles: ``{min, opt, max}`` per optimization profile. None: one of the batch range.
         min, max: Rows per batch where ``profiles`` is None.
         mean, std: Per channel, folded into the network.
         image_input: Whether the network takes ``uint8 [N, H, W, C]``.
-        tactic_sources: Names of sources of tactics; None: the library's.
-        tactics: File that fixes the choice of tactics; None: chosen anew.
-        optimization_level: 0 (quick build) to 5; None: the library's.
-        workspace_bytes: Most scratch memory of one layer, in bytes; None: the library's.
-        max_aux_streams: Most streams beside the main one; None: the library's.
+        tactic_sources: Names of sources of tactics. None: the library's.
+        tactics: File that fixes the choice of tactics. None: chosen anew.
+        optimization_level: 0 (quick build) to 5. None: the library's.
+        workspace_bytes: Most scratch memory of one layer, in bytes. None: the library's.
+        max_aux_streams: Most streams beside the main one. None: the library's.
         sparsity: Whether kernels for sparse weights may be used.
-        dla_core: Index of the DLA core to build for; None: the GPU.
+        dla_core: Index of the DLA core to build for. None: the GPU.
         refit: Whether the weights can be changed later.
         strip: Whether the plan holds no weights (they are read from the model at load).
         weight_streaming: Whether weights may be streamed from the host.

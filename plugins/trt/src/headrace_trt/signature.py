@@ -35,7 +35,7 @@ class Port(tensors.Port):
     """One input or output of an engine.
 
     Attributes:
-        low: The profile's least shapes (for a shape input: its values); equal to ``shape`` if that is fixed. Empty
+        low: The profile's least shapes (for a shape input: its values), equal to ``shape`` if that is fixed. Empty
             for outputs.
         best: The shapes, or values, for which the profile was optimized.
         high: The profile's greatest shapes, or values.
@@ -81,8 +81,8 @@ def read_signature(
     Args:
         engine: The engine.
         profile: The index of the optimization profile.
-        outputs: Names of the wanted outputs, in order; None means all.
-        unbatched: Names of inputs and outputs without batch axis; ``"all"`` names all.
+        outputs: Names of the wanted outputs, in order. None means all.
+        unbatched: Names of inputs and outputs without batch axis. ``"all"`` names all.
 
     Raises:
         SetupError: There is no such profile, a name is unknown, a tensor has a type that no array has, or no input has a

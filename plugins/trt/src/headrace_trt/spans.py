@@ -96,7 +96,7 @@ class SpannedRunner(Runner):
     """A runner that reports what it does on the device.
 
     Args:
-        spans: Takes the marks; shared by all runners of one stream.
+        spans: Takes the marks. Shared by all runners of one stream.
         args, more: The arguments of `Runner`.
     """
 

@@ -33,7 +33,7 @@ def using_tactics(
     Args:
         library: The installed TensorRT.
         config: The builder's configuration.
-        path: The file; None: the choice is free.
+        path: The file. None: the choice is free.
         timed: Whether the configuration has a timing cache of its own.
         optimization_level: The optimization level of the build, which must not be 0. At level 0 TensorRT takes the
             first kernel that runs, without comparing kernels or using a timing cache, so there is no choice to fix.

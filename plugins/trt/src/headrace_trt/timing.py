@@ -45,7 +45,7 @@ def using_timing_cache(library: Library, config: Any, path: Path | None) -> Iter
     Args:
         library: The installed TensorRT.
         config: The builder's configuration.
-        path: The file; None: the builder uses a cache of its own, which is not saved.
+        path: The file. None: the builder uses a cache of its own, which is not saved.
 
     Raises:
         SetupError: The library has no timing cache.
@@ -88,7 +88,7 @@ def keep_apart(target: Path, read: Mapping[str, Path | None]) -> None:
 
     Args:
         target: The file that will be written.
-        read: The files that are read, by a text that says what each is; None for a file that is not given.
+        read: The files that are read, by a text that says what each is. None for a file that is not given.
 
     Raises:
         SetupError: ``target`` is one of the files that are read.
@@ -107,7 +107,7 @@ def write_atomically(path: Path, content: bytes | memoryview) -> None:
     """Write a file so that readers see the old content or the new, never a part.
 
     Raises:
-        OSError: The file cannot be written, or is a device or a pipe, whose place no file may take; no temporary file
+        OSError: The file cannot be written, or is a device or a pipe, whose place no file may take. No temporary file
             is left behind.
     """
     if path.exists() and not path.is_file():

@@ -212,12 +212,12 @@ def bench_engine(  # noqa: PLR0913 - all by name
     Args:
         engine: The engine.
         cuda: The CUDA runtime.
-        shapes: Shapes of inputs by name; an input that is left out has the profile's best shape.
+        shapes: Shapes of inputs by name. An input that is left out has the profile's best shape.
         profile: The index of the optimization profile.
         streams: The number of contexts that run at a time, each on a stream of its own.
         cuda_graph: Whether runs are recorded as CUDA graphs.
         copies: Whether each run copies its inputs from pinned memory and its outputs back.
-        window_s: Seconds of a window, at most a third of ``most_s``; the measurement ends when the last three windows
+        window_s: Seconds of a window, at most a third of ``most_s``. The measurement ends when the last three windows
             differ by less than 2 %.
         most_s: Seconds after which the measurement ends in any case.
 

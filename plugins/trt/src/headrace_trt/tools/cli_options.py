@@ -47,7 +47,7 @@ def with_build_options(
     """Add the options of a build to a command, which gets the given ones as one dict, ``build``.
 
     Args:
-        command: The command; its last parameter must be ``build``.
+        command: The command. Its last parameter must be ``build``.
         without: Options that mean nothing to the command.
     """
     own = inspect.signature(command, eval_str=True)
@@ -104,7 +104,7 @@ def settings_from(
     """Return the options of a build, and the rows per batch, from the command line.
 
     Raises:
-        SetupError: Values are wrong; the error names all of them.
+        SetupError: Values are wrong. The error names all of them.
     """
     given = dict(build)
     shapes = {key[:3]: given.pop(key, []) for key in _SHAPES}

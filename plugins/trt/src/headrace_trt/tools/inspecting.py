@@ -49,7 +49,7 @@ def inspect_file(
 
 
 def inspect_onnx(path: Path | str) -> dict[str, Any]:
-    """Describe inputs, outputs and nodes of an ONNX model; neither TensorRT nor a device is needed.
+    """Describe inputs, outputs and nodes of an ONNX model. Neither TensorRT nor a device is needed.
 
     Returns:
         The entries of `model_summary`, and ``layers``: name, operator, inputs, outputs and types of
@@ -165,7 +165,7 @@ def as_page(report: Mapping[str, Any], times_ms: Mapping[str, float] | None = No
 
     Args:
         report: A result of the functions of this module.
-        times_ms: The time of each layer in ms, by its name; None: no times are shown.
+        times_ms: The time of each layer in ms, by its name. None: no times are shown.
     """
     layers = [_as_layer(entry) for entry in report.get("layers", ())]
     title = html.escape(f"{report.get('kind', '')} {report.get('file', '')}")

@@ -56,8 +56,8 @@ def engine_of_settings(
 
     Args:
         settings: The settings of the build.
-        device: The device, as ``"cuda:1"``; None: ``"cuda:0"``.
-        weight_streaming_bytes: Bytes of weights that stay on the device; None: all.
+        device: The device, as ``"cuda:1"``. None: ``"cuda:0"``.
+        weight_streaming_bytes: Bytes of weights that stay on the device. None: all.
         where: More arguments of `build_engine`.
 
     Raises:

@@ -34,13 +34,13 @@ def profile_layers(
     Args:
         engine: The engine.
         cuda: The CUDA runtime.
-        shapes: Shapes of inputs by name; an input that is left out has the profile's best shape.
+        shapes: Shapes of inputs by name. An input that is left out has the profile's best shape.
         profile: The index of the optimization profile.
-        runs: The number of measured runs; one run before them is not measured.
+        runs: The number of measured runs. One run before them is not measured.
         nvtx: Whether the context marks layers by NVTX ranges, which Nsight Systems shows.
 
     Returns:
-        ``layers``: name, mean in ms and share, longest first; ``total_ms``; ``run_ms``: a run
+        ``layers``: name, mean in ms and share, longest first. ``total_ms``. ``run_ms``: a run
         without the profiler, by the host's clock.
 
     Raises:

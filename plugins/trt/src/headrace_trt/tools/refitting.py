@@ -30,7 +30,7 @@ def refit_plan(
         weights: An ONNX model with the same graph.
         target: The file for the new plan.
         library: One of `headrace_trt.library.LIBRARIES`, or ``"auto"``.
-        device: The device, as ``"cuda:1"``; None: ``"cuda:0"``.
+        device: The device, as ``"cuda:1"``. None: ``"cuda:0"``.
         trust: Whether the plan may hold code that runs on the host.
 
     Returns:
