@@ -29,6 +29,7 @@ RELATIVES_AT_MOST, SEMICOLONS_AT_MOST, LENGTH_AT_MOST, YOU_AT_LEAST = 22, 3, 28,
 _FENCE = re.compile(r"^ *(```|~~~).*?^ *\1", re.MULTILINE | re.DOTALL)
 _NO_SENTENCE = re.compile(r"^\s*(\||#|<|\[[^\]]+\]:|Example::|[A-Za-z_]+:$).*$", re.MULTILINE)
 _INDENTED = re.compile(r"(?<=\n\n)(?: {4}.*\n)+")
+_EXAMPLE = re.compile(r"::\n\n(?: +.*\n|\n)+")
 _ADDRESS = re.compile(r"\]\([^)]*\)")
 _CODE = re.compile(r"`+[^`]+`+")
 _ITEM = re.compile(r"^\s*(?:[-*]|\d+\.) ", re.MULTILINE)
@@ -92,7 +93,7 @@ def guides() -> list[Path]:
 
 
 def docstrings() -> list[str]:
-    """Return the docstrings of all public classes and functions."""
+    """Return the docstrings of all public classes and functions, without their examples."""
     public = json.loads((ROOT / "scripts" / "public_names.json").read_text(encoding="utf-8"))
     names = {name for module in public["modules"].values() for name in module} | {
         *public["backends"]
@@ -102,7 +103,7 @@ def docstrings() -> list[str]:
         for path in sorted((ROOT / folder / "src").rglob("*.py")):
             tree = ast.parse(path.read_text(encoding="utf-8"))
             found += [
-                ast.get_docstring(node) or ""
+                _EXAMPLE.sub("", ast.get_docstring(node) or "").replace("\n    ", "\n")
                 for node in ast.walk(tree)
                 if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and node.name in names
             ]

@@ -35,9 +35,9 @@ def no_progress(total: int | None, unit: str) -> AbstractContextManager[Progress
 
 
 class Backend(Checked):
-    """Something that computes ``result`` from ``data`` for a list of requests.
+    """Computes ``result`` from ``data`` for a list of requests.
 
-    Authors subclass it and write `init`, `forward` and `close`, of which only `forward` is needed::
+    Subclass it and write `init`, `forward` and `close`. Only `forward` is needed::
 
         class Scale(headrace.Backend):
             \"\"\"Multiply a number.
@@ -64,92 +64,88 @@ class Backend(Checked):
                         raise InputError(key="data", expected="a number", got=repr(data))
                     request["result"] = data * self.factor
 
-    **Requests** are dicts (see `headrace.keys`). A backend reads ``data`` and writes ``result``, and
-    declares all other keys in `reads` and `writes`. It must not change an object that it reads: others may
-    hold the same object. A value that it writes owns its memory: it is no view into a buffer that is used
-    again. A value in the memory of the CPU is finished when `forward` returns, a value in the memory of a
-    device at the end of the batch: see ``context.at_batch_end``.
+    **Requests** are dicts (see `headrace.keys`). A backend reads ``data`` and writes ``result``. Declare all other
+    keys in `reads` and `writes`. Do not change an object you read: others may hold it too. A value you write owns its
+    memory, so never write a view into a buffer you use again. A value in CPU memory is finished when `forward`
+    returns. A value in device memory is finished at the end of the batch: see ``context.at_batch_end``.
 
-    **Errors.** For a wrong request a backend raises `headrace.errors.InputError`, which names the key, what
-    was expected and what came. For a model that cannot be built, or an option that does not fit the model, it
-    raises `headrace.errors.SetupError` in `init`. In `init` an ImportError becomes a MissingDependencyError,
-    and any other exception a SetupError. In `forward` any other exception becomes the cause of a
-    BackendError. A `headrace.errors.InstanceLostError` takes the instance out of service.
+    **Errors.** For a wrong request raise `headrace.errors.InputError` with the key, the expected value and the value
+    you got. In `init` raise `headrace.errors.SetupError` if you cannot build the model, or if an option does not fit
+    it. Any other exception of `init` becomes a SetupError, and an ImportError a MissingDependencyError. Any other
+    exception of `forward` becomes the cause of a BackendError. A `headrace.errors.InstanceLostError` takes the
+    instance out of service.
 
-    **Life.** An instance is made, then `init` and `warm_up` are called once, `forward` any number of times,
-    and `close` once. After an `init` that failed no other method is called. The class is called without
-    arguments: it has no ``__init__`` with parameters.
+    **Life.** Headrace makes an instance without arguments, so ``__init__`` has no parameters. It calls `init` and
+    `warm_up` once, `forward` any number of times, and `close` once. After a failed `init` it calls nothing more.
 
-    **Threads.** One thread at a time runs an instance, but not always the same thread, unless `owns_thread`
-    is True: a backend must not rely on thread-locals, nor leave any of them changed. Context variables are the
-    instance's own: `forward` sees none that a caller has set, and must leave them unchanged too.
-    Several instances run side by side, so objects that they share must be thread-safe.
+    **Threads.** One thread at a time runs an instance, but not always the same thread, unless `owns_thread` is True.
+    Do not rely on thread-locals, and leave them unchanged. Context variables are the instance's own: `forward` sees
+    none of a caller, and leaves them unchanged too. Several instances run side by side, so make the objects they
+    share thread-safe.
 
-    **Entry.** A class may have a function ``enter(request)``: a staticmethod, a classmethod, or a plain function that
-    is called on the class. It is for what only the caller's thread knows, such as the stream on which it works. Wherever
-    the class stands in a pipeline, except inside a container that `builds_elsewhere`, it is called in that thread, once per
-    request, as the request comes in. It must neither block nor change the request. What it returns rides beside the
-    request, and `forward` reads it as ``context.entered(request)``. What it raises fails that request alone.
+    **Entry.** A class may have a function ``enter(request)``: a staticmethod, a classmethod, or a plain function. It
+    is for knowledge of the caller's thread, such as its current stream. It runs there once per request, as the
+    request comes in, wherever the class stands in a pipeline (except inside a container that `builds_elsewhere`). It
+    must neither block nor change the request. `forward` reads its return value as ``context.entered(request)``. Its
+    exception fails this request alone.
 
-    **Imports.** The module of the class can be imported without the library that computes, which `init`
-    imports. So ``headrace check`` works where that library is not installed.
+    **Imports.** Import the library that computes in `init`, not at the top of the module. So ``headrace check`` works
+    where the library is not installed.
 
-    **Names.** The private names of this class (``_state``, ``_name``, ``_index``, ...) belong to core: a subclass and its
-    `init` choose others. The conformance kit checks that, and what a class says of itself.
+    **Names.** The private names of this class (``_state``, ``_name``, ``_index``, ...) belong to core. Choose others in
+    your subclass. The conformance kit checks this, and all you say about your class.
 
-    **Docstring.** ``headrace plugins info`` shows it. Its sections Reads, Writes, Batch, Raises and
-    Source say dtypes, shapes and units, and the conformance kit compares them with what happens.
+    **Docstring.** ``headrace plugins info`` shows it. Its sections Reads, Writes, Batch, Raises and Source give dtypes,
+    shapes and units. The conformance kit compares them with the facts.
 
-    A plain class with `forward` is enough for ``headrace.register("Name", cls)``. A distribution offers
-    a class in the entry-point group ``headrace.backends``. To run a backend, call the object itself:
-    ``backend(batch)`` checks state and range and gives one outcome per item. Containers do so with their
-    children, ``context.children``, and pass on only the items that have not failed. A test of one backend
-    calls ``backend.init(Scale.Options(factor=3), headrace.InitContext())`` before, and `close` after it.
+    A plain class with `forward` is enough for ``headrace.register("Name", cls)``. A distribution offers a class in the
+    entry-point group ``headrace.backends``. To run a backend, call the object itself: ``backend(batch)`` checks state
+    and range, and gives one outcome per item. Containers call their children (``context.children``) so, and pass on
+    only the items without an error. To test one backend, call ``backend.init(Scale.Options(factor=3),
+    headrace.InitContext())`` before, and `close` after.
 
     Attributes:
         Options: The typed options, a subclass of `headrace.Options`. Unknown keys are refused.
-        min, max: The batch range in weights (see ``request_size``), both included. ``max`` None
-            means unbounded. `init` may set them. With a ``max`` of 1 items come one at a time,
-            whatever their weight. `forward` never gets a batch outside the range.
+        min, max: The batch range in weights (see ``request_size``), both included. ``max`` None means unbounded. `init`
+            may set them. With a ``max`` of 1 items come one at a time, whatever their weight. `forward` never gets a
+            batch outside the range.
         owns_thread: True when `init`, every `forward` and `close` must run in one thread of the backend's own.
-        thread_safe: True when several threads may call one object at a time. This counts in ``entrypoint`` alone, where one
-            thread at a time calls what does not say so.
-        rerun: True when `forward` has no side effects, so that after a failed batch its items may be
-            tried one by one. A backend that overwrites a key that it reads must leave it False.
-        reads, writes: The keys of a request that `forward` reads and writes. ``"{option}"`` stands for the key
-            that an option names, or for all keys of a list or table. A TypedDict class may be given in place of the
-            tuple. Where only `init` knows the keys (the inputs of a model), it may set these on the instance. A class
-            that does not state ``reads`` leaves open what it reads beside ``data``. A container states those of its own.
-        gives: The keys that a container with one child sets before that child runs, written as `reads` are: no
-            request has to bring them for that child.
+        thread_safe: True when several threads may call one object at a time. This counts in ``entrypoint`` alone, where
+            all other classes are called by one thread at a time.
+        rerun: True when `forward` has no side effects, so that the items of a failed batch may be tried one by one.
+            Leave it False if you overwrite a key you read.
+        reads, writes: The keys of a request that `forward` reads and writes. ``"{option}"`` stands for the key that an
+            option names, or for all keys of a list or table. You may give a TypedDict class in place of the tuple. If
+            only `init` knows the keys (the inputs of a model), set these on the instance. A class without ``reads`` of
+            its own leaves open which keys it reads beside ``data``. A container states only its own keys.
+        gives: The keys that a container with one child sets before the child runs, written as `reads` are. No request
+            has to bring them for the child.
         takes: How many children stand in ``[ ]``: a number, or (least, most) with most None for any number.
         phases: How many phases, separated by ``;``, stand in ``[ ]``.
-        builds_elsewhere: True for a container whose children live in another place, such as another
-            process. Then ``context.children`` are picklable plans, whose ``build()`` makes the backends in
-            that place. Names inside the container cannot stand for instances outside of it. Where
-            `describe` gives ``children``, the trees that what was built there describes, these stand in the
-            tree of the container.
-        prefixes: The flags and keys that this container understands before its children: ``"or"``,
-            ``"key="``. ``"*"`` means any positional value.
-        combine_ranges: A staticmethod of a container that returns its range (min, max): it is given a list with the
-            ``name``, the ``range`` and ``conditional`` (whether a prefix stands before it) of each child. The default
-            is the weights that all children take. See `headrace.words.combine_ranges`.
-        not_callable: Why it cannot be called, as ``"only declares a queue"``, for a backend that only works in
-            `init` and stands in a node's key ``init``. None for all others.
-        waits_while: In what state of something it waits and holds its instance, as ``"queue {queue!r} is full"``,
-            where ``{option}`` stands for the value of an option. None where it does not wait. `headrace explain`
-            shows it.
-        outermost: True when it may only stand outermost in a node, since each request that it resumes runs through the
-            whole expression of the node again. A thread around it (``BackgroundThread``) is allowed.
-        stateful: True when answers depend on what earlier requests have left in this process, so that later ones have to
-            reach the same process.
-        name_option: The option that is written as the one name in ``[ ]``, as ``node`` in ``Repost[node]``. None where
-            backends stand there.
-        keys_option: The option of a container that names keys which its children read, None without one. It is for a
-            container that has to know all of them (``context.keys_read``): where a backend inside does not say what it
-            reads, `check` demands the option, whose default is None.
-        uses_pipeline: True when it hands something over by ``context.pipeline``. It is refused in a container that
-            `builds_elsewhere`, and what ``context.at_batch_end`` has registered is called before its `forward`.
+        builds_elsewhere: True for a container with children in another place, such as another process. Then
+            ``context.children`` are picklable plans, and their ``build()`` makes the backends there. Names inside the
+            container cannot stand for instances outside of it. `describe` may give ``children``, the trees described
+            there. They stand in the tree of the container.
+        prefixes: The flags and keys that this container understands before its children: ``"or"``, ``"key="``. ``"*"``
+            means any positional value.
+        combine_ranges: A staticmethod of a container. It gets a list with the ``name``, the ``range`` and
+            ``conditional`` (whether a prefix stands before it) of each child, and returns the range (min, max) of the
+            container. The default is the weights that all children take. See `headrace.words.combine_ranges`.
+        not_callable: Why it cannot be called, as ``"only declares a queue"``, for a backend of a node's key ``init``
+            that works in `init` only. None for all others.
+        waits_while: When it waits and holds its instance, as ``"queue {queue!r} is full"``. ``{option}`` stands for the
+            value of an option. None if it does not wait. `headrace explain` shows it.
+        outermost: True when it may stand only outermost in a node, since each request it resumes runs through the whole
+            expression of the node again. A thread around it (``BackgroundThread``) is allowed.
+        stateful: True when answers depend on earlier requests to this process, so that later ones must reach the same
+            process.
+        name_option: The option written as the one name in ``[ ]``, as ``node`` in ``Repost[node]``. None if backends
+            stand there.
+        keys_option: The option of a container that names the keys its children read, None without one. It is for a
+            container that must know all of them (``context.keys_read``). `check` demands the option where a backend
+            inside leaves open which keys it reads. Its default is None.
+        uses_pipeline: True when it hands something over by ``context.pipeline``. Such a class is refused in a container
+            that `builds_elsewhere`. The functions of ``context.at_batch_end`` are called before its `forward`.
     """
 
     Options: ClassVar[type[_Options]] = _Options
@@ -334,7 +330,7 @@ def _nothing_entered(request: Request) -> None:
 
 @dataclass(frozen=True)
 class InitContext:
-    """Where an instance of a backend stands, and what it may use in ``init``.
+    """The place of an instance of a backend, and the things it may use in ``init``.
 
     Fields are only ever added.
 
@@ -349,104 +345,96 @@ class InitContext:
         batch_sizes: The node's key ``batch_sizes``, in weights. None when unset.
         threads: How many threads this instance may use for its computation, at least 1: its share of
             ``[global] threads``. Pass it to the library.
-        children: The backends in ``[ ]``, built and initialised, in the order of writing. Call them,
-            ``child(batch)``. They are closed for you. For a class that `builds_elsewhere` these are plans
-            with ``name``, ``expression``, ``min``, ``max``, ``keys``, ``build()``.
+        children: The backends in ``[ ]``, built and initialised, in the order of writing. Call them: ``child(batch)``.
+            Headrace closes them. For a class that `builds_elsewhere` these are plans with ``name``, ``expression``,
+            ``min``, ``max``, ``keys``, ``build()``.
         prefixes: The prefix before each child, as (positional, {key: value}).
         logger: A logger named after the backend. It has no handler of its own.
-        shared: One store per node: ``shared.get_or_create(key, factory)`` gives all instances of the
-            node one object, which is closed with the node. ``shared.get(key, default)`` gives an object
-            that is there already.
-        instance: A store like ``shared`` for this instance alone: for a stream, a memory pool. It is closed
-            after all backends of the instance, in the thread of the instance if it has one. Outside of any
-            instance it is the store of all that is built together there.
-        scope: A store like ``shared`` for one copy of the innermost ``IoC`` around: later elements and the
-            entrypoint find what the first phase has stored. `Shared.get` looks outwards, up to the store of the
-            instance. Outside of any ``IoC`` it is `instance` itself.
-        at_batch_end: ``at_batch_end(function)``, in ``init`` only: ``function()`` is called once per
-            batch, in the thread that ran the batch, after the outermost backend has returned and before
-            any request of the batch leaves the instance. Several functions are called in the order of
-            registration. An error that one raises fails every item that has not failed yet, and the
-            instance goes on.
-        allow_import: False when the configuration may not import code: a backend that loads code by path
-            (a module, a plugin library) has to refuse that as well.
-        span: None, or, where a probe listens, ``span(name, started, ended, track)``: it reports work inside
-            the backend or on a device, from ``started`` to ``ended`` in seconds on the clock of
-            ``time.monotonic()``. ``track`` names the place of the work, as ``"cuda:0"``. A backend measures
-            only where this is not None.
-        pipeline: A store like ``shared`` for the whole pipeline: all nodes and instances have the same one, before
-            and after a reload. What a reload that fails has put there is closed and taken out again. When the pipeline
-            begins to close, ``end_waits()`` of each object that has it is called once, from any thread, so that no
-            request waits there any more. The objects are closed after all backends. An object under a key of two
-            texts, ``(kind, name)``, that has ``statistics()`` stands in ``Pipeline.stats()[kind][name]``. The store
-            may be used by any thread. A factory of ``get_or_create`` runs in one thread at a time, and what is stored
-            must be thread-safe itself. In another process it is a store of that process.
+        shared: One store per node. ``shared.get_or_create(key, factory)`` gives all instances of the node one object,
+            closed with the node. ``shared.get(key, default)`` gives an object already there.
+        instance: A store like ``shared`` for this instance alone: for a stream, a memory pool. It is closed after all
+            backends of the instance, in the thread of the instance if it has one. Outside of any instance it is the
+            store of everything built together there.
+        scope: A store like ``shared`` for one copy of the innermost ``IoC`` around. Later elements find the objects of
+            earlier ones there. `Shared.get` looks outwards, up to the store of the instance. Outside of any ``IoC`` it
+            is `instance` itself.
+        at_batch_end: ``at_batch_end(function)``, in ``init`` only. Headrace calls ``function()`` once per batch, in the
+            thread of the batch, after the outermost backend has returned and before any request leaves the instance.
+            Several functions are called in the order of registration. An exception fails every item without an error,
+            and the instance goes on.
+        allow_import: False when the configuration may not import code. Then refuse to load code by path (a module, a
+            plugin library) as well.
+        span: None, or, while a probe listens, ``span(name, started, ended, track)``. It reports work inside the backend
+            or on a device, from ``started`` to ``ended`` in seconds of ``time.monotonic()``. ``track`` names the place
+            of the work, as ``"cuda:0"``. Measure only where this is not None.
+        pipeline: A store like ``shared`` for the whole pipeline: all nodes and instances have the same one, before and
+            after a reload. The objects of a failed reload are closed and taken out again. As the pipeline begins to
+            close, Headrace calls ``end_waits()`` once, from any thread, on each object with this method, so that no
+            request waits there any more. The objects are closed after all backends. An object under a key of two texts,
+            ``(kind, name)``, with a method ``statistics()`` stands in ``Pipeline.stats()[kind][name]``. Any thread may
+            use the store. One thread at a time runs a factory of ``get_or_create``. The objects must be thread-safe. In
+            another process it is a store of that process.
         pad: The node's key ``pad``: whether copies fill up a batch below the min of a child.
-        deadline: ``deadline(request)``, in ``forward``: when the time of the request is over, in seconds on the clock
-            of ``time.monotonic()``. None for never. For an item that a container has made it is the latest deadline
-            of the batch.
-        entered: ``entered(request)``, in ``forward``: what the class's ``enter`` returned for the request, also for a
-            copy that a node runs on (``each``, a branch, a ``map``). None where it returned nothing, and for an
-            item that a container has made itself.
-        resume: ``resume(request, node=None)`` queues a request again for which `forward` has returned
-            `headrace.PENDING`. It goes to the front of the queue of its own node, where any instance may take it, or
-            goes on at the node of that name, which `Backend.goes_on_at` names: it leaves the graph's way here, the nodes
-            linked after that one run and not those after its own, and its own ends without an error. Where no graph
-            leads the request (``Forward`` called the node, or it is the only one) that node answers it. This and the next
-            three may be called from any thread, also while `forward` still runs. It gives False where the request is not
-            kept as PENDING (it has ended, or waits or runs already), and raises ContractError for any other node.
-        finish: ``finish(request, outcome)`` ends such a request, with ``result``, or with an error where ``outcome``
-            is an exception. It gives False, and changes nothing, where the request is not kept as PENDING. A deadline,
-            a cancellation, a close, a reload of the node and a fork end it too, then its dict is the caller's again.
-        on_end: ``on_end(request, function)`` has ``function(request)`` called once, in a thread of its own, after a
-            request has its outcome, whichever that is. The request is kept as PENDING, or in the batch that runs.
-            Where it has ended, the function is called at once.
-        kept: ``kept(request)`` gives the dict that belongs to a request which is kept as PENDING, or for which something
-            was asked by ``on_end``: it is the request's alone from then until it has its outcome, whichever instance
-            runs it. For any other request it gives a new dict.
-        call: ``call(request, node, batch, then, parts=True)``, in ``forward``, lets the node of that name run new requests on behalf
-            of one that runs here, whose deadline and priority they have. It waits for nothing:
-            ``then(made, error)`` is called once for each dict of the list ``batch``, when it has its ``result``, or its
-            error, in the thread that ended it and perhaps before ``call`` returns. It must be short, as a ``resume`` is.
-            No bound of a queue counts them. It gives a function that withdraws those that have not ended, for
-            which ``then`` is not called. Parts that are given there are parts of ``request``: with a text as ``parts`` they
-            come as ``(text, part)``, with False nobody gets them. It raises ContractError where there is no such node. See
-            `Backend.nodes_called`.
-        unwanted: ``unwanted(request)`` tells whether nobody waits any more for a request that is kept as PENDING,
-            or is in the batch that runs, since it was cancelled, its time is over, or it has ended otherwise.
-        alongside: ``alongside()``, in ``forward``: the requests that other instances of the node have in their batches
-            at this moment, also where `forward` has not begun, each with what the class's ``enter`` returned for it.
-            It is for a backend that keeps an order.
-        emit: ``emit(request, part)`` gives a part of the answer of a request to who reads it by ``pipe.stream``, in order: from
-            any thread until ``forward`` has returned, and later for a request that is kept as PENDING. After that it raises
-            ContractError. For all other callers it does nothing, and so it does for an item that a container has made
-            itself. Where ``parts_waiting`` parts wait, it waits until some were read, in a thread that belongs to the backend
-            (``owns_thread``, one that it has started). Elsewhere, as in the ``forward`` of a plain backend, the request ends with
-            a LimitError. With `rerun` a request of which a part was given is not run again.
-        away: ``away()`` says that what the backend computes with is away for a while: a server, a host that does not
-            answer. Until ``back()`` the instance is not ready. `Pipeline.ready` is False while no instance of a node is,
-            and so is the readiness of ``headrace serve``. ``stats()["state"]`` is ``degraded`` while any is not. The
-            instance gets no batch meanwhile. What waits goes to other instances, or waits on, at most until its deadline.
-            With ``away(takes_batches=True)`` it gets batches all the same, for a backend that refuses them itself. Each
-            backend of an instance says it for itself. A second call changes nothing, or the word about batches. Both may
-            be called from any thread, also in ``init``. A batch that runs goes on. Where the instance does not come
-            back raise InstanceLostError. Outside of the instances of a node, and in another process, nobody is told.
-        back: ``back()`` ends what ``away()`` has said, without that it does nothing.
-        followed_by: The class of the one element that is given what this one writes, in a sequence without
-            prefixes. So two classes that know each other may agree on a form of the value that no other
-            backend sees. None where any backend may be given it.
-        progress: ``progress(total, unit)`` gives a context manager for work that takes long, which yields
-            a function to be called with the number of units done since the last call. ``total`` may be
-            None. ``headrace run`` shows a bar on a terminal. Everything else shows nothing.
-        cancelled: Tells whether the caller gave up, so that long work can end early: ask it between
-            steps, and raise.
-        keys_read: ``keys_read(place=0)``, from ``init`` on, gives two values for the child at that place. The first is a
-            sorted tuple of all keys of a request on which what the child writes may depend. These are what its backends read
-            as they were built (the inputs of a model), also optional keys and those of conditions. The second is the name
-            of a backend in it that does not say what it reads beside ``data``, None where all say it. See
-            `Backend.keys_option`.
-        keys_written: ``keys_written(place=0)`` gives a sorted tuple of all keys that the backends in the child at that place say
-            they write.
+        deadline: ``deadline(request)``, in ``forward``: the end of the request's time, in seconds of
+            ``time.monotonic()``. None for never. For an item of a container it is the latest deadline of the batch.
+        entered: ``entered(request)``, in ``forward``: the value your ``enter`` returned for the request, also for a
+            copy of it in a node (``each``, a branch, a ``map``). None if there is none, and for an item of a container.
+        resume: ``resume(request, node=None)`` queues a request again after `forward` has returned `headrace.PENDING`
+            for it. It goes to the front of the queue of its own node, where any instance may take it. With ``node`` it
+            goes on at that node, which `Backend.goes_on_at` names: it leaves its way through the graph, and the nodes
+            linked after the other one run. Where no graph leads the request (``Forward`` called the node, or it is the
+            only one) the other node answers it. You may call this and the next three from any thread, also while
+            `forward` still runs. It gives False if the request is not kept as PENDING (it has ended, or waits or runs
+            already). It raises ContractError for any other node.
+        finish: ``finish(request, outcome)`` ends such a request: with its ``result``, or with an error if ``outcome``
+            is an exception. It gives False, and changes nothing, if the request is not kept as PENDING. A deadline, a
+            cancellation, a close, a reload of the node and a fork end it too. Then its dict is the caller's again.
+        on_end: ``on_end(request, function)`` calls ``function(request)`` once, in a thread of its own, after the
+            request has its outcome. The request is kept as PENDING, or in the running batch. If it has ended already,
+            the function is called at once.
+        kept: ``kept(request)`` gives a dict for your own notes on a request that is kept as PENDING, or was given to
+            ``on_end``. It is the same dict until the request has its outcome, whichever instance runs it. For any other
+            request it is a new dict.
+        call: ``call(request, node, batch, then, parts=True)``, in ``forward``, lets the node run new requests on behalf
+            of ``request``, with its deadline and priority. It does not wait. ``then(made, error)`` is called once for
+            each dict of the list ``batch``, when it has its ``result`` or its error, in the thread that ended it and
+            perhaps before ``call`` returns. Keep it as short as a ``resume``. No bound of a queue counts these requests.
+            It returns a function that withdraws all requests without an outcome, for which ``then`` is not called.
+            Their parts are parts of ``request``: with a text as ``parts`` they come as ``(text, part)``, with False
+            nobody gets them. It raises ContractError if there is no such node. See `Backend.nodes_called`.
+        unwanted: ``unwanted(request)`` tells whether nobody waits any more for a request that is kept as PENDING or in a
+            running batch. It was cancelled, its time is over, or it has ended otherwise.
+        alongside: ``alongside()``, in ``forward``: the requests in the batches of the node's other instances at this
+            moment, also before their `forward` begins, each with the value your ``enter`` returned for it. It is for a
+            backend that keeps an order.
+        emit: ``emit(request, part)`` gives a part of the answer to the reader of ``pipe.stream``, in order: from any
+            thread until ``forward`` returns, and later for a request that is kept as PENDING. After that it raises
+            ContractError. For all other callers, and for an item of a container, it does nothing. While
+            ``parts_waiting`` parts wait, it waits for the reader if the thread belongs to the backend (``owns_thread``,
+            or one it has started). In any other thread the request ends with a LimitError. With `rerun` a request does
+            not run again after a part.
+        away: ``away()`` says that the backend computes with something out of reach for a while: a server, a host that
+            does not answer. Until ``back()`` the instance is not ready, and gets no batch. Waiting requests go to other
+            instances, or wait on, at most until their deadline. `Pipeline.ready` is False while no instance of a node is
+            ready, and so is the readiness of ``headrace serve``. ``stats()["state"]`` is ``degraded`` while any
+            instance is not. With ``away(takes_batches=True)`` it still gets batches, for a backend that refuses them
+            itself. Each backend of an instance speaks for itself. A second call changes nothing but ``takes_batches``.
+            You may call both from any thread, also in ``init``. A running batch goes on. If the instance does not come
+            back, raise InstanceLostError. Outside of the instances of a node, and in another process, nobody is told.
+        back: ``back()`` ends ``away()``. Without that it does nothing.
+        followed_by: The class of the one element that gets your output, in a sequence without prefixes. So two classes
+            that know each other may agree on a form of the value that no other backend sees. None if any backend may
+            get it.
+        progress: ``progress(total, unit)`` gives a context manager for long work. It yields a function, which you call
+            with the number of units done since the last call. ``total`` may be None. ``headrace run`` shows a bar on a
+            terminal.
+        cancelled: Tells whether the caller gave up, so that long work can end early. Ask between steps, and raise.
+        keys_read: ``keys_read(place=0)``, from ``init`` on, gives two values for the child at the place. The first is a
+            sorted tuple of all keys of a request that the child's output may depend on: those its built backends read
+            (the inputs of a model), optional keys, and those of conditions. The second is the name of a backend in it
+            that leaves open which keys it reads beside ``data``, None if there is none. See `Backend.keys_option`.
+        keys_written: ``keys_written(place=0)`` gives a sorted tuple of all keys that the backends in the child at the
+            place say they write.
     """
 
     node_name: str = "main"
