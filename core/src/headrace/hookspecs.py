@@ -129,62 +129,58 @@ def headrace_probes() -> dict[str, str]:
     values are ignored:
 
     ``batch_done(node, instance, size, started, ended, errors)``
-        A batch has run. ``node`` is the name of the node, ``instance`` the index of the instance
-        from 0, ``size`` the number of requests in it (not their weight. Copies that ``pad`` added
-        do not count), ``errors`` a list of ``size`` exceptions or None, in the order of the
-        requests. A request that its caller runs itself counts as a batch of one.
+        A batch has run. ``node`` is the name of the node, ``instance`` the index of the instance from 0, and ``size``
+        the number of requests in it (not their weight, and without the copies of ``pad``). ``errors`` is a list of
+        ``size`` exceptions or None, in the order of the requests. A request run by its own caller is a batch of one.
     ``request_done(node, request, started, ended, error)``
-        A request has its outcome at a node. Called exactly once per request. ``error`` is None for
-        success, else the error that its caller gets. Requests that never ran are reported as well, with
-        ``InputError``, ``OverloadedError``, ``DeadlineExceededError``, ``ClosedError`` or
-        ``concurrent.futures.CancelledError``. The number of calls per node is ``submitted`` in
-        ``stats()``, less the requests that are still open. ``request`` is the request itself: its dict,
-        with ``data`` put back, and ``result`` on success. Read it, do not change or keep it. An item that
-        is no dict comes as it was sent, with its InputError.
+        A request has its outcome at a node. Called exactly once per request. ``error`` is None for success, else the
+        error of its caller. Requests that never ran are reported as well, with ``InputError``, ``OverloadedError``,
+        ``DeadlineExceededError``, ``ClosedError`` or ``concurrent.futures.CancelledError``. The number of calls per node
+        is ``submitted`` in ``stats()``, less the open requests. ``request`` is the request itself: its dict, with
+        ``data`` put back, and ``result`` on success. Read it, do not change or keep it. An item that is no dict comes as
+        it was sent, with its InputError.
     ``batch_ran(record)``
-        A batch has run: called with ``batch_done``, and tells its requests. ``record`` is a
-        `BatchRecord`: which requests ran together, when each arrived and joined the batch, in which thread.
+        A batch has run: called with ``batch_done``, and tells its requests. ``record`` is a `BatchRecord`: the requests
+        that ran together, when each arrived and joined the batch, and the thread.
     ``request_entered(request)``
-        A request enters the pipeline: called in the thread and the context of its caller, before anything of it
-        runs. It may change what the request tells others (``context``), and nothing else.
+        A request enters the pipeline: called in the thread and the context of its caller, before any backend runs. It
+        may change ``context`` of the request, and nothing else.
     ``element_done(node, instance, element, size, started, ended)``
-        One backend inside the expression of a node has run on ``size`` items. ``element`` is its path
-        in ``describe()["nodes"][node]["tree"]``: the names from the root on, each but the first after
-        its place among ``children``, as ``S/1:ResizeMat``. It is called in the thread that ran it,
-        before the ``batch_ran`` of its batch. For a backend that is called item by item, or again, each
-        call is reported. A word that only builds others (``IoC``), or passes the batch to a thread or a
-        node, is not reported. Backends inside ``Process`` are reported by the thread that waits for the
-        process, when the answer is there: ``started`` and ``ended`` tell when they ran.
+        One backend inside the expression of a node has run on ``size`` items. ``element`` is its path in
+        ``describe()["nodes"][node]["tree"]``: the names from the root on, each but the first after its place among
+        ``children``, as ``S/1:ResizeMat``. It is called in the thread of the batch, before its ``batch_ran``. A backend
+        that runs item by item, or again, is reported each time. A backend that only builds others (``IoC``), or passes
+        the batch to a thread or a node, is not reported. Backends inside ``Process`` are reported by the thread that
+        waits for the process, when the answer is there: ``started`` and ``ended`` tell when they ran.
     ``element_began(node, instance, element, size)``
         The same backend is about to run, in the same thread. Not reported of backends inside ``Process``.
     ``span_done(node, instance, element, name, started, ended, track)``
         A backend has reported work inside it or on a device by ``context.span``.
     ``instance_changed(node, instance, state)``
-        The state of an instance has changed: ``"ready"``, it is in service. ``"lost"``, it can serve no
-        more. ``"retired"``, a ``reload`` has replaced it. ``"closed"``, together with the pipeline.
+        The state of an instance has changed: ``"ready"``, it is in service. ``"lost"``, it can serve no more.
+        ``"retired"``, a ``reload`` has replaced it. ``"closed"``, together with the pipeline.
     ``pipeline_started(pipeline)``
-        Called once, when the pipeline is built: the probe may call it from now on, for ``stats()`` or the
-        like. Keep no more than a `weakref.ref` to it: otherwise it is not closed when its last user drops it.
+        Called once, when the pipeline is built. You may call it from now on, for ``stats()`` or the like. Keep no more
+        than a `weakref.ref` to it: otherwise it is not closed when its last user drops it.
     ``close()``
         Called once, after all other parts of the pipeline are closed, and when it could not be built.
 
-    Nothing is measured that no probe asks for when the pipeline is built. ``started`` and ``ended`` are in seconds on the clock of
-    ``time.monotonic()``: for a batch from before to after its run, for a request from its arrival at the node
+    Headrace measures only for the methods that a probe has when the pipeline is built. ``started`` and ``ended`` are in
+    seconds of ``time.monotonic()``: for a batch from before to after its run, for a request from its arrival at the node
     to its outcome.
 
-    In a graph every node has its own requests: each node that a request visits, each element of
-    ``each`` and each branch counts as one. An item that goes through ``Forward[node.x]`` is a request of the
-    node ``x``. The entrypoint that ``entrypoint`` makes is no node.
+    In a graph every node has its own requests: each visit of a request to a node, each element of ``each`` and each
+    branch counts as one. An item sent through ``Forward[node.x]`` is a request of the node ``x``. The entrypoint is no
+    node.
 
-    The thread that ended the batch or request calls the probe, before the caller has the answer. Several
-    threads may call it at a time, and never under a lock of Headrace: it may call ``stats()``, ``submit()``
-    or ``close()``, but must not wait for a request of this pipeline. It must be quick, since the answer,
-    and often the instance, waits for it, and must guard the data that it changes. That thread may be the
-    main thread, where a signal handler can come in the midst of a probe and lead to it again: take a
-    ``threading.RLock`` and no ``Lock``. Ctrl-C in a probe in the main thread is raised. Any other error of a
-    probe harms no request: it is counted under ``"probes"`` in ``stats()``, ``{"Name": {"errors": n, "last":
-    "TypeError: ..."}}``, and the logger ``headrace.probes`` logs the first. A batch that still runs when
-    ``close()`` gives up on it is not reported to a probe.
+    The thread that ends the batch or request calls the probe, before the caller has the answer. Several threads may call
+    it at a time, and never under a lock of Headrace. It may call ``stats()``, ``submit()`` or ``close()``, but must not
+    wait for a request of this pipeline. Keep it quick, since the answer, and often the instance, waits for it. Guard your
+    data. The thread may be the main thread, where a signal handler can come in the midst of a probe and lead to it again:
+    take a ``threading.RLock`` and no ``Lock``. Ctrl-C in a probe in the main thread is raised. Any other error of a probe
+    harms no request: it counts under ``"probes"`` in ``stats()``, ``{"Name": {"errors": n, "last": "TypeError: ..."}}``,
+    and the logger ``headrace.probes`` logs the first. A batch still running when ``close()`` gives up on it is not
+    reported.
 
     Returns:
         Name to the import path of the class. Since 0.1.

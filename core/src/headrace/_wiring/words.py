@@ -55,14 +55,14 @@ class IoC(Wiring):
     earlier ones. The names have this meaning inside this ``IoC`` only.
 
     Reads:
-        What the expression after ``;`` reads.
+        The inputs of the expression after ``;``.
     Writes:
-        What it writes.
+        Its outputs.
     Batch:
         Its range.
 
     Raises:
-        What it raises.
+        Its errors.
     Source:
         own
     Example:
@@ -164,14 +164,14 @@ class With(DI):
     """Put W around X: ``With[W,X]`` is ``W[X]``.
 
     Reads:
-        What W and X read.
+        The inputs of W and X.
     Writes:
-        What W and X write.
+        The outputs of W and X.
     Batch:
         The range of W.
 
     Raises:
-        What W and X raise.
+        The errors of W and X.
     Source:
         own
     Example:
@@ -190,14 +190,14 @@ class Proxy(Forward):
     on has ended. Instances and nodes that could so wait for each other are an error.
 
     Reads:
-        What the instance reads.
+        The inputs of the instance.
     Writes:
-        What the instance writes.
+        The outputs of the instance.
     Batch:
         The range of the instance.
 
     Raises:
-        What the instance raises.
+        The errors of the instance.
     Source:
         own
     Example:
@@ -212,14 +212,14 @@ class InstanceFromParam(Forward):
     """Use the instance whose name stands in a parameter: ``InstanceFromParam[key]``.
 
     Reads:
-        What the instance reads.
+        The inputs of the instance.
     Writes:
-        What the instance writes.
+        The outputs of the instance.
     Batch:
         The range of the instance.
 
     Raises:
-        What the instance raises.
+        The errors of the instance.
     Source:
         own
     Example:
@@ -279,14 +279,14 @@ class Register(_Registering):
     meant for its backends.
 
     Reads:
-        What the instance reads.
+        The inputs of the instance.
     Writes:
-        What the instance writes.
+        The outputs of the instance.
     Batch:
         The range of the instance.
 
     Raises:
-        What the instance raises.
+        The errors of the instance.
     Source:
         own
     Example:
@@ -448,14 +448,14 @@ class Batching(_Scheduling):
     ``batch_sizes``, ``batch_policy``.
 
     Reads:
-        What the instances read.
+        The inputs of the instances.
     Writes:
-        What the instances write.
+        The outputs of the instances.
     Batch:
         1 or more.
 
     Raises:
-        What the instances raise, and OverloadedError, DeadlineExceededError, BatchRangeError.
+        The errors of the instances, and OverloadedError, DeadlineExceededError, BatchRangeError.
     Source:
         own
     Example:
@@ -507,14 +507,14 @@ class InstanceDispatcher(_Scheduling):
     The key ``dispatch_policy`` of the node says how.
 
     Reads:
-        What the instances read.
+        The inputs of the instances.
     Writes:
-        What the instances write.
+        The outputs of the instances.
     Batch:
         From the least min to the greatest max of the instances.
 
     Raises:
-        What the instances raise.
+        The errors of the instances.
     Source:
         own
     Example:

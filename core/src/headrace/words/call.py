@@ -48,7 +48,7 @@ class Call(FunctionBackend, Word):
     Reads:
         data: Anything that the function takes as its first argument.
     Writes:
-        result: What the function returns.
+        result: The value of the function.
     Batch:
         1 or more. Items are independent unless ``batched``.
 

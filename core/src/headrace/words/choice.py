@@ -65,14 +65,14 @@ class ModelLoader(_Chosen):
     The first child whose suffix, in any case, ends the name is chosen. `check` warns of options of the others alone.
 
     Reads:
-        What the chosen child reads.
+        The inputs of the chosen child.
     Writes:
-        What the chosen child writes.
+        The outputs of the chosen child.
     Batch:
         The range of the chosen child.
 
     Raises:
-        What the chosen child raises.
+        The errors of the chosen child.
     Source:
         own
     Example:
@@ -124,14 +124,14 @@ class Fallback(_Chosen):
     child was chosen, and why not the others, is logged and in ``describe()``, by instance where these differ.
 
     Reads:
-        What the chosen child reads.
+        The inputs of the chosen child.
     Writes:
-        What the chosen child writes.
+        The outputs of the chosen child.
     Batch:
         The range of the chosen child.
 
     Raises:
-        What the chosen child raises. SetupError with every reason when none can be built.
+        The errors of the chosen child. SetupError with every reason when none can be built.
     Source:
         own
     Example:

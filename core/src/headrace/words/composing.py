@@ -34,9 +34,9 @@ class Sequential(Word):
     gets its ``data`` as ``result``.
 
     Reads:
-        data: What the first element reads.
+        data: The inputs of the first element.
     Writes:
-        result: What the last element writes.
+        result: The output of the last element.
     Batch:
         The largest min and the smallest max of the elements. An element with a max of 1 is run item by
         item and does not count, unless all have a max of 1. An element with a condition must have a min
@@ -225,14 +225,14 @@ class BackgroundThread(Word):
     the expression waits for it.
 
     Reads:
-        What X reads.
+        The inputs of X.
     Writes:
-        What X writes.
+        The outputs of X.
     Batch:
         The range of X.
 
     Raises:
-        What X raises.
+        The errors of X.
     Source:
         own
     Example:

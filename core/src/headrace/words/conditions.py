@@ -94,14 +94,14 @@ class HasKey(Branches):
 
     Reads:
         {key}: Whether it is there.
-        data: What the branches read.
+        data: The inputs of the branches.
     Writes:
-        result: What the branches write.
+        result: The output of the branches.
     Batch:
         1 to the smallest max of the branches. A branch with a max of 1 is run item by item.
 
     Raises:
-        What the branches raise.
+        The errors of the branches.
     Source:
         own
     Example:
@@ -130,14 +130,14 @@ class NotHasKey(HasKey):
 
     Reads:
         {key}: Whether it is there.
-        data: What the branches read.
+        data: The inputs of the branches.
     Writes:
-        result: What the branches write.
+        result: The output of the branches.
     Batch:
         1 to the smallest max of the branches. A branch with a max of 1 is run item by item.
 
     Raises:
-        What the branches raise.
+        The errors of the branches.
     Source:
         own
     Example:
@@ -157,14 +157,14 @@ class Random(Branches):
     Without B the others pass: their ``result`` is their ``data``.
 
     Reads:
-        data: What the branches read.
+        data: The inputs of the branches.
     Writes:
-        result: What the branches write.
+        result: The output of the branches.
     Batch:
         1 to the smallest max of the branches. A branch with a max of 1 is run item by item.
 
     Raises:
-        What the branches raise.
+        The errors of the branches.
     Source:
         own
     Example:
@@ -208,9 +208,9 @@ class CatSplit(Word):
     ``rerun``, each item is gathered and run alone instead.
 
     Reads:
-        data: What cat reads.
+        data: The inputs of cat.
     Writes:
-        result: What split writes.
+        result: The output of split.
     Batch:
         The range of infer, within those of cat and split. One of these with a max of 1 is called item by
         item and does not count. Where cat fails so many that the others are fewer than its min, these

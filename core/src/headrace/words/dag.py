@@ -30,9 +30,9 @@ class DagDispatcher(Word):
 
     Reads:
         node_name: The node at which the request enters; only needed with several roots.
-        data: What that node reads.
+        data: The inputs of that node.
     Writes:
-        result: What the last node wrote; a dict by name where there are several last nodes.
+        result: The output of the last node; a dict by name where there are several last nodes.
     Batch:
         1 or more. Requests walk one after the other.
 

@@ -27,14 +27,14 @@ class Forward(Word):
     batches of that node meanwhile where it may.
 
     Reads:
-        What the instance reads.
+        The inputs of the instance.
     Writes:
-        What the instance writes.
+        The outputs of the instance.
     Batch:
         1 or more for a node, else the range of the instance.
 
     Raises:
-        What the instance raises.
+        The errors of the instance.
     Source:
         own
     Example:
@@ -99,14 +99,14 @@ class Reflect(Wiring):
     Without the parameter the default is built, without a default that is an error.
 
     Reads:
-        What the expression reads.
+        The inputs of the expression.
     Writes:
-        What the expression writes.
+        The outputs of the expression.
     Batch:
         The range of the expression.
 
     Raises:
-        What the expression raises.
+        The errors of the expression.
     Source:
         own
     Example:

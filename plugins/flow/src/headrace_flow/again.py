@@ -79,9 +79,9 @@ class Loop(Again):
     A key ``until`` that a request brings is removed first: the same dict, sent again, loops again.
 
     Reads:
-        What X reads.
+        The inputs of X.
     Writes:
-        result: What X wrote last.
+        result: The last output of X.
         {until}: What X wrote to end the loop.
     Batch:
         The range of X. Items that are done leave the batch. When fewer than the min of X are left, they
@@ -122,9 +122,9 @@ class Restart(Again):
 
     Reads:
         node_name: The node at which it enters, if it has one.
-        restart: What X writes. One that a request brings says nothing.
+        restart: The outputs of X. One that a request brings says nothing.
     Writes:
-        result: What X wrote last.
+        result: The last output of X.
     Batch:
         The range of X. Items that are done leave the batch. When fewer than the min of X are left, they
         are filled up with ``pad = true``, otherwise they fail.

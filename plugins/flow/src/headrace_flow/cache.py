@@ -23,23 +23,23 @@ __all__ = ["Cache"]
 class Cache(headrace.Backend):
     """Give the answer of X again to a request of equal content: ``Cache(seconds=60,entries=1000)[X]``.
 
-    Equal are requests in which all keys that the backends in X read, those in ``keys``, and the parameters of a served
-    request are equal or all absent: bytes, texts, numbers, arrays of numpy (dtype, shape, content), and lists, tuples and
-    dicts of these. Where a backend in X does not say what it reads, `check` demands ``keys``. All keys that X writes are
-    kept, as copies. Any other request or answer passes, is counted as ``uncached`` in ``Pipeline.stats()["caches"]``, and
-    runs as without the Cache. Errors are never kept, nor are parts that X emits: a hit has the final answer alone. The
-    instances of a node have one cache, which a reload empties.
+    Two requests are equal if these are equal or absent in both: all keys that the backends in X read, the keys in
+    ``keys``, and the parameters of a served request. Bytes, texts, numbers, arrays of numpy (dtype, shape, content), and
+    lists, tuples and dicts of these can be compared. If a backend in X leaves open which keys it reads, `check` demands
+    ``keys``. The cache keeps copies of all outputs of X. Any other request or answer runs as without a cache, and counts
+    as ``uncached`` in ``Pipeline.stats()["caches"]``. Errors are never kept, and neither are parts of an answer: a hit has
+    the final answer alone. The instances of a node have one cache. A reload empties it.
 
     Reads:
-        {keys}: What makes requests equal, beside what X says that it reads.
-        context: Its ``parameters``, in which a server has those of the request.
+        {keys}: More keys to compare, beside those that X declares.
+        context: Its ``parameters``, those of a served request.
     Writes:
-        result: What X wrote.
+        result: The output of X.
     Batch:
         The range of X. Where fewer than the min of X are left to run, the others run along.
 
     Raises:
-        What X raises.
+        The errors of X.
     Source:
         own
     Example:

@@ -26,15 +26,15 @@ class Concurrency(headrace.Backend):
     has done its part of it. ``Pipeline.stats()["concurrency"]`` has ``running``, ``most``, ``waiting``, ``batches``.
 
     Reads:
-        What X reads.
+        The inputs of X.
     Writes:
-        result: What X writes.
+        result: The output of X.
     Batch:
         The range of X.
 
     Raises:
         SetupError: Another place gives the name another size.
-        What X raises.
+        The errors of X.
     Source:
         own
     Example:

@@ -67,21 +67,21 @@ class Steps:
 class Iterate(headrace.Backend):
     """Run X step by step on all requests in flight, until each has a key: ``Iterate(until=done)[X]``.
 
-    Each step is a batch of its own: X runs once on what is in flight, at most ``max``. A request that has the key
-    ``until`` after a step leaves at once with its ``result``. For every other ``result`` becomes the ``data`` of the next
-    step. Requests that wait take the free places before the next step. Those in flight keep theirs, though the place in
-    the batch may change. So long requests do not hold up short ones, and no place stays empty while somebody waits.
+    Each step is a batch of its own: X runs once on the requests in flight, at most ``max``. A request with the key
+    ``until`` after a step leaves at once with its ``result``. Any other ``result`` becomes the ``data`` of the next step.
+    Waiting requests take the free places before the next step. Requests in flight stay, though their place in the batch
+    may change. So long requests do not hold up short ones, and no place stays empty while somebody waits.
 
-    The word stands outermost in its node (``BackgroundThread`` may stand around it). What X has to remember of a request
-    between two steps lies in keys of the request. A deadline, a cancellation and the limit take one request out between two
-    steps and disturb no other. A request of greater priority takes the next place that is free, also before those in flight.
-    ``Pipeline.stats()["iterate"]`` has ``steps``, ``in_flight`` (mean weight in a step) and ``occupancy`` (that over
-    ``max``) of each node.
+    Iterate stands outermost in its node (``BackgroundThread`` may stand around it). Let X keep its notes on a request
+    between two steps in keys of the request. A deadline, a cancellation and the limit take one request out between two
+    steps and disturb no other. A request of greater priority takes the next free place.
+    ``Pipeline.stats()["iterate"]`` has ``steps``, ``in_flight`` (mean weight in a step) and ``occupancy`` (this divided
+    by ``max``) of each node.
 
     Reads:
-        What X reads. A key ``until`` that a request brings is removed on entry.
+        The inputs of X. A key ``until`` that a request brings is removed on entry.
     Writes:
-        result: What X wrote in the last step.
+        result: The output of X in the last step.
     Batch:
         The range of X.
 

@@ -23,22 +23,22 @@ __all__ = ["Once"]
 class Once(headrace.Backend):
     """Run equal requests that are in flight together once, and answer all: ``Once[X]``, outermost in a node.
 
-    Equal is what is equal for `Cache`. Parts that X emits are those of the request that runs: the others get the final
-    answer alone. Everyone gets an answer of its own memory, or the error of the run. While an equal
-    one runs, a request is kept as `headrace.PENDING`: no thread waits, and its own deadline and cancellation end it. Where
-    the first was cancelled, or its time is over, a run that fails is nobody else's: the next one runs. What cannot be
-    compared or copied runs for itself, and is counted as ``unshared`` in ``Pipeline.stats()["once"]``.
+    Requests are equal as for `Cache`. Every caller gets an answer in memory of its own, or the error of the run. Parts of
+    the answer go to the first request alone. While an equal request runs, a request is kept as `headrace.PENDING`: no
+    thread waits, and its own deadline and cancellation end it. If the first request was cancelled, or its time is over,
+    an error of its run stays with it, and the next request runs. A request that cannot be compared or copied runs for
+    itself, and counts as ``unshared`` in ``Pipeline.stats()["once"]``.
 
     Reads:
-        {keys}: What makes requests equal, beside what X says that it reads.
-        context: Its ``parameters``, in which a server has those of the request.
+        {keys}: More keys to compare, beside those that X declares.
+        context: Its ``parameters``, those of a served request.
     Writes:
-        result: What X wrote.
+        result: The output of X.
     Batch:
         The range of X. Where fewer than the min of X would run, all run.
 
     Raises:
-        What X raises.
+        The errors of X.
     Source:
         own
     Example:

@@ -23,26 +23,26 @@ __all__ = ["Repost"]
 class Repost(headrace.Backend):
     """End the way of a request here and go on at another node: ``S[Check,(or)Repost[repair]]``.
 
-    Once its batch has ended, the request enters the node that Repost names, as if it had been sent there: the same
-    dict, whose ``data`` stays as it is. The nodes linked after the one that it left do not run, nor does a ``map`` of the
-    node that it enters. Those linked after that one do. Deadline, priority, cancellation, ``node_name`` and the bound of
-    the node at which the request entered the pipeline stay as they are. To its own node a request comes back as the next
-    one in the queue. A node that is called by ``Forward`` has no way to leave: there the other node answers the call.
+    Once its batch has ended, the request enters the other node as if you had sent it there, with the same dict and
+    ``data``. The nodes linked after the first node do not run, nor does a ``map`` of the other node. The nodes linked
+    after the other one do. Deadline, priority, cancellation, ``node_name`` and the bound of the first queue stay as they
+    are. Back at its own node, a request is the next one in the queue. In a node called by ``Forward`` the other node
+    answers the call.
 
-    Repost stands where its node ends: outermost, last in an ``S`` there, or in a branch of ``HasKey`` there. It cannot
+    Repost stands at the end of its node: outermost, last in an ``S`` there, or in a branch of ``HasKey`` there. It cannot
     stand in one of several branches of the graph, in a node with ``each``, or in ``entrypoint``.
 
     Reads:
         data: Anything.
     Writes:
-        result: What the node writes at which the request goes on.
+        result: The output of the other node.
     Batch:
         1 or more.
 
     Raises:
         InputError: ``data`` is missing.
         LimitError: The request was reposted ``limit`` times before, by this Repost or another.
-        ContractError: The item is none that was sent to the node, but one that a container has made.
+        ContractError: The item was made by a container, and not sent to the node.
     Source:
         own
     Example:

@@ -334,7 +334,7 @@ class Script(headrace.Backend):
     Reads:
         data: Anything; and the keys that the function reads.
     Writes:
-        result: What the function returns; None without a value.
+        result: The value of the function; None without a value.
     Batch:
         1 or more. Items are independent.
 

@@ -33,12 +33,12 @@ class Shadow(headrace.Backend):
     Reads:
         What A and B read.
     Writes:
-        result: What A writes.
+        result: The output of A.
     Batch:
         The range of A. B gets what waits for it, filled up with copies to its min.
 
     Raises:
-        What A raises.
+        The errors of A.
     Source:
         own
     Example:

@@ -214,28 +214,29 @@ class _Ran:
 class StateFul(headrace.Backend):
     """Keep the state of each session between its requests: ``StateFul(session)[X]``, outermost in a node.
 
-    The option ``key`` names the key of a request that says to which session it belongs, and the table ``keep`` which
-    outputs of X are inputs of the session's next request: ``keep = { stateN = "state" }``. An output is looked for in
-    ``result``, where that is a dict, which then has it no more, and else among the keys of the request. The state is
-    the very object that X has written, wherever its memory is. Nothing is copied.
+    The option ``key`` names the key of a request that says its session. The table ``keep`` says which outputs of X are
+    inputs of the session's next request: ``keep = { stateN = "state" }``. An output is taken out of ``result``, if that
+    is a dict, else from the keys of the request. The state is the very object written by X, wherever its memory is.
+    Nothing is copied.
 
-    Requests of one session run one after the other, in the order in which they reach the node, at most one at a time.
-    One that waits for its turn holds no thread. Those of different sessions share batches. A session begins with its
-    first request, or anew with one whose ``sequence_start`` is true: then its inputs under ``keep`` are zeros, where
-    X declares dtype and shape, else they are absent. What a request itself brings there is dropped. It ends with a
-    request whose ``sequence_end`` is true, also one that fails, or when nothing has come for ``idle_s``. With
-    ``start = "required"``, the default over Triton's protocol, only ``sequence_start`` begins one.
+    Requests of one session run one after the other, in the order of their arrival at the node. A request that waits for
+    its turn holds no thread. Requests of different sessions share batches. A session begins with its first request, or
+    anew with a true ``sequence_start``. Then its inputs under ``keep`` are zeros if X declares dtype and shape, else they
+    are absent, and values brought by the request are dropped. It ends with a true ``sequence_end``, also of a request
+    that fails, or after ``idle_s`` without a request. With ``start = "required"``, the default over Triton's protocol,
+    only ``sequence_start`` begins a session.
 
-    Where ``context`` has a ``client``, the session is that client's alone. It may have as many as ``states`` divided by
-    ``clients`` of ``context``, at least 1. headrace-serve writes both: the name of the client's key, and how many keys there are.
+    If ``context`` has a ``client``, the session is that client's alone. A client may have as many sessions as ``states``
+    divided by ``clients`` of ``context``, at least 1. headrace-serve writes both: the name of the client's key, and the
+    number of keys.
 
-    A request that fails, or for which nobody waits any more when its batch has ended, leaves the state as it was, or
-    with ``on_error = "drop"`` drops it. ``pipe.stats()["sessions"]`` counts, by node. States outlive a reload.
+    A request that fails leaves the state as it was, and so does a request nobody waits for when its batch has ended.
+    With ``on_error = "drop"`` they drop it. ``pipe.stats()["sessions"]`` counts, by node. States outlive a reload.
 
     Reads:
         {key}: Which session: text, a number, or anything else that can be hashed, but None and NaN.
     Writes:
-        result: What X writes, without the outputs under ``keep``.
+        result: The output of X, without the outputs under ``keep``.
     Batch:
         That of X. Where a batch of X has a least size, ``pad = true`` fills up what requests that wait leave.
 

@@ -21,47 +21,45 @@ __all__ = ["Process"]
 class Process(Apart):
     """Let X live in a process of its own: ``Process[X]``.
 
-    X has an interpreter, an interpreter lock and a memory of its own. Use it for Python code that computes
-    and holds the lock, for a library that several instances cannot share in one process, and for one that
-    may crash or hang. ``init``, every ``forward`` and ``close`` of X happen in the main thread of that
-    process. The thread that runs the batch in this process sends it and waits for the answer. The processes
-    of all instances of a node start at the same time.
+    X has an interpreter, an interpreter lock and a memory of its own. Use it for Python code that computes and holds
+    the lock, for a library that several instances cannot share in one process, and for code that may crash or hang.
+    ``init``, every ``forward`` and ``close`` of X run in the main thread of its process. The thread of the batch sends
+    it and waits for the answer. The processes of all instances of a node start at the same time.
 
-    X gets copies of the keys that it reads, and what it wrote comes back. Large arrays and ``bytes`` travel
-    through shared memory. What X changes in place without writing it to a key, changes in its copy alone.
-    X cannot name queues, nodes and registered instances of the pipeline: they are not in its process. A
-    class or function that X uses must be importable: part of an installed module, or of a file that the
-    configuration imports. Log records and warnings of X arrive in this process. Loggers there have the levels
-    that those here had at the start of the process. A note of an error (from Python 3.11 on) shows its traceback.
+    X gets copies of the keys it reads, and its outputs come back. Large arrays and ``bytes`` travel through shared
+    memory. A value that X changes in place, without writing it to a key, changes in its copy alone. X cannot name
+    queues, nodes and registered instances of the pipeline: they are not in its process. The classes and functions of X
+    must be importable, from an installed module or from a file imported by the configuration. Log records and warnings
+    of X arrive in your process. Its loggers have the levels of yours at the start of the process. From Python 3.11 on, a
+    note of an error shows its traceback.
 
-    Batches and answers are pickles. They travel through two pipes, a pair of sockets and a file in memory without
-    a name, which this process and that one alone have open: nobody listens, and no other program that either of
-    them starts inherits them. X runs with the rights of this process, so ``Process`` is no sandbox for it.
+    Batches and answers are pickles. They travel through two pipes, a pair of sockets and a file in memory without a
+    name. Only the two processes have these open: nobody listens, and no program started by either inherits them. X runs
+    with the rights of your process, so ``Process`` is no sandbox.
 
-    SIGTERM, SIGINT and SIGHUP in that process do nothing unless X handles them: they often come to all processes of a
-    service, and this one decides what they mean. It ends that process, which also ends when this one does.
+    SIGTERM, SIGINT and SIGHUP do nothing in the process of X unless X handles them. They often reach all processes of a
+    service, and yours decides about them. It ends the process of X, which also ends with yours.
 
-    A deadline frees its caller. Where ``Process`` is the outermost word of the node, the request is the
-    caller's again at once, since X works on a copy: ``abandoned`` of the error is false.
+    A deadline frees its caller. With ``Process`` outermost in the node, you have the request back at once, since X works
+    on a copy: ``abandoned`` of the error is false.
 
-    When the process dies, its batch fails with InstanceLostError, or, if all backends in X say ``rerun``,
-    each item of the batch runs once more, alone, in the process of another, idle instance, or in the next
-    process of this one. The process is started again, after growing pauses. When it has died more than
-    ``restart_limit`` times within a minute, the instance is lost.
+    When the process dies, its batch fails with InstanceLostError. If all backends in X say ``rerun``, each item of the
+    batch runs once more instead, alone, in the process of an idle instance or in the next process. The process is
+    started again, after growing pauses. After more than ``restart_limit`` deaths within a minute the instance is lost.
 
-    The process uses the processors of the thread that starts it, or those that ``cpus`` names: so the program
-    may keep to a few of them (``taskset -c 0-3 python service.py``) and the processes use all, or the others.
+    The process uses the processors of the thread that starts it, or the ones in ``cpus``. So your program may keep to a
+    few of them (``taskset -c 0-3 python service.py``) and leave the others to the processes.
 
     Reads:
-        What X reads.
+        The inputs of X.
     Writes:
-        What X writes.
+        The outputs of X.
     Batch:
         The range of X.
 
     Raises:
-        What X raises. InputError when a key that X reads cannot be copied. ContractError when a key that
-        X wrote cannot be copied. InstanceLostError when the process has died.
+        The errors of X. InputError when an input of X cannot be copied. ContractError when an output of X cannot be
+        copied. InstanceLostError when the process has died.
     Source:
         own
     Example:

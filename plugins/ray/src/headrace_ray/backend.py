@@ -29,34 +29,35 @@ _LEAST_ACCELERATOR = 0.001
 class RayActor(Apart):
     """Let X live in an actor of a Ray cluster: ``RayActor(num_gpus=1)[X]``.
 
-    Ray places, starts and ends the actors, one per instance of the node. Batches go through a connection of their
-    own and never through Ray. The cluster is the one to which the program is connected, else that of ``address`` or
-    of ``RAY_ADDRESS``. None is started. Its nodes need the same versions of Python, Ray, core and all plugins in X,
-    and the files that the configuration names at the same paths, unless ``files="ship"`` sends them there.
+    Ray places, starts and ends the actors, one per instance of the node. Batches go through a connection of their own
+    and never through Ray. The cluster is the one your program is connected to, else ``address`` or ``RAY_ADDRESS``.
+    Headrace starts none. The machines of the cluster need the same versions of Python, Ray, core and all plugins in X.
+    They need the files of the configuration at the same paths, unless ``files="ship"`` sends them there.
 
-    What X reads is sent, what it wrote comes back, outcomes are those of each request, log records and warnings
-    arrive, and what dies is started again. The resources of all instances are reserved together, all or nothing. An
-    instance that dies is started again with its own, or, when its node has gone, where Ray finds room.
+    X gets its inputs as copies, and its outputs come back. Each request has its own outcome. Log records and warnings
+    arrive. The resources of all instances are reserved together, all or nothing. A dead instance is started again with
+    its own resources, or, when its machine has gone, where Ray finds room.
 
-    What says nothing for three heartbeats is away, long before Ray notices: its batch fails with InstanceLostError,
-    or, where all backends in X say ``rerun``, each item runs once more, alone, on another instance, at most
-    ``retries`` times. Where nothing lives and another actor finds no room within about ten seconds, that batch fails.
+    An actor without a sign of life for three heartbeats is away, long before Ray notices. Its batch fails with
+    InstanceLostError. If all backends in X say ``rerun``, each item runs once more instead, alone, on another instance,
+    at most ``retries`` times. The batch fails too if no actor is alive and a new one finds no room within about ten
+    seconds.
 
-    **Who may use the cluster runs code on it, and whoever reads its network can**: Ray carries the secret of each
-    connection, and neither is encrypted unless Ray uses TLS (``RAY_USE_TLS``), whose certificates serve both.
+    **Everybody with access to the cluster can run code on it, and so can everybody who reads its network.** Ray carries
+    the secret of each connection. Neither is encrypted unless Ray uses TLS (``RAY_USE_TLS``). Its certificates serve both.
 
-    Probes and ``timings`` see nothing of the backends in X: their clock is another one.
+    Probes and ``timings`` see nothing of the backends in X, since their clock is another one.
 
     Reads:
-        What X reads.
+        The inputs of X.
     Writes:
-        What X writes.
+        The outputs of X.
     Batch:
         The range of X.
 
     Raises:
-        What X raises. InputError when a key that X reads cannot be copied. ContractError when a key that
-        X wrote cannot be copied. InstanceLostError when the actor has died, or its node is away.
+        The errors of X. InputError when an input of X cannot be copied. ContractError when an output of X cannot be
+        copied. InstanceLostError when the actor has died, or its node is away.
     Source:
         own
     Example:

@@ -81,7 +81,7 @@ class StreamPool(OnPlace):
     the same, but at most ``max`` streams compete for the device. On the CPU the word does nothing.
 
     Reads:
-        What the backend inside reads.
+        The inputs of the backend inside.
 
     Writes:
         result: The result of the backend inside.
