@@ -57,19 +57,19 @@ class Value(_Data):
 
 @dataclass(frozen=True)
 class Element(_Data):
-    """One backend of an expression, with its options and what stands in its bracket.
+    """One backend of an expression, with its options and its bracket.
 
     Attributes:
         name: Its name, as written.
         distribution, version: Who brings it. For a registered class its module or file, and an empty version.
         options: Its options.
-        range: The range that its class states. ``init`` may narrow it.
-        built: What the backend says of itself once it is built (`headrace.Pipeline.describe`). Empty in a plan.
+        range: The range of its class. ``init`` may narrow it.
+        built: The answer of the built backend to `headrace.Pipeline.describe`. Empty in a plan.
         children: The elements in its bracket, all phases one after the other.
-        waits: For what it waits while it holds its instance.
-        definition: The definition of which it is the outermost name.
-        instance: The name of the instance for which it stands: of an ``IoC``, or registered, as ``node.x``.
-        target: The node at which it lets requests go on, as `headrace_flow.repost.Repost` does.
+        waits: The reason why it may wait while it holds its instance.
+        definition: The definition, if it is the outermost name of one.
+        instance: The name of its instance: of an ``IoC``, or registered, as ``node.x``.
+        target: The node it sends requests on to, as `headrace_flow.repost.Repost` does.
         own_thread: Whether a thread of its own is put around it.
         prefixes: The prefix before each child, as written. Empty where there is none.
         not_chosen: The branches that cannot be built here, or were not chosen, each with the reason.
@@ -105,13 +105,13 @@ class Links(_Data):
 
     Attributes:
         next: The nodes after it.
-        map: For each node that its ``map`` names, the key or keys that each of that node's keys becomes.
-        otherwise: The key ``or``, as which it stands in JSON: the node runs only where the node before gave no result.
+        map: For each node in its ``map``, the key or keys that each key of that node becomes.
+        otherwise: The key ``or`` (its name in JSON): the node runs only where the node before gave no result.
         each: ``"source:target"``: the node runs once per element of the list under the key ``source``.
-        each_errors: ``"none"`` where an element that fails gives None.
-        reposts: The nodes at which a backend of its lets requests go on (`headrace.Backend.goes_on_at`).
+        each_errors: ``"none"`` if a failed element gives None.
+        reposts: The nodes its backends send requests on to (`headrace.Backend.goes_on_at`).
         name: The name of the node. Not in JSON, as ``calls``.
-        calls: The nodes that its expression calls with ``Forward[node.x]``.
+        calls: The nodes called in its expression with ``Forward[node.x]``.
     """
 
     next: tuple[str, ...] = ()
@@ -132,11 +132,11 @@ class Links(_Data):
 
 @dataclass(frozen=True)
 class Processes(_Data):
-    """The processes that a node starts.
+    """The processes of a node.
 
     Attributes:
         count: How many.
-        loads: How often they load each file together that an option names, by its path.
+        loads: How often they load each file of an option, all together, by its path.
     """
 
     count: int
@@ -150,12 +150,12 @@ class Node(_Data):
     Attributes:
         expression: The expression of an instance.
         node_expression: The expression of the whole node.
-        is_default: Whether the node is just its instances behind one queue: nothing is written under ``init`` and
-            ``node_entrypoint``.
+        is_default: Whether the node is just its instances behind one queue: ``init`` and ``node_entrypoint`` are
+            not set.
         range: The range of its batches, as classes and keys state it. ``init`` may narrow it.
         instance_num: How many instances it has.
-        alias_of: The node that answers for an alias, whose whole backend is ``Forward[node.x]``, else None.
-        owns_thread: Whether what runs its batches owns a thread.
+        alias_of: The other node, for an alias: a node whose whole backend is ``Forward[node.x]``. Else None.
+        owns_thread: Whether its batches run in a thread of the instance's own.
         run_by: Who runs its batches: a ``"caller"`` may, only a ``"worker"`` does, since the node has a time limit,
             or the instance's ``"own thread"``.
         threads: How many threads one instance may use.
@@ -163,10 +163,10 @@ class Node(_Data):
         links: How it is linked to the others.
         keys: The keys of the node.
         tree: The expression of an instance.
-        init, node_entrypoint: What is written under these keys.
-        processes: The processes that it starts. None for none.
-        picked_by: The batch policy, where it picks which requests share a batch. None where it takes them in their order.
-        backend_unused: Whether nothing reads the key ``backend``, since ``init`` or ``node_entrypoint`` lacks ``Reflect[backend]``.
+        init, node_entrypoint: The expressions of these keys.
+        processes: Its processes. None for none.
+        picked_by: The batch policy, if it picks the requests of a batch. None if it takes them in their order.
+        backend_unused: Whether the key ``backend`` has no effect, since ``init`` or ``node_entrypoint`` lacks ``Reflect[backend]``.
         bypassed: The outermost name in ``node_entrypoint``, where the node is called past it, else None.
     """
 
@@ -199,11 +199,11 @@ class Node(_Data):
 
 @dataclass(frozen=True)
 class Asked(_Data):
-    """A distribution that the configuration asks for.
+    """A distribution needed by the configuration.
 
     Attributes:
         distribution, version: Its name and version. For registered classes their module or file, and an empty version.
-        backends: The names of its backends that are used, sorted.
+        backends: The names of its backends in use, sorted.
     """
 
     distribution: str
@@ -213,16 +213,16 @@ class Asked(_Data):
 
 @dataclass(frozen=True)
 class Plan(_Data):
-    """What a configuration asks for, as a whole.
+    """The whole of a configuration.
 
     Attributes:
-        headrace: The version of Headrace that made the plan.
+        headrace: The version of Headrace.
         threads: How many threads all instances together may use.
-        asks_for: The distributions that bring its backends, policies and probes.
-        warnings: The keys that have no effect, since a nearer value wins everywhere. ``headrace check`` warns of more.
+        asks_for: The distributions of its backends, policies and probes.
+        warnings: The keys without effect, since a nearer value wins everywhere. ``headrace check`` warns of more.
         nodes: The nodes by name, in file order.
-        probes: The probes that are switched on, as written.
-        entrypoint: The expression that stands before all nodes. None where none is written.
+        probes: The probes, as written.
+        entrypoint: The expression before all nodes. None for none.
     """
 
     headrace: str

@@ -121,14 +121,14 @@ def why_unknown(name: str, known: Iterable[str] = ()) -> Problem:
 
 @contextmanager
 def threads_apart(clock: Callable[[], float]) -> Iterator[None]:
-    """Have pipelines run on a clock, a timer and a pool of threads of their own, which no other pipeline uses.
+    """Run pipelines on a clock, a timer and a pool of threads apart from all others.
 
-    It holds for the pipelines that are made in the block. The end of the block closes those that are open, without waiting for
-    requests that have not begun. A test tool, which decides when threads run and what time it is, ends these threads afterwards.
+    It holds for pipelines made in the block. The end of the block closes them, without waiting for requests that have
+    not begun. It is for test tools that decide when threads run and what time it is. They end the threads afterwards.
     See ``headrace_testing.virtual_time``. One such block at a time, in a process.
 
     Args:
-        clock: Gives the seconds that ``time.monotonic()`` gives in the block.
+        clock: Gives the value of ``time.monotonic()`` in the block.
     """
     with threads.apart(clock) as given, deadlocks.apart():
         try:

@@ -184,11 +184,11 @@ def run_child(
     Args:
         child: One of ``context.children``.
         batch: The requests.
-        places: The places of the items in ``batch``, none of which has failed. None at all is no call.
+        places: The places of the items in ``batch``, without failed ones. No places are no call.
         outcomes: One exception or None per item of ``batch``. Only those at ``places`` are written.
         pad: Whether copies may fill the part up, as ``context.pad`` says.
-        apart: Whether this is a thread of the container's own, and the items are dicts that it has made, for which nobody
-            waits: parts of an answer that the child gives are dropped.
+        apart: Whether this is a thread of the container's own, and the items are its own dicts, without a caller.
+            Parts of an answer are dropped.
     """
     call = call_apart if apart else call_child
     some = call(child, [batch[i] for i in places], pad=pad) if places else None
@@ -205,17 +205,17 @@ def select(
     *,
     fillers: bool = True,
 ) -> list[int]:
-    """Return the places of the items that have not failed and to which ``takes`` says yes.
+    """Return the places of the items accepted by ``takes``, without failed ones.
 
-    What ``takes`` raises is the outcome of its item alone.
+    An exception of ``takes`` is the outcome of its item alone.
 
     Args:
         batch: The requests.
         places: The places to look at, in this order.
-        takes: Called with each request there that has not failed.
+        takes: Called with each request there, without failed ones.
         outcomes: One exception or None per item of ``batch``.
-        fillers: With False, copies that fill the batch up (``pad``) are not looked at: a container that does more
-            with an item than compute its ``result``, as to send it somewhere, does so for none of them.
+        fillers: False leaves out the copies of ``pad``. Use it in a container that does more than compute a ``result``, such
+            as send the item somewhere.
     """
     taken: list[int] = []
     for i in places:
@@ -251,13 +251,13 @@ def call_child(child: Backend, batch: list[Request], *, pad: bool) -> Outcomes:
 
 
 def fill_up(batch: Sequence[Request], child: Backend) -> list[Request] | None:
-    """Return a batch with copies of its items at the end that bring it into the range of a child.
+    """Return a batch with copies of its items at the end, within the range of a child.
 
-    For a container that calls a child itself. `run_child` does so on its own. The copies have no ``result``. What a
-    child makes of them is to be dropped.
+    For a container that calls a child itself. `run_child` does so on its own. The copies have no ``result``. Drop
+    their outputs.
 
     Args:
-        batch: The items, whose weight is below the child's min.
+        batch: The items, of less weight than the child's min.
         child: The child.
 
     Returns:

@@ -39,25 +39,25 @@ _IMPORTABLE = f"Put it {_INTO_A_MODULE}"
 
 
 class ChildPlan:
-    """One child of a container that says ``builds_elsewhere``: what it is, and how it is built.
+    """One child of a container with ``builds_elsewhere``, described so that another process can build it.
 
     A plan can be pickled. To unpickle it, nothing but `headrace` is imported.
 
     Attributes:
         name: The child's name, as written.
-        expression: The text of the child with all that stands in its bracket.
+        expression: The text of the child, with its bracket.
         min, max: The child's range in weights, both included, as its classes state it. ``max`` None for
             unbounded. The child may have another range once it is built.
-        keys: The keys that must be sent, where a request has them: those that the child's backends say they read, and
-            the reserved keys that a request need not have (``request_size``, ``context``, ``request_id``, ...).
-        requires: The versions with which the plan was made, as building it elsewhere needs them, by distribution:
-            core, every plugin that has a class in the child, and ``python``, as ``"3.11"``.
+        keys: The keys to send, if a request has them: the declared inputs of the child's backends, and the optional
+            reserved keys (``request_size``, ``context``, ``request_id``, ...).
+        requires: The versions needed to build it elsewhere, by distribution: core, every plugin with a class in the
+            child, and ``python``, as ``"3.11"``.
         options: The names in the child as they were written, parents first, each with its checked options.
-        files: The paths of the files that the configuration imports, which run where the child is built.
+        files: The paths of the files imported by the configuration. They run where the child is built.
         instances: How many instances of the node are built together, each with such a plan of its own. 0 where
             the container is built alone.
-        origin: Equal for the plans of those instances. None in a plan that was pickled.
-        liveness: What the instance shows its scheduler, see `Liveness`. None in a plan that was pickled.
+        origin: Equal for the plans of those instances. None in an unpickled plan.
+        liveness: Shows the scheduler whether the instance can serve, see `Liveness`. None in an unpickled plan.
     """
 
     def __init__(self, builder: ElementBuilder, element: Element, at: BuildSite) -> None:
@@ -119,15 +119,15 @@ class ChildPlan:
     def build(self, *, own_thread: bool = True) -> BuiltElsewhere:
         """Build the child in this process.
 
-        The files that the configuration imports run first. Environment variables and relative paths mean
-        what they mean in this process.
+        The files imported by the configuration run first. Environment variables and relative paths are those of this
+        process.
 
         Args:
-            own_thread: Whether a backend that owns its thread gets one. False where the calling thread
-                makes all calls of the child and closes it: then the calling thread is that thread.
+            own_thread: Whether a backend with ``owns_thread`` gets a thread. Pass False if the calling thread makes all
+                calls of the child and closes it: then it is this thread.
 
         Raises:
-            SetupError: The child could not be built. What was built of it is closed again.
+            SetupError: The child could not be built. Its finished parts are closed again.
             PluginError: A plugin, a library or an imported file is missing here, or raised.
         """
         files = run_imports([(path, Path()) for path in self.files])
@@ -158,14 +158,14 @@ class ChildPlan:
 
 
 class BuiltElsewhere(Wrapper):
-    """The child that a `ChildPlan` has built: call it with ``built(batch)``, close it with ``close()``.
+    """The child built by a `ChildPlan`: call it with ``built(batch)``, close it with ``close()``.
 
     Attributes:
         name: The child's name, as written.
         min, max: The child's range, as ``init`` has left it.
         rerun: Whether all backends in the child say ``rerun``.
-        reads: The keys that the child's backends read, as ``init`` has left them.
-        keys: The keys that must be sent. See `ChildPlan`.
+        reads: The keys read by the child's backends, as ``init`` has left them.
+        keys: The keys to send. See `ChildPlan`.
         needs: The keys without which a request cannot be run.
     """
 

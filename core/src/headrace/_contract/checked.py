@@ -68,20 +68,20 @@ _OVER = {"closed": "after close", "failed": "after a failed init"}
 
 
 class Liveness:
-    """Whether an instance can serve: what it computes with may be away for a while, or lost for ever.
+    """Whether an instance can serve: its device or server may be away for a while, or lost for ever.
 
     Attributes:
         lost: Whether the instance is lost for ever.
-        parts_away: What is away, and whether the instance is given batches all the same. Else waiting requests go
-            to other instances, or wait on, until all of that is back.
-        changed: Called, without a lock, when another thread than the one that runs the batch has changed
+        parts_away: The backends whose device or server is away, and whether the instance gets batches all the same.
+            Else waiting requests go to other instances, or wait on, until all are back.
+        changed: Called, without a lock, when a thread other than that of the batch has changed
             ``lost`` or ``parts_away``.
-        killers: Functions that end what runs in the instance. Called when its batch is left behind.
-        entries: Gives the entries of the batch that it runs, none for a request that its caller runs. Each has its
-            ``request`` and ``deadline``, and where the backend works on a copy of the request, ``lend()`` lets the
-            caller leave with it, which ``has_left`` tells, until ``regain()``, which gives False if so.
-        outermost: The backend that the node calls. None before that.
-        node: The node whose scheduler runs it. None before that.
+        killers: Functions to end the work of the instance, called when its batch is left behind.
+        entries: Gives the entries of the running batch, none for a request run by its caller. Each has its ``request``
+            and ``deadline``. If the backend works on a copy, ``lend()`` lets the caller leave with the request, as
+            ``has_left`` tells, until ``regain()`` (False if the caller has left).
+        outermost: The backend called by the node. None before the build.
+        node: The node that runs it. None before the build.
     """
 
     def __init__(self) -> None:

@@ -122,8 +122,7 @@ OutputPath = Annotated[Path, BeforeValidator(_with_own_base), AfterValidator(_ag
 class Options(BaseModel):
     """Base of the ``Options`` of every backend, policy and probe: frozen, unknown keys refused.
 
-    It is a pydantic model. Each field has a type, limits where there are any, a default unless it must be
-    set, and a ``description`` with its unit::
+    It is a pydantic model. Each field has a type, limits if there are any, a default unless you must set it, and a ``description`` with its unit::
 
         class Options(headrace.Options):
             positional = ("size",)
@@ -132,15 +131,14 @@ class Options(BaseModel):
             model: headrace.FilePath | None = pydantic.Field(None, description="A file, or none.")
 
     Values are read as pydantic reads them, except that a bool is no number and NaN is no value. A
-    `headrace.FilePath` is relative to the file in which it is written and must exist. A `headrace.OutputPath`
-    need not exist. Fields that depend on each other are checked in a ``model_validator`` that raises
-    ValueError. A field by which code is imported has a validator that refuses it where
+    `headrace.FilePath` is relative to its configuration file and must exist. A `headrace.OutputPath`
+    need not exist. Check fields that depend on each other in a ``model_validator``, and raise
+    ValueError there. Give a field that imports code a validator, and refuse it if
     ``info.context["allow_import"]`` is False. All this happens before anything is built. Node keys (``max``,
-    ``device``, ...) are never options. A backend finds those that it needs in its `headrace.InitContext`.
+    ``device``, ...) are never options. A backend finds them in its `headrace.InitContext`.
 
     Attributes:
-        positional: Names of the fields that positional args in an expression fill, in order:
-            with ``positional = ("key",)``, ``HasKey(mask)`` means ``HasKey(key=mask)``.
+        positional: The fields for positional args of an expression, in order. With ``positional = ("key",)``, ``HasKey(mask)`` means ``HasKey(key=mask)``.
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(

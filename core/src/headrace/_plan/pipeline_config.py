@@ -65,7 +65,7 @@ class PipelineConfig:
                 ``HEADRACE_IMPORT=0`` refuses it as well, and so does any value that is no known yes.
 
         Raises:
-            ConfigError: The configuration is wrong. ``problems`` holds everything that is.
+            ConfigError: The configuration is wrong. ``problems`` holds all its problems.
             SetupError: The only problem is a ``Fallback`` whose branches are not installed here.
             TypeError: ``source`` is none of the three, or ``base`` is given and ``source`` is no dict.
         """
@@ -259,19 +259,18 @@ def explain(
     *,
     allow_import: bool = True,
 ) -> dict[str, Any]:
-    """Tell what a configuration asks for. Nothing is built and no heavy library is imported.
+    """Describe a configuration. Nothing is built and no heavy library is imported.
 
     Args:
         source: A dict, the path of a TOML file (a text is always a path), or a configuration, or a bare
-            expression, as `headrace.parse` gives it, in which options may be missing.
+            expression, as `headrace.parse` gives it. Such an expression may lack options.
         allow_import: Whether the code under ``import`` may run.
 
     Returns:
-        What `headrace.plan.Plan.to_dict` gives, which can be written as JSON. `headrace.plan` says what the
-        fields mean. For an expression: ``{"headrace", "expression", "range", "asks_for", "tree"}``.
+        `headrace.plan.Plan.to_dict` of the plan, for JSON. `headrace.plan` explains the fields. For an expression: ``{"headrace", "expression", "range", "asks_for", "tree"}``.
 
     Raises:
-        ConfigError: The configuration is wrong. ``problems`` holds everything that is.
+        ConfigError: The configuration is wrong. ``problems`` holds all its problems.
         SetupError: The only problem is a ``Fallback`` whose branches are not installed here.
     """
     if isinstance(source, Call):

@@ -289,20 +289,18 @@ def register(
 ) -> Any:
     """Register a backend or a policy under a name, for the process.
 
-    A name that a file registers, which a configuration imports, is known only to configurations that
-    import this file. It is also a decorator: ``@headrace.register("Name")``, or ``@headrace.register`` for
+    A name registered by an imported file is known only to configurations that import this file. It is also a decorator: ``@headrace.register("Name")``, or ``@headrace.register`` for
     the own name of the class or function.
 
     Args:
         name: A letter or ``_``, then letters, digits and ``_ . - /``. Default: the name of the class.
-        cls: A subclass of `Backend` or of a policy, a plain class with ``forward``, or a function:
-            what it returns for ``data`` is ``result``, and an error that it raises fails that request
-            alone.
+        cls: A subclass of `Backend` or of a policy, a plain class with ``forward``, or a function from
+            ``data`` to ``result``. An error of the function fails its request alone.
         replace: Whether another class of that name may be replaced. Registering the same class again is
             no error, and a class with the same module and qualified name takes its place: a cell of a
             notebook can be run again.
         batched: Whether the function takes a list of ``data`` and returns a list of as many results. An
-            error that it raises fails the whole batch then.
+            error then fails the whole batch.
 
     Returns:
         The class or function.

@@ -13,13 +13,13 @@ from headrace._contract.options import Options as _Options
 
 
 class Waiting(Protocol):
-    """A request that waits, as a policy sees it.
+    """A waiting request, as a policy sees it.
 
     Attributes:
         weight: Its ``request_size``.
         arrival, deadline: Times in seconds on the clock of ``now``. ``deadline`` None for none.
         priority: Greater goes first.
-        trait: What `BatchPolicy.trait` returned for the request. Only a policy with ``picks`` may read it.
+        trait: The value of `BatchPolicy.trait` for the request. Only a policy with ``picks`` may read it.
     """
 
     weight: int
@@ -30,16 +30,16 @@ class Waiting(Protocol):
 
 
 class Queue(Protocol):
-    """The requests that wait at a node, in the order of service: ``len(queue)``, ``queue[0]``.
+    """The waiting requests of a node, in the order of service: ``len(queue)``, ``queue[0]``.
 
     A fake queue of a test may have only a length, ``weight`` and items. The policies of this module then
     assume that no instance runs, one is free, ``queue[0]`` is the oldest request and more may come. A policy
-    with ``picks`` sees the first 256 requests: length and weight are those of them.
+    with ``picks`` sees the first 256 requests, with their length and weight.
 
     Attributes:
         weight: The sum of the weights of the requests.
         running: How many instances of the node run a batch now.
-        free: How many instances are free, including the one that is offered.
+        free: How many instances are free, including the offered one.
         oldest: When the oldest request arrived, whatever its priority, in seconds on the clock of ``now``.
         open: Whether more requests may come: not while the queue is full or the pipeline closes.
         closing: Whether the pipeline closes: waiting for more requests is in vain then.
@@ -100,7 +100,7 @@ class InstanceView(Protocol):
 
 @dataclass(frozen=True)
 class Cut:
-    """What `BatchPolicy.cut` decides.
+    """The decision of `BatchPolicy.cut`.
 
     Attributes:
         take: How many requests leave the head of the queue as one batch. 0 for none now. From a policy with
@@ -149,10 +149,10 @@ class BatchPolicy(_Policy):
 
     A subclass defines `cut` and perhaps ``Options``, which `__init__` keeps as ``self.options``. `cut` is
     called under the lock of the node: it must be quick, change nothing but its own object, and call nothing
-    of the pipeline. An error that it raises fails all waiting requests with a ContractError. Whatever it
-    takes, no batch leaves the range of its instance. ::
+    of the pipeline. An error fails all waiting requests with a ContractError. No batch leaves the
+    range of its instance. ::
 
-        class Pairs(BatchPolicy):  # two at a time, and what is left over after a second
+        class Pairs(BatchPolicy):  # two at a time, and a single one after a second
             def cut(self, queue, instance, now):
                 if len(queue) >= 2 or now >= queue[0].arrival + 1.0:
                     return Cut(min(len(queue), 2))
@@ -164,7 +164,7 @@ class BatchPolicy(_Policy):
             and nothing to wait for. It speaks of the `cut` of this class: a subclass with a `cut` of its
             own has to state it again. With a dispatch policy other than the default no request skips. The policy is
             not asked for a request that skips, whether it was called, submitted or awaited.
-        picks: True when the policy decides which requests share a batch, not only how many. `cut` then sees
+        picks: True when the policy picks the requests of a batch, not only their number. `cut` then sees
             the first 256 requests, each with its ``trait``. None skips the queue.
     """
 
@@ -213,7 +213,7 @@ class BatchPolicy(_Policy):
 class DispatchPolicy(_Policy):
     """Decides which free instance takes the next batch.
 
-    `BatchPolicy` says what holds here as well about locks, errors and options. ::
+    Locks, errors and options are as for `BatchPolicy`. ::
 
         class LeastLoaded(DispatchPolicy):
             def choose(self, weight, free):

@@ -34,19 +34,19 @@ __all__ = ["Call", "Identity"]
 
 
 class Call(FunctionBackend, Word):
-    """Call a function, a class or anything else that can be imported and called.
+    """Call a function, a class or any other importable callable.
 
     ``Call(PIL.ImageOps:grayscale)`` gives ``grayscale(data)`` as ``result``. With ``batched=true`` the
     function is given the list of all ``data`` of a batch and returns a list of as many results. An error
-    that it raises fails its request alone, with ``batched=true``, the whole batch.
+    fails its request alone, or, with ``batched=true``, the whole batch.
 
-    The function must not change what it is given, and several instances may call it at the same time.
-    Before anything is built, Headrace checks that its module can be found, without importing it. Where there is no
-    module of that name, ``Call(ctc:decode)`` means the file ``ctc.py`` that stands under ``import``. Where a
-    configuration may not import code, ``Call`` is refused.
+    The function must not change its arguments, and several instances may call it at the same time.
+    Before anything is built, Headrace looks for its module, without importing it. If there is no such module,
+    ``Call(ctc:decode)`` means the file ``ctc.py`` under ``import``. ``Call`` is refused if the configuration may not
+    import code.
 
     Reads:
-        data: Anything that the function takes as its first argument.
+        data: The first argument of the function.
     Writes:
         result: The value of the function.
     Batch:

@@ -120,8 +120,8 @@ class Fallback(_Chosen):
     """Use the first child that can be built here: ``Fallback[TensorrtTensor,OnnxTensor]``.
 
     Fallback goes on to the next child when a name is not installed or not allowed, in a definition too, when a
-    library is missing, and at any error of ``init`` or ``warm_up``. Wrong options are an error all the same. Which
-    child was chosen, and why not the others, is logged and in ``describe()``, by instance where these differ.
+    library is missing, and at any error of ``init`` or ``warm_up``. Wrong options are an error all the same. The
+    choice, and why the others were not chosen, is logged and in ``describe()``, by instance if these differ.
 
     Reads:
         The inputs of the chosen child.

@@ -26,12 +26,11 @@ __all__ = ["BackgroundThread", "S", "Sequential"]
 class Sequential(Word):
     """Run one backend after the other, the ``result`` of one as ``data`` of the next.
 
-    An item is *ready* at the start and after an element that gave it a ``result``. A plain element
+    An item is *ready* at the start and after it got a ``result``. A plain element
     takes the ready items, with ``result`` moved to ``data``. Items that are not ready fail there.
-    ``(or)X`` takes the items that are not ready, on the ``data`` they have. ``(key=k)X`` takes the ready
-    items that have the key ``k``. ``(or,key=k)X`` takes those that are not ready and have the key. An item
-    that an element does not take is left unchanged. An item that is ready at the end without a ``result``
-    gets its ``data`` as ``result``.
+    ``(or)X`` takes the items that are not ready, with their present ``data``. ``(key=k)X`` takes the ready
+    items with the key ``k``. ``(or,key=k)X`` takes the items with the key that are not ready. An element leaves all
+    other items unchanged. An item ready at the end without a ``result`` gets its ``data`` as ``result``.
 
     Reads:
         data: The inputs of the first element.

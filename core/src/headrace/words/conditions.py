@@ -88,7 +88,7 @@ class Branches(Word, ABC):
 
 
 class HasKey(Branches):
-    """Send items that have a key to A, the others to B: ``HasKey(mask)[A,B]``.
+    """Send items with a key to A, the others to B: ``HasKey(mask)[A,B]``.
 
     Without B the others pass: their ``result`` is their ``data``.
 
@@ -124,7 +124,7 @@ class HasKey(Branches):
 
 
 class NotHasKey(HasKey):
-    """Send items that have no such key to A, the others to B: ``NotHasKey(mask)[A,B]``.
+    """Send items without a key to A, the others to B: ``NotHasKey(mask)[A,B]``.
 
     Without B the others pass: their ``result`` is their ``data``.
 
@@ -200,12 +200,12 @@ def _of_gathered(ranges: Sequence[Ranged]) -> Range:
 
 
 class CatSplit(Word):
-    """Gather, infer, split: ``CatSplit[cat,infer,split]``.
+    """Concatenate, infer, split: ``CatSplit[cat,infer,split]``.
 
-    cat runs on all items. The ``result`` of the first becomes ``data`` of one gathered item, whose
-    ``request_size`` is the sum, and infer runs on that. split runs on all items, each with that
-    ``result`` as ``data``, and writes each its own. An error of infer fails all. If infer says
-    ``rerun``, each item is gathered and run alone instead.
+    cat runs on all items. The ``result`` of the first becomes ``data`` of one joined item with the sum
+    as ``request_size``, and infer runs on it. split runs on all items, each with the
+    ``result`` of infer as ``data``, and writes each its own. An error of infer fails all. If infer says
+    ``rerun``, each item runs alone instead.
 
     Reads:
         data: The inputs of cat.
@@ -213,8 +213,8 @@ class CatSplit(Word):
         result: The output of split.
     Batch:
         The range of infer, within those of cat and split. One of these with a max of 1 is called item by
-        item and does not count. Where cat fails so many that the others are fewer than its min, these
-        are gathered again, filled up, with ``pad = true``, else they fail.
+        item and does not count. If cat fails so many items that the others are fewer than its min, these
+        are joined again and filled up with ``pad = true``, else they fail.
 
     Raises:
         NoResultError: cat or infer wrote no ``result``.

@@ -24,7 +24,7 @@ class Forward(Word):
     """Call a registered instance. ``Forward[node.x]`` hands the requests to the node ``x``.
 
     Each item is a request of its own at that node, with its own outcome. The calling thread waits, and runs
-    batches of that node meanwhile where it may.
+    batches of the node meanwhile if it may.
 
     Reads:
         The inputs of the instance.
@@ -94,9 +94,9 @@ class Wiring(Word):
 
 
 class Reflect(Wiring):
-    """Build the expression that stands in a parameter: ``Reflect[key,Default]``.
+    """Build the expression in a parameter: ``Reflect[key,Default]``.
 
-    Without the parameter the default is built, without a default that is an error.
+    Without the parameter it builds the default. Without a default this is an error.
 
     Reads:
         The inputs of the expression.
