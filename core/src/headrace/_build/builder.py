@@ -174,13 +174,9 @@ class Builder(Build):
             # they can be withdrawn.
             most = None if entrypoint.max == 1 else entrypoint.max
             waits = root.children or root.cls.nodes_called(root.options) is None
-            width = (
-                1
-                if isinstance(entrypoint, InThread)
-                else ENTRYPOINT_WIDTH
-                if waits
-                else CALLING_WIDTH
-            )
+            width = ENTRYPOINT_WIDTH if waits else CALLING_WIDTH
+            if isinstance(entrypoint, InThread):
+                width = 1
             scheduler = schedule([Instance(i, entrypoint, most=most) for i in range(width)])
             scheduler.need(required_keys(root, builder.by_element))
         return ComposedNode(scheduler, parts, (), builder.enters, plan=None, elements=builder)
