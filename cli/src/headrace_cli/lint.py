@@ -34,7 +34,7 @@ def warnings_about(config: headrace.PipelineConfig) -> list[Problem]:
         if node.alias_of is None:
             found = [*_of_keys(name, node), *_of_own_thread(node, elements[name])]
             found += [*_of_cores(node, elements[name], plan), *_of_map(plan, elements, name)]
-            found += [*_of_classes(node, elements[name])]
+            found += [*_of_classes(node, elements[name]), *_of_results_on_the_host(node)]
             for code, key, message, hint in found:
                 warnings[config.problem_at(name, key, code, message, hint or None)] = None
     return list(warnings)
@@ -171,6 +171,20 @@ def _of_classes(node: Node, elements: _Elements) -> Iterator[_Warning]:
 
                 texts = [f"{element.name}: lint raised {error_text(error)}"]
             yield from (("backend_warning", "backend", text, "") for text in texts)
+
+
+def _of_results_on_the_host(node: Node) -> Iterator[_Warning]:
+    """Warn of a CatSplit whose engine copies results to the host, before backends of torch that need the device."""
+    for element in node.tree.walk():
+        if element.name.rpartition(":")[2] != "CatSplit" or element.instance is not None:
+            continue
+        engines = [one for one in element.children[1].walk() if "output_device" in one.options]
+        splits, on_device = element.children[2], str(node.keys["device"].value).startswith("cuda")
+        for one in engines[-1:] if splits.distribution == "headrace-torch" else ():
+            to_host = one.options["output_device"].value == "cpu"
+            if to_host and (on_device or one.distribution == "headrace-trt"):
+                what = f"{one.name} copies its results to the host: {splits.name} needs the device"
+                yield "host_results", "backend", what, 'Write output_device = "device".'
 
 
 def _of_map(plan: Plan, elements: dict[str, _Elements], name: str) -> Iterator[_Warning]:

@@ -177,7 +177,7 @@ def input_tensor(
             value if isinstance(value, torch.Tensor) else tensor,
             key,
             hint="GpuTensor, CpuTensor and FixTensor move arrays; a node's `device` says where it"
-            " computes.",
+            " computes. Behind an engine write output_device = 'device'.",
         )
     if place.stream is not None:
         place.take_in(tensor)
