@@ -185,12 +185,10 @@ SETTINGS = {
         "connection 10 s later",
     ],
     "plugins/serve/README.md": [
-        "(tritonclient 2.73)",
-        "within 0.1 s",
-        "after 0.5 s",
+        "after 0.5 s, later up to 30 s",
         "every 300 s",
-        "within 0.2 s",
         "answers nothing for 5 s",
+        "every 15 seconds",
     ],
     "plugins/vision/README.md": ["after 0.5 s", "up to 30 s", "more than 5 s", "up to 60 s"],
 }
