@@ -179,7 +179,6 @@ SETTINGS = {
     "plugins/ort/README.md": ["(1.32 is one)"],
     "plugins/ray/README.md": ["sleep for 20 ms", "16 times as many"],
     "plugins/remote/README.md": [
-        "once in 30 s",
         "within about 5 s",
         "nothing for 20 s",
         "connection 10 s later",
