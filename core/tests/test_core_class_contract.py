@@ -160,6 +160,12 @@ def test_a_node_has_no_more_instances_than_a_backend_of_it_works_in():
             for request in batch:
                 request["result"] = request["data"]
 
+    @headrace.register("Apart")
+    class Apart(Few):
+        takes, builds_elsewhere, Options = 1, True, headrace.Options
+        most_instances = headrace.Backend.most_instances
+
+    headrace.PipelineConfig.load({"backend": "Apart[Few(most=1)]", "instance_num": 3})
     found = problem({"backend": "S[Identity,Few(most=2)]", "instance_num": 3})
     assert found.text[slice(*found.span)] == "Few"
     assert found.message == "Few allows no more than 2 instances in one process: instance_num is 3"

@@ -125,10 +125,9 @@ def test_options_that_cannot_be_are_refused_before_anything_is_built(backend, pr
 
 
 @pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
-def test_modes_whose_graphs_belong_to_one_thread_take_one_instance_of_a_process(mode):
+def test_modes_whose_graphs_belong_to_one_thread_take_one_instance(mode):
     backend = f"TorchModule(module='a:b',compile={mode})"
     headrace.PipelineConfig.load({"backend": backend})
-    headrace.PipelineConfig.load({"backend": f"Process[{backend}]", "instance_num": 2})
     with pytest.raises(ConfigError, match="instance_num = 1"):
         headrace.PipelineConfig.load({"backend": f"S[Identity,{backend}]", "instance_num": 2})
 
