@@ -330,7 +330,7 @@ def test_a_call_that_would_wait_for_its_own_instance_says_so(gate):
     with headrace.pipe({"backend": "Gate"}) as pipe:
         gate.calls["outer"] = lambda: pipe({"data": "inner"})
         gate.open()
-        held = "a backend called its own pipeline, which waits for the instance that it holds"
+        held = "deadlock: a backend called its own pipeline, and waits for the instance it holds"
         with pytest.raises(errors.ContractError, match=rf"^{held} \[node 'main'"):
             pipe({"data": "outer"})
 

@@ -233,8 +233,8 @@ class Checked:
             wrong = f"returned {'PENDING' if outcomes is PENDING else type(outcomes).__name__}"
         elif len(outcomes) != len(batch):
             wrong = f"returned {len(outcomes)} outcomes for {len(batch)} items"
-        elif any(o is not None and not isinstance(o, Exception) for o in outcomes):
-            wrong = "returned a list that holds something else than exceptions and None"
+        elif odd := [o for o in outcomes if o is not None and not isinstance(o, Exception)]:
+            wrong = f"returned a list with {type(odd[0]).__name__}: an item is an exception or None"
         elif all(o is None for o in outcomes):
             return None
         else:
