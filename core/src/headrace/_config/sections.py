@@ -107,6 +107,7 @@ _Targets = _Name | Annotated[list[_Name], Field(min_length=1)]
 _Sources = Annotated[dict[_Name, _Targets], Field(min_length=1)]
 _EXPECTED = {
     "next": "expected the names of nodes",
+    "each": "expected 'key' or 'key:target', the key of a list",
     "map": 'expected a table of sources and targets, map.a = {result = "data"}, or "a[result:data]"',
 }
 
@@ -120,9 +121,7 @@ class LinkKeys(Options):
     map: str | Annotated[dict[_Name, _Sources], Field(min_length=1)] | None = Field(
         None, description="What this node gets: node[source:target,...],... or a table per node."
     )
-    otherwise: bool = Field(
-        False, alias="or", description="Run only where the node before gave no result."
-    )
+    otherwise: bool = Field(False, alias="or", description="Run if the node before gave no result.")
     each: str | None = Field(
         None, description="Run once per element of the list under this key: key, or key:target."
     )
@@ -130,7 +129,7 @@ class LinkKeys(Options):
         "fail", description="An element that fails makes the request fail, or leaves none."
     )
 
-    @field_validator("next", "map", mode="wrap")
+    @field_validator("next", "map", "each", mode="wrap")
     @classmethod
     def _check_shape(
         cls, value: Any, check: ValidatorFunctionWrapHandler, info: ValidationInfo
