@@ -72,7 +72,8 @@ def test_the_table_of_reserved_keys_names_all_of_them():
 
 def settings_of_others():
     text = (ROOT / "docs" / "other_tools.md").read_text(encoding="utf-8")
-    rows = [row.split("|")[1:3] for row in text.splitlines() if row.startswith("| `")]
+    table = text.partition("## What their settings are called here")[2].partition("\n\nIf ")[0]
+    rows = [row.split("|")[1:3] for row in table.splitlines() if row.startswith("| `")]
     return [(re.findall(r"`(\w+)`", row[0]), row[1].strip(" `")) for row in rows]
 
 

@@ -87,7 +87,7 @@ FIRST_LINKS = """
   <a href="docs/gallery.html">Gallery</a>
   <a href="docs/performance.html">Performance</a>
   <a href="docs/from_triton.html">From Triton</a>
-  <a href="docs/from_python_servers.html">From LitServe, BentoML, Ray Serve</a>
+  <a href="docs/other_tools.html#from-litserve-bentoml-or-ray-serve">From LitServe, BentoML, Ray Serve</a>
 </p>
 ```
 """

@@ -1,4 +1,4 @@
-"""The page for users of other servers in Python: our program runs, theirs where it can be installed, with equal answers."""
+"""The page beside other tools: our program runs, theirs where it can be installed, with equal answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import pytest
 from headrace_serve import Server
 
 ROOT = Path(__file__).resolve().parents[1]
-TEXT = (ROOT / "docs" / "from_python_servers.md").read_text(encoding="utf-8")
+TEXT = (ROOT / "docs" / "other_tools.md").read_text(encoding="utf-8")
 PROGRAMS = {
     re.match(r"# (\S+)\n", block)[1]: block
     for block in re.findall(r"```(?:python|toml)\n(.*?)```", TEXT, re.DOTALL)
