@@ -63,10 +63,10 @@ DOCUMENTS = [
 # Not here: what the README shows runs in test_readme. first_backend.md is followed by test_first_backend, hooks.md and publishing.md by
 # test_followed_pages, streams.md by test_streams_page, start.md by test_start_page,
 # kubernetes.md by test_kubernetes and test_kubernetes_balancer, machines.md by
-# test_elsewhere_pages, ray.md by plugins/ray: test_ray_pages,
+# test_elsewhere_pages and plugins/ray: test_ray_pages,
 # interleavings.md by test_interleavings_page,
-# models.md by libs/models: test_models_pages; from_python_servers.md by
-# test_from_python_servers, from_triton.md by test_from_triton. What scripts/made_pages.py makes is not here either: test_reference,
+# models.md by libs/models: test_models_pages; other_tools.md by
+# test_other_tools, from_triton.md by test_from_triton. What scripts/made_pages.py makes is not here either: test_reference,
 # test_conformance and test_gallery run what it shows.
 BY_DETECT = "test_example_detect, those that run the engine on a device"
 RUN_ELSEWHERE = {

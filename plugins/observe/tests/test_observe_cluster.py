@@ -189,7 +189,7 @@ def test_the_command_says_that_the_cluster_is_simulated(tmp_path):
     assert point["cluster"]["machines_lost"] > 0
 
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "ray.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "machines.md"
 
 
 @pytest.mark.skipif(not PAGE.exists(), reason="the page is in the repository alone")

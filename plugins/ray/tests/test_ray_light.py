@@ -1,11 +1,8 @@
 """What needs no cluster, and no Ray: names, options, checks."""
 
-import ast
 import inspect
-import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +11,6 @@ import headrace_ray
 from headrace.errors import ConfigError
 from headrace_ray import RayActor
 
-README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 BLOCKED = """
 import sys
 class Block:
@@ -85,12 +81,3 @@ def test_all_names_resolve_and_are_listed():
 def test_the_docstring_has_all_sections():
     for section in ("Reads", "Writes", "Batch", "Raises", "Source"):
         assert f"\n{section}:\n" in inspect.cleandoc(RayActor.__doc__)
-
-
-def test_the_readme_lists_every_option_with_its_default():
-    rows = re.findall(r"^\| `(\w+)` \| (.+?) \| (.+?) \|$", README, re.MULTILINE)
-    fields = RayActor.Options.model_fields
-    assert [name for name, _, _ in rows] == list(fields)
-    for name, default, text in rows:
-        assert text == fields[name].description
-        assert ast.literal_eval(default.strip("`")) == fields[name].default

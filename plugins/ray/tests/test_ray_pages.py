@@ -12,8 +12,10 @@ from ray_programs import run_program
 from headrace import PipelineConfig
 
 HERE = Path(__file__).parents[1]
-PAGE = HERE.parents[1] / "docs" / "ray.md"
+PAGE = HERE.parents[1] / "docs" / "machines.md"
 TEXTS = [one.read_text(encoding="utf-8") for one in (HERE / "README.md", PAGE) if one.exists()]
+# What stands before that on the page is run by tests/test_elsewhere_pages.py.
+TEXTS[1:] = [one.partition("\n## On a Ray cluster\n")[2] for one in TEXTS[1:]]
 PROGRAM = re.compile(r"```python\n(.*?)```", re.DOTALL)
 TOML = re.compile(r"```toml\n(.*?)```", re.DOTALL)
 # That of a simulated cluster is tried by headrace-observe.
