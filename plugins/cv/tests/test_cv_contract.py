@@ -349,22 +349,6 @@ def test_a_wrong_word_about_the_allocator_is_a_clear_error():
     assert "SetupError: HEADRACE_CV_KEEP_MEMORY='yes' is neither 0 nor 1" in done.stderr
 
 
-def readme_table():
-    """The table of backends and options as it must stand in the README."""
-    lines = ["| backend | option | default | meaning |", "|---|---|---|---|"]
-    for backend_class in OPTIONS:
-        name = f"`{backend_class.__name__}`"
-        for key, field in backend_class.Options.model_fields.items():
-            default = "required" if field.is_required() else f"`{str(field.default).lower()}`"
-            lines.append(f"| {name} | `{key}` | {default} | {field.description} |")
-            name = ""
-    return "\n".join(lines)
-
-
-def test_the_readme_lists_every_option():
-    assert readme_table() in README.read_text("utf-8"), f"put this there:\n{readme_table()}"
-
-
 def programs():
     return [part.split("```")[0] for part in README.read_text("utf-8").split("```python\n")[1:]]
 

@@ -184,19 +184,8 @@ def test_modules_with_words_import_neither_torch_nor_numpy():
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_readme_lists_every_option_of_a_model_with_its_default():
-    from headrace_torch.module_options import TorchModuleOptions
-
-    rows = re.findall(r"^\| `(\w+)` \| `(.+?)` \| (.+?) \|$", README, re.MULTILINE)
-    fields = TorchModuleOptions.model_fields
-    assert [name for name, _, _ in rows] == list(fields)
-    for name, default, text in rows:
-        assert ast.literal_eval(default) == fields[name].default
-        assert text == fields[name].description
-
-
-def test_the_readme_names_every_word():
-    table = README.partition("## Words")[2].partition("## Devices")[0]
+def test_the_readme_names_every_backend():
+    table = README.partition("## Backends")[2].partition("## Devices")[0]
     assert set(WORDS) <= set(re.findall(r"`(\w+)`", table))
 
 
