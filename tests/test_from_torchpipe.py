@@ -61,8 +61,8 @@ def test_the_names_that_the_page_gives_in_place_of_others_are_there():
     onnx2tensorrt = pytest.importorskip("headrace_trt.onnx2tensorrt").Onnx2Tensorrt
     letterbox = pytest.importorskip("headrace_cv.letterbox").LetterBoxMat
     words = {*CORE_BACKENDS, *KNOWN_ELSEWHERE}
-    given = [cell for row in rows("Words") for cell in NAME.findall(row[1])]
-    kept = NAME.findall(TEXT.partition("## Words\n")[2].partition("are here")[0])
+    given = [cell for row in rows("Backends") for cell in NAME.findall(row[1])]
+    kept = NAME.findall(TEXT.partition("## Backends\n")[2].partition("are here")[0])
     assert len(given) > 20
     assert len(kept) > 15
     assert {*given, *kept} - words == set()
@@ -74,7 +74,7 @@ def test_the_names_that_the_page_gives_in_place_of_others_are_there():
 
 def test_names_of_torchpipe_that_the_page_replaces_mean_nothing_here():
     words = {*CORE_BACKENDS, *KNOWN_ELSEWHERE}
-    replaced = {cell for row in rows("Words") for cell in re.findall(r"`([A-Z]\w*)`", row[0])}
+    replaced = {cell for row in rows("Backends") for cell in re.findall(r"`([A-Z]\w*)`", row[0])}
     assert len(replaced) > 30
     assert replaced & words == {"Benchmark"}
 
