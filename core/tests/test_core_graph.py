@@ -339,11 +339,7 @@ def test_a_map_that_cannot_be_read_is_marked_where_it_is_wrong(text, marked):
         ({"next": 5}, "key", "expected the names of nodes, got 5"),
         ({"next": ["b", 5]}, "key", 'expected the names of nodes, got ["b", 5]'),
         ({"next": "b,"}, "graph", "there is an empty name in 'b,'"),
-        (
-            {"each": ["x"]},
-            "key",
-            "expected 'key' or 'key:target', the key of a list, got [\"x\"]",
-        ),
+        ({"each": ["x"]}, "key", "expected 'key' or 'key:target', got [\"x\"]"),
         ({"each": "x:y:z"}, "type", "expected 'key' or 'key:target', got 'x:y:z'"),
         ({"each_errors": "none"}, "graph", "the node has no 'each'"),
         (

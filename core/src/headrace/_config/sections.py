@@ -107,7 +107,7 @@ _Targets = _Name | Annotated[list[_Name], Field(min_length=1)]
 _Sources = Annotated[dict[_Name, _Targets], Field(min_length=1)]
 _EXPECTED = {
     "next": "expected the names of nodes",
-    "each": "expected 'key' or 'key:target', the key of a list",
+    "each": "expected 'key' or 'key:target'",
     "map": 'expected a table of sources and targets, map.a = {result = "data"}, or "a[result:data]"',
 }
 
