@@ -1,16 +1,18 @@
-"""The picture of the README: it is what its script draws, and shows what the rule gives."""
+"""The drawn pictures are what their script draws, and the one of batches shows what the rule gives."""
 
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 
 import picture
+import pytest
 
 
-def test_the_picture_is_what_its_script_draws():
-    assert picture.PICTURE.read_text(encoding="utf-8") == picture.picture(), (
-        "run: python scripts/picture.py"
-    )
+@pytest.mark.parametrize("name", picture.PICTURES)
+def test_a_picture_is_what_its_script_draws(name):
+    drawn = (picture.FOLDER / f"{name}.svg").read_text(encoding="utf-8")
+    assert drawn == picture.PICTURES[name](), "run: python scripts/picture.py"
+    assert ET.fromstring(drawn).tag.endswith("svg")
 
 
 def test_the_batches_it_shows_follow_the_rule():
@@ -31,7 +33,7 @@ def test_the_batches_it_shows_follow_the_rule():
 
 
 def test_every_request_is_drawn_as_a_dot_and_as_a_square():
-    root = ET.fromstring(picture.PICTURE.read_text(encoding="utf-8"))
+    root = ET.fromstring(picture.batching())
     space = "{http://www.w3.org/2000/svg}"
     sent = sum(len(batch.requests) for batch in picture.batches())
     squares = [r for r in root.iter(f"{space}rect") if r.get("fill") in picture.COLORS]
