@@ -40,7 +40,6 @@ DOCUMENTS = [
     ROOT / "examples" / "serve" / "README.md",
     ROOT / "templates" / "README.md",
     ROOT / "docs" / "README.md",
-    ROOT / "docs" / "concepts.md",
     ROOT / "docs" / "internals.md",
     ROOT / "docs" / "policies.md",
     ROOT / "docs" / "options.md",

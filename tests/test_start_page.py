@@ -31,7 +31,7 @@ def test_the_blocks_of_the_start_page_lead_from_a_clone_to_an_answer_over_http(
     page = tmp_path / "start.md"
     page.write_text(re.sub(r"\b8000\b", str(port), text), encoding="utf-8")
     printed = follow(page, checkout, Path(sys.executable).parent)
-    *_, ran, called, _, ready, answer, _ = printed
+    *_, ran, called, _, ready, answer, _, _, longest, _, certified = printed
     name, _, numbers = ran.partition("\t")
     assert name == "orange.png"
     assert json.loads(numbers) == pytest.approx([1.0, 128 / 255, 0.0], abs=1e-6)
@@ -40,3 +40,5 @@ def test_the_blocks_of_the_start_page_lead_from_a_clone_to_an_answer_over_http(
     assert called.strip() in text
     assert "error" not in ready
     assert json.loads(answer)["color"] == pytest.approx([1.0, 128 / 255, 0.0], abs=1e-6)
+    assert longest == "words.txt\tchannel\n"
+    assert re.search(r"^\d\d passed", certified, re.MULTILINE)
