@@ -20,7 +20,7 @@ HEAD = """# The public names
 
 What programs, backends and plugins may use, made from the docstrings. All other
 names may change. Before 1.0 a minor release may break, after a release with a warning
-([publishing](publishing.md) says what a plugin pins). `help(headrace.Backend)` shows the same in Python. The
+([publishing](policies.md#publish-a-backend) says what a plugin pins). `help(headrace.Backend)` shows the same in Python. The
 plain functions of the plugins are in their READMEs and in `help(headrace_cv)`, the backends in
 [the catalogue](catalogue.md) and [the words](words.md). Each module has a page.
 """

@@ -46,7 +46,7 @@ def test_the_page_about_hooks(follow, environment, work):
 
 
 def test_the_page_about_publishing(follow, environment, work):
-    *_, info, doctor, _ = follow(DOCS / "publishing.md", work, environment / "bin")
+    *_, info, doctor, _ = follow(DOCS / "policies.md", work, environment / "bin")
     assert info.startswith("headrace-gauss-blur 0.1.0: ok")
     assert "ok: " in doctor
     certificate = (work / "certificate.json").read_text(encoding="utf-8")

@@ -26,7 +26,8 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[1]
 WHOLE = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8")
 # Measuring is followed by test_operating_measuring, the case of pages by test_operating_case.
-PAGE = re.sub(r"## Measure.*?(?=## Watch)|## A case: .*", "", WHOLE, flags=re.DOTALL)
+PAGE = re.sub(r"## Measure.*?(?=## Watch)|## Signals .*", "", WHOLE, flags=re.DOTALL)
+SIGNALS = re.search(r"## Signals .*?(?=## A case: )", WHOLE, re.DOTALL)[0]
 
 
 def blocks(language):
@@ -96,6 +97,14 @@ def test_the_page_is_followed(tmp_path):
     (alarms,) = blocks("yaml")
     known = {s.name for family in text_string_to_metric_families(text) for s in family.samples}
     assert set(re.findall(r"headrace_\w+", alarms)) <= known
+
+
+def test_a_handler_closes_the_pipeline_as_the_page_says(tmp_path):
+    (program,) = re.findall(r"```python\n(.*?)```", SIGNALS, re.DOTALL)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "closed\n", "")
 
 
 SERVICE = """

@@ -1,4 +1,4 @@
-"""The table of what moved: the old form says where it is now, and the new one works."""
+"""What moved, as docs/policies.md says: the old form says where it is now, and the new one works."""
 
 from __future__ import annotations
 
@@ -13,13 +13,18 @@ import headrace
 from headrace.errors import ConfigError, PluginError, SetupError
 from headrace_cli.app import app
 
-TEXT = (Path(__file__).resolve().parents[1] / "docs" / "upgrading.md").read_text(encoding="utf-8")
-ROWS = [
-    tuple(cells)
-    for cells in re.findall(r"^\| `(.+?)` \| `(.+?)` \| `(.+?)` \|$", TEXT, re.MULTILINE)
-]
-WORDS = [row for row in ROWS if not row[0].startswith("from ")]
-MOVED = ("Loop", "Observer", "Process", "Queue", "Recv", "Repost", "Restart", "Send")
+TEXT = (Path(__file__).resolve().parents[1] / "docs" / "policies.md").read_text(encoding="utf-8")
+MOVED = {
+    "flow": ("Queue(q)", "Send(q)", "Recv(q)", "Observer(q)", "Loop(until=result)[Identity]", "Restart[Identity]", "Repost[main]"),
+    "process": ("Process[Identity]",),
+}  # fmt: skip
+WORDS = [
+    (before + word, now + word, f"'{before}{re.split(r'[([]', word)[0]}' moved to headrace-{plugin}: pip install headrace-{plugin}")
+    for plugin, words in MOVED.items()
+    for word in words
+    for before, now in (("", ""), ("headrace:", f"{plugin}:"))
+]  # fmt: skip
+NAMES = sorted(re.split(r"[(\[]", word)[0] for words in MOVED.values() for word in words)
 
 
 @pytest.fixture
@@ -33,11 +38,15 @@ def without_flow(monkeypatch):
     monkeypatch.setenv("HEADRACE_PLUGINS", "-nothing")  # another value than before: look again
 
 
-def test_the_table_has_each_of_them_and_its_qualified_name():
-    assert {re.split(r"[(\[]", old)[0] for old, _, _ in WORDS} == {
-        name for word in MOVED for name in (word, f"headrace:{word}")
-    }
-    assert len(ROWS) == len(WORDS) + 1
+def test_the_page_names_each_of_them_and_where_it_is():
+    part = " ".join(TEXT.partition("## Upgrade\n")[2].partition("\n- ")[0].split())
+    flow, _, process = part.partition(" moved from core to `headrace-flow`, and ")
+    assert re.findall(r"`(\w+)`", flow) == [re.split(r"[(\[]", word)[0] for word in MOVED["flow"]]
+    assert process.startswith("`Process` moved to `headrace-process`.")
+    assert re.findall(r"`(\w+:\w+)` for `(headrace:\w+)`", part) == [
+        ("flow:Queue", "headrace:Queue"),
+        ("process:Process", "headrace:Process"),
+    ]
 
 
 def written(word):
@@ -106,7 +115,7 @@ def test_a_misspelt_word_that_moved_is_as_unknown_as_any():
         headrace.pipe({"backend": "Identity", "init": "Qeue(q)"})
 
 
-@pytest.mark.parametrize("name", MOVED)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("installed", [True, False])
 def test_the_names_stay_reserved(name, installed, request):
     if not installed:
@@ -128,12 +137,15 @@ def test_a_plugin_that_is_not_allowed_is_said_to_be_so(monkeypatch):
         assert caught.value.problems[0].code == "plugin_disabled"
 
 
-def test_the_storage_says_where_it_is():
-    ((old, new, says),) = [row for row in ROWS if row[0].startswith("from ")]
-    for code in (old, "import headrace; headrace.KVStorage"):
+def test_the_names_of_the_page_can_be_imported_from_where_they_are():
+    says = "KVStorage moved to headrace-flow: pip install headrace-flow"
+    for code in ("from headrace import KVStorage", "import headrace; headrace.KVStorage"):
         with pytest.raises(ImportError, match=re.escape(says)):
             exec(code, {})
     names = {}
-    exec(new, names)
+    lines = re.findall(r"`(from headrace_flow\S* import [^`]+)`", " ".join(TEXT.split()))
+    assert len(lines) == 2
+    for line in lines:
+        exec(line, names)
     assert len(names["KVStorage"]()) == 0
     assert "KVStorage" not in dir(headrace)
