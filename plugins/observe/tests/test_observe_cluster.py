@@ -39,6 +39,10 @@ def simulated(cluster, arrivals, **keys):
     return run.open_loop(arrivals, {"kind": "open"}, 0), run
 
 
+def ends_of(run):
+    return [ended for ended, _ in run.seen.answers]
+
+
 @pytest.fixture
 def fails_at(monkeypatch):
     """Return a function that sets after how many seconds each machine fails, in their order; later never."""
@@ -69,16 +73,16 @@ def test_what_runs_on_a_machine_that_fails_fails_and_the_next_waits_for_the_new_
     fails_at(5.0, None)
     # Runs from 4 s; the machine fails at 5; that is seen at 8; built on the other at 10; runs until 14.
     _, run = simulated(file(TWO, main={"build_s": 2}), [4.0, 6.0])
-    assert run._seen.failed == [(8.0, "instance_lost")]
-    assert [*run._seen.ended] == [14.0]
-    assert [*run._seen.latencies] == [8.0]
+    assert run.seen.failed == [(8.0, "instance_lost")]
+    assert ends_of(run) == [14.0]
+    assert run.seen.answers == [(14.0, 8.0)]
 
 
 def test_with_rerun_it_runs_once_more_before_the_others(fails_at):
     fails_at(5.0, None)
     found, run = simulated(file(TWO, main={"build_s": 2, "rerun": True}), [4.0, 6.0])
-    assert run._seen.failed == []
-    assert [*run._seen.ended] == [14.0, 18.0]
+    assert run.seen.failed == []
+    assert ends_of(run) == [14.0, 18.0]
     assert found.more["cluster"] == {"machines": 2, "machines_lost": 1, "rerun": 1}
 
 
@@ -87,24 +91,24 @@ def test_it_runs_again_at_most_as_often_as_the_option_says(fails_at, retries, fa
     fails_at(1.0, 5.0, None)  # both machines, one after the other, while the request runs
     cluster = file({**TWO, "count": 3}, main={"rerun": True})
     _, run = simulated(cluster, [0.0], retries=retries)
-    assert len(run._seen.failed) == failed
-    assert len(run._seen.ended) == 1 - failed
+    assert len(run.seen.failed) == failed
+    assert len(run.seen.answers) == 1 - failed
 
 
 def test_without_room_an_instance_waits_until_a_machine_is_back(fails_at):
     fails_at(5.0)
     cluster = file({"count": 1, "num_cpus": 1, "repair_s": 100}, main={"build_s": 2})
     _, run = simulated(cluster, [4.0, 6.0])
-    assert run._seen.failed == [(8.0, "instance_lost")]
-    assert [*run._seen.ended] == [111.0]  # 5 + 100 + 2 + 4
+    assert run.seen.failed == [(8.0, "instance_lost")]
+    assert ends_of(run) == [111.0]  # 5 + 100 + 2 + 4
 
 
 def test_the_other_instance_goes_on_meanwhile(fails_at):
     fails_at(0.5, None)
     cluster = file(TWO, main={"build_s": 1000})
     _, run = simulated(cluster, [0.0, 1.0, 2.0], instance_num=2, placement="spread")
-    assert [at for at, _ in run._seen.failed] == [3.5]
-    assert [*run._seen.ended] == [5.0, 9.0]
+    assert [at for at, _ in run.seen.failed] == [3.5]
+    assert ends_of(run) == [5.0, 9.0]
 
 
 def test_every_request_has_one_outcome_however_often_machines_fail():
@@ -113,9 +117,9 @@ def test_every_request_has_one_outcome_however_often_machines_fail():
     for rerun in (False, True):
         cluster = file(kind, main={"build_s": 5, "rerun": rerun})
         found, run = simulated(cluster, arrivals, instance_num=4, placement="strict_spread")
-        assert len(run._seen.ended) + len(run._seen.failed) == len(arrivals)
+        assert len(run.seen.answers) + len(run.seen.failed) == len(arrivals)
         assert found.more["cluster"]["machines_lost"] > 20
-        assert {code for _, code in run._seen.failed} <= {"instance_lost", "overloaded"}
+        assert {code for _, code in run.seen.failed} <= {"instance_lost", "overloaded"}
         assert (found.more["cluster"]["rerun"] > 0) is rerun
 
 
@@ -202,7 +206,7 @@ def test_the_cluster_of_the_page_is_simulated(tmp_path):
     run = simulation_of(loaded, SECONDS, cluster=cluster)
     found = run.open_loop([k / 100 for k in range(1000)], {"kind": "open"}, 0)
     assert found.more["cluster"]["machines"] == 100
-    assert len(run._seen.ended) == 1000
+    assert len(run.seen.answers) == 1000
 
 
 @pytest.mark.parametrize(

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import headrace
 from headrace.errors import InputError, SetupError
 from headrace_observe.simulated_cluster import cluster_of
-from headrace_observe.simulated_node import NodeRules
-from headrace_observe.simulation import Line, Simulation
+from headrace_observe.simulation import (
+    BACKEND,
+    ELEMENT,
+    KEPT,
+    Flow,
+    Simulation,
+    elements_key,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from headrace.plan import Element, Node
     from headrace.policies import BatchPolicy
@@ -44,7 +49,7 @@ def simulation_of(
     Raises:
         SetupError: The configuration has something that is not simulated: calls of other nodes or of their instances,
             a ``node_entrypoint``, ``init`` or ``entrypoint`` of its own, several roots, ``each`` at the only root,
-            a `Repost` to a node that others lead to, ``shed_oldest`` with several nodes.
+            a `Repost` to a node that others lead to.
         InputError: There are no times of a node, or no counts that show how often a node with ``or`` runs,
             how many elements a node with ``each`` has, or how often `Repost` goes to a node; or a policy
             that picks has no sample requests, or refuses one.
@@ -52,7 +57,6 @@ def simulation_of(
     plan = config.plan()
     nodes = plan.nodes
     policies = headrace.plugins.policies(config)
-    rules = {}
     for name, node in nodes.items():
         _refuse(name, node, nodes)
         if name not in times:
@@ -64,12 +68,8 @@ def simulation_of(
                     f'; if no request runs there, add "{name}": {{"1": {{"ms": 1, "count": 0}}}}'
                 )
             raise InputError(what)
-        rules[name] = _rules(name, node, policies[name][0].options)
         _check_like(name, policies[name][0], like)
-    after = {name: node.next for name, node in nodes.items()}
-    rules = _by_counts(nodes, after, rules, times)
-    reposted = {name for node in nodes.values() for name in node.links.reposts}
-    led_to = reposted.union(*after.values())
+    led_to = {one for node in nodes.values() for one in (*node.next, *node.links.reposts)}
     roots = [name for name in nodes if name not in led_to]
     if len(roots) != 1:
         raise SetupError(
@@ -82,17 +82,45 @@ def simulation_of(
             f"the entrypoint {front.name} cannot be simulated",
             hint="Leave it out: --set cannot remove a key, so write a file without it.",
         )
-    keys = nodes[roots[0]].keys
-    full = keys["queue_full"].value
-    if full == "shed_oldest" and len(nodes) > 1:
-        raise SetupError(
-            "queue_full = 'shed_oldest' is simulated for one node, and this has several",
-            node=roots[0],
-            hint="Set another one: --set global.queue_full=reject.",
-        )
-    line = Line(rules, after, roots[0], keys["queue_size"].value, full)
+    flows = _by_counts(nodes, times)
+    lists = [elements_key(name) for name, node in nodes.items() if node.links.each]
+    kept = {*KEPT, *lists, *set(like[0] if like else ()).intersection(*like)}
+    made: dict[str, Any] = {"global": {"deadlock_after_s": 0}}
+    if config.files:  # which may have the policies
+        made["import"] = [str(path).replace("$", "$$") for path in config.files]
+    for name, node in nodes.items():
+        made[name] = _stand_in(node, [n for n, one in nodes.items() if name in one.next], kept)
     machines = None if cluster is None else cluster_of(nodes, cluster)
-    return Simulation(line, policies, times, seed, wake_s, like, machines)
+    return Simulation(made, flows, roots[0], times, seed, wake_s, like, machines)
+
+
+_KEYS = (
+    *("batch_policy", "batch_sizes", "batching_timeout", "device", "dispatch_policy", "pad"),
+    *("queue_full", "queue_size", "timeout_ms"),
+)
+"""The keys of a node that its stand-in has as well."""
+
+
+def _stand_in(node: Node, before: Sequence[str], kept: Iterable[str]) -> dict[str, Any]:
+    """Return the table of a node with the same keys of batching and queues, whose backend takes the times of batches."""
+    made = {key: node.keys[key].value for key in _KEYS}
+    made = {key: value for key, value in made.items() if value is not None}
+    made["backend"] = f"BackgroundThread[{BACKEND}]" if node.owns_thread else BACKEND
+    made["instance_num"], (made["min"], made["max"]) = node.instance_num, node.range
+    if made["max"] is None:
+        del made["max"]
+    if node.next:
+        made["next"] = ",".join(node.next)
+    if node.links.otherwise:
+        made["or"] = True
+    if node.links.each:
+        made["each"] = f"{elements_key(node.links.name)}:{ELEMENT}"
+    if node.links.reposts:
+        made["simulated_reposts"] = list(node.links.reposts)
+    if len(before) > 1:  # the branches join
+        made["map"] = {before[0]: {key: key for key in kept}}
+        made["map"] |= {one: {KEPT[1]: f"{KEPT[1]}_{one}"} for one in before[1:]}
+    return made
 
 
 def _check_like(name: str, policy: BatchPolicy, like: Sequence[Mapping[str, Any]]) -> None:
@@ -132,18 +160,13 @@ def _calls_a_node(element: Element, nodes: Mapping[str, Node]) -> bool:
     return instance.startswith("node.") or instance.rpartition(".")[0] in nodes
 
 
-def _by_counts(
-    nodes: Mapping[str, Node],
-    after: Mapping[str, tuple[str, ...]],
-    rules: Mapping[str, NodeRules],
-    times: Mapping[str, ServiceTimes],
-) -> dict[str, NodeRules]:
-    """Add the shares that depend on data, from the measurement of the times.
+def _by_counts(nodes: Mapping[str, Node], times: Mapping[str, ServiceTimes]) -> dict[str, Flow]:
+    """Return how requests go on at each node; what depends on data comes from the measurement of the times.
 
-    These are the share of requests that run at a node with ``or``, the mean number of elements at a node with
+    That is the share of requests that run at a node with ``or``, the mean number of elements at a node with
     ``each``, that of steps at a node with `Iterate`, and the share of requests that a `Repost` sends to each node.
     """
-    before = {one: name for name, names in after.items() for one in names}
+    before = {one: name for name, node in nodes.items() for one in node.next}
     before.update(_before_by_repost(nodes, before))
 
     def came(name: str) -> float:
@@ -162,24 +185,27 @@ def _by_counts(
             raise InputError(f"no request reached the node {name!r} when times were measured")
         return found
 
-    made = dict(rules)
+    made = {}
     for name, node in nodes.items():
-        links = node.links
-        if not _depends_on_data(node) and not links.reposts:
-            continue
-        all_of_them = came(name)  # it says what cannot be simulated before a count is looked for
-        shares = _shares(node, times, _count(times, name), all_of_them)
-        made[name] = replace(made[name], **shares)
+        links, more = node.links, {}
+        if _depends_on_data(node) or links.reposts:
+            all_of_them = came(
+                name
+            )  # it says what cannot be simulated before a count is looked for
+            more = _shares(node, times, _count(times, name), all_of_them)
+        for one in node.next:
+            if nodes[one].links.otherwise:
+                ran = _count(times, name) if links.otherwise else came(name)
+                more["without_result"] = _count(times, one) / ran if ran else 0.0
+        made[name] = Flow(node.instance_num, bool(node.keys["pad"].value), **more)
     return made
 
 
 def _shares(node: Node, times: Mapping[str, ServiceTimes], ran: int, came: float) -> dict[str, Any]:
-    """Return the rules that depend on data of a node that has run ``ran`` items for ``came`` requests."""
+    """Return the flow that depends on data at a node that has run ``ran`` items for ``came`` requests."""
     found: dict[str, Any] = {}
     if (word := _iterates(node)) is not None:
         found["steps"], found["steps_most"] = max(1.0, ran / came), word.options["limit"].value
-    if node.links.otherwise:
-        found["share"] = ran / came
     if node.links.each:
         found["elements"] = ran / came
     if node.links.reposts:
@@ -233,21 +259,3 @@ def _count(times: Mapping[str, ServiceTimes], name: str) -> int:
             f'{{"{name}": ' + '{"1": {"ms": [2.0], "count": 100}}}'
         )
     return found
-
-
-def _rules(name: str, node: Node, stated: Any) -> NodeRules:
-    """Read the rules of a node from its keys; options of its batch policy win over keys, as in a pipeline."""
-    keys = {key: one.value for key, one in node.keys.items()}
-    device, limit = keys["device"], keys["timeout_ms"]
-    sizes = getattr(stated, "batch_sizes", keys["batch_sizes"]) or ()
-    return NodeRules(
-        name=name,
-        instance_num=node.instance_num,
-        range=node.range,
-        devices=tuple(device) if isinstance(device, list) else (device,),
-        batch_sizes=tuple(sorted(sizes)),
-        pad=bool(getattr(stated, "pad", keys["pad"])),
-        lingers=bool(keys["batching_timeout"]) and node.range[1] != 1,
-        timeout_s=None if limit is None else limit / 1000,
-        owns_thread=node.owns_thread,
-    )

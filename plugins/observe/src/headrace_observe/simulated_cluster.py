@@ -5,9 +5,13 @@
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import math
 import sys
+from collections import Counter, deque
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -151,6 +155,7 @@ class SimulatedCluster:
     Attributes:
         machines: The machines.
         lost: How many machines have failed so far.
+        rerun: How many items ran once more.
 
     Raises:
         SetupError: There is no room for all instances.
@@ -160,6 +165,11 @@ class SimulatedCluster:
         self, file: ClusterFile, asked: Mapping[str, Asked], instances: Mapping[str, int]
     ) -> None:
         self.asked = asked
+        self.rerun = 0
+        self._due: list[tuple[float, int, Callable[[float], None]]] = []
+        self._order = itertools.count()
+        self._homeless: deque[tuple[str, int]] = deque()
+        self._builds: Counter[tuple[str, int]] = Counter()
         self.machines: list[Machine] = []
         for kind in file.machines:
             every = {"CPU": kind.num_cpus, "GPU": kind.num_gpus, **kind.resources}
@@ -214,6 +224,71 @@ class SimulatedCluster:
         """Draw how long a machine stays up (seconds), from an exponential distribution; None: for ever."""
         rate = machine.kind.failures_per_hour / 3600
         return -math.log(1 - draw()) / rate if rate else None
+
+    # What happens to machines, in a thread of its own.
+
+    def run(
+        self,
+        instances: Mapping[tuple[str, int], Any],
+        draw: Callable[[], float],
+        now: Callable[[], float],
+        let_pass: Callable[[float], None],
+    ) -> None:
+        """Let machines fail and come back, and instances with them.
+
+        Args:
+            instances: The instances by node and index: each has ``go_away()`` and ``come_back()``.
+            draw: Gives random numbers from 0 to below 1.
+            now: Gives the virtual time in seconds.
+            let_pass: Lets so many seconds of it pass.
+        """
+        self._draw, self._instances = draw, instances
+        for machine in self.machines:
+            self._will_fail(machine, 0.0)
+        while self._due:
+            at, _, happens = heapq.heappop(self._due)
+            if (left_s := at - now()) > 0:
+                let_pass(left_s)
+            happens(at)
+
+    def _at(self, at: float, happens: Callable[[float], None]) -> None:
+        heapq.heappush(self._due, (at, next(self._order), happens))
+
+    def _will_fail(self, machine: Machine, now: float) -> None:
+        after_s = self.until_failure_s(machine, self._draw)
+        if after_s is not None:
+            self._at(now + after_s, partial(self._fails, machine))
+
+    def _fails(self, machine: Machine, now: float) -> None:
+        for name, index in self.fail(machine):
+            self._builds[name, index] += 1
+            self._instances[name, index].go_away()
+            self._at(now + self.asked[name].away_s, partial(self._seek_machine, name, index))
+        if machine.kind.repair_s is not None:
+            self._at(now + machine.kind.repair_s, partial(self._is_back, machine))
+
+    def _is_back(self, machine: Machine, now: float) -> None:
+        self.repair(machine)
+        self._will_fail(machine, now)
+        for _ in range(len(self._homeless)):
+            self._seek_machine(*self._homeless.popleft(), now)
+
+    def _seek_machine(self, name: str, index: int, now: float) -> None:
+        """Build an instance anew where there is room; else it waits for a machine."""
+        if not self.place(name, index):
+            self._homeless.append((name, index))
+            return
+        self._builds[name, index] += 1
+        built = partial(self._built, name, index, self._builds[name, index])
+        self._at(now + self.asked[name].build_s, built)
+
+    def _built(self, name: str, index: int, number: int, _: float) -> None:
+        if self._builds[name, index] == number:  # else its machine has gone while it was built
+            self._instances[name, index].come_back()
+
+    def figures(self) -> dict[str, int]:
+        """Return what the figures of a load say of the machines."""
+        return {"machines": len(self.machines), "machines_lost": self.lost, "rerun": self.rerun}
 
     def _no_room(self, name: str, count: int) -> SetupError:
         asked = self.asked[name]

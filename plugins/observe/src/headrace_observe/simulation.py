@@ -1,83 +1,260 @@
-"""A pipeline on a virtual clock: the policies of a configuration, with given times of batches."""
+"""A pipeline in virtual time: the nodes, queues and policies of a configuration, whose backends take given times."""
 
 from __future__ import annotations
 
-import heapq
+import itertools
 import math
 import random
+import threading
+import time
 from array import array
 from bisect import bisect_left
 from collections import Counter, deque
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
+import headrace
+from headrace.errors import InputError, InstanceLostError, LimitError, SetupError, code_of
+from headrace.words import select
+from headrace_observe.extras import library
+from headrace_observe.load import client, send
 from headrace_observe.measurement import Point
 from headrace_observe.notes import Window
-from headrace_observe.simulated_node import OVER, RUNS, WAITS, Item, SimulatedNode
-from headrace_observe.simulated_threads import Batch, Request, Threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from headrace.policies import BatchPolicy, DispatchPolicy
     from headrace_observe.service_times import ServiceTimes
-    from headrace_observe.simulated_cluster import Machine, SimulatedCluster
-    from headrace_observe.simulated_node import NodeRules
+    from headrace_observe.simulated_cluster import SimulatedCluster
 
-__all__ = ["SIMULATED_CLOCK", "Line", "Simulation"]
+__all__ = [
+    "BACKEND",
+    "ELEMENT",
+    "KEPT",
+    "SIMULATED_CLOCK",
+    "Flow",
+    "Simulation",
+    "elements_key",
+    "let_pass",
+]
 
 SIMULATED_CLOCK = (
-    "virtual: from the arrival of a request to the end of its last batch; threads take turns as in the real scheduler; "
+    "virtual: from the arrival of a request to its answer; the threads of the real scheduler take turns; "
     "switches of threads and the work of clients take only `between_ms` of the times, in an open loop also `wake_ms`, in a "
     "closed loop of one node also `turn_ms`; instances slow each other down as far as `beside` of the times says"
 )
 
-_LATE, _END, _ARRIVE, _WAKE, _AWAKE = range(5)
-"""Kinds of events; events of the same time happen in this order."""
+BACKEND = "SimulatedBatches"
+"""The name of the backend that stands in for all others."""
+
+_SENT = "simulated_request"
+_STEPS = "simulated_steps"
+_RERUNS = "simulated_reruns"
+ELEMENT = "simulated_element"
+KEPT = ("data", _SENT)
+"""The keys that each request has at each node, beside the lists of `elements_key`."""
+
+
+def elements_key(node: str) -> str:
+    """Return the key of the list over which a node with ``each`` runs."""
+    return f"simulated_elements_{node}"
 
 
 @dataclass(frozen=True)
-class Line:
-    """The nodes of a pipeline, and which nodes follow which.
+class Flow:
+    """How the requests of a node go on.
 
     Attributes:
-        nodes: The rules of each node.
-        after: For each node, the names of the nodes after it.
-        entry: The node at which requests enter.
-        queue_size: The most requests that may wait, anywhere in the pipeline.
-        queue_full: ``wait``, ``reject`` or ``shed_oldest``.
+        instance_num: The number of instances.
+        pad: Whether copies fill batches up.
+        without_result: The share of requests to which the node gives no ``result``, so that a node with ``or`` runs.
+        elements: For a node with ``each``, the mean number of elements of a request; else None.
+        reposts: The nodes at which requests go on, each with its share of the requests.
+        limits: By such a node, how often a request may have been reposted until it goes on there.
+        steps: For a node with `Iterate`, the mean number of steps of a request; else None.
+        steps_most: How many steps `Iterate` lets a request run; then it fails.
     """
 
-    nodes: Mapping[str, NodeRules]
-    after: Mapping[str, tuple[str, ...]]
-    entry: str
-    queue_size: int = 1024
-    queue_full: str = "wait"
+    instance_num: int
+    pad: bool = False
+    without_result: float = 0.0
+    elements: float | None = None
+    reposts: tuple[tuple[str, float], ...] = ()
+    limits: Mapping[str, int] = field(default_factory=dict)
+    steps: float | None = None
+    steps_most: int | None = None
+
+
+def let_pass(seconds: float) -> None:
+    """Let virtual time pass for the calling thread."""
+    time.sleep(seconds)  # noqa: TID251 - it costs no time
+
+
+class _Sent:
+    """One request: when it came to the node, and how often it was reposted."""
+
+    __slots__ = ("at", "reposted")
+
+    def __init__(self) -> None:
+        self.at, self.reposted = 0.0, 0
 
 
 @dataclass
 class _Seen:
     """The results so far."""
 
-    ended: array[float] = field(default_factory=lambda: array("d"))
-    latencies: array[float] = field(default_factory=lambda: array("d"))
+    answers: list[tuple[float, float]] = field(default_factory=list)
     failed: list[tuple[float, str]] = field(default_factory=list)
     batches: dict[str, list[tuple[float, int]]] = field(default_factory=dict)
     busy: dict[str, float] = field(default_factory=dict)
 
 
-class Simulation(Threads):
-    """Requests through the nodes of a pipeline on a virtual clock.
+class SimulatedBatches(headrace.Backend):
+    """Take the time of a batch, and let its requests go on as often as it was so when times were measured.
+
+    Reads:
+        data: Anything.
+    Writes:
+        result: The same.
+    Batch:
+        1 or more.
+
+    Source:
+        own
+    """
+
+    class Options(headrace.Options):
+        """Options of SimulatedBatches."""
+
+        simulated_reposts: tuple[str, ...] = ()
+
+    simulation: Simulation
+    """The simulation that runs; there is one at a time in a process."""
+
+    @classmethod
+    def goes_on_at(cls, options: Any) -> tuple[str, ...]:
+        """Return the nodes at which requests go on."""
+        reposts: tuple[str, ...] = options.simulated_reposts
+        return reposts
+
+    def init(self, options: Any, context: headrace.InitContext) -> None:
+        """Find the times and the flow of the node."""
+        self._run, self._context = self.simulation, context
+        self.node = context.node_name
+        self._flow, self._times = self._run.flows[self.node], self._run.times[self.node]
+        self._ended_at = -math.inf
+        self.machine_gone: threading.Event | None = None
+        if self._run.cluster is not None and self.node in self._run.cluster.asked:
+            self.machine_gone = threading.Event()
+            self._run.on_machines[self.node, context.instance_index] = self
+
+    def forward(self, batch: list[dict[str, Any]]) -> list[Exception | None]:
+        """Sleep for the time of the batch, in virtual time."""
+        run, own = self._run, [*range(len(batch))]
+        outcomes: list[Exception | None] = [None] * len(batch)
+        if self._flow.pad:
+            own = select(batch, own, lambda _: True, outcomes, fillers=False)
+        run.wake_up()
+        now = run.now()
+        try:
+            seconds = self._times.seconds(len(batch), run.draw(), run.running)
+        except InputError as error:
+            run.error = error
+            raise
+        waited = self._ended_at == now and batch[0][_SENT].at < now
+        between_s = run.one_of(self._times.between_s) if waited else 0.0
+        run.seen.batches[self.node].append((now, len(own)))
+        run.seen.busy[self.node] += seconds
+        run.running += 1
+        lost = self._is_lost_within(between_s + seconds)
+        run.running -= 1
+        self._ended_at = now = run.now()
+        run.awake[get_ident()] = now
+        ends = self._lose if lost else self._end
+        for place in own:
+            outcomes[place] = ends(batch[place], now)
+        return outcomes
+
+    def _is_lost_within(self, seconds: float) -> bool:
+        """Let the time pass; tell whether the machine has gone, which is seen some time later."""
+        if self.machine_gone is None:
+            let_pass(seconds)
+        elif self.machine_gone.wait(seconds):
+            let_pass(self._run.cluster.asked[self.node].away_s)  # type: ignore[union-attr]
+            return True
+        return False
+
+    def _end(self, request: dict[str, Any], now: float) -> Exception | None:
+        """Give the outcome of a request that has run."""
+        flow, sent, draw = self._flow, request[_SENT], self._run.draw
+        if flow.steps is not None and flow.steps > 1:
+            steps = request.pop(_STEPS, 0) or 1 + int(
+                math.log(1 - draw()) / math.log(1 - 1 / flow.steps)
+            )
+            ran = request.pop(f"{_STEPS}_ran", 0) + 1
+            if ran < steps and ran == flow.steps_most:
+                return LimitError(f"it took more than {ran} steps", limit=ran)
+            if ran < steps:
+                request[_STEPS], request[f"{_STEPS}_ran"] = steps, ran
+                return self._again(request)
+        sent.at = now
+        request.pop(_RERUNS, None)
+        drawn = draw() if flow.reposts else 1.0
+        for target, part in flow.reposts:
+            if drawn < part:
+                sent.reposted += 1
+                most = flow.limits.get(target, 100)
+                if sent.reposted > most:
+                    return LimitError(f"it was reposted more than {most} times", limit=most)
+                return self._again(request, target)
+            drawn -= part
+        if not flow.without_result or draw() >= flow.without_result:
+            request["result"] = request["data"]
+        return None
+
+    def _again(self, request: dict[str, Any], node: str | None = None) -> Exception:
+        self._context.resume(request, node)
+        return headrace.PENDING
+
+    # Machines.
+
+    def go_away(self) -> None:
+        """Have no machine any more."""
+        assert self.machine_gone is not None  # noqa: S101 - for the type
+        self.machine_gone.set()
+        self._context.away()
+
+    def come_back(self) -> None:
+        """Be on a machine again."""
+        assert self.machine_gone is not None  # noqa: S101 - for the type
+        self.machine_gone.clear()
+        self._context.back()
+
+    def _lose(self, request: dict[str, Any], now: float) -> Exception:
+        """Give the outcome of a request whose machine has gone: it runs once more, as the next one, or fails."""
+        cluster, reruns = self._run.cluster, request.get(_RERUNS, 0)
+        assert cluster is not None  # noqa: S101 - for the type
+        if reruns < cluster.asked[self.node].retries:
+            request[_RERUNS] = reruns + 1
+            cluster.rerun += 1
+            return self._again(request)
+        # With a node it is the error of the request, and the instance stays in service.
+        return InstanceLostError("its machine has gone", node=self.node)
+
+
+class Simulation:
+    """Requests through the nodes of a pipeline in virtual time.
 
     Args:
-        line: The nodes.
-        policies: The batch policy and the dispatch policy of each node, new objects; the simulation asks them as
-            the real scheduler does.
+        config: The configuration, in which the backend of each node is `SimulatedBatches`.
+        flows: How the requests of each node go on.
+        entry: The node at which requests enter.
         times: The times of batches of each node.
         seed: The seed of the random draws of times.
         wake_s: The mean time that a woken thread takes to go on, in seconds; times are drawn from an exponential
-            distribution. With 0, those of an open loop take times from the spread that was measured at the entry node.
+            distribution. With 0, those of an open loop take times from the spread that was measured at the first node.
             The threads of a closed loop of one node then go on one after the other, and take the turns that were
             measured there: the interpreter runs one thread at a time. What was not measured takes no time.
         like: Sample requests, for policies that pick: each request is like one that is drawn from these.
@@ -87,37 +264,29 @@ class Simulation(Threads):
 
     def __init__(
         self,
-        line: Line,
-        policies: Mapping[str, tuple[BatchPolicy, DispatchPolicy]],
+        config: Mapping[str, Any],
+        flows: Mapping[str, Flow],
+        entry: str,
         times: Mapping[str, ServiceTimes],
         seed: int = 0,
         wake_s: float = 0.0,
         like: Sequence[Mapping[str, Any]] = (),
         cluster: SimulatedCluster | None = None,
     ) -> None:
-        super().__init__(random.Random(seed).random, wake_s)  # noqa: S311 - no secret
-        self._line, self._times = line, times
-        self._like = len(like)
+        self.flows, self.times, self.cluster = flows, times, cluster
+        self.draw = random.Random(seed).random  # noqa: S311 - no secret
         self._draw_like = random.Random(seed + 1).randrange  # noqa: S311 - no secret
-        self._nodes = {
-            name: SimulatedNode(rules, *policies[name], self._full, like)
-            for name, rules in line.nodes.items()
-        }
-        before = Counter(name for names in line.after.values() for name in names)
-        self._joins = {name: count for name, count in before.items() if count > 1}
-        self._events: list[tuple[float, int, int, Any, Any]] = []
-        self._number = self._waiting = self._running = self._to_send = 0
-        self._outside: deque[Request] = deque()
-        self._seen = _Seen(
-            batches={name: [] for name in line.nodes}, busy=dict.fromkeys(line.nodes, 0.0)
-        )
-        self._closed = False
-        self._last_sent = 0.0
-        self._cluster = cluster
-        self._of_cluster = 0  # how many of the events tell of machines alone
-        self._homeless: deque[tuple[str, int]] = deque()
-        self._builds: Counter[tuple[str, int]] = Counter()
-        self._rerun = 0
+        self._config, self._wake_s, self._like = config, wake_s, [*like] or [{}]
+        self.seen = _Seen(batches={name: [] for name in flows}, busy=dict.fromkeys(flows, 0.0))
+        self.on_machines: dict[tuple[str, int], SimulatedBatches] = {}
+        self.awake: dict[int, float] = {}
+        self.running = 0
+        self.error: InputError | None = None
+        self.now: Callable[[], float] = float
+        self._entry, self._is_open = entry, False
+        self._wakes_s: Sequence[float] = ()
+        self._turns_s: Sequence[float] = ()
+        self._turn_ends = self._last_sent = self._over = 0.0
 
     def closed_loop(self, clients: int, requests: int, warm_up: int) -> Point:
         """Simulate ``clients`` clients, each of which sends its next request when it has its answer.
@@ -125,412 +294,175 @@ class Simulation(Threads):
         The figures leave out the first ``warm_up`` answers, and the requests that end after the last of ``requests``
         requests was sent.
         """
-        self._closed, self._to_send = True, requests
-        if len(self._nodes) == 1:
-            self._turns_s = self._times[self._line.entry].turns_s
-        for _ in range(min(clients, requests)):
-            self._push(0.0, _ARRIVE)
-        self._run(iter(()))
+        left = itertools.count()
+        if len(self.flows) == 1:
+            self._turns_s = self.times[self._entry].turns_s
+
+        def goes_on() -> bool:
+            return self.error is None and next(left) < requests
+
+        def run(pipe: headrace.Pipeline) -> list[threading.Thread]:
+            def call(request: dict[str, Any]) -> None:
+                self._last_sent = self.awake[get_ident()] = request[_SENT].at = self.now()
+                try:
+                    pipe(request)
+                finally:
+                    self.wake_up(answered=True)
+
+            args = (call, self._requests(), self, goes_on, self.now)
+            return [
+                threading.Thread(target=client, args=args) for _ in range(min(clients, requests))
+            ]
+
+        self._run(run)
         return self._point({"kind": "closed", "clients": clients}, warm_up)
 
     def open_loop(self, arrivals: Iterable[float], about: dict[str, Any], warm_up: int) -> Point:
-        """Simulate requests that arrive at given times, in seconds; the figures leave out the same as `closed_loop`'s.
+        """Simulate requests that arrive at given times, in seconds.
 
+        The figures leave out the first ``warm_up`` answers, and the requests that end after the last one has come.
         The thread that sends wakes up for each request, and the thread that waits for its answer at the end;
         latencies count from the given arrival time.
         """
+        self._is_open = True
         if not self._wake_s:
-            self._wakes_s = self._times[self._line.entry].wakes_s
-        self._run(iter(arrivals))
+            self._wakes_s = self.times[self._entry].wakes_s
+
+        def run(pipe: headrace.Pipeline) -> list[threading.Thread]:
+            def coming() -> Iterator[float]:
+                for self._last_sent in arrivals:
+                    yield self._last_sent
+
+            def submit(request: dict[str, Any]) -> Any:
+                request[_SENT].at = self.now()
+                sent.append(pipe.submit(request))
+                while sent[0].done() and len(sent) > 1:
+                    sent.popleft()
+                return sent[-1]
+
+            def send_all() -> None:
+                notes: Any = self
+                send(submit, self._requests(), coming(), notes, self._pause, self.now)
+                for one in sent:  # before the close, of which policies would hear
+                    one.exception()
+
+            sent: deque[Any] = deque()
+            return [threading.Thread(target=send_all)]
+
+        self._run(run)
         return self._point(about, warm_up)
 
-    # Events.
+    # How it runs.
 
-    def _push(self, at: float, kind: int, a: Any = None, b: Any = None) -> None:
-        self._number += 1
-        heapq.heappush(self._events, (at, kind, self._number, a, b))
+    def _run(self, load: Callable[[headrace.Pipeline], Sequence[threading.Thread]]) -> None:
+        """Let the threads of a load run on a pipeline in virtual time."""
+        testing = library("headrace_testing", "simulate", "headrace simulate")
+        headrace.register(BACKEND, SimulatedBatches, replace=True)
+        SimulatedBatches.simulation = self
+        with ExitStack() as undo:
+            undo.callback(delattr, SimulatedBatches, "simulation")
+            try:
+                self.now = undo.enter_context(testing.virtual_time(limit_s=math.inf))
+            except RuntimeError as error:
+                raise SetupError(f"nothing can be simulated here: {error}") from error
+            try:
+                self._send_all(load)
+            except RuntimeError:
+                if self.cluster is None:  # else requests may wait for a machine that never comes
+                    raise
+        if self.error is not None:
+            raise self.error
 
-    def _run(self, arrivals: Iterator[float]) -> None:
-        events, pop = self._events, heapq.heappop
-        first = next(arrivals, None)
-        if first is not None:
-            self._push(first + self._waking(), _ARRIVE, first)
-        self._let_fail()
-        while len(events) > self._of_cluster or (events and (self._waiting or self._outside)):
-            now, kind, _, a, b = pop(events)
-            if kind == _END:
-                self._may_end(a, b, now)
-            elif kind == _ARRIVE:
-                self._send(now, a)
-                following = next(arrivals, None)
-                if following is not None:  # a late sender does not sleep
-                    late = following < now
-                    self._push(now if late else following + self._waking(), _ARRIVE, following)
-            elif kind == _LATE:
-                self._late(a, b, now)
-            elif kind == _AWAKE:
-                a(now)
-            elif a.wake_at == now:
-                a.wake_at = None
-                self._look(a, now, b if b is not None and b.waits else None)
-            self._wake(now)
+    def _send_all(self, load: Callable[[headrace.Pipeline], Sequence[threading.Thread]]) -> None:
+        pipe = headrace.pipe(self._config)
+        threads = [*load(pipe)]
+        if self.cluster is not None:
+            args = (self.on_machines, self.draw, self.now, let_pass)
+            threading.Thread(target=self.cluster.run, args=args, daemon=True).start()
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join()
+        pipe.close(timeout=None)
+        self._over = self.now()
 
-    def _at(self, at: float, goes_on: Callable[[float], None]) -> None:
-        self._push(at, _AWAKE, goes_on)
+    def _requests(self) -> Iterator[dict[str, Any]]:
+        """Give requests without end, each like one of the samples."""
+        counts = {n: f.elements for n, f in self.flows.items() if f.elements is not None}
+        while True:
+            request = {"data": None, **self._like[self._draw_like(len(self._like))]}
+            request[_SENT] = _Sent()
+            for name, mean in counts.items():  # rounded up or down at random
+                request[elements_key(name)] = [None] * (int(mean) + (self.draw() < mean % 1))
+            yield request
 
-    def _send(self, now: float, meant: float | None = None) -> None:
-        """Let a request arrive; in a closed loop it is the next request of a client, if one is left to send."""
-        if self._closed:
-            if not self._to_send:
-                return
-            self._to_send -= 1
-        self._last_sent = now
-        sent = now if meant is None else meant
-        like = self._draw_like(self._like) if self._like else 0
-        self._enter(Request(sent, called=self._closed, like=like), now)
+    def one_of(self, spread: Sequence[float]) -> float:
+        """Draw from a spread; 0 where it is empty."""
+        return spread[int(self.draw() * len(spread))] if spread else 0.0
 
-    # A request in the pipeline.
+    def _waking(self) -> float:
+        """Draw the time that a thread takes to wake up, in seconds."""
+        if self._wakes_s:
+            return self.one_of(self._wakes_s)
+        return -self._wake_s * math.log(1 - self.draw()) if self._wake_s else 0.0
 
-    def _full(self) -> bool:
-        return self._waiting >= self._line.queue_size
+    def _pause(self, seconds: float) -> bool:
+        """Let the thread that sends wait; one that is late does not sleep. Tell whether sending ends."""
+        if seconds:
+            let_pass(seconds + self._waking())
+        return self.error is not None
 
-    def _enter(self, request: Request, now: float) -> None:
-        if self._outside or self._full():
-            if self._line.queue_full == "wait":
-                self._outside.append(request)
-                return
-            if self._line.queue_full == "reject" or not len(self._nodes[self._line.entry].queue):
-                self._fail(request, "overloaded", now)
-                return
-            (oldest,) = self._nodes[self._line.entry].queue.take(1)
-            self._starts(oldest)
-            self._fail(oldest.request, "overloaded", now)
-        self._join(self._line.entry, request, now, request.sent, request)
-
-    def _join(
-        self, name: str, request: Request, now: float, arrival: float, me: Request | None
-    ) -> None:
-        node = self._nodes[name]
-        if not request.called:
-            me = None
-        if node.rules.elements is not None:
-            self._join_each(node, request, now, arrival, me)
+    def wake_up(self, *, answered: bool = False) -> None:
+        """Let the calling thread take the time of waking up, if it was asleep; then, or with an answer, that of its turn."""
+        now = self.now()
+        is_awake = self.awake.get(get_ident()) == now
+        if is_awake and not answered:
             return
-        instance = node.claim() if me is not None else None
-        if instance is not None:
-            item = self._item(node, arrival, request, None)
-            item.state = RUNS
-            request.open += 1
-            self._start(node, Batch(instance, [item], me), now)
-        else:
-            self._put(node, request, arrival)
-            self._look(node, now, me)
+        at = now if is_awake else now + self._waking()
+        if self._turns_s:
+            at = self._turn_ends = max(at, self._turn_ends) + self.one_of(self._turns_s)
+        if at > now:
+            let_pass(at - now)
 
-    def _join_each(
-        self, node: SimulatedNode, request: Request, now: float, arrival: float, me: Request | None
-    ) -> None:
-        """Let the elements of a request join a node; their number is the mean, rounded up or down at random."""
-        name, mean = node.rules.name, node.rules.elements or 0.0
-        count = int(mean) + (self._draw() < mean % 1)
-        if not count:
-            request.open += 1
-            self._left(name, request, now, me)
-            return
-        request.elements = {**(request.elements or {}), name: count}
-        for _ in range(count):
-            self._put(node, request, arrival)
-        self._look(node, now, me)
+    # What the threads of a load note: see `headrace_observe.notes.Notes`.
 
-    def _put(self, node: SimulatedNode, request: Request, arrival: float) -> None:
-        request.open += 1
-        self._waits(request)
-        limit = node.rules.timeout_s
-        item = self._item(node, arrival, request, None if limit is None else arrival + limit)
-        if item.deadline is not None:
-            self._push(item.deadline, _LATE, node, item)
-        node.push(item)
+    def ok(self, ended: float, latency: float) -> None:
+        """Note a success; in an open loop, who waits for the answer wakes up first."""
+        late = self._waking() if self._is_open else 0.0
+        self.seen.answers.append((ended + late, latency + late))
 
-    def _waits(self, request: Request) -> None:
-        request.waits += 1
-        self._waiting += request.waits == 1
-
-    def _item(
-        self, node: SimulatedNode, arrival: float, request: Request, deadline: float | None
-    ) -> Item:
-        """Make the item of a request; at a node with `Iterate`, steps are drawn from a geometric distribution."""
-        item, mean, most = Item(arrival, request, deadline), node.rules.steps, node.rules.steps_most
-        if mean is not None and mean > 1:
-            item.steps = 1 + int(math.log(1 - self._draw()) / math.log(1 - 1 / mean))
-            if most is not None and item.steps > most:
-                item.steps, item.endless = most, True
-        return item
-
-    def _again(self, node: SimulatedNode, item: Item, now: float) -> bool:
-        if item.lost:
-            self._was_lost(node, item, now)
-            return True
-        item.steps -= 1
-        if item.steps > 0:
-            item.state = WAITS
-            self._waits(item.request)
-            node.queue.push_again(item)
-        elif item.endless:
-            item.state = OVER
-            if item.request.open > 0:
-                self._fail(item.request, "limit", now)
-        else:
-            return False
-        return True
-
-    def _let_in(self, inside: SimulatedNode, now: float) -> None:
-        """Admit requests that wait for room, the oldest first; ``inside`` is the node that is being dispatched."""
-        entry, came = self._nodes[self._line.entry], False
-        while self._outside and not self._full():
-            request, came = self._outside.popleft(), True
-            self._put(entry, request, request.sent)
-        if came and entry is not inside:
-            self._look(entry, now, None)
-
-    def _starts(self, item: Item) -> None:
-        """Record that an item of a request does not wait any more."""
-        item.state = RUNS
-        item.request.waits -= 1
-        self._waiting -= item.request.waits == 0
-
-    def _begun(self, items: list[Item], node: SimulatedNode, now: float) -> None:
-        for item in items:
-            self._starts(item)
-        self._let_in(node, now)
-
-    def _start(self, node: SimulatedNode, batch: Batch, now: float) -> None:
-        name, count = node.rules.name, len(batch.items)
-        size = node.rules.size_run(count) or count
-        batch.seconds = self._times[name].seconds(size, self._draw(), self._running)
-        self._running += 1
-        self._seen.batches[name].append((now, count))
-        self._seen.busy[name] += batch.seconds
-        batch.ends = now + self._between(name, batch, now) + batch.seconds
-        batch.instance.batch = batch
-        self._push(batch.ends, _END, node, batch)
-        if batch.instance.away:  # the machine has gone before it began
-            self._lose(node, batch, now)
-
-    # Machines.
-
-    def _on_cluster(self, at: float, happens: Callable[[float], None]) -> None:
-        """Let something happen to machines; the simulation ends where nothing else is left."""
-
-        def event(now: float) -> None:
-            self._of_cluster -= 1
-            happens(now)
-
-        self._of_cluster += 1
-        self._at(at, event)
-
-    def _let_fail(self) -> None:
-        for machine in self._cluster.machines if self._cluster is not None else ():
-            self._will_fail(machine, 0.0)
-
-    def _may_end(self, node: SimulatedNode, batch: Batch, now: float) -> None:
-        """End a batch, unless its machine has gone meanwhile."""
-        if batch.ends == now:
-            self._running -= 1
-            self._ended(node, batch, now)
-
-    def _will_fail(self, machine: Machine, now: float) -> None:
-        assert self._cluster is not None  # noqa: S101 - for the type
-        after_s = self._cluster.until_failure_s(machine, self._draw)
-        if after_s is not None:
-            self._on_cluster(now + after_s, partial(self._machine_fails, machine))
-
-    def _machine_fails(self, machine: Machine, now: float) -> None:
-        cluster = self._cluster
-        assert cluster is not None  # noqa: S101 - for the type
-        for name, index in cluster.fail(machine):
-            node = self._nodes[name]
-            self._builds[name, index] += 1
-            instance = node.take_away(index)
-            if instance.batch is not None:
-                self._lose(node, instance.batch, now)
-            away_s = cluster.asked[name].away_s
-            self._on_cluster(now + away_s, partial(self._seek_machine, name, index))
-        if machine.kind.repair_s is not None:
-            self._on_cluster(now + machine.kind.repair_s, partial(self._machine_back, machine))
-
-    def _machine_back(self, machine: Machine, now: float) -> None:
-        assert self._cluster is not None  # noqa: S101 - for the type
-        self._cluster.repair(machine)
-        self._will_fail(machine, now)
-        for _ in range(len(self._homeless)):
-            self._seek_machine(*self._homeless.popleft(), now)
-
-    def _seek_machine(self, name: str, index: int, now: float) -> None:
-        """Build an instance anew where there is room; else it waits for a machine."""
-        cluster = self._cluster
-        assert cluster is not None  # noqa: S101 - for the type
-        if not cluster.place(name, index):
-            self._homeless.append((name, index))
-            return
-        build_s = cluster.asked[name].build_s
-        self._builds[name, index] += 1
-        number = self._builds[name, index]
-        self._on_cluster(now + build_s, partial(self._built, name, index, number))
-
-    def _built(self, name: str, index: int, number: int, now: float) -> None:
-        if self._builds[name, index] == number:  # else its machine has gone while it was built
-            node = self._nodes[name]
-            node.bring_back(index)
-            self._look(node, now, None)
-
-    def _lose(self, node: SimulatedNode, batch: Batch, now: float) -> None:
-        """Let a batch end as lost, once it is seen that its machine has gone."""
-        assert self._cluster is not None  # noqa: S101 - for the type
-        for item in batch.items:
-            item.lost = True
-        batch.ends = now + self._cluster.asked[node.rules.name].away_s
-        self._push(batch.ends, _END, node, batch)
-
-    def _was_lost(self, node: SimulatedNode, item: Item, now: float) -> None:
-        """Run an item of a lost batch once more, at the head of the queue, or fail it."""
-        assert self._cluster is not None  # noqa: S101 - for the type
-        item.lost = False
-        if item.reruns < self._cluster.asked[node.rules.name].retries:
-            item.reruns += 1
-            self._rerun += 1
-            item.state = WAITS
-            self._waits(item.request)
-            node.queue.push_again(item)
-        else:
-            item.state = OVER
-            if item.request.open > 0:
-                self._fail(item.request, "instance_lost", now)
-
-    def _between(self, name: str, batch: Batch, now: float) -> float:
-        """Draw the time, in seconds, that passes before a batch that waited for its instance begins."""
-        spread = self._times[name].between_s
-        waited = batch.instance.ended == now and batch.items[0].arrival < now
-        return spread[int(self._draw() * len(spread))] if waited and spread else 0.0
-
-    def _refuse(self, node: SimulatedNode, items: list[Item], now: float) -> None:
-        for item in items:
-            self._starts(item)
-            item.state = OVER
-            self._fail(item.request, "batch_range", now)
-        self._let_in(node, now)
-
-    def _late(self, node: SimulatedNode, item: Item, now: float) -> None:
-        """Fail a request whose time at a node is over; if its batch runs, it goes on."""
-        if item.state == OVER:
-            return
-        if item.state == WAITS:
-            node.queue.remove(item)
-            self._starts(item)
-        item.state = OVER
-        if item.request.open <= 0:
-            return  # the request has failed at another node, or because of another element
-        self._fail(item.request, "deadline", now)
-        self._let_in(node, now)
-        self._look(node, now, None)
-
-    def _wake_at(self, node: SimulatedNode, at: float, waker: Request | None) -> None:
-        self._push(at, _WAKE, node, waker)
-
-    def _goes_on(self, name: str) -> bool:
-        return bool(self._line.after[name] or self._nodes[name].rules.reposts)
-
-    def _left(
-        self, name: str, request: Request, now: float, me: Request | None, count: int = 1
-    ) -> None:
-        if request.open <= 0:
-            return  # the request has failed at another node meanwhile
-        request.open -= count
-        if request.elements and request.elements.get(name, 0):
-            request.elements[name] -= count
-            if request.elements[name]:
-                return  # other elements of the request have not ended
-        self._pass_on(name, request, now, me)
-        if request.open:
-            return
-        if request.called:
-            self._over(request, now)
-            self._answered(request, now, me)
-        else:
-            self._awake(partial(self._over, request), now)
-
-    def _over(self, request: Request, now: float) -> None:
-        self._seen.ended.append(now)
-        self._seen.latencies.append(now - request.sent)
-
-    def _pass_on(self, name: str, request: Request, now: float, me: Request | None) -> None:
-        reposts = self._nodes[name].rules.reposts
-        drawn = self._draw() if reposts else 1.0
-        for target, part in reposts:
-            if drawn < part:
-                request.reposted += 1
-                if request.reposted > self._nodes[name].rules.limits.get(target, 100):
-                    self._fail(request, "limit", now)
-                    return
-                self._join(target, request, now, now, me)
-                return
-            drawn -= part
-        for after in self._line.after[name]:
-            if after in self._joins:
-                request.missing = request.missing or dict(self._joins)
-                request.missing[after] -= 1
-                if request.missing[after]:
-                    request.open += 1  # the request waits at the join for its other branches
-                    continue
-                request.open -= self._joins[after] - 1
-            share = self._nodes[after].rules.share
-            if share is None or self._draw() < share:
-                self._join(after, request, now, now, me)
-            else:
-                self._pass_on(after, request, now, me)
-
-    def _fail(self, request: Request, code: str, now: float) -> None:
-        request.open = -(10**9)
-        self._seen.failed.append((now, code))
-        self._answered(request, now, None)
-
-    def _answered(self, request: Request, now: float, me: Request | None) -> None:
-        """Let the client of an answered request send its next one: now if it runs, else when it has woken up."""
-        if request.called and me is request:
-            self._send(now)
-        elif request.called:
-            self.ready.append(self._send)
+    def failed(self, ended: float, error: BaseException) -> None:
+        """Note a failure; what a policy of the configuration has raised ends the simulation."""
+        code = code_of(error)
+        if code == "contract" and self.error is None:
+            self.error = InputError(str(error))
+        self.seen.failed.append((ended, code))
 
     # The figures.
 
     def _point(self, about: dict[str, Any], warm_up: int) -> Point:
-        seen, end = self._seen, self._last_sent
-        start = seen.ended[warm_up - 1] if 0 < warm_up <= len(seen.ended) else 0.0
+        seen, end = self.seen, self._last_sent
+        seen.answers.sort(key=lambda one: one[0])
+        ended = [at for at, _ in seen.answers]
+        start = ended[warm_up - 1] if 0 < warm_up <= len(ended) else 0.0
         start = min(start, end)
-        first, last = bisect_left(seen.ended, start), bisect_left(seen.ended, end)
+        first, last = bisect_left(ended, start), bisect_left(ended, end)
         if last <= first:  # with so few requests all ended after the last one was sent
-            first, last = 0, len(seen.ended)
-            start, end = 0.0, seen.ended[-1] if seen.ended else end
-        window = Window(start, end, seen.latencies[first:last])
+            first, last = 0, len(ended)
+            start, end = 0.0, ended[-1] if ended else end
+        window = Window(start, end, array("d", [one for _, one in seen.answers[first:last]]))
         window.failed.update(code for at, code in seen.failed if start <= at <= end)
         sizes = {
             name: Counter(size for at, size in batches if start <= at <= end)
             for name, batches in seen.batches.items()
         }
-        over = max([*seen.ended[-1:], self._last_sent])
+        over = max(self._over, self._last_sent)
         busy = {
-            name: round(seen.busy[name] / (over * len(node.instances)), 4) if over else 0.0
-            for name, node in self._nodes.items()
+            name: round(seen.busy[name] / (over * flow.instance_num), 4) if over else 0.0
+            for name, flow in self.flows.items()
         }
-        extrapolated = {
-            name: sorted(self._times[name].extrapolated)
-            for name in self._nodes
-            if self._times[name].extrapolated
-        }
-        more: dict[str, Any] = {
-            "simulated": True,
-            "utilisation": busy,
-            "extrapolated": extrapolated,
-        }
-        if self._cluster is not None:
-            machines, lost = len(self._cluster.machines), self._cluster.lost
-            more["cluster"] = {"machines": machines, "machines_lost": lost, "rerun": self._rerun}
+        beyond = {n: sorted(t.extrapolated) for n, t in self.times.items() if t.extrapolated}
+        more: dict[str, Any] = {"simulated": True, "utilisation": busy, "extrapolated": beyond}
+        if self.cluster is not None:
+            more["cluster"] = self.cluster.figures()
         return Point(about, SIMULATED_CLOCK, window, nodes=sizes, more=more)

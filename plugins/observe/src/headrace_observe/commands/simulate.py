@@ -1,4 +1,4 @@
-"""``headrace simulate``: the policies of a configuration under loads, on a virtual clock."""
+"""``headrace simulate``: the pipeline of a configuration under loads, in virtual time."""
 
 from __future__ import annotations
 
@@ -121,8 +121,9 @@ def simulate(  # noqa: PLR0913, PLR0917 - one per option
 ) -> int:
     """Predict throughput, latencies, batch sizes and refusals of a configuration.
 
-    The configuration's own policies decide on a virtual clock. Batches take the times in --times, drawn from the
-    spread of their size; the times of a missing size are interpolated. So loads and numbers of instances can be tried
+    The pipeline runs in virtual time, with its nodes, queues and policies. In place of each backend something waits
+    for the time in --times, drawn from the spread of the batch's size; the times of a missing size are interpolated.
+    It needs the extra `headrace-observe[simulate]`. So loads and numbers of instances can be tried
     that this machine does not have: `--set instance_num=8`. Clients and switches of threads take the times that were
     measured for them, and batches take longer beside others as far as that was measured. Figures leave out the warm-up
     and requests that end after the last one is sent.
