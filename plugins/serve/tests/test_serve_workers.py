@@ -332,37 +332,10 @@ def test_workers_take_a_port_whose_connections_have_just_ended(tmp_path, start):
     assert httpx.get(f"{url}/v2/health/ready").status_code == 200
 
 
-INHERITED = """
-import sys
-from headrace_serve.operating import workers
-from headrace_serve.operating.settings import Settings
-
-workers.REUSES_PORTS = False  # as on macOS
-if __name__ == "__main__":
-    sys.exit(workers.run_workers(Settings(models=("m.toml",), port=0), 2))
-"""
-
-
-@linux
-def test_where_ports_are_not_shared_all_inherit_one_socket(tmp_path):
-    (tmp_path / "pid.py").write_text(PID)
-    (tmp_path / "m.toml").write_text('import = ["pid.py"]\nbackend = "ServePid"\n')
-    command = [sys.executable, "-c", INHERITED]
-    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
-        url = process.stderr.readline().removeprefix("serving ").strip()
-        (first,) = seen(url, 1)
-        os.kill(first, signal.SIGKILL)
-        assert seen(url, 1) != {first}  # the other, or the next
-        # A death that is seen while the workers drain counts as a wrong end.
-        assert any("ended with -9" in line for line in iter(process.stderr.readline, ""))
-        process.terminate()
-        assert process.wait(300) == 0, process.stderr.read()
-
-
-def test_grpc_needs_ports_that_are_shared(monkeypatch):
+def test_workers_need_ports_that_are_shared(monkeypatch):
     monkeypatch.setattr(workers, "REUSES_PORTS", False)
-    with pytest.raises(ConfigError, match="gRPC with --workers needs Linux"):
-        workers.run_workers(Settings(models=("m.toml",), grpc_port=0), 2)
+    with pytest.raises(ConfigError, match="--workers needs Linux"):
+        workers.run_workers(Settings(models=("m.toml",)), 2)
 
 
 THREADS = """

@@ -139,7 +139,7 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
         int,
         _processes(
             min=1,
-            help="Processes that share the ports, each with all models and with bounds of its own; gRPC is shared on Linux only.",
+            help="Processes that share the ports, each with all models and with bounds of its own; on Linux.",
         ),
     ] = 1,
     worker_healthcheck_s: Annotated[

@@ -50,7 +50,6 @@ def run(
     listening: Listening | None = None,
     *,
     worker: int | None = None,
-    listener: socket.socket | None = None,
     everywhere: Everywhere | None = None,
     started: Callable[[Server], None] | None = None,
     listen_first: bool = True,
@@ -61,7 +60,6 @@ def run(
         settings: The models, and how they are served.
         listening: Called with the addresses once all models take requests.
         worker: The number of this worker process; None: the server is this process alone.
-        listener: A listening socket that all worker processes share; None: the process makes its own.
         everywhere: Makes in all worker processes the changes that requests ask for.
         started: Called once all models take requests, instead of printing the addresses and calling ``listening``.
         listen_first: Whether the server listens before its models are built.
@@ -73,7 +71,7 @@ def run(
     who = "" if worker is None else f"worker {worker}: "
     with contextlib.ExitStack() as until_the_end:
         early = until_the_end.enter_context(_hangups())
-        server = settings.server(worker, listener, everywhere, listen_first=listen_first)
+        server = settings.server(worker, everywhere, listen_first=listen_first)
         until_the_end.enter_context(switching(settings.switch_interval_ms))
         protocols = 1 if settings.grpc_port is None else 2
         until_the_end.enter_context(opening(protocols * settings.limits.max_connections))

@@ -98,7 +98,6 @@ class Server:
         ui: bool = False,
         examples: str | Path | None = None,
         worker: int | None = None,
-        listener: socket.socket | None = None,
         everywhere: Everywhere | None = None,
         listen_first: bool = False,
         watch: bool | str | Path = False,
@@ -126,10 +125,8 @@ class Server:
             server_name: The name in the metadata of the server; some clients ask for ``triton``.
             ui: Whether the live page is at ``/ui``. Without ``keys`` it needs an address of this machine alone.
             examples: A folder of pictures and texts that the live page offers as inputs to try; it needs ``ui``.
-            worker: The number of this process among several that listen on the same ports; None: the server is
-                this process alone.
-            listener: A socket that listens for REST already and that those processes share; None: this process
-                makes its own, and shares the port by SO_REUSEPORT, which needs Linux.
+            worker: The number of this process among several that share the ports by SO_REUSEPORT, which needs Linux;
+                None: the server is this process alone.
             everywhere: Makes in all of those processes the changes that requests ask for.
             listen_first: Whether `start` opens the port before it builds the models. Meanwhile the server is alive and not
                 ready, each model takes requests as soon as it is built, and requests for the others are refused with 503.
@@ -148,7 +145,7 @@ class Server:
         offered, tls, limits = Examples.of(examples, served=ui), Tls.of(tls), Limits.of(limits)
         self.host, self.port = host, port
         self.grpc_port, self.admin_port = grpc_port, admin_port
-        self._shared = worker is not None and listener is None
+        self._shared = worker is not None
         self._tls = tls
         self._certificates = None if tls is None else tls.read()
         self._keys, known = keys, Keys.of(keys)
@@ -206,7 +203,7 @@ class Server:
             self._follow()
         self._service.connections = lambda: len(self._state.connections)
         self._grpc, self._admin = cast("Any", None), cast("Admin | None", None)
-        self._listener, self._connection = listener, cast("Any", None)
+        self._listener, self._connection = cast("socket.socket | None", None), cast("Any", None)
         self._listening: asyncio.AbstractServer | None = None
         # A signal handler may interrupt any method of the server in the main thread and call another one, so both
         # locks may be taken again by the thread that holds them.
@@ -248,7 +245,7 @@ class Server:
         if self._closed:
             raise ClosedError("the server is closed")
         try:
-            listener = self._listener or listen(self.host, self.port, shared=self._shared)
+            listener = listen(self.host, self.port, shared=self._shared)
         except OSError as error:
             self.close(timeout=2.0)
             raise not_listening(self.host, self.port, error) from error

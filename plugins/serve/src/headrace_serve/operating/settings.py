@@ -19,8 +19,6 @@ from headrace_serve.operating.server import Server
 from headrace_serve.tls import Tls
 
 if TYPE_CHECKING:
-    import socket
-
     from headrace_serve.everywhere import Everywhere
     from headrace_serve.operating.logs import LogFormat
 
@@ -146,7 +144,6 @@ class Settings:
     def server(
         self,
         worker: int | None = None,
-        listener: socket.socket | None = None,
         everywhere: Everywhere | None = None,
         *,
         listen_first: bool = True,
@@ -157,7 +154,6 @@ class Settings:
             **{name: getattr(self, name) for name in _OF_SERVER},
             tls=self._tls(),
             worker=worker,
-            listener=listener,
             everywhere=everywhere,
             listen_first=listen_first,
             watch=self._watched(),

@@ -12,7 +12,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
@@ -58,13 +57,11 @@ def main() -> int:
 
     threading.Thread(target=listen, name="headrace-serve-parent", daemon=True).start()
     settings = Settings.from_json(setup["settings"])
-    listener = None if setup["listener"] is None else socket.socket(fileno=setup["listener"])
     with printing_logs(settings.log_format, access=settings.access_log, worker=number):
         try:
             return run(
                 settings,
                 worker=number,
-                listener=listener,
                 everywhere=everywhere,
                 started=started,
                 listen_first=setup["listen_first"],

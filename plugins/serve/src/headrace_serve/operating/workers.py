@@ -1,8 +1,7 @@
 """``--workers``: several whole processes that share the ports, and are started again when they die.
 
-Each process has every model, its own queues and its own bounds. On Linux the kernel spreads connections over the
-processes that listen (SO_REUSEPORT), so a dead process gets none, and each process reports its own readiness. On
-other systems all processes inherit one socket, one process accepts most of the connections, and gRPC is not served.
+Each process has every model, its own queues and its own bounds. The kernel of Linux spreads connections over the
+processes that listen (SO_REUSEPORT), so a dead process gets none, and each process reports its own readiness.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from headrace.plugins import usable_cpus
 from headrace_serve.operating.listening import (
     REUSES_PORTS,
     bound,
-    listen,
     not_listening,
     url_of,
 )
@@ -62,8 +60,8 @@ def run_workers(settings: Settings, count: int, listening: Listening | None = No
     """
     _check_platform(settings)
     settings.shared(settings.port, settings.grpc_port, settings.admin_port).check()
-    # On Linux these sockets are bound but do not listen. So no other program can take the ports while no worker
-    # process listens, and the kernel gives all connections to the worker processes.
+    # These sockets are bound but do not listen. So no other program can take the ports while no worker process
+    # listens, and the kernel gives all connections to the worker processes.
     wanted = {
         "--port": settings.port,
         "--grpc-port": settings.grpc_port,
@@ -75,7 +73,6 @@ def run_workers(settings: Settings, count: int, listening: Listening | None = No
             for option, port in wanted.items()
         ]
         held = taken.pop_all()
-    inherited = None if REUSES_PORTS else sockets[0].fileno()
     ports: list[Any] = [None if one is None else one.getsockname()[1] for one in sockets]
     shared = settings.shared(ports[0], ports[1], ports[2])
     cores = usable_cpus()
@@ -105,7 +102,6 @@ def run_workers(settings: Settings, count: int, listening: Listening | None = No
         lambda number: _spawn(
             number,
             shared,
-            inherited,
             each,
             threads,
             events,
@@ -136,16 +132,10 @@ def _check_platform(settings: Settings) -> None:
         what = "--ui with --workers: the page shows one process, and a browser would reach another one each time"
         hint = "Serve with one process, or look at /metrics, which names the worker of each sample."
         raise ConfigError(Problem("serve", what, hint=hint))
-    if sys.platform == "win32":
-        what = "--workers needs sockets that processes inherit, which Windows does not have"
-    elif settings.grpc_port is not None and not REUSES_PORTS:
-        what = "gRPC with --workers needs Linux, whose kernel spreads connections over processes"
-    elif settings.admin_port is not None and not REUSES_PORTS:
-        what = "--admin-port with --workers needs Linux, where processes share a port"
-    else:
-        return
-    hint = "Serve with one process, and take cores by Process[X] in the pipeline."
-    raise ConfigError(Problem("serve", what, hint=hint))
+    if not REUSES_PORTS:
+        what = "--workers needs Linux, whose kernel spreads connections over processes"
+        hint = "Serve with one process, and take cores by Process[X] in the pipeline."
+        raise ConfigError(Problem("serve", what, hint=hint))
 
 
 def _held(host: str, port: int, option: str) -> Any:
@@ -159,8 +149,6 @@ def _held(host: str, port: int, option: str) -> Any:
         SetupError: Another program has the port, or the address is wrong.
     """
     try:
-        if not REUSES_PORTS:
-            return listen(host, port)
         try:
             held = bound(host, port, shared=False, left=False)
         except OSError:
@@ -175,7 +163,6 @@ def _held(host: str, port: int, option: str) -> Any:
 def _spawn(
     number: int,
     settings: Settings,
-    listener: int | None,
     cores: int,
     threads: dict[str, int],
     events: queue.SimpleQueue[Any],
@@ -188,7 +175,6 @@ def _spawn(
     Args:
         number: The number of the worker, from 1.
         settings: What the process serves, and how.
-        listener: The file descriptor of the socket that all processes inherit; None: each process makes its own.
         cores: The cores for this process, over which its pipelines divide their threads.
         threads: Gets the number of threads that each model may run in the process.
         events: The queue into which the thread puts its events.
@@ -202,14 +188,13 @@ def _spawn(
         [sys.executable, "-m", "headrace_serve.operating.worker"],
         stdin=subprocess.PIPE,
         env={**os.environ, CPU_COUNT: str(cores)},
-        pass_fds=[writing] if listener is None else [writing, listener],
+        pass_fds=[writing],
         start_new_session=True,
         text=True,
     )
     os.close(writing)
     setup = {
-        "worker": number, "ready": writing, "listener": listener, "settings": settings.to_json(),
-        "listen_first": listen_first,
+        "worker": number, "ready": writing, "settings": settings.to_json(), "listen_first": listen_first,
     }  # fmt: skip
     stdin: Any = process.stdin
     with contextlib.suppress(BrokenPipeError):  # the process has ended, which `watch` notices
