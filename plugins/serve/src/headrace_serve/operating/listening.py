@@ -186,19 +186,23 @@ def url_of(scheme: str, host: str, port: int) -> str:
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
-def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
+def listen(host: str, port: int, option: str = "--port", *, shared: bool = False) -> socket.socket:
     """Return a listening socket, so that a port in use is reported before the event loop starts.
 
     Args:
         host: The address.
         port: The port; 0 takes a free one.
+        option: What sets the port.
         shared: Whether other processes listen on the same port, each with a backlog of its own.
 
     Raises:
-        OSError: No socket can listen on the address.
+        SetupError: No socket can listen on the address.
     """
-    listener = bound(host, port, shared=shared)
-    listener.listen(BACKLOG)
+    try:
+        listener = bound(host, port, shared=shared)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        raise not_listening(host, port, error, option) from error
     listener.setblocking(False)
     return listener
 

@@ -7,29 +7,25 @@ import contextlib
 import os
 import threading
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from uvicorn.server import ServerState
 
-from headrace.errors import ClosedError
-from headrace_serve.http.connections import connections_to
+from headrace.errors import ClosedError, SetupError
 from headrace_serve.keys import Keys
 from headrace_serve.limits import Limits
 from headrace_serve.models.catalogue import Catalogue, build_models
 from headrace_serve.models.held import Held, check_models
-from headrace_serve.operating.admin import Admin
 from headrace_serve.operating.draining import (
     answered,
     end_connections,
     stop_grpc,
-    take_backlog,
 )
+from headrace_serve.operating.http_port import HttpPort
 from headrace_serve.operating.listening import (
-    BACKLOG,
     check_ports,
     listen,
     new_loop,
-    not_listening,
     open_grpc,
     reaches_others,
     run_loop,
@@ -43,7 +39,6 @@ from headrace_serve.ui.examples import Examples
 if TYPE_CHECKING:
     import concurrent.futures
     import socket
-    import ssl
     from collections.abc import Coroutine, Iterable, Sequence
     from pathlib import Path
     from types import TracebackType
@@ -202,9 +197,8 @@ class Server:
         if not listen_first:
             self._follow()
         self._service.connections = lambda: len(self._state.connections)
-        self._grpc, self._admin = cast("Any", None), cast("Admin | None", None)
-        self._listener, self._connection = cast("socket.socket | None", None), cast("Any", None)
-        self._listening: asyncio.AbstractServer | None = None
+        self._grpc: Any = None
+        self._ports: list[HttpPort] = []
         # A signal handler may interrupt any method of the server in the main thread and call another one, so both
         # locks may be taken again by the thread that holds them.
         self._changing = threading.RLock()
@@ -221,7 +215,9 @@ class Server:
     @property
     def admin_url(self) -> str | None:
         """The address of health, metrics and repository; None without ``admin_port``."""
-        return None if self._admin is None else self._admin.url(self.url)
+        if self.admin_port is None or not self._ports:
+            return None
+        return f"{self.url.rpartition(':')[0]}:{self.admin_port}"
 
     @property
     def grpc_url(self) -> str | None:
@@ -246,9 +242,9 @@ class Server:
             raise ClosedError("the server is closed")
         try:
             listener = listen(self.host, self.port, shared=self._shared)
-        except OSError as error:
+        except SetupError:
             self.close(timeout=2.0)
-            raise not_listening(self.host, self.port, error) from error
+            raise
         address, self.port = listener.getsockname()[:2]
         self._service.gate.listens(self.host, local=not reaches_others(address))
         loop = new_loop()
@@ -421,7 +417,7 @@ class Server:
         self.close()
 
     async def _open(self, listener: socket.socket) -> None:
-        service, loop = self._service, asyncio.get_running_loop()
+        service = self._service
         async with self._turn:
             if self._unbuilt is None:
                 await self._join()
@@ -430,28 +426,19 @@ class Server:
                 self._grpc, self.grpc_port = await open_grpc(
                     service, self.host, self.grpc_port, secure, shared=self._shared
                 )
+            ports = [HttpPort(listener, service, self._state)]
             if self.admin_port is not None:
-                self._admin = Admin(service, self.host, self.admin_port, shared=self._shared)
-                self.admin_port = self._admin.port
-            self._connection = connections_to(service, self._state, loop)
-            self._listener = listener
+                own = listen(self.host, self.admin_port, "--admin-port", shared=self._shared)
+                self.admin_port = own.getsockname()[1]
+                ports.append(HttpPort(own, service, ServerState(), admin=True))
+            self._ports = ports
             await self._listen()
 
     async def _listen(self) -> None:
         """Accept new connections with the latest certificates; open connections stay."""
-        listener: Any = self._listener
-        before = self._listening
-        self._listening = await asyncio.get_running_loop().create_server(
-            self._connection, sock=listener.dup(), backlog=BACKLOG, ssl=self._context
-        )
-        if before is not None:
-            before.close()
-        if self._admin is not None:
-            await self._admin.listen(self._context)
-
-    @property
-    def _context(self) -> ssl.SSLContext | None:
-        return None if self._certificates is None else self._certificates.context
+        context = None if self._certificates is None else self._certificates.context
+        for port in self._ports:
+            await port.listen(context)
 
     async def _end(self, timeout: float) -> None:
         """Drain: accept no new connection, then close each connection when its request is answered."""
@@ -459,9 +446,8 @@ class Server:
         ends = loop.time() + timeout
         self._service.leaving = True
         async with self._turn:  # after a start or an exchange that is not done yet
-            if self._listening is not None and self._listener is not None:
-                self._listening.close()
-                await take_backlog(self._listener, self._connection, self._context)
+            for port in self._ports[:1]:
+                await port.stop()
         self._service.refuse_new()
         stopping = asyncio.create_task(stop_grpc(self._grpc, self._service.counters, timeout))
         await end_connections(self._state, timeout)
@@ -473,15 +459,13 @@ class Server:
         await answered(self._state, loop.time() + _CUT_OFF_S)
         for task in list(self._state.tasks):
             task.cancel()
-        for connection in list(self._state.connections):
-            with contextlib.suppress(Exception):
-                connection.transport.close()
+        for port in self._ports[:1]:
+            await port.close()
         await stopping
-        if self._admin is not None:
-            await self._admin.close()
-        if self._listening is not None:
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._listening.wait_closed(), 1.0)
+        for port in self._ports[1:]:  # it has told until now that the server is not ready
+            await port.stop()
+            await end_connections(port.state, _CUT_OFF_S)
+            await port.close()
 
 
 def _is_folder(watch: bool | str | Path) -> bool:
