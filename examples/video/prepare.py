@@ -1,7 +1,8 @@
 """Render videos whose objects are known, and build a detector for them by hand: nothing is trained.
 
 Everything goes to ``made/`` beside this file: ``*.mp4``, their truth in ``*.csv`` (a line per object and frame:
-frame, object, class, x1, y1, x2, y2), and ``detector.onnx``, a network in the layout of YOLOv8.
+frame, object, class, x1, y1, x2, y2), and ``detector.onnx``, a network in the layout of YOLOv8. The objects in ``plates/plates.mp4`` are
+larger, and say something: ``plates/detector.onnx`` finds those.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import av
+import cv2
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
@@ -22,8 +24,10 @@ MADE = Path(__file__).parent / "made"
 HEIGHT, WIDTH, FPS, FRAMES = 320, 320, 25, 120
 SIDE = 24
 """Side of an object, in pixels."""
-WINDOW = 40
-"""Side of the window that a cell of the network looks at, in pixels: an object and its surroundings."""
+PLATE_SIDE = 112
+"""Side of an object with text on it, in pixels."""
+AROUND = 16
+"""A cell of the network looks at a window of the side of an object, and so many pixels more."""
 COLORS = {"red": (30, 30, 240), "blue": (240, 30, 30)}
 """The classes: blue, green, red."""
 
@@ -36,6 +40,8 @@ class Mover:
         kind: Its class.
         x, y: Its centre in frame 0, in pixels.
         dx, dy: Its way per frame, in pixels.
+        text: What it says, in its middle.
+        is_turned: Whether it stands on its head.
     """
 
     kind: str
@@ -43,12 +49,27 @@ class Mover:
     y: float
     dx: float
     dy: float
+    text: str = ""
+    is_turned: bool = False
+
+    @property
+    def side(self) -> int:
+        """Its side, in pixels."""
+        return PLATE_SIDE if self.text else SIDE
+
+    def look(self) -> Any:
+        """Return it as an image."""
+        image = np.full((self.side, self.side, 3), COLORS[self.kind], np.uint8)
+        if self.text:
+            font, place = cv2.FONT_HERSHEY_DUPLEX, (4, self.side // 2 + 9)
+            cv2.putText(image, self.text, place, font, 0.8, (255, 255, 255), 1, cv2.LINE_AA)
+        return image[::-1, ::-1] if self.is_turned else image
 
     def box(self, frame: int) -> tuple[int, int, int, int]:
         """Return x1, y1, x2, y2 in a frame, in pixels."""
-        left = round(self.x + self.dx * frame - SIDE / 2)
-        top = round(self.y + self.dy * frame - SIDE / 2)
-        return left, top, left + SIDE, top + SIDE
+        left = round(self.x + self.dx * frame - self.side / 2)
+        top = round(self.y + self.dy * frame - self.side / 2)
+        return left, top, left + self.side, top + self.side
 
 
 CLIPS = {
@@ -68,6 +89,11 @@ CLIPS = {
     "slow": [Mover("blue", 60, 100, 0.5, 0.5), Mover("red", 250, 60, 0, 0.7)],
     "empty": [],
 }
+PLATES = [
+    Mover("red", 80, 90, 0.5, 0, "K4 729"),
+    Mover("blue", 240, 90, -0.3, 0, "B6 583", is_turned=True),
+    Mover("blue", 160, 240, 0, 0.1, "ZH 902"),
+]
 
 
 def picture(movers: list[Mover], frame: int, random: np.random.Generator) -> Any:
@@ -78,21 +104,22 @@ def picture(movers: list[Mover], frame: int, random: np.random.Generator) -> Any
         x1, y1, x2, y2 = mover.box(frame)
         seen = (max(x1, 0), max(y1, 0), min(x2, WIDTH), min(y2, HEIGHT))
         if seen[2] > seen[0] and seen[3] > seen[1]:
-            image[seen[1] : seen[3], seen[0] : seen[2]] = COLORS[mover.kind]
+            look = mover.look()[seen[1] - y1 : seen[3] - y1, seen[0] - x1 : seen[2] - x1]
+            image[seen[1] : seen[3], seen[0] : seen[2]] = look
             area = (seen[2] - seen[0]) * (seen[3] - seen[1])
-            if area >= SIDE * SIDE / 2:
+            if area >= mover.side**2 / 2:
                 truth.append([frame, number, mover.kind, *seen])
     return image, truth
 
 
-def render(name: str, movers: list[Mover]) -> None:
+def render(name: str, movers: list[Mover], frames: int = FRAMES) -> None:
     """Write a clip and its truth."""
     random = np.random.default_rng(len(name))
     rows = []
     with av.open(str(MADE / f"{name}.mp4"), "w") as container:
         stream: Any = container.add_stream("libx264", rate=FPS, options={"crf": "18"})
         stream.height, stream.width, stream.pix_fmt = HEIGHT, WIDTH, "yuv420p"
-        for number in range(FRAMES):
+        for number in range(frames):
             image, truth = picture(movers, number, random)
             rows += truth
             frame = av.VideoFrame.from_ndarray(image, format="bgr24")
@@ -103,13 +130,16 @@ def render(name: str, movers: list[Mover]) -> None:
         csv.writer(file).writerows(rows)
 
 
-def detector() -> onnx.ModelProto:
+def detector(object_side: int) -> onnx.ModelProto:
     """Return a network ``[N, 3, 320, 320]`` (red, green, blue, 0 to 1) to ``[N, 6, 2100]``, in YOLOv8's layout.
 
     A pixel belongs to a class where its colour is far from the other two: a convolution of 1 x 1, clipped to 0 and 1. Each cell of the
     three grids averages, over a window around it, these maps, and the maps times the places of the pixels: that gives
     area, centre and, as objects are square, side. The score is the part of the expected area that was found,
     lowered with the distance of the centre from the cell.
+
+    Args:
+        object_side: Side of the objects that it finds, in pixels.
     """
     nodes: list[Any] = []
     constants: list[Any] = []
@@ -132,7 +162,7 @@ def detector() -> onnx.ModelProto:
     y, x = np.mgrid[:HEIGHT, :WIDTH] + 0.5
     places = node("Mul", [whole, constant("places", np.stack([x, y])[None])], "places_of")
     everything = node("Concat", [maps, whole, places], "everything", axis=1)
-    heads = [head(node, constant, everything, stride) for stride in (8, 16, 32)]
+    heads = [head(node, constant, everything, stride, object_side) for stride in (8, 16, 32)]
     node("Concat", heads, "output", axis=2)
 
     image = helper.make_tensor_value_info("image", TensorProto.FLOAT, ["n", 3, HEIGHT, WIDTH])
@@ -152,18 +182,19 @@ def axes_of(constants: list[Any]) -> str:
     return "channels"
 
 
-def head(node: Any, constant: Any, everything: str, stride: int) -> str:
+def head(node: Any, constant: Any, everything: str, stride: int, object_side: int) -> str:
     """Add the cells of one grid; return ``[N, 6, cells]``: centre, size, two scores."""
 
     def named(text: str) -> str:
         return f"{text}_{stride}"
 
-    pad = (WINDOW - stride) // 2
+    window = object_side + AROUND
+    pad = (window - stride) // 2
     mean = node(
         "AveragePool",
         [everything],
         named("mean"),
-        kernel_shape=[WINDOW, WINDOW],
+        kernel_shape=[window, window],
         strides=[stride, stride],
         pads=[pad] * 4,
         count_include_pad=1,
@@ -172,7 +203,7 @@ def head(node: Any, constant: Any, everything: str, stride: int) -> str:
     node_split(node, mean, parts)
     red, blue, mass, x, y = parts
     floor = node("Max", [mass, constant(named("least"), 1e-6)], named("floor"))
-    area = node("Mul", [floor, constant(named("pixels"), WINDOW * WINDOW)], named("area"))
+    area = node("Mul", [floor, constant(named("pixels"), window**2)], named("area"))
     side = node("Sqrt", [area], named("side"))
     center = [node("Div", [one, floor], named(f"c{one}")) for one in (x, y)]
     ys, xs = (np.mgrid[: HEIGHT // stride, : WIDTH // stride] + 0.5) * stride
@@ -187,7 +218,7 @@ def head(node: Any, constant: Any, everything: str, stride: int) -> str:
     kept = node("Clip", [near, "zero", "one"], named("kept"))
     scores = []
     for one in (red, blue):
-        expected = constant(named(f"part_{one}"), WINDOW * WINDOW / SIDE**2)
+        expected = constant(named(f"part_{one}"), window**2 / object_side**2)
         part = node("Mul", [one, expected], named(f"part{one}"))
         clipped = node("Clip", [part, "zero", "one"], named(f"clip{one}"))
         scores.append(node("Mul", [clipped, kept], named(f"score{one}")))
@@ -212,10 +243,12 @@ def constant_shape(node: Any, stride: int) -> str:
 
 def main() -> None:
     """Write everything."""
-    MADE.mkdir(exist_ok=True)
+    (MADE / "plates").mkdir(parents=True, exist_ok=True)
     for name, movers in CLIPS.items():
         render(name, movers)
-    onnx.save(detector(), MADE / "detector.onnx")
+    render("plates/plates", PLATES, 25)
+    onnx.save(detector(SIDE), MADE / "detector.onnx")
+    onnx.save(detector(PLATE_SIDE), MADE / "plates" / "detector.onnx")
     print(f"{len(CLIPS)} clips of {FRAMES} frames and detector.onnx in {MADE}")
     crossings = sum(crosses(mover) for mover in CLIPS["easy"])
     print(f"in easy.mp4, {crossings} objects cross the line y = {HEIGHT // 2}")

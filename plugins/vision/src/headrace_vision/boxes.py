@@ -17,13 +17,16 @@ if TYPE_CHECKING:
 
 __all__ = [
     "as_detections",
+    "as_picture",
     "best_boxes",
+    "class_scores",
     "finite",
     "from_center",
     "image_size",
     "known_image_size",
     "labels_of",
     "make_detections",
+    "names_of",
     "ranked",
     "to_image",
 ]
@@ -182,6 +185,44 @@ def labels_of(labels: list[str] | str | Path | None) -> list[str]:
     return read_lines(labels)
 
 
+def names_of(classes: NDArray[np.int64], labels: list[str]) -> NDArray[np.str_]:
+    """Return the names of classes; one without a name, or with an empty one, is called by its number."""
+    named = {c: name for c, name in enumerate(labels) if name.strip()}
+    return np.array([named.get(c, str(c)) for c in classes.tolist()], dtype=str)
+
+
+def class_scores(output: Any, activation: str) -> NDArray[Any]:
+    """Return the scores ``[C]`` of a classifier.
+
+    Args:
+        output: Its output, ``[C]`` or ``[1, C]``.
+        activation: ``"softmax"``, ``"sigmoid"`` or ``"identity"``.
+
+    Raises:
+        InputError: These are no finite numbers, or there are none, or a score is above 1, by more than rounding.
+    """
+    scores = finite(output, "outputs of the classifier", 1)
+    if not scores.size:
+        raise InputError("the classifier has no class", expected="numbers [C]", got="[0]")
+    if activation == "softmax":
+        scores = np.exp(scores - scores.max())
+        scores = scores / scores.sum()
+    elif activation == "sigmoid":
+        scores = 1 / (1 + np.exp(-np.clip(scores, -60, 60)))
+    _check_scores(scores)
+    return scores
+
+
+def _check_scores(scores: NDArray[Any]) -> None:
+    if len(scores) and scores.max() > 1.01:
+        raise InputError(
+            "a score is above 1",
+            expected="scores from 0 to 1",
+            got=f"{scores.max():g}",
+            hint="The network is for another task, has another layout, or its scores are logits.",
+        )
+
+
 def make_detections(
     boxes: NDArray[np.float32],
     scores: NDArray[np.float64],
@@ -201,20 +242,12 @@ def make_detections(
     """
     import supervision as sv
 
-    if len(scores) and scores.max() > 1.01:
-        raise InputError(
-            "a score is above 1",
-            expected="scores from 0 to 1",
-            got=f"{scores.max():g}",
-            hint="The network is for another task, has another layout, or its scores are logits.",
-        )
-    named = {c: name for c, name in enumerate(labels) if name.strip()}
-    names = [named.get(c, str(c)) for c in classes.tolist()]
+    _check_scores(scores)
     return sv.Detections(
         xyxy=boxes.reshape(-1, 4),
         confidence=scores.astype(np.float32),
         class_id=classes.astype(np.int64),
-        data={"class_name": np.array(names, dtype=str)},
+        data={"class_name": names_of(classes, labels)},
     )
 
 
@@ -230,3 +263,18 @@ def as_detections(value: Any) -> sv.Detections:
         got = f"{type(value).__module__}.{type(value).__name__}"
         raise InputError("these are no detections", expected="supervision.Detections", got=got)
     return value
+
+
+def as_picture(request: Mapping[str, Any]) -> NDArray[np.uint8]:
+    """Return the picture in the key ``image``.
+
+    Raises:
+        InputError: There is none.
+    """
+    image = request.get("image")
+    shape: tuple[int, ...] = getattr(image, "shape", ())
+    is_colour = len(shape) == 3 and shape[2] == 3 and all(shape)
+    if isinstance(image, np.ndarray) and image.dtype == np.uint8 and is_colour:
+        return image
+    got = f"{image.dtype} {list(shape)}" if isinstance(image, np.ndarray) else type(image).__name__
+    raise InputError("this is no image", key="image", expected="uint8 [H, W, 3]", got=got)

@@ -18,11 +18,14 @@ if TYPE_CHECKING:
 __all__ = [
     "BoxDetectionsConformance",
     "ClassDetectionsConformance",
+    "ClassesConformance",
     "CountLineConformance",
     "CountZoneConformance",
+    "CropsConformance",
     "DetrDetectionsConformance",
     "DrawDetectionsConformance",
     "FilterDetectionsConformance",
+    "KeysConformance",
     "TrackConformance",
     "YoloDetectionsConformance",
 ]
@@ -95,6 +98,38 @@ class ClassDetectionsConformance(BackendConformance):
         """Return logits, and the image."""
         logits = np.random.default_rng(k).normal(0, 1, 5).astype(np.float32)
         return {"data": logits, "image": _image(k)}
+
+
+class CropsConformance(BackendConformance):
+    """Detections and their image."""
+
+    expression = "Crops"
+
+    def make_item(self, k: int) -> Request:
+        """Return detections, and the image."""
+        return {"data": _detections(k), "image": _image(k)}
+
+
+class ClassesConformance(BackendConformance):
+    """Detections, and the outputs of a classifier of three classes."""
+
+    expression = "Classes"
+
+    def make_item(self, k: int) -> Request:
+        """Return detections, and an output for each."""
+        outputs = np.random.default_rng(k).normal(0, 1, (2, 3)).astype(np.float32)
+        return {"data": _detections(k), "kind": list(outputs)}
+
+
+class KeysConformance(BackendConformance):
+    """Detections, and a text with its confidence for each."""
+
+    expression = "Keys"
+
+    def make_item(self, k: int) -> Request:
+        """Return detections, and a mapping for each."""
+        plates = [{"text": f"A{k}", "confidence": 0.5}, {"text": "B", "confidence": 1 / (1 + k)}]
+        return {"data": _detections(k), "value": plates}
 
 
 class FilterDetectionsConformance(BackendConformance):

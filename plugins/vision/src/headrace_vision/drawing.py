@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 import headrace
-from headrace.errors import InputError
 from headrace_vision._each import Each, need
 
 if TYPE_CHECKING:
@@ -99,29 +98,15 @@ class DrawDetections(Each):
 
     def build(self, options: Any, context: InitContext) -> Callable[[Request], None]:
         """Return what works on one request."""
-        import numpy as np
-
-        from headrace_vision.boxes import as_detections
+        from headrace_vision.boxes import as_detections, as_picture
 
         def work(request: Request) -> None:
             detections = as_detections(need(request, "data", "supervision.Detections"))
-            image = need(request, "image", "uint8 [H, W, 3]")
-            array = image if isinstance(image, np.ndarray) else None
-            if (
-                array is None
-                or array.dtype != np.uint8
-                or array.ndim != 3
-                or array.shape[2] != 3
-                or not array.size
-            ):
-                got = (
-                    type(image).__name__ if array is None else f"{array.dtype} {list(array.shape)}"
-                )
-                raise InputError(
-                    "this is no image", key="image", expected="uint8 [H, W, 3]", got=got
-                )
             drawn = draw_detections(
-                array, detections, labels=options.labels, thickness=options.thickness
+                as_picture(request),
+                detections,
+                labels=options.labels,
+                thickness=options.thickness,
             )
             request["detections"] = detections
             request["result"] = drawn

@@ -174,17 +174,19 @@ class ClassDetections(Each):
         """Read the labels, and return what works on one request."""
         import numpy as np
 
-        from headrace_vision.boxes import finite, image_size, labels_of, make_detections, ranked
+        from headrace_vision.boxes import (
+            class_scores,
+            image_size,
+            labels_of,
+            make_detections,
+            ranked,
+        )
 
         labels = labels_of(options.labels)
 
         def work(request: Request) -> None:
-            scores = finite(need(request, "data", "the logits of a classifier [C]"), "logits", 1)
-            if options.activation == "softmax" and scores.size:
-                scores = np.exp(scores - scores.max())
-                scores = scores / scores.sum()
-            elif options.activation == "sigmoid":
-                scores = 1 / (1 + np.exp(-np.clip(scores, -60, 60)))
+            output = need(request, "data", "the logits of a classifier [C]")
+            scores = class_scores(output, options.activation)
             order = ranked(scores, options.score_threshold, options.top)
             height, width = image_size(request)
             boxes = np.tile(np.array([0, 0, width, height], np.float32), (len(order), 1))

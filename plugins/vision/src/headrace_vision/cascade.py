@@ -1,0 +1,225 @@
+"""`Crops`, `Classes` and `Keys`: what a second network says about each detection of the first one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, FiniteFloat
+
+import headrace
+from headrace.errors import InputError
+from headrace_vision._box_options import Labelled
+from headrace_vision._each import Each, need
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace import InitContext
+    from headrace.keys import Request
+
+__all__ = ["Classes", "Crops", "Keys"]
+
+
+def _in_order(part: tuple[float, float, float, float]) -> tuple[float, float, float, float]:
+    if not (part[0] < part[2] and part[1] < part[3]):
+        raise ValueError("x1 is below x2, and y1 below y2")
+    return part
+
+
+class Crops(Each):
+    """Cut each box out of the image: a list, of which ``each`` makes requests.
+
+    Reads:
+        data: ``supervision.Detections``.
+        image: The source image, ``uint8 [H, W, 3]``.
+
+    Writes:
+        result: A list with a ``uint8 [h, w, 3]`` for each detection, in their order, cut off at the border of the image. It is a copy,
+            of a pixel at least.
+
+    Batch:
+        1 or more; items are independent, a bad one fails alone.
+
+    Raises:
+        InputError: ``data`` or ``image`` is missing or something else.
+
+    Source:
+        own
+    """
+
+    class Options(headrace.Options):
+        """What is cut out."""
+
+        part: Annotated[
+            tuple[FiniteFloat, FiniteFloat, FiniteFloat, FiniteFloat], AfterValidator(_in_order)
+        ] = Field(
+            default=(0, 0, 1, 1),
+            description="x1, y1, x2, y2 in parts of the box: [0, 0, 1, 0.5] is its upper half, [-0.1, -0.1, 1.1, 1.1] goes beyond it.",
+        )
+
+        positional = ("part",)
+
+    reads = ("data", "image")
+
+    def build(self, options: Any, context: InitContext) -> Callable[[Request], None]:
+        """Return what works on one request."""
+        import numpy as np
+
+        from headrace_vision.boxes import as_detections, as_picture
+
+        first, last = np.array(options.part[:2]), np.array(options.part[2:])
+
+        def work(request: Request) -> None:
+            found = as_detections(need(request, "data", "supervision.Detections"))
+            image = as_picture(request)
+            size = np.array([image.shape[1], image.shape[0]])
+            corner = found.xyxy[:, :2].astype(np.float64)
+            sides = found.xyxy[:, 2:] - corner
+            begin = np.floor(corner + sides * first + 0.5).clip(0, size - 1).astype(int)
+            end = np.floor(corner + sides * last + 0.5).clip(begin + 1, size).astype(int)
+            places = zip(begin.tolist(), end.tolist(), strict=True)
+            request["result"] = [image[y1:y2, x1:x2].copy() for (x1, y1), (x2, y2) in places]
+
+        return work
+
+
+class Keys(Each):
+    """Write what was found out about each detection into its ``data``.
+
+    Reads:
+        data: ``supervision.Detections``.
+        value: A list with a value for each detection, as a node with ``each`` writes it. Texts, numbers and arrays of one shape become
+            ``data["value"]``. Of mappings, as ``{"text": ..., "confidence": ...}``, each value becomes ``data["value_text"]``,
+            ``data["value_confidence"]``. The option ``name`` gives another name to the key, and to ``data``.
+
+    Writes:
+        result: ``supervision.Detections`` with more ``data``, in their order. The one that came stays as it is.
+
+    Batch:
+        1 or more; items are independent, a bad one fails alone.
+
+    Raises:
+        InputError: A key is missing or something else, there is not one value for each detection, or the values differ in kind.
+
+    Source:
+        own
+    """
+
+    class Options(headrace.Options):
+        """Where the values are, and how they are called."""
+
+        name: str = Field(
+            default="value", min_length=1, description="Key of the list, and of data in the result."
+        )
+
+        positional = ("name",)
+
+    reads = ("data", "{name}")
+
+    def build(self, options: Any, context: InitContext) -> Callable[[Request], None]:
+        """Return what works on one request."""
+        return self.joined(options.name, _columns)
+
+    def joined(
+        self, name: str, columns_of: Callable[[str, list[Any]], dict[str, Any]]
+    ) -> Callable[[Request], None]:
+        """Return what puts columns into the data of detections.
+
+        Args:
+            name: Key of the list of values.
+            columns_of: Makes arrays by name of the name and the values, of which there is at least one.
+        """
+        from dataclasses import replace
+
+        from headrace_vision.boxes import as_detections
+
+        def work(request: Request) -> None:
+            found = as_detections(need(request, "data", "supervision.Detections"))
+            expected = f"a list of {len(found)} values, one for each detection"
+            values = need(request, name, expected)
+            if not isinstance(values, list) or len(values) != len(found):
+                got = f"{len(values)}" if isinstance(values, list) else type(values).__name__
+                raise InputError("these are no values", key=name, expected=expected, got=got)
+            try:
+                columns = columns_of(name, values) if values else {}
+            except InputError as error:
+                error.key = error.key or name
+                raise
+            request["result"] = replace(found, data={**found.data, **columns})
+
+        return work
+
+
+def _columns(name: str, values: list[Any]) -> dict[str, Any]:
+    """Return an array for each key of mappings, or one of other values."""
+    if not isinstance(values[0], Mapping):
+        return {name: _column(values)}
+    keys = list(values[0])
+    if not all(isinstance(one, Mapping) and set(one) == set(keys) for one in values):
+        raise InputError("the values differ", expected=f"each with {', '.join(map(str, keys))}")
+    return {f"{name}_{key}": _column([one[key] for one in values]) for key in keys}
+
+
+def _column(values: list[Any]) -> Any:
+    import numpy as np
+
+    try:
+        column = np.array(values)
+    except ValueError as error:  # arrays of several shapes
+        raise InputError("the values differ", expected="arrays of one shape") from error
+    is_text = all(isinstance(one, str) for one in values)
+    if column.dtype.kind not in "bfiu" and not is_text:
+        kinds = ", ".join(sorted({type(one).__name__ for one in values}))
+        raise InputError("the values differ", expected="texts, numbers or arrays", got=kinds)
+    return column
+
+
+class Classes(Keys):
+    """Write the best class of a classifier, and its score, into the ``data`` of each detection.
+
+    Reads:
+        data: ``supervision.Detections``.
+        kind: A list with the output of the classifier for each detection, ``[C]`` or ``[1, C]``. The option ``name`` gives another
+            name to the key, and to ``data``.
+
+    Writes:
+        result: ``supervision.Detections`` with the names of classes in ``data["kind"]``, and the scores in ``data["kind_score"]``. The
+            one that came stays as it is.
+
+    Batch:
+        1 or more; items are independent, a bad one fails alone.
+
+    Raises:
+        InputError: A key is missing or something else, or there is not one output for each detection.
+
+    Source:
+        own
+    """
+
+    class Options(Keys.Options, Labelled):
+        """Where the outputs are, and what they mean."""
+
+        name: str = Field(
+            default="kind", min_length=1, description="Key of the list, and of data in the result."
+        )
+        activation: Literal["softmax", "sigmoid", "identity"] = Field(
+            default="softmax",
+            description="How scores come from the outputs; identity: they are scores already.",
+        )
+
+    def build(self, options: Any, context: InitContext) -> Callable[[Request], None]:
+        """Read the labels, and return what works on one request."""
+        import numpy as np
+
+        from headrace_vision.boxes import class_scores, labels_of, names_of
+
+        labels = labels_of(options.labels)
+
+        def columns(name: str, outputs: list[Any]) -> dict[str, Any]:
+            scores = [class_scores(one, options.activation) for one in outputs]
+            best = np.array([one.argmax() for one in scores])
+            score = np.array([one.max() for one in scores], np.float32)
+            return {name: names_of(best, labels), f"{name}_score": score}
+
+        return self.joined(options.name, columns)
