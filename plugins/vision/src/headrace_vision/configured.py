@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 import os
+import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
@@ -17,11 +19,21 @@ import headrace
 from headrace.errors import ConfigError, HeadraceError, InputError, Problem
 from headrace.plugins import read_text
 from headrace_vision.inputs import is_place, recognise
-from headrace_vision.lanes import VideoModel, check_model
+from headrace_vision.lanes import VideoModel, check_model, check_name
 from headrace_vision.network import check_address
 from headrace_vision.options import SourceOptions, options_of
+from headrace_vision.ordered import Ordered
 from headrace_vision.runner import VideoRunner
-from headrace_vision.tables import SINKS, ModelTable, SourceTable, VisionConfig, WebhookTable
+from headrace_vision.sinks import as_sink, named_sinks
+from headrace_vision.tables import (
+    SINKS,
+    ModelTable,
+    OtherSinkTable,
+    SourceTable,
+    VisionConfig,
+    WebhookTable,
+    sinks_of_plugins,
+)
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -60,19 +72,56 @@ def load(path: str | os.PathLike[str], *, check_inputs: bool = True) -> VisionCo
         raise ConfigError(Problem("vision", f"it cannot be read: {error}", hint=hint)) from error
     config: VisionConfig | None = None
     problems: list[Problem] = []
+    table = _filled(table, (), problems)
     try:
         config = VisionConfig.model_validate(table)
     except ValidationError as error:
-        problems = _of_tables(table, error)
+        problems += _of_tables(table, error)
     wrong = {one.path for one in problems}
     problems += [
         *_of_models(table, file.parent),
         *_of_sources(table, file.parent, wrong, check_inputs=check_inputs),
-        *_of_sinks(table),
+        *_of_sinks(table, file.parent),
     ]
     if problems or config is None:
         raise ConfigError([replace(one, file=str(file)) for one in problems])
     return _with_paths(config, file.parent)
+
+
+_VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
+_PIPELINES = {"model", "models", "ordered", "decode", "import"}
+"""Keys below which `headrace` itself replaces variables of the environment."""
+
+
+def _filled(value: Any, place: tuple[str, ...], problems: list[Problem]) -> Any:
+    """Return a value with ``${NAME}`` and ``${NAME:-default}`` replaced in its texts.
+
+    Args:
+        value: It.
+        place: The keys that lead to it.
+        problems: Gets one for each variable that is not set.
+    """
+
+    def variable(found: re.Match[str]) -> str:
+        name, default = found.groups()
+        text = os.environ.get(name) or default
+        if text is None and name not in os.environ:
+            said = f"the environment variable {name} is not set"
+            hint = "Set it, or give a default: ${NAME:-default}."
+            problems.append(Problem("vision", said, path=".".join(place), hint=hint))
+        return text or ""
+
+    if isinstance(value, str):
+        return _VARIABLE.sub(variable, value)
+    if isinstance(value, list):
+        return [_filled(one, place, problems) for one in value]
+    if not isinstance(value, dict):
+        return value
+    kept = {"ordered"} if place else _PIPELINES
+    return {
+        key: one if key in kept else _filled(one, (*place, key), problems)
+        for key, one in value.items()
+    }
 
 
 def _of_error(where: str, error: Exception) -> list[Problem]:
@@ -110,7 +159,7 @@ def _place_of(table: Any, location: tuple[Any, ...]) -> list[str]:
     place = []
     for number, part in enumerate(location, 1):
         if (isinstance(table, dict) and part in table) or (
-            isinstance(table, list) and isinstance(part, int)
+            isinstance(table, list) and isinstance(part, int) and part < len(table)
         ):
             table = table[part]
         elif not isinstance(table, dict) or number < len(location):
@@ -122,7 +171,7 @@ def _place_of(table: Any, location: tuple[Any, ...]) -> list[str]:
 def _keys_at(table: dict[str, Any], place: list[str]) -> Collection[str]:
     """Return the keys that a table may have."""
     if not place:
-        return VisionConfig.model_fields
+        return [one.alias or name for name, one in VisionConfig.model_fields.items()]
     if place[0] == "sinks":
         return SINKS[table["sinks"][place[1]]["kind"]].model_fields
     fields: Collection[str] = (ModelTable if place[0] == "models" else SourceTable).model_fields
@@ -159,14 +208,16 @@ def _of_models(table: dict[str, Any], base: Path) -> list[Problem]:
     elif "model" not in table:
         text = "there is no model: write model = ..., or tables [models.NAME]"
         problems.append(Problem("vision", text))
+    imports = _texts(table.get("import"))
     checks: list[tuple[str, Callable[[], object]]] = [
-        ("decode", lambda: _order_of(table.get("decode"), base))
+        ("decode", lambda: _order_of(table.get("decode"), base)),
+        ("import", lambda: _run_imports(imports, base)),
     ]
     models = {f"models.{name}.": one for name, one in _below_key(table, "models").items()}
     for where, one in (models or {"": table}).items():
         model, order = _placed(one.get("model"), base), one.get("ordered")
-        checks.append((f"{where}model", partial(_check_model, model, base)))
-        checks.append((f"{where}ordered", partial(_order_of, order, base)))
+        checks.append((f"{where}model", partial(_check_model, model, base, imports)))
+        checks.append((f"{where}ordered", partial(_order_of, order, base, imports)))
     for where, check in checks:
         try:
             check()
@@ -175,25 +226,42 @@ def _of_models(table: dict[str, Any], base: Path) -> list[Problem]:
     return problems
 
 
-def _check_model(model: Any, base: Path) -> None:
+def _run_imports(imports: list[str], base: Path | None) -> None:
+    """Run what is imported, where that is allowed.
+
+    Raises:
+        ConfigError: It is not allowed, or fails.
+    """
+    if imports:
+        headrace.PipelineConfig.load({"import": imports, "backend": "Identity"}, base=base)
+
+
+def _check_model(model: Any, base: Path, imports: list[str]) -> None:
     if _is_onnx(model):
         if not Path(model).is_file():
             raise ConfigError(f"there is no file {model!r}")
     elif isinstance(model, (str, dict)):
-        _pipeline_of(model, base)
+        _pipeline_of(model, base, imports)
 
 
-def _pipeline_of(model: Any, base: Path | None) -> headrace.PipelineConfig:
-    """Return a configuration, checked; a table is in a file in the folder ``base``."""
+def _pipeline_of(
+    model: Any, base: Path | None, imports: list[str] | None = None
+) -> headrace.PipelineConfig:
+    """Return a configuration, checked; a table is in a file in the folder ``base``, which imports what that file does."""
     if isinstance(model, str):
         return headrace.PipelineConfig.load(model)
+    if imports:
+        own = model.get("import", [])
+        model = {**model, "import": [*imports, *([own] if isinstance(own, str) else own)]}
     return headrace.PipelineConfig.load(model, base=base)
 
 
-def _order_of(order: Any, base: Path | None) -> headrace.PipelineConfig | None:
+def _order_of(
+    order: Any, base: Path | None, imports: list[str] | None = None
+) -> headrace.PipelineConfig | None:
     if not isinstance(order, (str, dict)):
         return None
-    return _pipeline_of({"backend": order} if isinstance(order, str) else order, base)
+    return _pipeline_of({"backend": order} if isinstance(order, str) else order, base, imports)
 
 
 def _is_onnx(model: Any) -> bool:
@@ -214,12 +282,18 @@ def _of_sources(
         inputs = right.pop("input", [])
         # Each value alone, and then those that must fit each other.
         alone = [p for k, v in right.items() for p in _of_options(where, {k: v})]
-        problems += alone or _of_options(where, right)
+        problems += alone or _of_options(where, right) or _of_order(where, right, table, base)
         try:
             if f"{where}.model" not in wrong:
                 check_model(right.get("model"), names)
         except ValueError as error:
             problems += _of_error(where, error)
+        sinks = _below_key(table, "sinks")
+        for sink in _texts(right.get("sinks")):
+            try:
+                check_name("sink", sink, sinks)
+            except ValueError as error:
+                problems += _of_error(f"{where}.sinks", error)
         for item in inputs if isinstance(inputs, list) else [inputs]:
             try:
                 if check_inputs and isinstance(item, str):
@@ -237,16 +311,53 @@ def _of_options(where: str, options: dict[str, Any]) -> list[Problem]:
     return []
 
 
-def _of_sinks(table: dict[str, Any]) -> list[Problem]:
+def _of_order(
+    where: str, options: dict[str, Any], table: dict[str, Any], base: Path
+) -> list[Problem]:
+    """Return what is wrong with the order, the lines and the zones of a source."""
+    problems = []
+    for key in ("ordered", "lines", "zones"):
+        one: dict[str, Any] = {key: options.get(key)}
+        try:
+            if key == "ordered":
+                one[key] = _order_of(one[key], base, _texts(table.get("import")))
+            Ordered().extended(SourceOptions(**one))
+        except HeadraceError as error:
+            problems += _of_error(f"{where}.{key}", error)
+    return problems
+
+
+def _of_sinks(table: dict[str, Any], base: Path) -> list[Problem]:
     problems = []
     for name, one in _below_key(table, "sinks").items():
-        url = one.get("url")
-        if one.get("kind") == "Webhook" and isinstance(url, str):
-            try:
+        url, kind = one.get("url"), one.get("kind")
+        try:
+            if kind == "Webhook" and isinstance(url, str):
                 check_address(url, _texts(one.get("network", table.get("network"))))
-            except HeadraceError as error:
-                problems += _of_error(f"sinks.{name}", error)
+            elif isinstance(kind, str) and ":" in kind:
+                _sink_class(kind, base)
+        except HeadraceError as error:
+            problems += _of_error(f"sinks.{name}", error)
     return problems
+
+
+def _sink_class(kind: str, base: Path | None) -> Any:
+    """Return the class of a sink that is not one of ours.
+
+    Raises:
+        ConfigError: It may not be imported, or cannot be.
+    """
+    module, colon, name = kind.rpartition(":")
+    if not colon:
+        return sinks_of_plugins()[kind].load()
+    _run_imports([module], base)
+    if module.endswith(".py"):
+        found: Any = headrace.plugins.import_file((base or Path()) / module)
+    else:
+        found = importlib.import_module(module)
+    if not hasattr(found, name):
+        raise ConfigError(f"{module} has no class {name!r}")
+    return getattr(found, name)
 
 
 def _texts(value: Any) -> list[str]:
@@ -260,8 +371,12 @@ def _placed(text: Any, base: Path) -> Any:
     return str(base / text) if isinstance(text, str) and is_place(text) else text
 
 
-def _options(table: Any) -> dict[str, Any]:
-    return {key: getattr(table, key) for key in table.model_fields_set if key != "input"}
+def _options(table: Any, config: VisionConfig) -> dict[str, Any]:
+    """Return the options of a source; its order is checked, from the folder of the file."""
+    found = {key: getattr(table, key) for key in table.model_fields_set if key != "input"}
+    if "ordered" in found:
+        found["ordered"] = _order_of(found["ordered"], config.base, config.imports)
+    return found
 
 
 def _hosts(table: WebhookTable, config: VisionConfig) -> list[str]:
@@ -294,7 +409,13 @@ def _made_sink(name: str, table: Any, config: VisionConfig) -> Sink:
     if isinstance(table, WebhookTable):
         arguments["network"] = _hosts(table, config)
     try:
-        made: Sink = getattr(headrace_vision, table.kind)(**arguments)
+        if not isinstance(table, OtherSinkTable):
+            made: Sink = getattr(headrace_vision, table.kind)(**arguments)
+        else:
+            extra = table.model_extra or {}
+            made = as_sink(_sink_class(table.kind, config.base)(**extra))
+            for key in set(arguments) - set(extra):
+                setattr(made, key, arguments[key])
     except (TypeError, ValueError, OSError) as error:
         raise ConfigError(f"sinks.{name}: {error}") from error
     return made
@@ -318,24 +439,26 @@ class Vision:
     def __init__(self, config: VisionConfig, *, more_sinks: tuple[Any, ...] = ()) -> None:
         self.config = config
         self.models: dict[str, headrace.Pipeline] = {}
-        sinks: list[Any] = []
+        sinks: dict[str, Any] = {}
         try:
             for name, table in config.all_models.items():
-                self.models[name] = headrace.pipe(_source_of(table, config.base))
-            sinks += [_made_sink(name, table, config) for name, table in config.sinks.items()]
+                self.models[name] = headrace.pipe(_source_of(table, config))
+            for name, sink in config.sinks.items():
+                sinks[name] = _made_sink(name, sink, config)
             self._runner = VideoRunner(
                 {
                     name: VideoModel(
-                        self.models[name], ordered=_order_of(table.ordered, config.base)
+                        self.models[name],
+                        ordered=_order_of(table.ordered, config.base, config.imports),
                     )
                     for name, table in config.all_models.items()
                 },
-                sinks=[*sinks, *more_sinks],
+                sinks=named_sinks(more_sinks, beside=sinks),
                 decode=config.decode,
                 network=config.network,
             )
         except BaseException:
-            for sink in sinks:
+            for sink in sinks.values():
                 if hasattr(sink, "url"):  # a View serves from the beginning
                     sink.close()
             self._close_models()
@@ -351,7 +474,7 @@ class Vision:
         if x is not None:
             return self._runner.run(x, **options)
         parts = {
-            name: (table.input, {**_options(table), **options})
+            name: (table.input, {**_options(table, self.config), **options})
             for name, table in self.config.sources.items()
         }
         return self._runner.run_sources(parts)
@@ -393,9 +516,9 @@ class Vision:
         self.close()
 
 
-def _source_of(table: ModelTable, base: Path | None) -> Any:
+def _source_of(table: ModelTable, config: VisionConfig) -> Any:
     if not _is_onnx(table.model):
-        return _pipeline_of(table.model, base)
+        return _pipeline_of(table.model, config.base, config.imports)
     from headrace_vision.detecting import configuration_of
 
     source, _ = configuration_of(
@@ -404,7 +527,7 @@ def _source_of(table: ModelTable, base: Path | None) -> Any:
         labels=table.labels,
         score_threshold=table.score_threshold,
     )
-    return source
+    return {**source, **table.node}
 
 
 def open_vision(path: str | os.PathLike[str], *, more_sinks: tuple[Any, ...] = ()) -> Vision:

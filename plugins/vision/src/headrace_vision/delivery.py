@@ -42,10 +42,8 @@ class Delivery:
         self._groups: dict[Source, Group] = {}
         self._lobby: list[tuple[Source, Frame]] = []
         self._closed = False
-        self._workers: ThreadPoolExecutor | None = None
-        if not (sinks.is_empty and all(one.ordered.is_empty for one in lanes.values())):
-            count = min(8, (os.cpu_count() or 1) + 2)
-            self._workers = ThreadPoolExecutor(count, "headrace-vision-ordered")
+        count = min(8, (os.cpu_count() or 1) + 2)
+        self._workers = ThreadPoolExecutor(count, "headrace-vision-ordered")
 
     def _make_source(self, group: Group, name: str, live: bool) -> Source:
         with self._lock:
@@ -54,6 +52,7 @@ class Delivery:
                 unique, number = f"{name}#{number}", number + 1
             source = Source(unique, group.options, live=live, clock=self._clock, send=self._send)
             source.model = check_model(group.options.model, self._lanes)
+            source.order = self._lanes[source.model].ordered.extended(group.options)
             self._sources[unique] = source
             self._groups[source] = group
             if group.loop is not None:
@@ -92,7 +91,7 @@ class Delivery:
     def _advance(self, source: Source) -> None:
         if not source.start_drain():
             self._check_over(source)
-        elif self._workers is None:
+        elif self._sinks.is_empty and source.order.is_empty:
             self._drain(source)
         else:
             try:
@@ -115,8 +114,8 @@ class Delivery:
         if source.discards:
             source.release(frame, dropped=True)
             return
-        self._lanes[source.model].ordered.run(source, flight)
-        self._sinks.put(frame)
+        source.order.run(source, flight)
+        self._sinks.put(frame, source.options.sinks)
         with self._lock:
             loop = self._groups[source].loop
             waits = loop is None and self._sinks.is_empty
@@ -152,7 +151,7 @@ class Delivery:
             self._ended[source.name] = source.status()
             while len(self._ended) > KEPT:
                 self._ended.popitem(last=False)
-        self._lanes[source.model].ordered.close(source)
+        source.order.close(source)
         self._sinks.source_ended(source.name)
         group.forget(source)
         if loop is not None:

@@ -11,7 +11,7 @@ from typing import Any
 import headrace
 from headrace_vision.ordered import Ordered
 
-__all__ = ["Lane", "VideoModel", "check_model", "open_lanes"]
+__all__ = ["Lane", "VideoModel", "check_model", "check_name", "open_lanes"]
 
 
 @dataclass(frozen=True)
@@ -73,13 +73,22 @@ def check_model(name: str | None, models: Collection[str]) -> str:
     Raises:
         ValueError: There is no such model, or there are several and ``name`` is None.
     """
-    known = ", ".join(models)
     if name is None:
         if len(models) == 1:
             return next(iter(models))
-        raise ValueError(f"there are several models: write model = one of {known}")
-    if name not in models:
-        near = difflib.get_close_matches(name, models, 1)
-        meant = f"did you mean {near[0]!r}?" if near else f"there are {known}"
-        raise ValueError(f"there is no model {name!r}; {meant}")
+        raise ValueError(f"there are several models: write model = one of {', '.join(models)}")
+    check_name("model", name, models)
     return name
+
+
+def check_name(what: str, name: str, known: Collection[str]) -> None:
+    """Refuse a name that is not known.
+
+    Raises:
+        ValueError: It is not. The text has the nearest known one.
+    """
+    if name not in known:
+        near = difflib.get_close_matches(name, known, 1)
+        listed = f"there are {', '.join(known)}" if known else "there is none"
+        meant = f"did you mean {near[0]!r}?" if near else listed
+        raise ValueError(f"there is no {what} {name!r}; {meant}")

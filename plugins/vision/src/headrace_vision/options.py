@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import difflib
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headrace import PipelineConfig
 
 __all__ = ["SourceOptions", "options_of"]
 
@@ -35,6 +39,10 @@ class SourceOptions:
         image_fps: Pictures per second of stills that follow each other in one source.
         max_pixels: Largest picture that is decoded or taken, in pixels (width x height); a larger one is a failed frame.
         model: Which of several models gets the frames; None for the only one.
+        ordered: What gets the results in order, an expression or a configuration; None for that of the model.
+        lines: Lines that are counted behind that, by name: ``{"door": [x1, y1, x2, y2]}``, in pixels; see CountLine.
+        zones: Zones that are counted, by name: ``{"yard": [[x, y], [x, y], [x, y]]}``, in pixels; see CountZone.
+        sinks: Names of the sinks that get the frames; None for all.
     """
 
     frames: str | None = None
@@ -50,6 +58,10 @@ class SourceOptions:
     image_fps: float = 25.0
     max_pixels: int = 100_000_000
     model: str | None = None
+    ordered: str | Mapping[str, Any] | PipelineConfig | None = None
+    lines: Mapping[str, Any] | None = None
+    zones: Mapping[str, Any] | None = None
+    sinks: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         """Check the values.
@@ -69,12 +81,20 @@ class SourceOptions:
             value = getattr(self, name)
             if value is not True and value is not False:
                 raise ValueError(f"{name} is true or false, not {value!r}")
+        for name, kind in (("lines", Mapping), ("zones", Mapping), ("sinks", (list, tuple))):
+            _check_kind(name, getattr(self, name), kind)
         for name in ("max_fps", "read_timeout", "image_fps"):
             _check_seconds(name, getattr(self, name), above=0.0)
         for name in ("start", "stop"):
             _check_seconds(name, getattr(self, name), above=-math.inf)
         if self.start is not None and self.stop is not None and self.stop <= self.start:
             raise ValueError(f"stop = {self.stop} is not after start = {self.start}")
+
+
+def _check_kind(name: str, value: Any, kind: Any) -> None:
+    if not (value is None or isinstance(value, kind)):
+        wanted = "a table by name" if kind is Mapping else "a list of names"
+        raise ValueError(f"{name} is {wanted}, not {value!r}")
 
 
 def _check_count(name: str, value: Any, most: float = math.inf) -> None:

@@ -8,35 +8,40 @@ from typing import TYPE_CHECKING, Any
 import headrace
 
 if TYPE_CHECKING:
+    from headrace_vision.options import SourceOptions
     from headrace_vision.source import Flight, Source
 
 __all__ = ["Ordered"]
 
 
 class Ordered:
-    """Runs an expression on the results of each source, with its own instances per source.
+    """Runs expressions on the results of each source, one behind the other, with its own instances per source.
 
     Args:
-        expression: An expression, or a configuration; None for nothing.
+        stages: Expressions, or configurations; None for nothing.
 
     Raises:
-        ConfigError: It is wrong.
+        ConfigError: One is wrong.
     """
 
-    def __init__(
-        self, expression: str | Mapping[str, Any] | headrace.PipelineConfig | None
-    ) -> None:
-        self._config: headrace.PipelineConfig | None = None
-        if isinstance(expression, headrace.PipelineConfig):
-            self._config = expression
-        elif expression is not None:
-            source = {"backend": expression} if isinstance(expression, str) else dict(expression)
-            self._config = headrace.PipelineConfig.load(source)
+    def __init__(self, *stages: str | Mapping[str, Any] | headrace.PipelineConfig | None) -> None:
+        self._configs = [_config_of(one) for one in stages if one is not None]
+
+    def extended(self, options: SourceOptions) -> Ordered:
+        """Return what runs for a source: its own ``ordered`` in place of this one, then its lines and zones.
+
+        Raises:
+            ConfigError: One of them is wrong.
+        """
+        own = self._configs if options.ordered is None else [options.ordered]
+        lines = [{"backend": "CountLine", "name": n, "line": x} for n, x in _pairs(options.lines)]
+        zones = [{"backend": "CountZone", "name": n, "zone": x} for n, x in _pairs(options.zones)]
+        return Ordered(*own, *lines, *zones)
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to run."""
-        return self._config is None
+        return not self._configs
 
     def run(self, source: Source, flight: Flight) -> None:
         """Write the final result, or the error, of a flight that the pipeline has answered.
@@ -44,14 +49,15 @@ class Ordered:
         A frame that has failed passes by: what is ordered does not see it.
         """
         frame = flight.frame
-        if self._config is None or frame.error is not None:
+        if self.is_empty or frame.error is not None:
             return
         request = dict(flight.request)
-        request["data"] = request.pop("result")
         try:
-            if source.ordered is None:
-                source.ordered = headrace.pipe(self._config)
-            source.ordered(request)
+            if not source.ordered:
+                source.ordered = _built(self._configs)
+            for pipe in source.ordered:
+                request["data"] = request.pop("result")
+                pipe(request)
         except Exception as error:  # noqa: BLE001 - the outcome of this frame
             frame.result, frame.error = None, error
         else:
@@ -59,6 +65,34 @@ class Ordered:
 
     def close(self, source: Source) -> None:
         """Close what was built for a source."""
-        pipe, source.ordered = source.ordered, None
-        if pipe is not None:
-            pipe.close(timeout=2.0)
+        _close(source.ordered)
+        source.ordered = []
+
+
+def _pairs(table: Mapping[str, Any] | None) -> list[tuple[str, Any]]:
+    return [(name, list(value)) for name, value in (table or {}).items()]
+
+
+def _config_of(
+    stage: str | Mapping[str, Any] | headrace.PipelineConfig,
+) -> headrace.PipelineConfig:
+    if isinstance(stage, headrace.PipelineConfig):
+        return stage
+    table = {"backend": stage} if isinstance(stage, str) else dict(stage)
+    return headrace.PipelineConfig.load(table)
+
+
+def _built(configs: list[headrace.PipelineConfig]) -> list[headrace.Pipeline]:
+    """Build all, or none."""
+    pipes: list[headrace.Pipeline] = []
+    try:
+        pipes.extend(headrace.pipe(config) for config in configs)
+    except BaseException:
+        _close(pipes)
+        raise
+    return pipes
+
+
+def _close(pipes: list[headrace.Pipeline]) -> None:
+    for pipe in pipes:
+        pipe.close(timeout=2.0)

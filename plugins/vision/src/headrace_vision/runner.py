@@ -16,7 +16,7 @@ from headrace_vision.group import Group, Handle, check_input
 from headrace_vision.lanes import VideoModel, check_model, open_lanes
 from headrace_vision.loop import Loop
 from headrace_vision.options import SourceOptions, options_of
-from headrace_vision.sinks import SinkThreads, as_sink
+from headrace_vision.sinks import SinkThreads, named_sinks
 from headrace_vision.stills import DECODE, StillDecoder
 
 if TYPE_CHECKING:
@@ -66,7 +66,8 @@ class VideoRunner(Delivery):
             a mapping of `headrace_vision.VideoModel`: then each input says its ``model``.
         ordered: An expression, or a configuration, that gets the results of each source in order:
             built once per source, called by one thread at a time. A failed frame passes it by.
-        sinks: Objects of `headrace_vision.Sink`, or functions of a `headrace_vision.Frame`.
+        sinks: Objects of `headrace_vision.Sink`, or functions of a `headrace_vision.Frame`; or a mapping of their names, which
+            are in ``status()``, and in the option ``sinks`` of a source.
         decode: The expression that decodes stills; it gets the bytes of a file.
         network: Hosts whose addresses may be opened. Others are refused.
         most_files: Most files of one collection that are read at the same time.
@@ -87,7 +88,7 @@ class VideoRunner(Delivery):
         | os.PathLike[str],
         *,
         ordered: str | Mapping[str, Any] | None = None,
-        sinks: Iterable[Any] = (),
+        sinks: Iterable[Any] | Mapping[str, Any] = (),
         decode: str = DECODE,
         network: Iterable[str] = (),
         most_files: int = 16,
@@ -103,13 +104,13 @@ class VideoRunner(Delivery):
         self._most_files = most_files
         self._decode = StillDecoder(decode)
         clock = machine_clock or Clock()
-        wanted = [as_sink(sink) for sink in sinks]
+        wanted = named_sinks(sinks)
         threads = SinkThreads(wanted, clock)
         lanes = open_lanes(_models(pipe, ordered))
         self._open_groups: list[Group] = []
         self._passed_by = 0
         self._loops: list[Loop] = []
-        for sink in wanted:
+        for sink in wanted.values():
             sink.attach(self.status)
         super().__init__(lanes, threads, clock)
         threads.start()
@@ -150,7 +151,8 @@ class VideoRunner(Delivery):
         if self._closed:
             raise headrace.errors.ClosedError("the VideoRunner is closed")
         chosen = options_of(self._options, options)
-        check_model(chosen.model, self._lanes)
+        self._lanes[check_model(chosen.model, self._lanes)].ordered.extended(chosen)
+        self._sinks.check(chosen.sinks)
         return check_input(x, self._network), chosen
 
     def _run(self, parts: list[tuple[Any, SourceOptions]]) -> Iterator[Frame]:
@@ -295,8 +297,7 @@ class VideoRunner(Delivery):
             self._check_over(source)
         over = _wait_for(groups)
         self._sinks.close(CLOSE_S)
-        if self._workers is not None:
-            self._workers.shutdown(wait=over)
+        self._workers.shutdown(wait=over)
         for lane in self._lanes.values():
             lane.close(CLOSE_S)
         self._decode.close()

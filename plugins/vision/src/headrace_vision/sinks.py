@@ -10,12 +10,13 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace_vision.lanes import check_name
 from headrace_vision.reading import back_off
 from headrace_vision.spool import SpoolFolder, bytes_of, read_frame, without_image
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from headrace_vision.clock import Clock
     from headrace_vision.frames import Frame
 
-__all__ = ["CallableSink", "Sink", "SinkThread", "SinkThreads", "as_sink"]
+__all__ = ["CallableSink", "Sink", "SinkThread", "SinkThreads", "as_sink", "named_sinks"]
 
 LAST_S = 60.0
 """Most seconds for which the end of the process waits for a sink that was closed and still writes."""
@@ -150,6 +151,29 @@ def as_sink(value: Any) -> Sink:
     )
 
 
+def named_sinks(
+    sinks: Iterable[Any] | Mapping[str, Any], beside: Mapping[str, Sink] | None = None
+) -> dict[str, Sink]:
+    """Return sinks by name. Without names of yours it is that of the class or function, and later equal ones get a number.
+
+    Args:
+        sinks: Sinks and functions.
+        beside: Others that come first and keep their names.
+
+    Raises:
+        TypeError: One is neither a sink nor callable.
+    """
+    if isinstance(sinks, Mapping):
+        return {name: as_sink(one) for name, one in sinks.items()}
+    found: dict[str, Sink] = dict(beside or {})
+    for sink in map(as_sink, sinks):
+        name, number = sink.name, 2
+        while name in found:
+            name, number = f"{sink.name}#{number}", number + 1
+        found[name] = sink
+    return found
+
+
 @dataclass(eq=False)
 class _Entry:
     """What waits for a sink: a frame, the file in which it is kept, or the name of a source that has ended."""
@@ -167,6 +191,7 @@ class SinkThread:
     """The thread and the queue of one sink; while the sink fails, the queue is its spool.
 
     Args:
+        name: Its name, in ``status()`` and logs.
         sink: It is opened, called and closed in the thread.
         clock: The time that passes between attempts.
 
@@ -174,9 +199,9 @@ class SinkThread:
         OSError: The folder of the spool cannot be made.
     """
 
-    def __init__(self, sink: Sink, clock: Clock) -> None:
+    def __init__(self, name: str, sink: Sink, clock: Clock) -> None:
+        self.name = name
         self.sink = sink
-        self.name = sink.name
         self._clock = clock
         self._queue: deque[_Entry] = deque()
         self._frames = self._bytes = 0
@@ -481,7 +506,7 @@ class SinkThreads:
     """All sinks of a runner, each in a thread of its own.
 
     Args:
-        sinks: They are opened by `start`.
+        sinks: They are opened by `start`, by name.
         clock: The time that passes between attempts.
 
     Raises:
@@ -489,13 +514,13 @@ class SinkThreads:
         OSError: The folder of a spool cannot be made.
     """
 
-    def __init__(self, sinks: Iterable[Sink], clock: Clock) -> None:
-        wanted = list(sinks)
-        folders = [os.path.realpath(sink.spool) for sink in wanted if sink.spool is not None]
+    def __init__(self, sinks: Mapping[str, Sink], clock: Clock) -> None:
+        spools = [sink.spool for sink in sinks.values()]
+        folders = [os.path.realpath(one) for one in spools if one is not None]
         for folder in folders:
             if folders.count(folder) > 1:
                 raise ValueError(f"{folder} is the spool of one sink: give each its own folder")
-        self._threads = [SinkThread(sink, clock) for sink in wanted]
+        self._threads = [SinkThread(name, sink, clock) for name, sink in sinks.items()]
 
     def start(self) -> None:
         """Begin to write."""
@@ -507,10 +532,21 @@ class SinkThreads:
         """Whether there are none."""
         return not self._threads
 
-    def put(self, frame: Frame) -> None:
-        """Queue a frame for each."""
+    def check(self, names: Iterable[str] | None) -> None:
+        """Refuse a name that no sink has.
+
+        Raises:
+            ValueError: There is no such sink. The text has the nearest known one.
+        """
+        known = [one.name for one in self._threads]
+        for name in names or ():
+            check_name("sink", name, known)
+
+    def put(self, frame: Frame, names: Collection[str] | None = None) -> None:
+        """Queue a frame for each, or for those of some names."""
         for one in self._threads:
-            one.put(frame)
+            if names is None or one.name in names:
+                one.put(frame)
 
     def source_ended(self, source: str) -> None:
         """Queue the end of a source for each."""
@@ -531,11 +567,5 @@ class SinkThreads:
                 atexit.register(one.join, LAST_S)
 
     def status(self) -> dict[str, Any]:
-        """Return the status of each by its name; of equal names the later ones get a number."""
-        found: dict[str, Any] = {}
-        for one in self._threads:
-            name, number = one.sink.name, 2
-            while name in found:
-                name, number = f"{one.sink.name}#{number}", number + 1
-            found[name] = one.status()
-        return found
+        """Return the status of each by its name."""
+        return {one.name: one.status() for one in self._threads}

@@ -72,7 +72,8 @@ class Source:
         self.busy = False
         self.reader_done = False
         self.discards = False
-        self.ordered: Any = None
+        self.ordered: list[Any] = []
+        self.order: Any = None
         self.model = ""
         self.timeline = Timeline(1.0 / options.image_fps)
         self._thinning = Thinning(options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import MISSING, fields
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -20,7 +21,15 @@ from headrace_vision.options import SourceOptions
 from headrace_vision.sinks import CLOSE_S, SPOOL_BYTES
 from headrace_vision.stills import DECODE
 
-__all__ = ["SINKS", "ModelTable", "SinkTable", "SourceTable", "VisionConfig"]
+__all__ = [
+    "SINKS",
+    "ModelTable",
+    "OtherSinkTable",
+    "SinkTable",
+    "SourceTable",
+    "VisionConfig",
+    "sinks_of_plugins",
+]
 
 
 class _Table(BaseModel):
@@ -45,6 +54,10 @@ class _ModelKeys(_Table):
         ge=0,
         le=1,
         description="Boxes of the ONNX file with a lower score are dropped.",
+    )
+    node: dict[str, Any] = Field(
+        default={},
+        description="More keys of the node of the ONNX file, as device, max, instance_num.",
     )
     ordered: str | dict[str, Any] | None = Field(
         default=None,
@@ -80,6 +93,10 @@ def _source_table() -> type[_Table]:
         "frames": Literal["every", "latest"] | None,
         "clock": Literal["pts", "dts", "arrival"] | None,
         "model": str | None,
+        "ordered": str | dict[str, Any] | None,
+        "lines": dict[str, list[float]] | None,
+        "zones": dict[str, list[list[float]]] | None,
+        "sinks": list[str] | None,
         "in_flight": int | None,
         "stride": int,
         "loop": bool,
@@ -206,9 +223,26 @@ SINKS = {
 """The table of a sink by its kind."""
 
 
+class OtherSinkTable(_Spooled):
+    """A sink of yours: ``module:Class``, ``file.py:Class``, or a name in the entry points ``headrace.sinks``."""
+
+    model_config = ConfigDict(extra="allow")
+
+    kind: str = Field(json_schema_extra={"not": {"enum": list(SINKS)}})
+
+
+def sinks_of_plugins() -> dict[str, EntryPoint]:
+    """Return the entry points of sinks by name."""
+    return {one.name: one for one in entry_points(group="headrace.sinks")}
+
+
 def _kind_of(table: Any) -> str | None:
     kind = table.get("kind") if _is_dict(table) else getattr(table, "kind", None)
-    return kind if kind in SINKS else None
+    if kind in SINKS:
+        return str(kind)
+    return (
+        "other" if isinstance(kind, str) and (":" in kind or kind in sinks_of_plugins()) else None
+    )
 
 
 SinkTable = Annotated[
@@ -218,11 +252,12 @@ SinkTable = Annotated[
     | Annotated[SaveCOCOTable, Tag("SaveCOCO")]
     | Annotated[SaveYOLOTable, Tag("SaveYOLO")]
     | Annotated[WebhookTable, Tag("Webhook")]
-    | Annotated[ViewTable, Tag("View")],
+    | Annotated[ViewTable, Tag("View")]
+    | Annotated[OtherSinkTable, Tag("other")],
     Discriminator(
         _kind_of,
         custom_error_type="kind",
-        custom_error_message=f"kind is one of {', '.join(SINKS)}",
+        custom_error_message=f"kind is one of {', '.join(SINKS)}, or module:Class",
     ),
 ]
 """A sink: its kind, and its arguments."""
@@ -242,6 +277,9 @@ class VisionConfig(_ModelKeys):
     )
     models: dict[str, ModelTable] = Field(
         default={}, description="Several pipelines by name; each source says its model."
+    )
+    imports: list[str] = Field(
+        default=[], alias="import", description="Python files or modules with words of the models."
     )
     network: list[str] = Field(default=[], description="Hosts whose addresses may be opened.")
     decode: str = Field(default=DECODE, description="The expression that decodes stills.")
