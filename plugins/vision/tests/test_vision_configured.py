@@ -21,6 +21,7 @@ import headrace_vision
 from headrace.errors import ConfigError
 from headrace_vision import VisionConfig
 from headrace_vision import view as view_module
+from headrace_vision.commands import progress
 from headrace_vision.tables import SINKS
 
 WORDS = """
@@ -506,3 +507,51 @@ def test_a_request_of_the_page_that_fails_is_logged_and_not_printed(capsys, capl
     view.close()
     assert "nothing can be drawn" in caplog.text
     assert capsys.readouterr().err == ""
+
+
+class Steps:
+    """A clock whose waits end at once, so many times."""
+
+    def __init__(self, times):
+        self.seconds, self.times, self.done = 0.0, times, threading.Event()
+
+    def now(self):
+        return self.seconds
+
+    def wait(self, stop, seconds):
+        self.seconds += seconds
+        self.times -= 1
+        if self.times < 0:
+            self.done.set()
+            return stop.wait(60)
+        return False
+
+
+def test_progress_has_the_rate_of_each_source_its_drops_and_what_is_lost():
+    quiet = {"state": "reading", "delivered": 0, "failed": 0, "dropped": 0, "error": None}
+    states = iter(
+        [
+            {"street": quiet},
+            {
+                "street": quiet | {"delivered": 120, "failed": 5},
+                "yard": quiet | {"delivered": 3, "dropped": 7},
+                "hall": quiet | {"state": "lost", "error": "it is silent"},
+            },
+            {"street": quiet | {"delivered": 130, "failed": 5}, "yard": quiet | {"state": "ended"}},
+        ]
+    )
+    said, clock = [], Steps(2)
+    with progress(lambda: {"sources": next(states)}, said.append, clock):
+        assert clock.done.wait(60)
+    assert said == [
+        "hall: lost (it is silent), street: 25.0 frames/s, yard: 0.6 frames/s (7 dropped)",
+        "street: 2.0 frames/s",
+    ]
+
+
+def test_the_page_of_a_file_is_told_with_its_address(folder):
+    text = FILE.replace('kind = "SaveVideo"\nfolder = "out"', 'kind = "View"')
+    (folder / "vision.toml").write_text(text)
+    done = command("vision.toml", cwd=folder)
+    assert done.returncode == 0
+    assert done.stderr.startswith("live at http://127.0.0.1:")

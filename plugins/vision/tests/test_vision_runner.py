@@ -394,3 +394,25 @@ def test_ctrl_c_finishes_the_files(kit, tmp_path):
     assert "KeyboardInterrupt" in errors
     assert [p.name for p in (tmp_path / "out").iterdir()] == ["v.mp4"]
     assert len(kit.plain_loop(tmp_path / "out" / "v.mp4")) > 10
+
+
+def test_a_named_model_is_updated_and_rolled_back_under_a_running_source():
+    models_module = pytest.importorskip("headrace_models")
+    headrace.register("VisionOne", lambda image: 1)
+    headrace.register("VisionTwo", lambda image: 2)
+    pictures = iter([np.zeros((4, 4, 3), np.uint8)] * 90)
+    with models_module.Models({"det": {"backend": "VisionOne"}}) as models:
+        seen = []
+        with VideoRunner(models["det"], in_flight=1) as runner:
+            for f in runner.run({"door": pictures}):
+                seen.append(f.result)
+                if f.frame == 29:
+                    models.update("det", {"backend": "VisionTwo"})
+                elif f.frame == 59:
+                    models.rollback("det")
+        assert models("det", {"data": 0})["result"] == 1  # it is not closed with the runner
+    # One frame may be on its way when the model is exchanged.
+    assert len(seen) == 90
+    assert seen[:30] == [1] * 30
+    assert seen[31:60] == [2] * 29
+    assert seen[61:] == [1] * 29

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Optional
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
 from headrace.errors import ConfigError, code_of
 from headrace_cli.for_plugins import FAILED, OK, Json, print_data, print_json, print_message
 
-__all__ = ["video"]
+if TYPE_CHECKING:
+    from headrace_vision.configured import Vision
+
+__all__ = ["progress", "video"]
+
+EVERY_S = 5.0
+"""Seconds between two lines of progress."""
 
 
 def video(
@@ -40,7 +50,7 @@ def video(
 ) -> int:
     """Run videos, cameras and pictures through the pipeline of a vision.toml.
 
-    At the end there is a line per source: its name, and how many frames were delivered, failed and dropped. Ctrl-C
+    On a terminal a line every 5 s says how it goes. At the end there is a line per source: its name, and how many frames were delivered, failed and dropped. Ctrl-C
     finishes the files that are being written.
 
     \b
@@ -73,20 +83,28 @@ def video(
     if jsonl:
         sinks.append(headrace_vision.SaveJSONL(jsonl))
     if view:
-        page = headrace_vision.View()
-        print_message(f"live at {page.url}")
-        sinks.append(page)
-    totals: dict[str, int] = {}
+        sinks.append(headrace_vision.View())
     with headrace_vision.Vision(found, more_sinks=tuple(sinks)) as vision:
-        for frame in vision.run(inputs or None, **options):
-            if frame.error is not None:
-                code = code_of(frame.error)
-                print_message(f"{frame.source}: frame {frame.frame}: error: {code}: {frame.error}")
-            totals[frame.source] = totals.get(frame.source, 0) + (frame.error is not None)
+        failed = _run(vision, inputs or None, options)
     status = vision.status()
     _report(status, json=json)
     broken = [one for one in status["sinks"].values() if one["error"] or one["lost"]]
-    return FAILED if any(totals.values()) or broken else OK
+    return FAILED if failed or broken else OK
+
+
+def _run(vision: Vision, inputs: list[str] | None, options: dict[str, str]) -> int:
+    """Run everything to its end; return how many frames have failed."""
+    for sink in vision.status()["sinks"].values():
+        if "url" in sink:
+            print_message(f"live at {sink['url']}")
+    failed = 0
+    with progress(vision.status, print_message if sys.stderr.isatty() else None):
+        for frame in vision.run(inputs, **options):
+            if frame.error is not None:
+                failed += 1
+                code = code_of(frame.error)
+                print_message(f"{frame.source}: frame {frame.frame}: error: {code}: {frame.error}")
+    return failed
 
 
 def _report(status: dict[str, Any], *, json: bool) -> None:
@@ -103,3 +121,52 @@ def _report(status: dict[str, Any], *, json: bool) -> None:
     for name, one in sorted(status["sources"].items()):
         counts = "\t".join(f"{one[key]} {key}" for key in ("delivered", "failed", "dropped"))
         print_data(f"{name}\t{counts}")
+
+
+@contextmanager
+def progress(
+    status: Callable[[], dict[str, Any]],
+    say: Callable[[str], object] | None,
+    clock: Any = None,
+) -> Iterator[None]:
+    """Say now and then how many frames a second each source gives, what was dropped, and which one is lost.
+
+    Args:
+        status: Returns the status of a runner.
+        say: Gets each line. None says nothing.
+        clock: A `headrace_vision.Clock`.
+    """
+    from headrace_vision.clock import Clock
+
+    clock, over = clock or Clock(), threading.Event()
+
+    def run() -> None:
+        before, then = status()["sources"], clock.now()
+        while not clock.wait(over, EVERY_S):
+            sources, now = status()["sources"], clock.now()
+            parts = [
+                _progress_of(name, one, before.get(name, {}), now - then)
+                for name, one in sorted(sources.items())
+                if one["state"] not in ("ended", "stopped", "failed")
+            ]
+            if say is not None and parts:
+                say(", ".join(parts))
+            before, then = sources, now
+
+    thread = threading.Thread(target=run, name="headrace-vision-progress", daemon=True)
+    if say is not None:
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        if say is not None:
+            thread.join()
+
+
+def _progress_of(name: str, one: dict[str, Any], before: dict[str, Any], seconds: float) -> str:
+    done = sum(one[key] - before.get(key, 0) for key in ("delivered", "failed"))
+    text = f"{name}: {done / seconds:.1f} frames/s"
+    if one["dropped"]:
+        text += f" ({one['dropped']} dropped)"
+    return f"{name}: lost ({one['error']})" if one["state"] == "lost" else text

@@ -6,7 +6,7 @@ import difflib
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, cast
 
 import headrace
 from headrace_vision.ordered import Ordered
@@ -14,16 +14,24 @@ from headrace_vision.ordered import Ordered
 __all__ = ["Lane", "VideoModel", "check_model", "check_name", "open_lanes"]
 
 
+class SubmitsRequests(Protocol):
+    """What takes a request and returns a future of it: a pipeline, or a named model of headrace-models."""
+
+    def submit(self, data: Any) -> Any:
+        """Let a request run, and return at once."""
+
+
 @dataclass(frozen=True)
 class VideoModel:
     """One of several models of a `VideoRunner`.
 
     Attributes:
-        pipe: A pipeline, or a configuration, of which one is built and closed with the runner.
+        pipe: A pipeline, a named model of headrace-models (what serves it at the time gets a frame), or a configuration, of which
+            a pipeline is built and closed with the runner.
         ordered: What gets its results in order: an expression or a configuration, built once per source.
     """
 
-    pipe: headrace.Pipeline | Mapping[str, Any] | str | os.PathLike[str]
+    pipe: headrace.Pipeline | SubmitsRequests | Mapping[str, Any] | str | os.PathLike[str]
     ordered: str | Mapping[str, Any] | headrace.PipelineConfig | None = None
 
 
@@ -32,19 +40,19 @@ class Lane:
     """A model that is built.
 
     Attributes:
-        pipe: The pipeline.
+        pipe: The pipeline, or what stands for it.
         ordered: What gets its results in order.
-        is_own: Whether the pipeline is closed with the runner.
+        own: The pipeline if it was built here.
     """
 
-    pipe: headrace.Pipeline
+    pipe: SubmitsRequests
     ordered: Ordered
-    is_own: bool
+    own: headrace.Pipeline | None
 
     def close(self, timeout_s: float) -> None:
         """Close the pipeline, if it was built here."""
-        if self.is_own:
-            self.pipe.close(drain=False, timeout=timeout_s)
+        if self.own is not None:
+            self.own.close(drain=False, timeout=timeout_s)
 
 
 def open_lanes(models: Mapping[str, VideoModel]) -> dict[str, Lane]:
@@ -57,9 +65,9 @@ def open_lanes(models: Mapping[str, VideoModel]) -> dict[str, Lane]:
     lanes: dict[str, Lane] = {}
     try:
         for name, one in models.items():
-            is_own = not isinstance(one.pipe, headrace.Pipeline)
-            pipe = one.pipe if isinstance(one.pipe, headrace.Pipeline) else headrace.pipe(one.pipe)
-            lanes[name] = Lane(pipe, orders[name], is_own)
+            submits = callable(getattr(one.pipe, "submit", None))
+            own = None if submits else headrace.pipe(cast("Any", one.pipe))
+            lanes[name] = Lane(own or cast("SubmitsRequests", one.pipe), orders[name], own)
     except BaseException:
         for lane in lanes.values():
             lane.close(0.0)

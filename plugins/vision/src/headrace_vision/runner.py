@@ -13,7 +13,7 @@ import headrace
 from headrace_vision.clock import Clock
 from headrace_vision.delivery import Delivery
 from headrace_vision.group import Group, Handle, check_input
-from headrace_vision.lanes import VideoModel, check_model, open_lanes
+from headrace_vision.lanes import SubmitsRequests, VideoModel, check_model, open_lanes
 from headrace_vision.loop import Loop
 from headrace_vision.options import SourceOptions, options_of
 from headrace_vision.sinks import SinkThreads, named_sinks
@@ -62,8 +62,8 @@ class VideoRunner(Delivery):
     ``context``: ``source``, ``frame``, ``timestamp`` (s), ``gap`` and ``path``.
 
     Args:
-        pipe: A pipeline, or a configuration, of which one is built and closed with the runner; or several by name, as
-            a mapping of `headrace_vision.VideoModel`: then each input says its ``model``.
+        pipe: A pipeline, a named model of headrace-models, or a configuration, of which a pipeline is built and closed with
+            the runner; or several by name, as a mapping of `headrace_vision.VideoModel`: then each input says its ``model``.
         ordered: An expression, or a configuration, that gets the results of each source in order:
             built once per source, called by one thread at a time. A failed frame passes it by.
         sinks: Objects of `headrace_vision.Sink`, or functions of a `headrace_vision.Frame`; or a mapping of their names, which
@@ -82,6 +82,7 @@ class VideoRunner(Delivery):
     def __init__(
         self,
         pipe: headrace.Pipeline
+        | SubmitsRequests
         | Mapping[str, VideoModel]
         | Mapping[str, Any]
         | str
