@@ -628,14 +628,14 @@ def test_a_camera_that_is_lost_comes_back_in_the_same_order(monkeypatch):
     opened = video_files.open_camera
     calls = []
 
-    def open_again(number, timeout_s):
+    def open_again(number, timeout_s, wanted):
         calls.append(number)
         if len(calls) == 2:
             raise OSError("no such device")
         monkeypatch.setitem(
             video_files.CAMERAS, sys.platform, ("lavfi", "testsrc=size=64x48:rate=10:duration=1")
         )
-        return opened(number, timeout_s)
+        return opened(number, timeout_s, wanted)
 
     monkeypatch.setattr(video_files, "open_camera", open_again)
     clock = Hours()
@@ -699,3 +699,34 @@ def test_realtime_waits_for_the_time_of_each_frame(kit, tmp_path):
         frames = list(runner.run(video, realtime=True, frames="every"))
     assert len(frames) == 6
     assert clock.time == pytest.approx(100.5)
+
+
+def test_options_of_a_camera_reach_ffmpeg(tmp_path, monkeypatch, kit):
+    """Raw pictures stand for a camera: without size, format and rate FFmpeg cannot read them."""
+    pictures = [kit.picture(number, (48, 64)) for number in range(4)]
+    (tmp_path / "raw").write_bytes(b"".join(one.tobytes() for one in pictures))
+    raw = ("rawvideo", (tmp_path / "raw").as_posix())
+    monkeypatch.setitem(video_files.CAMERAS, sys.platform, raw)
+    ffmpeg = {"video_size": "64x48", "pixel_format": "bgr24", "framerate": 5, "threads": 1}
+    with VideoRunner({"backend": "Identity"}, frames="every", clock="pts") as runner:
+        frames = list(itertools.islice(runner.run("camera:0", ffmpeg=ffmpeg), 4))
+    for frame, picture in zip(frames, pictures, strict=True):
+        np.testing.assert_array_equal(frame.image, picture)
+    assert np.diff([f.timestamp for f in frames]) == pytest.approx([0.2] * 3)
+
+
+def test_options_of_ffmpeg_that_open_something_or_are_for_something_else_are_refused(tmp_path, kit):
+    path = kit.render(tmp_path / "a.mp4", count=3)
+    with VideoRunner({"backend": "Identity"}) as runner:
+        with pytest.raises(ValueError, match="no option of FFmpeg that may be set 'protocol_whi"):
+            runner.run(path, ffmpeg={"protocol_whitelist": "file,http"})
+        with pytest.raises(ValueError, match="did you mean 'probesize'"):
+            runner.run(path, ffmpeg={"probsize": 1})
+        (frame,) = runner.run(path, ffmpeg={"video_size": "64x48"})
+        assert "'video_size' of FFmpeg is not for this kind of source: file" in str(frame.error)
+        plain = [f.image for f in runner.run(path)]
+        few = {"threads": 1, "probesize": 100_000, "analyzeduration": 1_000_000}
+        frames = list(runner.run(path, ffmpeg=few))
+    assert len(frames) == 3
+    for one, expected in zip(frames, plain, strict=True):
+        np.testing.assert_array_equal(one.image, expected)

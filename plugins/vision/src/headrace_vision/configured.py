@@ -19,9 +19,9 @@ import headrace
 from headrace.errors import ConfigError, HeadraceError, InputError, Problem
 from headrace.plugins import read_text
 from headrace_vision.inputs import is_place, recognise
-from headrace_vision.lanes import VideoModel, check_model, check_name
+from headrace_vision.lanes import VideoModel, check_model
 from headrace_vision.network import check_address
-from headrace_vision.options import SourceOptions, options_of
+from headrace_vision.options import SourceOptions, check_name, options_of
 from headrace_vision.ordered import Ordered
 from headrace_vision.runner import VideoRunner
 from headrace_vision.sinks import as_sink, named_sinks

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 import headrace
+from headrace_vision.options import check_name
 from headrace_vision.ordered import Ordered
 
-__all__ = ["Lane", "VideoModel", "check_model", "check_name", "open_lanes"]
+__all__ = ["Lane", "VideoModel", "check_model", "open_lanes"]
 
 
 class SubmitsRequests(Protocol):
@@ -87,16 +87,3 @@ def check_model(name: str | None, models: Collection[str]) -> str:
         raise ValueError(f"there are several models: write model = one of {', '.join(models)}")
     check_name("model", name, models)
     return name
-
-
-def check_name(what: str, name: str, known: Collection[str]) -> None:
-    """Refuse a name that is not known.
-
-    Raises:
-        ValueError: It is not. The text has the nearest known one.
-    """
-    if name not in known:
-        near = difflib.get_close_matches(name, known, 1)
-        listed = f"there are {', '.join(known)}" if known else "there is none"
-        meant = f"did you mean {near[0]!r}?" if near else listed
-        raise ValueError(f"there is no {what} {name!r}; {meant}")

@@ -4,17 +4,38 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headrace import PipelineConfig
 
-__all__ = ["SourceOptions", "options_of"]
+__all__ = ["FFMPEG", "SourceOptions", "check_name", "options_of"]
+
+FFMPEG = {
+    **dict.fromkeys(("analyzeduration", "probesize", "fflags"), ("file", "address")),
+    **dict.fromkeys(("max_delay", "reorder_queue_size"), ("address",)),
+    **dict.fromkeys(("video_size", "framerate", "input_format", "pixel_format"), ("camera",)),
+    "threads": ("file", "address", "camera"),
+}
+"""FFmpeg's options that may be set, and what they are for. None of them opens anything."""
 
 MAX_PIXELS = 1 << 30
 """Most that ``max_pixels`` may be, as it is in headrace-cv."""
+
+
+def check_name(what: str, name: str, known: Collection[str]) -> None:
+    """Refuse a name that is not known.
+
+    Raises:
+        ValueError: It is not. The text has the nearest known one.
+    """
+    if name not in known:
+        near = difflib.get_close_matches(name, known, 1)
+        listed = f"there are {', '.join(known)}" if known else "there is none"
+        meant = f"did you mean {near[0]!r}?" if near else listed
+        raise ValueError(f"there is no {what} {name!r}; {meant}")
 
 
 @dataclass(frozen=True)
@@ -43,6 +64,9 @@ class SourceOptions:
         lines: Lines that are counted behind that, by name: ``{"door": [x1, y1, x2, y2]}``, in pixels; see CountLine.
         zones: Zones that are counted, by name: ``{"yard": [[x, y], [x, y], [x, y]]}``, in pixels; see CountZone.
         sinks: Names of the sinks that get the frames; None for all.
+        ffmpeg: Options of FFmpeg by name: ``analyzeduration`` (us) and ``probesize`` for the time to the first frame, ``fflags``;
+            of an address ``max_delay``, ``reorder_queue_size``; of a camera ``video_size``, ``framerate``, ``input_format``,
+            ``pixel_format``; and ``threads`` of the decoder.
     """
 
     frames: str | None = None
@@ -62,6 +86,7 @@ class SourceOptions:
     lines: Mapping[str, Any] | None = None
     zones: Mapping[str, Any] | None = None
     sinks: Sequence[str] | None = None
+    ffmpeg: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         """Check the values.
@@ -81,7 +106,7 @@ class SourceOptions:
             value = getattr(self, name)
             if value is not True and value is not False:
                 raise ValueError(f"{name} is true or false, not {value!r}")
-        for name, kind in (("lines", Mapping), ("zones", Mapping), ("sinks", (list, tuple))):
+        for name, kind in _KINDS.items():
             _check_kind(name, getattr(self, name), kind)
         for name in ("max_fps", "read_timeout", "image_fps"):
             _check_seconds(name, getattr(self, name), above=0.0)
@@ -91,10 +116,15 @@ class SourceOptions:
             raise ValueError(f"stop = {self.stop} is not after start = {self.start}")
 
 
+_KINDS = {"lines": Mapping, "zones": Mapping, "ffmpeg": Mapping, "sinks": (list, tuple)}
+
+
 def _check_kind(name: str, value: Any, kind: Any) -> None:
     if not (value is None or isinstance(value, kind)):
         wanted = "a table by name" if kind is Mapping else "a list of names"
         raise ValueError(f"{name} is {wanted}, not {value!r}")
+    for option in (value or ()) if name == "ffmpeg" else ():
+        check_name("option of FFmpeg that may be set", option, FFMPEG)
 
 
 def _check_count(name: str, value: Any, most: float = math.inf) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError, InputError
 from headrace_vision.frames import NoFrameError, Shot, TooLargeError
+from headrace_vision.options import FFMPEG
 from headrace_vision.stills import StillDecoder, as_image
 from headrace_vision.timing import PictureTimes
 
@@ -158,7 +159,7 @@ def _shots(source: Source, one: Input) -> Generator[Shot, None, None]:
     if one.kind == "webp":
         yield from webp_shots(one.target, one.name, source.options.max_pixels)
         return
-    with open_video(one.target) as container:
+    with open_video(one.target, _ffmpeg(source, "file")) as container:
         yield from _shots_of(container, source, one)
 
 
@@ -193,7 +194,7 @@ def _follow(source: Source, one: Input) -> None:
             if not source.live:
                 continue
             reason: BaseException | str = "the stream ended"
-        except NoEndError:
+        except OptionError:
             raise
         except Exception as error:
             if source.stopping.is_set():
@@ -215,8 +216,8 @@ def _follow(source: Source, one: Input) -> None:
         source.clock.wait(source.stopping, wait_s)
 
 
-class NoEndError(InputError):
-    """An option is about the beginning or the end of a source that has none."""
+class OptionError(InputError):
+    """An option is about what a source does not have, such as a beginning or an end."""
 
 
 class _Way:
@@ -275,12 +276,13 @@ def _live_shots(source: Source, one: Input, way: _Way) -> Generator[Shot, None, 
     way.is_over = False
     if one.kind == "camera":
         _refuse_ends(source)
-        with open_camera(one.target, timeout_s) as container:
+        with open_camera(one.target, timeout_s, _ffmpeg(source, "camera")) as container:
             yield from _shots_of(container, source, one, way.last_s)
         return
+    wanted = _ffmpeg(source, "address")
     file = web_file(one.target, timeout_s)
     try:
-        with open_address(one.target, timeout_s, max_pixels, one.hosts, file) as container:
+        with open_address(one.target, timeout_s, max_pixels, one.hosts, file, wanted) as container:
             has_length = file is not None and file.size is not None
             source.live = container.duration is None and not has_length
             (_refuse_ends if source.live else _refuse_arrival)(source)
@@ -307,6 +309,22 @@ def _shots_of(
             source.damaged()
 
 
+def _ffmpeg(source: Source, kind: str) -> dict[str, str]:
+    """Return the options that are set, for opening a file, an address or a camera.
+
+    Raises:
+        OptionError: One is for something else.
+    """
+    wanted = {name: str(value) for name, value in (source.options.ffmpeg or {}).items()}
+    for name in wanted:
+        if kind not in FFMPEG[name]:
+            known = ", ".join(one for one, kinds in FFMPEG.items() if kind in kinds)
+            text = f"the option {name!r} of FFmpeg is not for this kind of source: {kind}"
+            raise OptionError(text, expected=known, got=name)
+    wanted.pop("threads", None)  # of the decoder
+    return wanted
+
+
 def _refuse_arrival(source: Source) -> None:
     if source.options.clock == "arrival":
         raise InputError(
@@ -321,7 +339,7 @@ def _refuse_ends(source: Source) -> None:
     for name in ("start", "stop", "loop"):
         value = getattr(options, name)
         if value is not None and value is not False:
-            raise NoEndError(
+            raise OptionError(
                 f"{name} is for what has a beginning and an end, and {source.name!r} is live",
                 expected="a file, or an address with an end",
                 got=f"{name} = {value}",

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace_vision.lanes import check_name
+from headrace_vision.options import check_name
 from headrace_vision.reading import back_off
 from headrace_vision.spool import SpoolFolder, bytes_of, read_frame, without_image
 

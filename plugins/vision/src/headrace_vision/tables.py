@@ -97,6 +97,7 @@ def _source_table() -> type[_Table]:
         "lines": dict[str, list[float]] | None,
         "zones": dict[str, list[list[float]]] | None,
         "sinks": list[str] | None,
+        "ffmpeg": dict[str, str | int | float] | None,
         "in_flight": int | None,
         "stride": int,
         "loop": bool,

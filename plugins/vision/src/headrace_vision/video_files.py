@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,15 +78,19 @@ def _limits(max_pixels: int) -> dict[str, str]:
     return {"max_pixels": str(min(max_pixels + max_pixels // 4 + 65_536, 2**31 - 1))}
 
 
-def open_video(file: Path | Any) -> Any:
+def open_video(file: Path | Any, wanted: Mapping[str, str] | None = None) -> Any:
     """Open a file or a file object that FFmpeg reads; it can open no other file and no address.
+
+    Args:
+        file: It.
+        wanted: More options of FFmpeg, among those in `headrace_vision.options.FFMPEG`.
 
     Raises:
         InputError: It is no video.
     """
     import av
 
-    options = {
+    options = dict(wanted or {}) | {
         "protocol_whitelist": FILE_PROTOCOLS,
         "format_whitelist": FORMATS,
         "codec_whitelist": _NO_DECODING,
@@ -127,6 +131,7 @@ def open_address(
     max_pixels: int,
     hosts: Iterable[str] = (),
     file: WebFile | None = None,
+    wanted: Mapping[str, str] | None = None,
 ) -> Iterator[Any]:
     """Open an address, which `headrace_vision.network.check_address` has allowed, and close it at the end.
 
@@ -138,6 +143,7 @@ def open_address(
         max_pixels: Most pixels of a picture; see `_limits`.
         hosts: Those that a playlist may name.
         file: What `web_file` returned.
+        wanted: See `open_video`.
 
     Raises:
         InputError: It has no pictures, names a host that is not allowed, or a camera redirects us.
@@ -145,13 +151,14 @@ def open_address(
     """
     import av
 
-    options, timeouts = _limits(max_pixels), (timeout_s, timeout_s)
+    wanted = dict(wanted or {})
+    options, timeouts = wanted | _limits(max_pixels), (timeout_s, timeout_s)
     if is_playlist(address):
-        with _open_playlist(address, timeout_s, hosts) as container:
+        with _open_playlist(address, timeout_s, hosts, wanted) as container:
             yield container
     elif file is not None:
         options |= {"protocol_whitelist": "", "format_whitelist": FORMATS}
-        options |= _NO_DECODING_OF_FLV if file.is_flv else {}
+        options |= _NO_DECODING_OF_FLV | wanted if file.is_flv else {}
         with _with_video(av.open(file, format=file.format, options=options)) as container:
             yield container
     elif address.lower().startswith("rtsp"):
@@ -171,17 +178,20 @@ def open_address(
             "protocol_whitelist": "rtmp,rtmps,tcp,tls",
             "format_whitelist": "flv,live_flv",
             **_NO_DECODING_OF_FLV,
+            **wanted,
         }
         with _with_video(av.open(address, options=options, timeout=timeouts)) as container:
             yield container
 
 
-def _open_playlist(address: str, timeout_s: float, hosts: Iterable[str]) -> Any:
+def _open_playlist(
+    address: str, timeout_s: float, hosts: Iterable[str], wanted: dict[str, str]
+) -> Any:
     import av
 
     opener = PlaylistOpener(address, hosts, timeout_s)
     address = opener.best_variant()
-    options = {
+    options = wanted | {
         "codec_whitelist": _NO_DECODING,
         "protocol_whitelist": "http,https,tcp,tls",
         "format_whitelist": f"hls,{FORMATS}",
@@ -196,8 +206,13 @@ def _open_playlist(address: str, timeout_s: float, hosts: Iterable[str]) -> Any:
         raise
 
 
-def open_camera(number: str, timeout_s: float) -> Any:
+def open_camera(number: str, timeout_s: float, wanted: Mapping[str, str] | None = None) -> Any:
     """Open the camera of that number (``"0"``), or of that device (``"/dev/video0"``).
+
+    Args:
+        number: It.
+        timeout_s: Seconds of silence after which it is lost.
+        wanted: See `open_video`.
 
     Raises:
         InputError: Cameras of this system cannot be opened.
@@ -210,7 +225,8 @@ def open_camera(number: str, timeout_s: float) -> Any:
         raise InputError("no cameras here", expected=f"one of {known}", got=sys.platform)
     kind, pattern = CAMERAS[sys.platform]
     device = pattern.format(number) if number.isdigit() else number
-    return _with_video(av.open(device, format=kind, timeout=(timeout_s, timeout_s)))
+    timeouts = (timeout_s, timeout_s)
+    return _with_video(av.open(device, format=kind, options=dict(wanted or {}), timeout=timeouts))
 
 
 def clock_of(container: Any, *, is_live: bool) -> str | None:
@@ -256,6 +272,7 @@ def video_shots(
     codec = stream.codec_context
     check_pixels(codec.width, codec.height, options.max_pixels)
     codec.options = _limits(options.max_pixels)
+    codec.thread_count = int((options.ffmpeg or {}).get("threads", codec.thread_count))
     begin_s = max((one for one in (options.start, after_s) if one is not None), default=None)
     if begin_s is not None:
         _seek(container, begin_s)
