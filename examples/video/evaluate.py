@@ -41,9 +41,11 @@ def answers() -> tuple[dict[str, Rows], dict[str, Any]]:
             one = json.loads(line)
             rows = found.setdefault(one["source"], defaultdict(list))
             counts[one["source"]] = one["counts"]["middle"]
-            for record in one["detections"]:
-                row = (record["track_id"], record["class_id"], record["score"], record["box"])
-                rows[one["frame"]].append(row)
+            # The last run counts: each adds its lines to the file.
+            rows[one["frame"]] = [
+                (record["track_id"], record["class_id"], record["score"], record["box"])
+                for record in one["detections"]
+            ]
     return found, counts
 
 

@@ -152,6 +152,18 @@ class SaveVideoTable(_Folder):
     draw: bool = Field(default=True, description="Whether detections are drawn.")
     codec: str = Field(default="libx264", description="An encoder of FFmpeg.")
     options: dict[str, str] | None = Field(default=None, description="Options of the encoder.")
+    every_s: float | None = Field(
+        default=None, ge=0, description="Seconds after which another video begins."
+    )
+    before_s: float | None = Field(
+        default=None, ge=0, description="Seconds that are recorded before an event."
+    )
+    after_s: float | None = Field(
+        default=None, ge=0, description="Seconds that are recorded after an event."
+    )
+    keep_s: float | None = Field(
+        default=None, ge=0, description="Finished videos that are older are deleted (seconds)."
+    )
 
 
 class SaveImagesTable(_Folder):
@@ -180,7 +192,7 @@ class SaveJSONLTable(_Spooled):
     """A line of JSON per frame."""
 
     kind: Literal["SaveJSONL"]
-    path: str = Field(description="The file; what it held is replaced.")
+    path: str = Field(description="The file; lines are added to what it holds.")
 
 
 class WebhookTable(_Spooled):
