@@ -145,6 +145,29 @@ def test_coco_is_read_by_supervision(kit, tmp_path):
     assert [boxes for _, boxes in found] == [f.result.xyxy.tolist() for f in frames]
 
 
+def test_masks_and_keypoints_in_coco_are_read_by_supervision(kit, tmp_path):
+    def outlined(image):
+        found = find(image)
+        found.mask = (image[None, ..., 2] > 200) & (image[None, ..., 1] < 60)
+        found.mask[0, 14] = False
+        found.data["keypoints"] = np.array([[[5, 6, 0.5], [7, 8, 0]]])
+        return found
+
+    headrace.register("VisionOutlined", outlined)
+    with VideoRunner({"backend": "VisionOutlined"}, sinks=[SaveCOCO(tmp_path)]) as runner:
+        frames = list(runner.run({"v": [kit.picture(n) for n in range(3)]}))
+    path = tmp_path / "annotations.json"
+    dataset = sv.DetectionDataset.from_coco(
+        images_directory_path=str(tmp_path), annotations_path=str(path), force_masks=True
+    )
+    found = sorted((name, note) for name, _, note in dataset)
+    for (_, note), frame in zip(found, frames, strict=True):
+        np.testing.assert_array_equal(note.mask, frame.result.mask)
+    for one in json.loads(path.read_text())["annotations"]:
+        assert one["keypoints"] == [5, 6, 2, 0, 0, 0]
+        assert (one["num_keypoints"], one["area"]) == (1, 12 * 11)
+
+
 def test_yolo_is_read_by_supervision(kit, tmp_path):
     frames, sinks = run([SaveYOLO(tmp_path)], {"v": [kit.picture(n) for n in range(4)]})
     assert sinks["SaveYOLO"]["error"] is None

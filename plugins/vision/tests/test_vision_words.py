@@ -626,6 +626,44 @@ def test_records_are_json_and_lose_nothing(seed, count, has_tracks, has_data):
 def test_records_that_differ_are_refused():
     with pytest.raises(InputError, match="these records differ"):
         from_records([{"box": [0, 0, 1, 1], "score": 1.0}, {"box": [0, 0, 1, 1]}])
-    masks = sv.Detections(xyxy=np.zeros((1, 4)), mask=np.zeros((1, 4, 4), bool))
-    with pytest.raises(InputError, match="masks"):
-        to_records(masks)
+
+
+def outlined():
+    """Two objects with masks and three keypoints each, of which one is not there."""
+    masks = np.zeros((2, 30, 40), bool)
+    masks[0, 4:9, 3:20] = masks[1, 12:28, 22] = True
+    points = np.array([[[5, 5, 1], [9, 6, 0.5], [30, 25, 0]]] * 2, np.float32)
+    boxes = [[3, 4, 20, 9], [22, 12, 23, 28]]
+    found = detections(boxes, scores=[0.9, 0.5], classes=[0, 1])
+    found.mask, found.data["keypoints"] = masks, points
+    return found
+
+
+def test_masks_are_run_lengths_of_coco_in_records_and_come_back_with_keypoints():
+    found = outlined()
+    records = json.loads(json.dumps(to_records(found)))
+    # By hand: one column of 16 pixels behind 22 columns of 30 and 12 more, and what is left.
+    assert records[1]["mask"] == {"size": [30, 40], "counts": [22 * 30 + 12, 16, 2 + 17 * 30]}
+    assert sum(records[0]["mask"]["counts"]) == 30 * 40
+    back = from_records(records)
+    np.testing.assert_array_equal(back.mask, found.mask)
+    np.testing.assert_array_equal(back.data["keypoints"], found.data["keypoints"])
+    assert frame_record(Frame("a", 0, 0.0, result=found))["detections"] == to_records(found)
+
+
+def test_masks_and_keypoints_are_drawn_where_they_are():
+    found, image = outlined(), np.zeros((30, 40, 3), np.uint8)
+    drawn = run("DrawDetections", {"data": found, "image": image}, labels=False, thickness=1)
+    assert drawn[6, 15].any()  # inside of the first mask, and of its box: not its border
+    np.testing.assert_array_equal(drawn[5, 5], (0, 255, 255))
+    assert not drawn[25, 30].any()  # a keypoint that is not there
+    found.mask = None
+    plain = run("DrawDetections", {"data": found, "image": image}, labels=False, thickness=1)
+    assert not plain[6, 15].any()
+
+
+def test_masks_and_keypoints_stay_with_their_detection_behind_a_filter():
+    found = outlined()
+    kept = run("FilterDetections", {"data": found}, classes=[1])
+    np.testing.assert_array_equal(kept.mask, found.mask[1:])
+    np.testing.assert_array_equal(kept.data["keypoints"], found.data["keypoints"][1:])

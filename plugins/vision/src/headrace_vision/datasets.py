@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace_vision.records import rle_of
 from headrace_vision.saving import Names, write_image, write_whole
 from headrace_vision.sinks import CLOSE_S, SPOOL_BYTES, Sink
 
@@ -194,6 +195,18 @@ class SaveCOCO(_DataSet):
                 "area": (x2 - x1) * (y2 - y1),
                 "iscrowd": 0,
             }
+            if found.mask is not None:
+                annotation["segmentation"] = rle_of(found.mask[row])
+                annotation["area"] = int(found.mask[row].sum())
+            if "keypoints" in found.data:
+                points = found.data["keypoints"][row].tolist()
+                seen = [2 if all(score) else 0 for _, _, *score in points]
+                flat = [
+                    (x, y, v) if v else (0, 0, 0)
+                    for (x, y, *_), v in zip(points, seen, strict=True)
+                ]
+                annotation["keypoints"] = [number for point in flat for number in point]
+                annotation["num_keypoints"] = sum(map(bool, seen))
             if found.confidence is not None:
                 annotation["score"] = float(found.confidence[row])
             if found.tracker_id is not None:

@@ -24,7 +24,7 @@ __all__ = ["DrawDetections", "draw_detections"]
 def draw_detections(
     image: NDArray[np.uint8], detections: Any, *, labels: bool = True, thickness: int = 2
 ) -> NDArray[np.uint8]:
-    """Return a copy of an image with the boxes of ``supervision.Detections`` on it.
+    """Return a copy of an image with the boxes of ``supervision.Detections`` on it, their masks, and ``data["keypoints"]``.
 
     Args:
         image: ``uint8 [H, W, 3]`` in the order blue, green, red.
@@ -42,12 +42,26 @@ def draw_detections(
         lookup = sv.ColorLookup.TRACK
     elif detections.class_id is not None:
         lookup = sv.ColorLookup.CLASS
+    if detections.mask is not None:
+        drawn = sv.MaskAnnotator(color_lookup=lookup).annotate(drawn, detections)
+    _draw_keypoints(drawn, detections.data.get("keypoints", ()), thickness)
     drawn = sv.BoxAnnotator(thickness=thickness, color_lookup=lookup).annotate(drawn, detections)
     if labels:
         texts = [_text(detections, row) for row in range(len(detections))]
         annotator = sv.LabelAnnotator(color_lookup=lookup, text_padding=3, text_scale=0.4)
         drawn = annotator.annotate(drawn, detections, labels=texts)
     return drawn
+
+
+def _draw_keypoints(image: NDArray[np.uint8], objects: Any, thickness: int) -> None:
+    """Draw points ``x, y`` or ``x, y, score`` of objects; those with a score of 0 are not there."""
+    import cv2
+
+    for points in objects:
+        for x, y, *score in points.tolist():
+            if all(score):
+                center = (round(x), round(y))
+                cv2.circle(image, center, thickness + 1, (0, 255, 255), cv2.FILLED, cv2.LINE_AA)
 
 
 def _text(detections: Any, row: int) -> str:
@@ -62,7 +76,7 @@ def _text(detections: Any, row: int) -> str:
 
 
 class DrawDetections(Each):
-    """Draw the boxes of the detections on the image.
+    """Draw the boxes of the detections on the image, their masks and ``data["keypoints"]``.
 
     Reads:
         data: ``supervision.Detections``.
@@ -79,7 +93,7 @@ class DrawDetections(Each):
         InputError: ``data`` or ``image`` is missing or something else.
 
     Source:
-        ``supervision.BoxAnnotator`` and ``supervision.LabelAnnotator``.
+        ``supervision.BoxAnnotator``, ``supervision.MaskAnnotator`` and ``supervision.LabelAnnotator``.
     """
 
     class Options(headrace.Options):

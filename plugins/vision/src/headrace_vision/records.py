@@ -12,32 +12,52 @@ if TYPE_CHECKING:
 
     from headrace_vision.frames import Frame
 
-__all__ = ["frame_record", "from_records", "to_records"]
+__all__ = ["frame_record", "from_records", "rle_of", "to_records"]
 
 _FIELDS = {"score": "confidence", "class_id": "class_id", "track_id": "tracker_id"}
 
 
 def to_records(detections: sv.Detections) -> list[dict[str, Any]]:
-    """Return a dict per detection: ``box``, ``score``, ``class_id``, ``track_id``, and what ``data`` has.
+    """Return a dict per detection: ``box``, ``score``, ``class_id``, ``track_id``, ``mask``, and what ``data`` has.
 
-    ``box`` is ``[x1, y1, x2, y2]`` in pixels of the source image. What the detections do not have is left out.
+    ``box`` is ``[x1, y1, x2, y2]`` in pixels of the source image. ``mask`` is the run-length encoding of COCO, ``{"size": [H, W],
+    "counts": [...]}``. What the detections do not have is left out.
 
     Raises:
-        InputError: They have masks, or ``data`` has a key of that name, or something that JSON cannot write.
+        InputError: ``data`` has a key of that name, or something that JSON cannot write.
     """
-    if detections.mask is not None:
-        raise InputError("masks are no records", expected="detections of boxes")
     columns: dict[str, list[Any]] = {"box": detections.xyxy.tolist()}
     for name, field in _FIELDS.items():
         values = getattr(detections, field)
         if values is not None:
             columns[name] = values.tolist()
+    if detections.mask is not None:
+        columns["mask"] = [rle_of(one) for one in detections.mask]
     for name, values in detections.data.items():
-        if name in columns or name in _FIELDS:
+        if name in columns or name in _FIELDS or name == "mask":
             raise InputError(f"data has {name!r}, which is a field of a record", key=name)
         columns[name] = values.tolist() if hasattr(values, "tolist") else list(values)
     rows = zip(*columns.values(), strict=True)
     return [dict(zip(columns, row, strict=True)) for row in rows]
+
+
+def rle_of(mask: Any) -> dict[str, Any]:
+    """Return a mask ``bool [H, W]`` in the run-length encoding of COCO: runs along the columns, beginning with what is outside."""
+    import numpy as np
+    import supervision as sv
+
+    pixels = np.asarray(mask, bool)
+    return {"size": list(pixels.shape), "counts": [int(one) for one in sv.mask_to_rle(pixels)]}
+
+
+def _mask_of(value: Any) -> Any:
+    import numpy as np
+    import supervision as sv
+
+    if not isinstance(value, Mapping):
+        return np.asarray(value, bool)
+    height, width = value["size"]
+    return sv.rle_to_mask(value["counts"], (width, height))
 
 
 def from_records(records: Iterable[Mapping[str, Any]] | Mapping[str, Any]) -> sv.Detections:
@@ -72,7 +92,10 @@ def from_records(records: Iterable[Mapping[str, Any]] | Mapping[str, Any]) -> sv
         return narrow if np.array_equal(narrow, values) else values
 
     fields = {field: column(name) for name, field in _FIELDS.items() if name in keys}
-    data = {name: column(name) for name in keys if name != "box" and name not in _FIELDS}
+    others = {"box", "mask", *_FIELDS}
+    data = {name: column(name) for name in keys if name not in others}
+    if "mask" in keys:
+        fields["mask"] = np.array([_mask_of(row["mask"]) for row in rows])
     return sv.Detections(xyxy=column("box").reshape(-1, 4), data=data, **fields)
 
 
@@ -83,6 +106,7 @@ def _rows(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
         raise InputError("these are no detections", expected="an object with xyxy", got=got)
     found = {"box": columns["xyxy"]}
     found |= {name: columns.get(field) for name, field in _FIELDS.items()}
+    found["mask"] = columns.get("mask")
     found |= columns.get("data") or {}
     kept = {name: values for name, values in found.items() if values is not None}
     return [dict(zip(kept, row, strict=True)) for row in zip(*kept.values(), strict=True)]
