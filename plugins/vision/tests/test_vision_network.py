@@ -8,6 +8,7 @@ import hashlib
 import http.server
 import itertools
 import re
+import socket
 import threading
 from pathlib import Path
 
@@ -660,3 +661,58 @@ def test_eight_streams_have_the_boxes_and_tracks_of_a_loop_per_stream(kit, tmp_p
             np.testing.assert_array_equal(frame.result.xyxy, wanted.xyxy)
             np.testing.assert_array_equal(frame.result.tracker_id, wanted.tracker_id)
         assert max(frame.result.tracker_id.max(initial=-1) for frame in found[video]) >= 0
+
+
+PART = b"--frame\r\nContent-Type: image/jpeg\r\nContent-Length: %d\r\n\r\n%s\r\n"
+
+
+class SilentCamera:
+    """Says its head over HTTP, or nothing at all (RTSP), and some pictures; then it is silent and stays connected."""
+
+    def __init__(self, head, pictures):
+        self.listening = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listening.getsockname()[1]
+        self.said, self.over = threading.Event(), threading.Event()
+        self.thread = threading.Thread(target=self.run, args=(head, pictures))
+        self.thread.start()
+
+    def run(self, head, pictures):
+        connection, _ = self.listening.accept()
+        with connection:
+            connection.recv(65536)
+            connection.sendall(head + b"".join(PART % (len(one), one) for one in pictures))
+            self.said.set()
+            assert self.over.wait(600)
+
+    def close(self):
+        self.over.set()
+        self.thread.join()
+        self.listening.close()
+
+
+@pytest.mark.parametrize("stage", ["RTSP", "head", "pictures"])
+def test_closing_does_not_wait_for_a_camera_that_is_silent(kit, stage):
+    """The camera may be silent for an hour: without a way to end its connection, its thread would be stuck."""
+    head = b"HTTP/1.0 200 OK\r\nContent-Type: multipart/x-mixed-replace; boundary=frame\r\n\r\n"
+    count = 40 if stage == "pictures" else 0
+    shown = [kit.encoded(kit.picture(n), ".jpg") for n in range(count)]
+    camera = SilentCamera(b"" if stage == "RTSP" else head, shown)
+    scheme = "rtsp" if stage == "RTSP" else "http"
+    with VideoRunner(
+        {"backend": "Identity"}, network=["127.0.0.1"], read_timeout=3600, frames="every"
+    ) as runner:
+        seen = threading.Event()
+
+        def loop():
+            for _ in runner.run({"cam": f"{scheme}://127.0.0.1:{camera.port}/v"}):
+                seen.set()
+
+        reader = threading.Thread(target=loop)
+        reader.start()
+        assert camera.said.wait(60)
+        assert not count or seen.wait(60)
+        runner.close()
+        reader.join()
+    assert runner.status()["stuck_threads"] == 0
+    assert runner.status()["sources"]["cam"]["state"] == "stopped"
+    camera.close()

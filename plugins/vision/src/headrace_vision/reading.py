@@ -280,14 +280,17 @@ def _live_shots(source: Source, one: Input, way: _Way) -> Generator[Shot, None, 
             yield from _shots_of(container, source, one, way.last_s)
         return
     wanted = _ffmpeg(source, "address")
-    file = web_file(one.target, timeout_s)
+    file = web_file(one.target, timeout_s, source.hang_up_with)
     try:
-        with open_address(one.target, timeout_s, max_pixels, one.hosts, file, wanted) as container:
+        with open_address(
+            one.target, timeout_s, max_pixels, one.hosts, file, wanted, source.hang_up_with
+        ) as container:
             has_length = file is not None and file.size is not None
             source.live = container.duration is None and not has_length
             (_refuse_ends if source.live else _refuse_arrival)(source)
             yield from _shots_of(container, source, one, way.last_s)
     finally:
+        source.hang_up_with(None)
         if file is not None:
             way.is_over = file.is_over
             file.close()

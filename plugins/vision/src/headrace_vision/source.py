@@ -75,6 +75,7 @@ class Source:
         self.ordered: list[Any] = []
         self.order: Any = None
         self.model = ""
+        self._hang_up: Callable[[], None] | None = None
         self.timeline = Timeline(1.0 / options.image_fps)
         self._thinning = Thinning(options)
         self._send = send
@@ -224,10 +225,19 @@ class Source:
             self.reader_done = True
             self.changed.notify_all()
 
+    def hang_up_with(self, function: Callable[[], None] | None) -> None:
+        """Note what ends a connection that is read, so that a stop does not wait while it is silent; None once it is closed."""
+        with self.changed:
+            self._hang_up = function
+        if function is not None and self.stopping.is_set():
+            function()
+
     def stop(self, *, discard: bool = False) -> None:
         """Read no more, and cancel the frames that nobody began; with ``discard`` deliver none."""
         self.stopping.set()
         with self.changed:
+            if self._hang_up is not None:
+                self._hang_up()
             self.discards = self.discards or discard
             waiting = list(self.flights)
             self.changed.notify_all()

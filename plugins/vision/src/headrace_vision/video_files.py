@@ -114,14 +114,23 @@ def _with_video(container: Any) -> Any:
     return container
 
 
-def web_file(address: str, timeout_s: float) -> WebFile | None:
+def web_file(
+    address: str,
+    timeout_s: float,
+    connected: Callable[[Callable[[], None]], object] = lambda hang_up: None,
+) -> WebFile | None:
     """Return what an address is read from where that is one file of HTTP, and no playlist; else None.
+
+    Args:
+        address: It.
+        timeout_s: Seconds of silence after which reading fails.
+        connected: See `headrace_vision.web_files.WebFile`.
 
     Raises:
         OSError, http.client.HTTPException: There is no answer within ``timeout_s`` seconds, or another one.
     """
     is_http = address.lower().startswith(("http:", "https:"))
-    return WebFile(address, timeout_s) if is_http and not is_playlist(address) else None
+    return WebFile(address, timeout_s, connected) if is_http and not is_playlist(address) else None
 
 
 @contextmanager
@@ -132,6 +141,7 @@ def open_address(
     hosts: Iterable[str] = (),
     file: WebFile | None = None,
     wanted: Mapping[str, str] | None = None,
+    connected: Callable[[Callable[[], None]], object] = lambda hang_up: None,
 ) -> Iterator[Any]:
     """Open an address, which `headrace_vision.network.check_address` has allowed, and close it at the end.
 
@@ -144,6 +154,7 @@ def open_address(
         hosts: Those that a playlist may name.
         file: What `web_file` returned.
         wanted: See `open_video`.
+        connected: Gets what ends the connection to an RTSP camera.
 
     Raises:
         InputError: It has no pictures, names a host that is not allowed, or a camera redirects us.
@@ -165,6 +176,7 @@ def open_address(
         options |= {"protocol_whitelist": "tcp", "format_whitelist": "rtsp"}
         options["rtsp_transport"] = "tcp"
         with closing(RtspRelay(address, timeout_s)) as relay:
+            connected(relay.close)
             try:
                 opened = av.open(relay.address, format="rtsp", options=options, timeout=timeouts)
             except (av.FFmpegError, OSError):

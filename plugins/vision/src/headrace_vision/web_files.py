@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import socket
 import urllib.error
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
@@ -31,6 +33,7 @@ class WebFile:
     Args:
         address: It; a user and password in it are sent once the server asks for them.
         timeout_s: Seconds of silence after which reading fails.
+        connected: Gets what ends the connection, so that whoever reads waits no longer.
 
     Attributes:
         name: The address without user and password.
@@ -46,7 +49,12 @@ class WebFile:
         RFC 9112, section 6.3 (where a body ends), and RFC 9110, section 14 (parts).
     """
 
-    def __init__(self, address: str, timeout_s: float) -> None:
+    def __init__(
+        self,
+        address: str,
+        timeout_s: float,
+        connected: Callable[[Callable[[], None]], object] = lambda hang_up: None,
+    ) -> None:
         self.name = without_password(address)
         self._address = quote(self.name, safe=_KEPT)
         self._timeout_s = timeout_s
@@ -63,6 +71,7 @@ class WebFile:
         self._has_failed = False
         self._position = 0
         self._answer = self._ask()
+        connected(self._hang_up)
         kind = self._answer.headers.get_content_type()
         self.is_flv = b"FLV".startswith(self._answer.peek(3)[:3])
         self.format = "mpjpeg" if kind == "multipart/x-mixed-replace" else None
@@ -132,6 +141,14 @@ class WebFile:
     def tell(self) -> int:
         """Return the position."""
         return self._position
+
+    def _hang_up(self) -> None:
+        with suppress(OSError, ValueError, AttributeError):  # it is closed
+            connection = socket.socket(fileno=self._answer.fileno())
+            try:
+                connection.shutdown(socket.SHUT_RDWR)
+            finally:
+                connection.detach()
 
     def close(self) -> None:
         """Close the connection."""
