@@ -122,6 +122,7 @@ spool_bytes = 1000
 def test_what_is_wrong_with_sources_and_sinks_is_named_with_its_place(folder):
     text = """
 model = { backend = "Identity" }
+node = { max = 3 }
 [sources.street]
 input = "${VISION_NOWHERE}"
 ordered = "Trak"
@@ -146,6 +147,7 @@ kind = "Nothing"
     assert "at least 3 items" in found["sources.yard.zones: main.zone"]
     assert "line[3]: Field required" in found["sources.street.lines: main.line"]
     assert found["sinks.records"] == "sink.py has no class 'Event'"
+    assert "it is for an ONNX file" in found["node"]
     assert "or module:Class, not 'Nothing'" in found["sinks.other"]
 
 
@@ -196,3 +198,37 @@ def test_in_python_too_a_source_says_its_lines_and_its_sinks(kit):
         "all": {"a", "b"},
         "some": {"b"},
     }
+
+
+def test_keys_of_the_node_of_an_onnx_file_reach_it(kit, tmp_path):
+    """The network finds nothing: what it answers has the form of YOLOv8's, and is 0."""
+    for package in ("onnx", "headrace_ort", "headrace_cv"):
+        pytest.importorskip(package)
+    import onnx
+    from onnx import TensorProto, helper
+
+    zeros = helper.make_tensor("zeros", TensorProto.FLOAT, [1, 6, 21], [0.0] * 126)
+    nodes = [
+        helper.make_node("GlobalAveragePool", ["image"], ["mean"]),
+        helper.make_node("ReduceMean", ["mean"], ["one"], axes=[1, 2], keepdims=0),
+        helper.make_node("Unsqueeze", ["one", "axis"], ["spread"]),
+        helper.make_node("Mul", ["spread", "zeros"], ["output"]),
+    ]
+    axis = helper.make_tensor("axis", TensorProto.INT64, [1], [2])
+    image = helper.make_tensor_value_info("image", TensorProto.FLOAT, ["n", 3, 32, 32])
+    output = helper.make_tensor_value_info("output", TensorProto.FLOAT, ["n", 6, 21])
+    graph = helper.make_graph(nodes, "nothing", [image], [output], [zeros, axis])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    onnx.save(model, tmp_path / "nothing.onnx")
+    kit.render(tmp_path / "camera.mp4", count=5)
+    text = 'model = "nothing.onnx"\nlayout = "v8"\nnode = NODE\n[sources.a]\ninput = "camera.mp4"\n'
+    path = written(tmp_path, text.replace("NODE", "{ max = 3, instance_num = 1 }"))
+    with headrace_vision.open(path) as vision:
+        assert [len(f.result) for f in vision.run()] == [0] * 5
+        node = vision.models["main"].stats()["nodes"]["main"]
+    assert len(node["instances"]) == 1  # two without the key
+    with (
+        pytest.raises(ConfigError, match="instance_nun"),
+        headrace_vision.open(written(tmp_path, text.replace("NODE", "{ instance_nun = 1 }"))),
+    ):
+        pass

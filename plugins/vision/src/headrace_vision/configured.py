@@ -216,6 +216,9 @@ def _of_models(table: dict[str, Any], base: Path) -> list[Problem]:
     models = {f"models.{name}.": one for name, one in _below_key(table, "models").items()}
     for where, one in (models or {"": table}).items():
         model, order = _placed(one.get("model"), base), one.get("ordered")
+        if one.get("node") and not _is_onnx(model):
+            text = "it is for an ONNX file: write these keys into the pipeline"
+            problems.append(Problem("vision", text, path=f"{where}node"))
         checks.append((f"{where}model", partial(_check_model, model, base, imports)))
         checks.append((f"{where}ordered", partial(_order_of, order, base, imports)))
     for where, check in checks:
