@@ -345,7 +345,7 @@ def test_outages_leave_no_memory_no_thread_and_no_file(tmp_path):
 
 
 class Disk:
-    """Files of the module `saving` go to a disk that is full when it is told so: each write fails after a few bytes."""
+    """Files of the sinks go to a disk that is full when it is told so: each write fails after a few bytes."""
 
     def __init__(self, monkeypatch):
         self.errno = None
@@ -367,7 +367,7 @@ class Disk:
 
         def open_on_disk(path, mode="r", *args, **options):
             file = opened(path, mode, *args, **options)
-            return Raw(file) if mode == "wb" and options.get("buffering") == 0 else file
+            return Raw(file) if mode in {"wb", "ab"} and options.get("buffering") == 0 else file
 
         def write_bytes(path, data):
             with opened(path, "wb") as file:

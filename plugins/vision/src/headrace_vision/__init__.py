@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from headrace_vision.group import Handle
     from headrace_vision.lanes import VideoModel
     from headrace_vision.options import SourceOptions
+    from headrace_vision.recording import SaveVideo
     from headrace_vision.records import frame_record, from_records, to_records
     from headrace_vision.runner import VideoRunner
-    from headrace_vision.saving import SaveImages, SaveJSONL, SaveVideo
+    from headrace_vision.saving import SaveImages, SaveJSONL
     from headrace_vision.sinks import Sink
     from headrace_vision.tables import VisionConfig
     from headrace_vision.view import View
@@ -61,7 +62,7 @@ _HOME = {
     "SaveCOCO": "datasets",
     "SaveImages": "saving",
     "SaveJSONL": "saving",
-    "SaveVideo": "saving",
+    "SaveVideo": "recording",
     "SaveYOLO": "datasets",
     "Sink": "sinks",
     "SourceOptions": "options",

@@ -1,0 +1,442 @@
+"""`SaveVideo`: a video per source, whole, in parts, or around events."""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import re
+import time
+from collections import deque
+from contextlib import suppress
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace_vision.saving import Names, picture_of
+from headrace_vision.sinks import CLOSE_S, SPOOL_BYTES, Sink
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headrace_vision.frames import Frame
+
+__all__ = ["SaveVideo"]
+
+_TICKS = 60_000
+"""Units of time per second in a video; MPEG-4 has room for 65535."""
+
+
+class SaveVideo(Sink):
+    """Writes a video per source, with boxes on it: MP4, playable everywhere, with the times of the source.
+
+    A video is called like its source, with a number where an earlier run has one of that name, and ``NAME.mp4.part`` until it is finished, at the end of the source; what it has by then
+    can be played. A frame of another size begins another file, ``NAME-size2.mp4``. After a full disk a video goes on where it was;
+    after another error, and where times begin again, it goes on in ``NAME-part2.mp4``. Frames that have failed are shown without
+    boxes. A side of odd length is one pixel longer in the video. Its title is the name of its source.
+
+    With ``every_s`` a source has a video for each so many seconds. With ``before_s`` or ``after_s`` only what is around frames with
+    ``events`` is recorded, a video for each event, or for several whose times overlap. These are called like their source and the time of
+    the machine at which they begin (UTC), ``NAME-20300131-235900.mp4``.
+
+    Args:
+        folder: Where the videos go; it is made.
+        draw: Whether detections are drawn.
+        codec: FFmpeg's encoder. The default, ``libx264``, is GPL; ``mpeg4`` and ``libsvtav1`` are not.
+        options: Options of the encoder, as ``{"crf": "20"}``.
+        every_s: Seconds after which a video ends, and another one begins; None for one of any length.
+        before_s: Seconds that are recorded before an event; they are kept as JPEG until then.
+        after_s: Seconds that are recorded after an event.
+        keep_s: Finished videos with a time in their name are deleted once they are so many seconds old; None keeps all.
+        spool_bytes, spool, close_s: What is kept while the sink fails; see `headrace_vision.Sink`.
+    """
+
+    def __init__(  # noqa: PLR0913 - settings, by name
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        draw: bool = True,
+        codec: str = "libx264",
+        options: dict[str, str] | None = None,
+        every_s: float | None = None,
+        before_s: float | None = None,
+        after_s: float | None = None,
+        keep_s: float | None = None,
+        spool_bytes: int = SPOOL_BYTES,
+        spool: str | os.PathLike[str] | None = None,
+        close_s: float = CLOSE_S,
+    ) -> None:
+        self._keep(spool_bytes, spool, close_s)
+        given = {"every_s": every_s, "before_s": before_s, "after_s": after_s, "keep_s": keep_s}
+        for name, value in given.items():
+            if value is not None and not value >= 0:
+                raise ValueError(f"{name} is at least 0, not {value!r}")
+        self._is_around = before_s is not None or after_s is not None
+        self._has_time = self._is_around or every_s is not None
+        if keep_s is not None and not self._has_time:
+            raise ValueError("keep_s needs every_s, before_s or after_s: it deletes whole videos")
+        self._every_s = math.inf if every_s is None else every_s
+        self._before_s, self._after_s = before_s or 0.0, after_s or 0.0
+        self._keep_s = keep_s
+        self._rings: dict[str, _Ring] = {}
+        self._folder = Path(folder)
+        self._draw = draw
+        self._codec = codec
+        self._options = dict(options or {})
+        self._names = Names(lambda name: not self._has_time and self._is_there(name))
+        self._files: dict[str, _VideoFile] = {}
+        self._counts: dict[str, int] = {}
+        self._missing = 0
+
+    def open(self) -> None:
+        """Make the folder."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+
+    def write(self, frame: Frame) -> None:
+        """Add a frame to the video of its source."""
+        image = picture_of(frame, draw=self._draw)
+        if image is None:
+            return
+        if not self._is_around:
+            self._record(frame.source, image, frame.timestamp)
+            return
+        ring = self._rings.setdefault(frame.source, _Ring())
+        ring.add(image, frame.timestamp)
+        ring.forget(frame.timestamp - self._before_s)
+        if frame.request.get("events"):
+            ring.until_s = frame.timestamp + self._after_s
+        if frame.timestamp <= ring.until_s:
+            while ring.pictures:
+                time_s, data = ring.pictures[0]
+                self._record(frame.source, _decoded(data), time_s)
+                ring.pictures.popleft()  # not before: a full disk gets it again
+        else:
+            self._end(frame.source)
+
+    def _record(self, source: str, image: Any, timestamp: float) -> None:
+        """Add a picture to the video of a source, or begin one."""
+        size = image.shape[:2]
+        file = self._files.get(source)
+        if file is not None:
+            try:
+                file.flush()
+            except OSError:
+                if not file.has_failed:
+                    raise
+            else:
+                if timestamp == file.last_s:  # it was that frame which could not be written
+                    return
+                is_over = timestamp - file.first_s >= self._every_s
+                if file.size != size or timestamp < file.last_s or is_over:
+                    self._end(source)
+        if source not in self._files or file is None or file.has_failed:
+            kind = "part" if file is None or file.size == size else "size"
+            self._files[source] = self._begin(source, size, kind)
+            if file is not None and file.has_failed:
+                file.leave_out(timestamp)
+                self._note(source, file.finish(), file.error)
+        self._files[source].add(image, timestamp)
+
+    def _begin(self, source: str, size: tuple[int, ...], kind: str) -> _VideoFile:
+        count = self._counts.get(source, 0) + 1
+        name = self._names.of(source)
+        if self._has_time:
+            stem = name = f"{name}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
+            number = 2
+            while self._is_there(name):
+                name, number = f"{stem}-{number}", number + 1
+        elif count > 1:
+            name += f"-{kind}{count}"
+        path = self._folder / f"{name}.mp4"
+        file = _VideoFile(path, size, self._codec, self._options, title=source)
+        self._counts[source] = count
+        return file
+
+    def _is_there(self, name: str) -> bool:
+        return any((self._folder / f"{name}.mp4{end}").exists() for end in ("", ".part"))
+
+    def _delete_old(self, source: str, newest: Path) -> None:
+        """Delete the finished videos of a source that are too old, when the newest one is finished."""
+        if self._keep_s is None or not newest.exists():
+            return
+        name = re.compile(re.escape(self._names.of(source)) + r"-\d{8}-\d{6}(-\d+)?\.mp4")
+        oldest_s = newest.stat().st_mtime - self._keep_s
+        for path in self._folder.iterdir():
+            with suppress(OSError):  # another program may have deleted it
+                if name.fullmatch(path.name) and path.stat().st_mtime < oldest_s:
+                    path.unlink()
+
+    def _end(self, source: str) -> None:
+        """Finish the file of a source.
+
+        Raises:
+            OSError: The disk is full; or the file has failed, and lacks what is said, once.
+        """
+        if source in self._files:
+            file = self._files[source]
+            missing = file.finish()
+            del self._files[source]
+            self._delete_old(source, file.path)
+            self._note(source, missing, file.error)
+
+    def _note(self, source: str, missing: int, error: str | None) -> None:
+        if missing:
+            self._missing += missing
+            raise OSError(f"{missing} pictures of {source} are in no video: {error}")
+
+    def source_ended(self, source: str) -> None:
+        """Finish the video of a source."""
+        self._rings.pop(source, None)
+        self._end(source)
+
+    def close(self) -> None:
+        """Finish all videos."""
+        errors = []
+        for source in list(self._files):
+            try:
+                self._end(source)
+            except Exception as error:  # noqa: BLE001 - the others are finished all the same
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def status(self) -> dict[str, Any]:
+        """Return how many frames are ``missing`` in the videos: of files that could not be gone on with."""
+        return {"missing": self._missing}
+
+
+class _Ring:
+    """The last pictures of a source, as JPEG, in case that there is an event.
+
+    Attributes:
+        pictures: Times in seconds, and pictures.
+        until_s: The time until which pictures are recorded.
+    """
+
+    def __init__(self) -> None:
+        self.pictures: deque[tuple[float, bytes]] = deque()
+        self.until_s = -math.inf
+        self._last_s = -math.inf
+
+    def add(self, image: Any, time_s: float) -> None:
+        """Keep a picture. One that is there already, as it could not be written, is not kept again."""
+        import cv2
+
+        if time_s < self._last_s:  # the source has begun again
+            self.pictures.clear()
+            self.until_s = -math.inf
+        if time_s != self._last_s:
+            data = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, 95])[1]
+            self.pictures.append((time_s, data.tobytes()))
+        self._last_s = time_s
+
+    def forget(self, before_s: float) -> None:
+        """Keep no picture from before a time."""
+        while self.pictures and self.pictures[0][0] < before_s:
+            self.pictures.popleft()
+
+
+def _decoded(data: bytes) -> Any:
+    import cv2
+    import numpy as np
+
+    return cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
+
+
+class _Output:
+    """The file of a video, as FFmpeg writes it: what the disk has no room for is kept, and FFmpeg sees no error."""
+
+    def __init__(self, path: Path) -> None:
+        self.name = str(path)
+        self._file = path.open("wb", buffering=0)
+        self._kept = bytearray()
+        self._whole_bytes = 0
+        try:
+            self._file.write(bytes(4096))  # is there room, and may we?
+            self._file.seek(0)
+            self._file.truncate()
+        except OSError:
+            self.close()
+            with suppress(OSError):
+                path.unlink()
+            raise
+
+    def write(self, data: bytes) -> int:
+        """Keep what FFmpeg writes; `flush` brings it to the disk."""
+        self._kept += data
+        return len(data)
+
+    def flush(self) -> None:
+        """Write what is kept; what was written stays whole.
+
+        Raises:
+            OSError: It cannot be written now.
+        """
+        while self._kept:
+            done = self._file.write(self._kept)
+            del self._kept[:done]
+        self._whole_bytes = self._file.tell()
+
+    def close(self) -> None:
+        """Close the file, without a fragment that is cut."""
+        with suppress(OSError):
+            if self._kept:
+                self._file.truncate(self._whole_bytes)
+        with suppress(OSError):
+            self._file.close()
+
+
+class _VideoFile:
+    """One video that is being written: in fragments, so that what is there can be played at any time.
+
+    Attributes:
+        path: Where it is once it is finished.
+        size: Height and width of its pictures.
+        first_s: The time of its first picture in seconds.
+        last_s: The time of its last picture in seconds.
+        has_failed: Whether it cannot be gone on with.
+        error: Why.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        size: tuple[int, ...],
+        codec: str,
+        options: dict[str, str],
+        *,
+        title: str,
+    ) -> None:
+        import av
+
+        self.size = size
+        self.first_s = float("inf")
+        self.last_s = float("-inf")
+        self.has_failed = False
+        self.error: str | None = None
+        self.path = path
+        self._part = path.with_name(f"{path.name}.part")
+        self._last = -1
+        self._count = 0
+        self._is_encoded = False
+        self._output = _Output(self._part)
+        flags = {
+            "movflags": "+frag_keyframe+delay_moov+default_base_moof",
+            "frag_duration": "1000000",
+        }
+        self._container: Any = av.open(self._output, "w", format="mp4", options=flags)
+        self._container.metadata["title"] = title
+        try:
+            self._stream = _video_stream(self._container, codec, options)
+            self._stream.height, self._stream.width = size[0] + size[0] % 2, size[1] + size[1] % 2
+            self._stream.pix_fmt = "yuv420p"
+            self._stream.codec_context.time_base = Fraction(1, _TICKS)
+        except BaseException:
+            self._output.close()
+            self._part.unlink(missing_ok=True)
+            raise
+
+    def add(self, image: Any, timestamp: float) -> None:
+        """Add a picture at a time in seconds; the first one begins the video.
+
+        Raises:
+            OSError: What the video has by now cannot be written; the picture is part of it.
+        """
+        import av
+        import numpy as np
+
+        height, width = self.size
+        if height % 2 or width % 2:
+            image = np.pad(image, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
+        self.first_s = min(self.first_s, timestamp)
+        picture = av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format="bgr24")
+        self._last = max(round((timestamp - self.first_s) * _TICKS), self._last + 1)
+        picture.pts, picture.time_base = self._last, Fraction(1, _TICKS)
+        self._container.mux(self._stream.encode(picture))
+        self.last_s = timestamp
+        self._count += 1
+        self.flush()
+
+    def leave_out(self, timestamp: float) -> None:
+        """Count the last picture no more if it is of that time: the next video has it."""
+        self._count -= timestamp == self.last_s
+
+    def flush(self) -> None:
+        """Write what FFmpeg has given out.
+
+        Raises:
+            OSError: It cannot be written; where the disk is not merely full, the file has failed.
+        """
+        try:
+            self._output.flush()
+            self.has_failed = False
+        except OSError as error:
+            self.has_failed = error.errno not in (errno.ENOSPC, errno.EDQUOT)
+            self.error = error.strerror
+            raise
+
+    def finish(self) -> int:
+        """Write the rest, and give the file its name; return how many pictures it lacks.
+
+        Raises:
+            OSError: The disk is full; it can be called again.
+        """
+        if not self._is_encoded:
+            self._is_encoded = True
+            self._container.mux(self._stream.encode())
+            self._container.close()
+        try:
+            self.flush()
+        except OSError:
+            if not self.has_failed:
+                raise
+        self._output.close()
+        found = self._with_index()
+        if not found:  # nothing that can be played
+            return self._count
+        self._part.replace(self.path)
+        return max(self._count - found, 0) if self.has_failed else 0
+
+    def _with_index(self) -> int:
+        """Write the video again with its index at the beginning, as players want it; return how many pictures it has."""
+        import av
+
+        whole = self._part.with_name(f"{self._part.name}.part")
+        flags = {"movflags": "+faststart"}
+        try:
+            with (
+                av.open(str(self._part)) as source,
+                av.open(str(whole), "w", format="mp4", options=flags) as target,
+            ):
+                target.metadata.update(source.metadata)
+                stream = target.add_stream_from_template(source.streams.video[0])
+                found = 0
+                for packet in _packets(source):
+                    found += 1
+                    packet.stream = stream
+                    target.mux(packet)
+            whole.replace(self._part)
+        except (OSError, av.FFmpegError, LookupError):
+            with suppress(OSError):
+                whole.unlink(missing_ok=True)
+            # There is no room, where fragments are played as well; or there is nothing.
+            try:
+                with av.open(str(self._part)) as source:
+                    return sum(1 for _ in _packets(source))
+            except (OSError, av.FFmpegError):
+                return 0
+        return found
+
+
+def _packets(container: Any) -> Iterator[Any]:
+    """Yield the packets of a video, as far as they can be read: the end of a file that has failed may be cut."""
+    import av
+
+    with suppress(av.FFmpegError):
+        for packet in container.demux(video=0):
+            if packet.dts is not None:
+                yield packet
+
+
+def _video_stream(container: Any, codec: str, options: dict[str, str]) -> Any:
+    return container.add_stream(codec, rate=30, options=options)
