@@ -68,6 +68,7 @@ RUN_ELSEWHERE = {
     "python examples/video/prepare.py": "plugins/vision: test_vision_example",
     "headrace video examples/video/video.toml": "plugins/vision: test_vision_example",
     "python examples/video/evaluate.py": "plugins/vision: test_vision_example",
+    "headrace video examples/video/plates.toml": "plugins/vision: test_vision_example",
     "./dev demo": "test_dev",
     "./dev page": "test_dev",
     "./dev install": "test_dev",
