@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 __all__ = ["IMAGE", "PerImage", "of_data", "read_key"]
 
 IMAGE = "an image: uint8 or float32 [H, W, C] or [H, W]"
-"""The image that most of the backends expect as ``data``, in the words of the errors."""
+"""The image that most of the backends expect as ``data``, as errors quote it."""
 
 
 def read_key(request: Request, key: str, expected: str) -> Any:
     """Return the value that ``request`` holds under ``key``.
 
     Raises:
-        InputError: The request has no such key. The error quotes ``expected``, the words for the
-            value that should be there.
+        InputError: The request has no such key. The error quotes ``expected``, a description of
+            the value.
     """
     try:
         return request[key]
@@ -41,7 +41,7 @@ def of_data(function: Callable[[Any], Any], expected: str) -> Callable[[Request]
 
     Args:
         function: Computes ``result`` from ``data``.
-        expected: What ``data`` must be, in words, for the error when ``data`` is missing.
+        expected: The description of ``data`` in the error when ``data`` is missing.
     """
 
     def work(request: Request) -> None:
@@ -57,7 +57,7 @@ class PerImage(headrace.Backend, ABC):
     """A backend that works on one request at a time, mostly on one image.
 
     Attributes:
-        expected: What ``data`` must be, in words, for the error when ``data`` is missing.
+        expected: The description of ``data`` in the error when ``data`` is missing.
     """
 
     rerun = True
@@ -67,11 +67,11 @@ class PerImage(headrace.Backend, ABC):
 
     @abstractmethod
     def build(self, options: Any) -> Callable[[Request], None]:
-        """Import the functions that compute, and give the function that works on one request.
+        """Import the library, and return the function for one request.
 
-        `forward` calls that function for each request, with the interpreter lock held, so every
-        attribute that it looks up costs all threads time. `build` runs once: it looks up what is
-        the same for all requests (options, functions of OpenCV).
+        `forward` calls the function for each request, with the interpreter lock held: every lookup
+        of an attribute in it costs all threads time. `build` runs once. Look up options and
+        functions of OpenCV here.
         """
 
     def init(self, options: Any, context: InitContext) -> None:

@@ -57,7 +57,7 @@ def letterbox_image(
     Raises:
         InputError: ``image`` is no image, has another number of channels than ``fill_value``, or the
             image or the canvas is too large.
-        ValueError: A side is below 1, or ``interpolation`` is another word.
+        ValueError: A side is below 1, or ``interpolation`` is unknown.
 
     Source:
         The ``letterbox`` of YOLOv5 (centre, 114, which side gets the odd pixel) and the

@@ -25,7 +25,7 @@ def read_color(request: Request) -> str:
     """Return the colour that ``request`` names under ``color``.
 
     Raises:
-        InputError: There is no ``color``, or it is an unknown word.
+        InputError: There is no ``color``, or it is unknown.
     """
     color = read_key(request, "color", _EXPECTED)
     if not isinstance(color, str) or color not in _COLORS:
@@ -35,9 +35,9 @@ def read_color(request: Request) -> str:
 
 
 class CvtColorMat(PerImage):
-    """Convert an image to ``rgb``, ``bgr`` or ``gray`` from the colour that the request names.
+    """Convert an image to ``rgb``, ``bgr`` or ``gray`` from the colour named by the request.
 
-    Grey keeps its channel axis, so that ``[H, W, C]`` holds everywhere. It is
+    Grey keeps its channel axis, so ``[H, W, C]`` holds everywhere. It is
     0.299 red + 0.587 green + 0.114 blue.
 
     Reads:
@@ -55,7 +55,7 @@ class CvtColorMat(PerImage):
 
     Raises:
         InputError: ``data`` or ``color`` is missing, ``data`` is no such image or has more than
-            ``max_pixels``, ``color`` is another word, or ``data`` does not have the channels of ``color``.
+            ``max_pixels``, ``color`` is unknown, or ``data`` does not have the channels of ``color``.
 
     Source:
         OpenCV's ``cvtColor``. Grey after ITU-R BT.601.
@@ -77,7 +77,7 @@ class CvtColorMat(PerImage):
     writes = ("result", "color")
 
     def build(self, options: Any) -> Callable[[Request], None]:
-        """Convert one image from the colour that its request names."""
+        """Convert one image from the colour named by its request."""
         from headrace_cv.images import convert_color
 
         expected, target, max_pixels = self.expected, options.color, options.max_pixels

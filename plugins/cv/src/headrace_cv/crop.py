@@ -23,14 +23,14 @@ __all__ = ["CenterCropMat", "CropMat", "PerspectiveCropMat"]
 
 
 class _Crop(PerImage):
-    """A backend that cuts one piece out of an image, at the place that a key of the request names."""
+    """A backend to cut one piece out of an image, at the place named by a key of the request."""
 
     reads = ("data", "{key}")
     expected_place: ClassVar[str]
 
     @abstractmethod
     def cutter(self, options: Any) -> Callable[[Any, Any], Any]:
-        """Import the function that cuts, and give it with the options filled in.
+        """Import the function and return it with the options filled in.
 
         It takes an image and a place in the image.
         """
@@ -38,8 +38,8 @@ class _Crop(PerImage):
     def build(self, options: Any) -> Callable[[Request], None]:
         """Cut one piece out of one image.
 
-        `as_image` checks the image first, so an `InputError` of the cut without a key is about the
-        place, and gets the key of the place.
+        `as_image` checks the image first. So an `InputError` without a key is about the place, and
+        gets its key.
         """
         from headrace_cv.images import as_image
 
@@ -79,16 +79,16 @@ class CropMat(_Crop):
 
     Raises:
         InputError: ``data`` or the box is missing or something else. The box holds no pixel of the
-            image. The box leaves the image and ``outside`` is ``refuse``, with ``fill`` the crop
+            image. The box leaves the image and ``outside`` is ``refuse``. With ``fill`` the crop
             has more than ``max_pixels`` or a side above 32767. The image has more than
-            ``max_pixels``. ``fill_value`` is a list whose length is not C.
+            ``max_pixels``. ``fill_value`` is a list of another length than C.
 
     Source:
         Own.
     """
 
     class Options(ImageOptions):
-        """Where the box is, and what happens outside of the image."""
+        """The place of the box, and the rule outside of the image."""
 
         key: str = Field(
             default="box", min_length=1, description="Key of the request that holds the box."
@@ -119,10 +119,9 @@ class CropMat(_Crop):
 
 
 class CenterCropMat(PerImage):
-    """Cut out the middle of an image, and fill up around one that is smaller.
+    """Cut out the middle of an image, and fill up around a smaller one.
 
-    Of an odd number of pixels to be cut off, half is rounded to the nearest integer, halves to the even one. An odd pixel
-    that is filled goes right or below.
+    Half of an odd number of pixels to cut off is rounded to the even integer. An odd pixel to fill goes right or below.
 
     Reads:
         data: ``uint8`` or ``float32``, ``[H, W, C]`` with C from 1 to 4, or ``[H, W]``.
@@ -136,7 +135,7 @@ class CenterCropMat(PerImage):
 
     Raises:
         InputError: ``data`` is missing, is no such image or has more than ``max_pixels``, or ``fill_value`` is a list
-            whose length is not C.
+            of another length than C.
 
     Source:
         The ``center_crop`` of torchvision: its offsets and its padding.
@@ -190,8 +189,8 @@ class PerspectiveCropMat(_Crop):
             The option ``key`` names another key.
 
     Writes:
-        result: Same dtype and number of dimensions, of the natural size or of the size that the
-            options ask for: a new array.
+        result: Same dtype and number of dimensions, of the natural size or of the size in the
+            options: a new array.
 
     Batch:
         1 or more. Items are independent, a bad one fails alone.

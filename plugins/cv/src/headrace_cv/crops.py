@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 __all__ = ["BOX", "QUAD", "center_crop_image", "crop_image", "crop_quad"]
 
 BOX = "4 finite numbers: x1, y1, x2, y2 in pixels"
-"""The definition of a box, in the words of the errors."""
+"""The definition of a box, as errors quote it."""
 
 QUAD = "finite numbers [4, 2]: x, y in pixels of 4 corners, clockwise from the upper left one"
-"""The definition of a quadrilateral, in the words of the errors."""
+"""The definition of a quadrilateral, as errors quote it."""
 
 
 def crop_image(
@@ -67,7 +67,7 @@ def crop_image(
             the image where ``outside`` is ``"refuse"``. The image or the crop is too large, or a
             side of the filled crop is above `MAX_SIDE`. ``fill_value`` is a list whose length is
             not the number of channels.
-        ValueError: ``outside`` is another word.
+        ValueError: ``outside`` is unknown.
     """
     check_choice("outside", outside, ("clip", "refuse", "fill"))
     pixels = as_image(image, max_pixels)
@@ -101,7 +101,7 @@ def center_crop_image(
 ) -> NDArray[Any]:
     """Cut out the middle of an image. Where the image is smaller, fill up around it.
 
-    Of an odd number of pixels to be cut off, half is rounded to the nearest integer, halves to the even one. An odd pixel that
+    Half of an odd number of pixels to cut off is rounded to the even integer. An odd pixel that
     is filled goes right or below.
 
     Args:
@@ -205,7 +205,7 @@ def crop_quad(
             of the image, or is no convex quadrilateral in clockwise order. The image or the crop
             is too large, or a side of the crop is above `MAX_SIDE`.
         ValueError: ``height`` or ``width`` is below 1, ``rotate_upright`` is not above 0, or
-            ``interpolation`` is another word.
+            ``interpolation`` is unknown.
 
     Source:
         PaddleOCR's ``get_rotate_crop_image``: size, interpolation, border and the turn (at 1.5).

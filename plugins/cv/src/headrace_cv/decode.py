@@ -25,11 +25,11 @@ class DecodeMat(PerImage):
 
     Grey files give three equal channels, an alpha channel is dropped (not blended), 16 bits per
     channel become 8, and of an animation the first picture is decoded (of an animated PNG file, the
-    one that viewers without animation show). Size and completeness are checked in the file's
-    structure before the decoder reserves memory: a file that is cut off is refused.
+    picture shown by viewers without animation). Size and completeness are checked in the file's
+    structure before the decoder reserves memory: a truncated file is refused.
 
-    ``formats`` adds further formats, which Pillow decodes under the same limits. Their errors in the middle of the
-    data are noticed as far as Pillow notices them.
+    ``formats`` adds further formats. Pillow decodes them under the same limits, and finds fewer of the errors in the
+    middle of their data.
 
     Reads:
         data: bytes, bytearray, a memoryview or a 1-D ``uint8`` array: one JPEG, PNG or WebP file, or one of
@@ -47,8 +47,8 @@ class DecodeMat(PerImage):
             is cut off or broken.
 
     Source:
-        Own. The decoders are those of OpenCV's ``imdecode``, the checks those of
-        `headrace_cv.check_image_file`. The decoders of ``formats`` are Pillow's.
+        Own. The decoders of OpenCV's ``imdecode``, the checks of `headrace_cv.check_image_file`. The decoders of
+        ``formats`` are Pillow's.
     """
 
     class Options(ImageOptions):

@@ -19,17 +19,17 @@ __all__ = ["NMS"]
 
 
 class NMS(PerImage):
-    """Keep the best of boxes that overlap: greedy non-maximum suppression, class by class.
+    """Keep the best of overlapping boxes: greedy non-maximum suppression, class by class.
 
-    The box of the highest score is kept, all boxes of its class that overlap it by more than
-    ``iou_threshold`` are dropped, and the same is done with the boxes that are left. Of rows with
+    The box of the highest score stays. All boxes of its class with an overlap above
+    ``iou_threshold`` go. The same is done with the remaining boxes. Of rows with
     equal scores the first row comes first. A box without area overlaps nothing.
 
     Reads:
         data: Numbers ``[N, C]``, C at least 6: ``x1, y1, x2, y2, score, class``. N may be 0.
 
     Writes:
-        result: ``float32 [K, C]``, a new array: the rows that are kept, by descending score.
+        result: ``float32 [K, C]``, a new array: the remaining rows, by descending score.
 
     Batch:
         1 or more. Items are independent, a bad one fails alone.
@@ -43,7 +43,7 @@ class NMS(PerImage):
     """
 
     class Options(headrace.Options):
-        """Which boxes count as the same object, and which rows are dropped."""
+        """When boxes count as the same object, and when rows are dropped."""
 
         iou_threshold: float = Field(
             default=0.5,

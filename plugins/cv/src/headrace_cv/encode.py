@@ -33,13 +33,13 @@ class EncodeMat(PerImage):
         1 or more. Items are independent, a bad one fails alone.
 
     Raises:
-        InputError: ``data`` or ``color`` is missing, ``data`` is no such image, ``color`` is another
-            word, ``data`` does not have the channels of ``color``, the image has more than ``max_pixels``,
+        InputError: ``data`` or ``color`` is missing, ``data`` is no such image, ``color`` is
+            unknown, ``data`` does not have the channels of ``color``, the image has more than ``max_pixels``,
             or a side is longer than the format allows: 65500 pixels for JPEG, 16383 for WebP,
             1000000 for PNG.
 
     Source:
-        Own. The encoders are those of OpenCV's ``imencode``.
+        Own. The encoders of OpenCV's ``imencode``.
     """
 
     class Options(ImageOptions):
@@ -61,7 +61,7 @@ class EncodeMat(PerImage):
     expected = "an image: uint8 [H, W, C] or [H, W]"
 
     def build(self, options: Any) -> Callable[[Request], None]:
-        """Encode one image of the colour that its request names."""
+        """Encode one image of the colour named by its request."""
         from headrace_cv.image_files import encode_image
 
         expected, form = self.expected, options.format

@@ -22,10 +22,11 @@ __all__ = ["ResizeMat"]
 class ResizeMat(PerImage):
     """Resize an image to a height and a width, or to one of them or the shorter side with its aspect ratio kept.
 
-    A side that is not given follows from the other side: its exact length is rounded to the nearest
-    integer, halves up, at least 1 pixel, with ``resize_short`` it is rounded down, as in torchvision. Pixel centres lie at half coordinates, for ``nearest``
-    too. ``cubic`` and ``lanczos`` overshoot at edges: ``float32`` values may leave their range.
-    Choose ``area`` or ``antialias`` to shrink an image a lot: they average pixels that the other methods skip.
+    A missing side follows from the other side: its exact length is rounded to the nearest integer,
+    halves up, at least 1 pixel. With ``resize_short`` it is rounded down, as in torchvision. Pixel
+    centres lie at half coordinates, for ``nearest`` too. ``cubic`` and ``lanczos`` overshoot at
+    edges: ``float32`` values may leave their range. Choose ``area`` or ``antialias`` to shrink an
+    image a lot: they average all pixels, the other methods skip some.
 
     Reads:
         data: ``uint8`` or ``float32``, ``[H, W, C]`` with C from 1 to 4, or ``[H, W]``.
@@ -38,13 +39,12 @@ class ResizeMat(PerImage):
         1 or more. Items are independent, a bad one fails alone.
 
     Raises:
-        InputError: ``data`` is missing, is no such image, or is so long and thin that the side that
-            is not given would exceed 32767 pixels. ``data`` or the result has more than
-            ``max_pixels``.
+        InputError: ``data`` is missing, is no such image, or is so long and thin that the missing
+            side would exceed 32767 pixels. ``data`` or the result has more than ``max_pixels``.
 
     Source:
-        OpenCV's ``resize``; ``nearest`` is own: the pixel that holds the centre; with ``antialias`` Pillow's ``resize``,
-        which torchvision calls.
+        OpenCV's ``resize``. With ``antialias`` Pillow's ``resize``, as in torchvision. ``nearest`` is own: the pixel
+        around the centre.
     """
 
     class Options(ImageOptions):

@@ -1,6 +1,6 @@
 """Read format and size of a JPEG, PNG or WebP file, and check that it is whole, without decoding it.
 
-Decoders are lenient: some give a partly grey picture for a file that was cut off, and all of them allocate the memory
+Decoders are lenient: some give a partly grey picture for a truncated file, and all of them allocate the memory
 that a forged header asks for. So this module walks a file from its first to its
 last part before a decoder sees the file: it must be of one of the three formats, name the size of
 its picture, and be whole. The module needs the standard library only.
@@ -116,7 +116,7 @@ def check_image_file(data: Any) -> ImageHeader:
         data: bytes, bytearray, a memoryview or a 1-D ``uint8`` array.
 
     Raises:
-        InputError: The format is another one, or the file is cut off or broken.
+        InputError: The file has another format, or is truncated or broken.
 
     Source:
         ITU-T T.81 annex B (JPEG). PNG specification, third edition, section 5. WebP container
@@ -204,7 +204,7 @@ def plain_jpeg_size(data: bytes | memoryview) -> tuple[int, int] | None:
             else:
                 return None
             at += 2 + length
-    except (struct.error, IndexError):  # the header is cut off
+    except (struct.error, IndexError):  # the header is truncated
         pass
     return None
 

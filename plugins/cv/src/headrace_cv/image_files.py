@@ -60,10 +60,9 @@ def decode_image(
             ``"avif"``, ``"ppm"`` (also PBM and PGM), ``"jpeg2000"``.
 
     Raises:
-        InputError: The format is another one, a limit is exceeded, or the file is cut off or
-            broken.
+        InputError: The file has another format, exceeds a limit, or is truncated or broken.
         MissingDependencyError: Pillow is not installed, or cannot decode one of ``formats``.
-        ValueError: ``formats`` has another word.
+        ValueError: ``formats`` has an unknown name.
     """
     for one in formats:
         check_choice("each of formats", one, NAMES)
@@ -190,7 +189,7 @@ def encode_image(
     Raises:
         InputError: ``image`` is no image, or not ``uint8``, or too large, or does not fit ``color``,
             or a side is longer than the format allows.
-        ValueError: ``color`` or ``format`` is another word, or ``quality`` is no whole number from 1 to 100.
+        ValueError: ``color`` or ``format`` is unknown, or ``quality`` is no whole number from 1 to 100.
     """
     check_choice("color", color, COLORS)
     check_choice("format", format, _ENCODERS)

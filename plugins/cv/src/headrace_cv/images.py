@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 IMAGE = "uint8 or float32 [H, W, C] with C from 1 to 4, or [H, W], no side empty"
-"""The definition of an image, in the words of the errors."""
+"""The definition of an image, as errors quote it."""
 
 INTERPOLATIONS = {
     "linear": cv2.INTER_LINEAR,
@@ -146,7 +146,7 @@ def resize_image(
         InputError: ``image`` is no image, or the image or the result is too large, or a side of the
             result would exceed `MAX_SIDE`.
         MissingDependencyError: ``antialias`` is set, and Pillow is not installed.
-        ValueError: No side is given, or too many, a side is below 1, or ``interpolation`` is another word, or has no
+        ValueError: No side is given, or too many, a side is below 1, or ``interpolation`` is unknown, or has no
             ``antialias``.
     """
     resize = image_resizer(
@@ -173,7 +173,7 @@ def image_resizer(
 
     Raises:
         MissingDependencyError: ``antialias`` is set, and Pillow is not installed.
-        ValueError: No side is given, or too many, a side is below 1, or ``interpolation`` is another word, or has no
+        ValueError: No side is given, or too many, a side is below 1, or ``interpolation`` is unknown, or has no
             ``antialias``.
     """
     height, width = check_sides(height, width)
@@ -277,7 +277,7 @@ def convert_color(
 
     Raises:
         InputError: ``image`` is no image, is too large, or does not have the channels of ``source``.
-        ValueError: ``source`` or ``target`` is another word.
+        ValueError: ``source`` or ``target`` is unknown.
 
     Source:
         ITU-R BT.601 for grey, as in OpenCV's ``cvtColor``.

@@ -25,9 +25,9 @@ __all__ = ["LetterBoxMat", "TopLeftResizeMat", "UnletterBox"]
 class LetterBoxMat(PerImage):
     """Fit an image into the middle of a canvas, keeping its aspect ratio, and pad the rest.
 
-    One side of the image becomes as long as that side of the canvas. The other side gets its exact
-    length rounded to the nearest integer, halves up, at least 1 pixel. An odd pixel of padding goes
-    right or below.
+    One side of the image becomes as long as the same side of the canvas. The other side gets its
+    exact length rounded to the nearest integer, halves up, at least 1 pixel. An odd pixel of
+    padding goes right or below.
 
     Reads:
         data: ``uint8`` or ``float32``, ``[H, W, C]`` with C from 1 to 4, or ``[H, W]``.
@@ -35,14 +35,14 @@ class LetterBoxMat(PerImage):
     Writes:
         result: Same dtype and number of dimensions, ``[resize_h, resize_w, C]`` or
             ``[resize_h, resize_w]``: a new array, or ``data`` itself when it has the size already.
-        letterbox: `headrace_cv.LetterBoxTransform`, which maps boxes between canvas and image.
+        letterbox: `headrace_cv.LetterBoxTransform`, to map boxes between canvas and image.
 
     Batch:
         1 or more. Items are independent, a bad one fails alone.
 
     Raises:
         InputError: ``data`` is missing or no such image, has more than ``max_pixels``, or
-            ``fill_value`` is a list whose length is not C.
+            ``fill_value`` is a list of another length than C.
 
     Source:
         The ``letterbox`` of YOLOv5, with its 114. The other side by own rounding.
@@ -102,7 +102,7 @@ class LetterBoxMat(PerImage):
 class TopLeftResizeMat(LetterBoxMat):
     """Fit an image into the upper left corner of a canvas, keeping its aspect ratio, and pad.
 
-    Like `LetterBoxMat`, but all padding lies right and below, so that boxes need only be scaled.
+    Like `LetterBoxMat`, but all padding lies right and below: boxes need only be scaled.
 
     Reads:
         data: ``uint8`` or ``float32``, ``[H, W, C]`` with C from 1 to 4, or ``[H, W]``.
@@ -110,14 +110,14 @@ class TopLeftResizeMat(LetterBoxMat):
     Writes:
         result: Same dtype and number of dimensions, ``[resize_h, resize_w, C]`` or
             ``[resize_h, resize_w]``: a new array, or ``data`` itself when it has the size already.
-        letterbox: `headrace_cv.LetterBoxTransform`, which maps boxes between canvas and image.
+        letterbox: `headrace_cv.LetterBoxTransform`, to map boxes between canvas and image.
 
     Batch:
         1 or more. Items are independent, a bad one fails alone.
 
     Raises:
         InputError: ``data`` is missing or no such image, has more than ``max_pixels``, or
-            ``fill_value`` is a list whose length is not C.
+            ``fill_value`` is a list of another length than C.
 
     Source:
         The preprocessing of YOLOX, with its 114. The other side by own rounding.
@@ -152,7 +152,7 @@ class UnletterBox(PerImage):
     """
 
     class Options(headrace.Options):
-        """What happens to boxes that reach into the padding."""
+        """The rule for boxes reaching into the padding."""
 
         clip: bool = Field(
             default=True, description="Cut boxes off at the border of the image (true or false)."

@@ -46,9 +46,9 @@ def check_pixels(
         height: Height of the image in pixels.
         width: Width of the image in pixels.
         max_pixels: Most pixels (width x height).
-        what: Words that name the image in the error.
-        got: Words for the size and its origin in the error. Empty: the error gives width, height
-            and their product.
+        what: The name of the image in the error.
+        got: The size and its origin in the error. Empty: the error gives width, height and their
+            product.
 
     Raises:
         InputError: The image has more than ``max_pixels``, or a side of 2147483648 pixels or more,

@@ -85,6 +85,6 @@ def _exif_orientation(exif: bytes) -> int | None:
             tag, kind, _, value = struct.unpack_from(f"{order}HHIH", tiff, entry)
             if (tag, kind) == (0x0112, 3):
                 return int(value) if 1 <= value <= 8 else None
-    except struct.error:  # the data are cut off
+    except struct.error:  # the data are truncated
         pass
     return None

@@ -31,7 +31,7 @@ def pillow_resizer(interpolation: str) -> Callable[[NDArray[Any], int, int], NDA
 
     Raises:
         MissingDependencyError: Pillow is not installed.
-        ValueError: ``interpolation`` is another word.
+        ValueError: ``interpolation`` is unknown.
     """
     check_choice("with antialias, interpolation", interpolation, _FILTERS)
     try:

@@ -57,10 +57,10 @@ def _listed(value: Any, default: float) -> tuple[float, ...]:
 class Mat2Tensor(PerImage):
     """Turn an image into a float tensor, planar and unscaled unless the options say otherwise.
 
-    ``result = (data * scale - mean) / std``. An option that is not given is left out. ``mean`` and
+    ``result = (data * scale - mean) / std``. A missing option is left out. ``mean`` and
     ``std`` are in the units of ``data * scale``, and in the order of the channels of ``data``. The
     result is computed in ``float32``: one subtraction of ``mean / scale``, one multiplication by
-    ``scale / std``, so that values near the mean keep their digits.
+    ``scale / std``. So values near the mean keep their digits.
 
     Reads:
         data: ``uint8`` or ``float32``, ``[H, W, C]`` with C from 1 to 4, or ``[H, W]`` (C = 1).
@@ -73,14 +73,14 @@ class Mat2Tensor(PerImage):
 
     Raises:
         InputError: ``data`` is missing, is no such image or has more than ``max_pixels``, or
-            ``mean`` or ``std`` is a list whose length is not C.
+            ``mean`` or ``std`` is a list of another length than C.
 
     Source:
-        Own. The formula is that of torchvision's ``Normalize`` after a scale.
+        Own. The formula of torchvision's ``Normalize`` after a scale.
     """
 
     class Options(ImageOptions):
-        """The numbers by which the values are scaled and normalised."""
+        """The numbers to scale and normalise with."""
 
         scale: FiniteFloat | None = Field(
             default=None, description="Factor, multiplied first (no unit); none means 1."
@@ -127,9 +127,9 @@ class Mat2Tensor(PerImage):
 class Tensor2Mat(PerImage):
     """Turn a float tensor into an image: the inverse of `Mat2Tensor`.
 
-    ``result = (data * std + mean) / scale``, with the options that `Mat2Tensor` had. An option that
-    is not given is left out. The result is computed in ``float32``, rounded to the nearest integer
-    (halves to the even one) and limited to 0 and 255.
+    ``result = (data * std + mean) / scale``, with the options of `Mat2Tensor`. A missing option is
+    left out. The result is computed in ``float32``, rounded to the nearest integer (halves to the
+    even integer) and limited to 0 and 255.
 
     Reads:
         data: ``float32``, ``[C, H, W]`` with C from 1 to 4, or ``[1, C, H, W]``; with ``axes=hwc`` ``[H, W, C]`` or
@@ -143,14 +143,14 @@ class Tensor2Mat(PerImage):
 
     Raises:
         InputError: ``data`` is missing, is no such tensor, has more than ``max_pixels`` or holds
-            NaN, or ``mean`` or ``std`` is a list whose length is not C.
+            NaN, or ``mean`` or ``std`` is a list of another length than C.
 
     Source:
         Own.
     """
 
     class Options(ImageOptions):
-        """The numbers by which `Mat2Tensor` scaled and normalised the values."""
+        """The numbers of `Mat2Tensor`."""
 
         scale: FiniteFloat | None = Field(
             default=None,

@@ -138,7 +138,7 @@ def image_to_tensor(
     Raises:
         InputError: ``image`` is no image, is too large, or has another number of channels than
             ``normalization``.
-        ValueError: ``axes`` is another word.
+        ValueError: ``axes`` is unknown.
     """
     return tensor_maker(normalization, axes, max_pixels)(image)
 
@@ -149,7 +149,7 @@ def tensor_maker(
     """Return `image_to_tensor` with its options, for many images.
 
     Raises:
-        ValueError: ``axes`` is another word.
+        ValueError: ``axes`` is unknown.
     """
     check_choice("axes", axes, AXES)
     is_planar = axes == "chw"
@@ -209,7 +209,7 @@ def tensor_to_image(
     Raises:
         InputError: ``tensor`` is no such tensor, is too large, holds NaN after ``denormalization``,
             or has another number of channels than ``denormalization``.
-        ValueError: ``axes`` is another word.
+        ValueError: ``axes`` is unknown.
     """
     check_choice("axes", axes, AXES)
     array = array_of(tensor)
