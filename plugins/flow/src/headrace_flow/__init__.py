@@ -1,8 +1,8 @@
-"""Headrace words that keep requests or hand them over, and policies that pick which requests share a batch.
+"""Backends for queues, loops, sessions, caches and limits, and policies that pick the requests of a batch.
 
-The words are `Queue`, `Send`, `Recv`, `Observer`, `Repost`, `StateFul`, `Iterate`, `Loop`, `Restart`. Beside them stands `KVStorage`. The policies are
-`Alike` and `Budget`. `ConditionPolicy` is the base of policies that are made of conditions, such as `Count` and `Waited`.
-Around any expression stand `Cache`, `Once`, `Concurrency` and `Shadow`.
+The backends are `Queue`, `Send`, `Recv`, `Observer`, `Repost`, `StateFul`, `Iterate`, `Loop`, `Restart`, and around any
+expression `Cache`, `Once`, `Concurrency` and `Shadow`. `KVStorage` keeps values. The policies are `Alike` and `Budget`.
+`ConditionPolicy` is the base of policies made of conditions, such as `Count` and `Waited`.
 
 Nothing is imported until it is used: ``import headrace_flow`` loads no pydantic.
 """

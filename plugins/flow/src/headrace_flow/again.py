@@ -1,4 +1,4 @@
-"""Loop and Restart: run a backend again on the requests of a batch that are not done."""
+"""Loop and Restart: run a backend again on the unfinished requests of a batch."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ __all__ = ["Loop", "Restart"]
 
 
 class Again(headrace.Backend):
-    """Base of the containers that run their child again for the items that are not done.
+    """Base of the containers that run their child again for unfinished items.
 
-    A subclass says which key backends inside write for it, and whether an item that has run is done.
+    A subclass names the key written for it by backends inside, and tells whether an item is done.
     """
 
     takes = 1
@@ -34,7 +34,7 @@ class Again(headrace.Backend):
         self._key: str = getattr(options, "until", RESTART)
 
     def _begins(self, request: Request) -> bool:
-        """Take out the key that a request brings: it says nothing. Say yes to all."""
+        """Remove the key from a new request. Accept all."""
         if self._key != DATA:  # which ends a loop after one run
             request.pop(self._key, None)
         return True
@@ -76,16 +76,16 @@ class Again(headrace.Backend):
 class Loop(Again):
     """Run X again, its ``result`` as ``data``, until the item has a key: ``Loop(until=done)[X]``.
 
-    A key ``until`` that a request brings is removed first: the same dict, sent again, loops again.
+    A request's own key ``until`` is removed first: the same dict, sent again, loops again.
 
     Reads:
         The inputs of X.
     Writes:
         result: The last output of X.
-        {until}: What X wrote to end the loop.
+        {until}: The value with which X ended the loop.
     Batch:
-        The range of X. Items that are done leave the batch. When fewer than the min of X are left, they
-        are filled up with ``pad = true``, otherwise they fail.
+        The range of X. Finished items leave the batch. When fewer than the min of X are left,
+        ``pad = true`` fills the batch up, otherwise they fail.
 
     Raises:
         LimitError: An item ran ``limit`` times without the key.
@@ -108,26 +108,26 @@ class Loop(Again):
 
 
 class Named(TypedDict, total=False):
-    """The keys that a request may bring for `Restart`, beside those that X reads."""
+    """The keys of a request that `Restart` reads, beside the inputs of X."""
 
     node_name: Any
     restart: Any
 
 
 class Restart(Again):
-    """Run X again, entering at the node that the key ``restart`` names: ``Restart[DagDispatcher]``.
+    """Run X again, entering at the node named by the key ``restart``: ``Restart[DagDispatcher]``.
 
     It stands in ``entrypoint``. Before X runs again, with ``result`` as ``data``, the key ``restart`` is
-    taken out. One that a request brings is taken out first. In the answer ``node_name`` has the caller's value again.
+    removed. A request's own ``restart`` is removed first. In the answer ``node_name`` has the caller's value again.
 
     Reads:
-        node_name: The node at which it enters, if it has one.
-        restart: The outputs of X. One that a request brings says nothing.
+        node_name: The node to enter at, if there is one.
+        restart: The outputs of X. The value in a new request is ignored.
     Writes:
         result: The last output of X.
     Batch:
-        The range of X. Items that are done leave the batch. When fewer than the min of X are left, they
-        are filled up with ``pad = true``, otherwise they fail.
+        The range of X. Finished items leave the batch. When fewer than the min of X are left,
+        ``pad = true`` fills the batch up, otherwise they fail.
 
     Raises:
         LimitError: An item was restarted ``limit`` times.
@@ -157,8 +157,8 @@ class Restart(Again):
     def forward(self, batch: list[Request]) -> list[Exception | None]:
         """Run the child until all items are done or have failed, and give each its ``node_name`` back.
 
-        Without that the same dict, sent a second time, would enter at the node of its last restart, and one that
-        failed after it had asked for a restart would be restarted though nothing asks for it then.
+        Otherwise the same dict, sent a second time, would enter at the node of its last restart. A dict that failed
+        after it had asked for a restart would be restarted for nothing.
         """
         entered = [{NODE_NAME: one[NODE_NAME]} if NODE_NAME in one else {} for one in batch]
         try:

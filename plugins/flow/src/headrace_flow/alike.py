@@ -1,4 +1,4 @@
-"""`Alike`: batches of requests that are alike in length, in shape or in any other key."""
+"""`Alike`: batches of requests with similar lengths, equal shapes or any other similar key."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ __all__ = ["Alike"]
 
 
 class _Group(NamedTuple):
-    """Requests that may share a batch, of two groups the greater one is cut.
+    """Requests that may share a batch. Of two groups the greater becomes the batch.
 
     Attributes:
         weight: The sum of their weights.
-        youth: The first place among them, negative: whoever has waited longer goes first.
+        youth: The first place among them, negative: the request that has waited longest goes first.
         nearness: By how little they differ, negative.
         places: Their places in the window.
-        full: Whether a further request that is alike was too heavy to come along.
+        full: Whether a further similar request was too heavy for the batch.
     """
 
     weight: int
@@ -38,24 +38,24 @@ class _Group(NamedTuple):
 
 
 class Alike(PickingPolicy):
-    """Cut batches of what is alike: neighbours in length, or requests of equal shape.
+    """Form batches of similar requests: neighbours in length, or requests of equal shape.
 
-    Of the first 256 requests it takes the heaviest group within ``spread`` that fits into the instance. Among equal
-    groups that of the request that stands first, and of those the one that differs least. So a request may be passed by. Once the
-    first one has waited ``batching_timeout`` and then ``patience_ms``, the next batch is the one that it is in. A
-    request of the greatest priority that waits is in every batch. One that a backend has queued again, as `Iterate` does after
-    each step, counts with the length that it has now.
+    Of the first 256 requests it takes the heaviest group within ``spread`` that fits into the instance. Of equally heavy
+    groups it takes the group of the first request, then the group with the least spread. So a request may be overtaken.
+    Once the first request has waited ``batching_timeout`` and then ``patience_ms``, it is in the next batch. A waiting
+    request of the greatest priority is in every batch. A request queued again by its backend, as by `Iterate` after
+    each step, counts with its present length.
 
-    While another instance runs, a group that is not full waits ``batching_timeout`` for company, as with ``greedy``. A
-    group below the ``min`` of the node waits for neighbours as long as the patience lasts, then the nearest ones come along,
-    however unlike they are.
+    While another instance runs, a group with room left waits ``batching_timeout`` for other requests, as with
+    ``greedy``. A group below the ``min`` of the node waits for neighbours until the patience is over. Then the nearest
+    requests fill it up, however different they are.
 
     Example:
         ``batch_policy = "Alike(by=length, spread=0.2, patience_ms=20)"``
     """
 
     class Options(Greedy.Options):
-        """Keys of the node that the policy reads."""
+        """Keys of the node for the policy."""
 
         by: str = Field(
             "length",
@@ -72,7 +72,7 @@ class Alike(PickingPolicy):
         patience_ms: float = Field(
             20,
             ge=0,
-            description="How long the first request may be passed by, in milliseconds after batching_timeout.",
+            description="How long the first request may be overtaken, in milliseconds after batching_timeout.",
         )
 
     def __init__(self, options: Any = None) -> None:
@@ -82,7 +82,7 @@ class Alike(PickingPolicy):
         self._patience_s: float = self._linger_s + self.options.patience_ms / 1000
 
     def trait(self, request: Any) -> float | tuple[Any]:
-        """Return the length of a request as a float, or what has to be equal as a tuple of that one thing.
+        """Return the length of a request as a float, or the value that has to be equal in a tuple.
 
         Raises:
             InputError: The request does not have the key, or a value that cannot be compared.
@@ -100,7 +100,7 @@ class Alike(PickingPolicy):
         return (value,)
 
     def cut(self, queue: Queue, instance: InstanceView, now: float) -> Cut:
-        """Cut as the class says; see `headrace.policies.BatchPolicy.cut`."""
+        """Form a batch. See `headrace.policies.BatchPolicy.cut`."""
         most, least = self._most(instance), self._least(instance)
         window = [queue[place] for place in range(len(queue))]
         first = window[0]
@@ -108,7 +108,7 @@ class Alike(PickingPolicy):
             return Cut(0)
         due_at = first.arrival + self._patience_s
         due = now >= due_at or closes(queue)
-        # The places that one of the batch has to come from: those of the greatest priority stand first.
+        # The requests of the greatest priority stand first. One of them has to be in the batch.
         leading = 1
         while not due and leading < len(window) and window[leading].priority == first.priority:
             leading += 1
@@ -136,7 +136,7 @@ class Alike(PickingPolicy):
         spread, count = self._spread, len(order)
         runs: list[tuple[int, int, int, bool]] = []
         heaviest = weight = leads = end = 0
-        # For each shortest one the longest run from it on; begin and end both move to the right alone.
+        # For each first request the longest run from it on. Begin and end only move to the right.
         for begin, low in enumerate(lengths):
             heavy = False
             while end < count and _apart(low, lengths[end]) <= spread:
@@ -156,7 +156,7 @@ class Alike(PickingPolicy):
                 end += 1
         heaviest_runs = [run[1:] for run in runs if run[0] == heaviest]
         at = order.index(0) if 0 in order else -1
-        # Those of the request that stands first are better than all others.
+        # The runs of the first request are better than all others.
         of_first = [run for run in heaviest_runs if run[0] <= at < run[1]]
         best = max(
             [
@@ -202,7 +202,7 @@ class Alike(PickingPolicy):
         weight: int,
         bounds: tuple[int, float],
     ) -> tuple[list[int], int]:
-        """Let the nearest in length come along, until a batch has the least weight; equal shapes stay alone."""
+        """Add the nearest in length until a batch has the least weight. Groups of equal shape get none."""
         least, most = bounds
         if type(window[places[0]].trait) is not float:
             return places, weight

@@ -42,7 +42,7 @@ def _copied(value: Any) -> tuple[Any, int]:
 
 
 class Answer:
-    """What a backend wrote into a request, in memory of its own.
+    """The outputs of a backend in a request, in memory of their own.
 
     Args:
         values: The keys and what was written.
@@ -52,7 +52,7 @@ class Answer:
         size: About how many bytes it takes.
 
     Raises:
-        UnknownContentError: A value can be copied by nobody who does not know its class.
+        UnknownContentError: A value has a class that cannot be copied here.
     """
 
     def __init__(self, values: Request) -> None:

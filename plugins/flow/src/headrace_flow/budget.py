@@ -19,22 +19,22 @@ __all__ = ["Budget"]
 
 
 class Budget(PickingPolicy):
-    """Cut batches within a budget: of tokens, of pixels, of whatever a batch may cost.
+    """Form batches within a budget: of tokens, of pixels, or of any other cost.
 
-    The request that stands first is in the batch. Of the first 256 those join it that fit: with ``area = "sum"`` in their
-    order, so that the costs add up to ``most`` at most, with ``area = "padded"`` the nearest in cost first, so that
-    the greatest cost times the rows of the batch is ``most`` at most, as where rows are padded to the longest. A request
-    that is above ``most`` alone is refused as it comes, with a LimitError. One that a backend has queued again, as `Iterate`
-    does after each step, counts with what it costs now. Where it has outgrown ``most`` it runs alone.
+    The first request is in the batch. Others of the first 256 join it if they fit. With ``area = "sum"`` they join in
+    their order, and the costs add up to at most ``most``. With ``area = "padded"`` the nearest in cost join first, and
+    the greatest cost times the rows of the batch is at most ``most``, as if rows were padded to the longest. A request
+    above ``most`` is refused on arrival with a LimitError. A request queued again by its backend, as by `Iterate` after
+    each step, counts with its present cost. If it has outgrown ``most`` it runs alone.
 
-    While another instance runs, a batch that leaves nobody out waits ``batching_timeout`` for company, as with ``greedy``.
+    While another instance runs, a batch that takes all requests waits ``batching_timeout`` for more, as with ``greedy``.
 
     Example:
         ``batch_policy = "Budget(cost=tokens, most=4096, area=padded)"``
     """
 
     class Options(Greedy.Options):
-        """Keys of the node that the policy reads."""
+        """Keys of the node for the policy."""
 
         cost: str = Field(
             "tokens",
@@ -79,7 +79,7 @@ class Budget(PickingPolicy):
         return number_of(value_of(request, self._cost), self._cost)
 
     def cut(self, queue: Queue, instance: InstanceView, now: float) -> Cut:
-        """Cut as the class says; see `headrace.policies.BatchPolicy.cut`."""
+        """Form a batch. See `headrace.policies.BatchPolicy.cut`."""
         most = self._most(instance)
         window = [queue[place] for place in range(len(queue))]
         if window[0].weight > most:
@@ -98,7 +98,7 @@ class Budget(PickingPolicy):
     def _fitting(
         self, window: Sequence[Waiting], instance: InstanceView, most: float
     ) -> tuple[list[int], int, bool]:
-        """Return the places of the batch, its weight, and whether somebody was left out."""
+        """Return the places of the batch, its weight, and whether a request was left out."""
         first = window[0]
         others: Sequence[int] = range(1, len(window))
         if self._padded:

@@ -1,4 +1,4 @@
-"""`Cache`: answers that are kept by the content of the requests."""
+"""`Cache`: keeps answers by the content of the requests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Cache"]
 class Cache(headrace.Backend):
     """Give the answer of X again to a request of equal content: ``Cache(seconds=60,entries=1000)[X]``.
 
-    Two requests are equal if these are equal or absent in both: all keys that the backends in X read, the keys in
+    Two requests are equal if these are equal or absent in both: all inputs of the backends in X, the keys in
     ``keys``, and the parameters of a served request. Bytes, texts, numbers, arrays of numpy (dtype, shape, content), and
     lists, tuples and dicts of these can be compared. If a backend in X leaves open which keys it reads, `check` demands
     ``keys``. The cache keeps copies of all outputs of X. Any other request or answer runs as without a cache, and counts
@@ -31,7 +31,7 @@ class Cache(headrace.Backend):
     the final answer alone. The instances of a node have one cache. A reload empties it.
 
     Reads:
-        {keys}: More keys to compare, beside those that X declares.
+        {keys}: More keys to compare, beside the inputs declared by X.
         context: Its ``parameters``, those of a served request.
     Writes:
         result: The output of X.
@@ -72,7 +72,7 @@ class Cache(headrace.Backend):
         (self._child,) = context.children
         self._context, self._keys = context, keys_compared(context, options.keys)
         self.reads, self._writes = may_read(self._keys), context.keys_written()
-        # The instances of a node are built alike: the same place in each has the same cache.
+        # The instances of a node have the same expression: the same place in each has the same cache.
         place = next(context.instance.get_or_create("headrace_flow.cache", count))
         sizes = options.seconds, options.entries, options.bytes
         kept = context.shared.get_or_create(
@@ -116,7 +116,7 @@ class Cache(headrace.Backend):
         else:
             answer = self._answers.get(content)
             what = "misses" if answer is None else "hits"
-        if counts:  # what only fills the batch up is not counted
+        if counts:  # copies that fill up the batch are not counted
             self._answers.count(what)
         return content, answer
 

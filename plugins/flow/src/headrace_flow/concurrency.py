@@ -20,9 +20,9 @@ __all__ = ["Concurrency"]
 class Concurrency(headrace.Backend):
     """Run X in so many batches at a time: ``Concurrency(name=gpu,most=2)[X]``, outermost in a node.
 
-    All nodes of the pipeline that write the same name have one limit, with ``shared = true`` all pipelines of the process.
-    The requests that may not run yet are kept as `headrace.PENDING`: no thread and no instance waits, and their own
-    deadlines and cancellations end them. The nodes that wait come in turn, a batch each. A batch counts until a device
+    All nodes of the pipeline with the same name share one limit, with ``shared = true`` all pipelines of the process.
+    Requests above the limit are kept as `headrace.PENDING`: no thread and no instance waits, and their own
+    deadlines and cancellations end them. Waiting nodes come in turn, a batch each. A batch counts until a device
     has done its part of it. ``Pipeline.stats()["concurrency"]`` has ``running``, ``most``, ``waiting``, ``batches``.
 
     Reads:

@@ -230,7 +230,7 @@ def _whole(value: int, name: str) -> int:
 
 
 class ConditionPolicy(Sized):
-    """A batch policy that cuts a batch when its condition is due.
+    """A batch policy that forms a batch when its condition is due.
 
     A subclass states the condition, or makes it of its options::
 
@@ -244,12 +244,12 @@ class ConditionPolicy(Sized):
             def make_condition(self, options):
                 return Idle() | Waited(ms=options.wait_ms)
 
-    The batch is the longest head of the queue that the instance takes, within ``batch_sizes`` and
-    ``pad`` of the node, whatever the condition counts. A batch is also cut when it is full, since no
-    other request fits into it, and when no more requests can come, because the queue is full or the
-    pipeline closes. Otherwise a condition without `Waited` keeps requests until more come, until
-    their deadline, or until close. A batch that is due below the instance's ``min`` is filled up or
-    refused, as ``pad`` says: see `Enough`.
+    The batch is the longest head of the queue that fits into the instance, within ``batch_sizes``
+    and ``pad`` of the node, whatever the condition counts. A batch also runs when no other request
+    fits into it, and when no more requests can come, because the queue is full or the pipeline
+    closes. Otherwise a condition without `Waited` keeps requests until more come, until their
+    deadline, or until close. A batch due below the instance's ``min`` is filled up or refused,
+    depending on ``pad``: see `Enough`.
 
     Attributes:
         condition: When a batch is due.
@@ -274,11 +274,11 @@ class ConditionPolicy(Sized):
         self._condition = made
 
     def make_condition(self, options: Any) -> Condition | None:
-        """Return the condition; called once, when the policy is made. The default: `condition`."""
+        """Return the condition. Called once, when the policy is made. The default: `condition`."""
         return self.condition
 
     def cut(self, queue: Queue, instance: InstanceView, now: float) -> Cut:
-        """Cut as the class says; see `BatchPolicy.cut`."""
+        """Form a batch. See `BatchPolicy.cut`."""
         take, weight, full = self.head(queue, instance)
         if take == 0:
             return Cut(0)

@@ -1,4 +1,4 @@
-"""For ``headrace conformance headrace-flow``: the words of queues, each in an expression that ends on its own."""
+"""For ``headrace conformance headrace-flow``: the backends of queues, each in an expression that ends on its own."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class _Answered(ObserverConformance):
 
 
 class RepostConformance(ObserverConformance):
-    """`Repost`, after a word that answers every request."""
+    """`Repost`, after a backend that answers every request."""
 
     expression = "Repost[main]"
     inside = _Answered
@@ -126,7 +126,7 @@ class _Alone:
 
 
 class StateFulConformance(BackendConformance):
-    """`StateFul` around a word whose result is what the session's next request finds under ``before``."""
+    """`StateFul` around a backend whose result is the session's next input ``before``."""
 
     expression = "StateFul(session)[Identity]"
     options = {"keep": {"result": "before"}}  # noqa: RUF012 - as above
@@ -138,7 +138,7 @@ class StateFulConformance(BackendConformance):
 
 
 class IterateConformance(BackendConformance):
-    """`Iterate`, around a word whose answer is there after one step."""
+    """`Iterate`, around a backend whose answer is there after one step."""
 
     expression = "Iterate(until=result)[Identity]"
 

@@ -96,13 +96,13 @@ def is_array(value: Any) -> bool:
 
 
 def keys_compared(context: headrace.InitContext, named: Iterable[str] | None) -> tuple[str, ...]:
-    """Return the keys whose content makes requests equal: what the only child reads, those that are named, and the rows."""
+    """Return the keys to compare: the inputs of the only child, the named keys, and the number of rows."""
     read, _ = context.keys_read()  # where a backend does not say it, `check` has demanded the names
     return tuple(sorted({"request_size", *read, *(named or ())}))
 
 
 def may_read(keys: Iterable[str]) -> type:
-    """Return the ``reads`` of a word that compares keys, none of which a request has to bring for it."""
+    """Return the ``reads`` of a backend that compares keys. It demands none of them."""
     typed_dict: Any = TypedDict
     reads: type = typed_dict("Reads", dict.fromkeys([*keys, CONTEXT], NotRequired[Any]))
     return reads

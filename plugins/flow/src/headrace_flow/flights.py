@@ -1,4 +1,4 @@
-"""Who waits for a run of an equal request, and what each of them gets: for `Once`."""
+"""Requests that wait for the run of an equal request, and their answers: for `Once`."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class Flight:
 
 
 class Begun(NamedTuple):
-    """What happens to the requests of a batch, by their places.
+    """The fates of the requests of a batch, by their places.
 
     Attributes:
-        left: Those that run.
-        firsts: Those of them whose answer others get, by their content.
-        twins: Those that get the answer of one of these, with its content.
-        waits: Those that are kept as PENDING.
+        left: The requests that run.
+        firsts: The running requests whose answer others get, by their content.
+        twins: Requests that get the answer of a running request, with its content.
+        waits: Requests kept as PENDING.
     """
 
     left: list[int]
@@ -48,7 +48,7 @@ class Begun(NamedTuple):
 
 
 class Flights:
-    """What runs now, by content, and who waits for it; the instances of a node have one."""
+    """The runs in flight, by content, and the requests waiting for them. The instances of a node have one."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -89,7 +89,7 @@ class Flights:
         return begun
 
     def land(self, content: bytes, answer: Answer | Exception | None) -> None:
-        """End a run: those who wait for it get its answer, or run themselves.
+        """End a run: the requests waiting for it get its answer, or run themselves.
 
         Args:
             content: What was run.
@@ -105,7 +105,7 @@ class Flights:
                 self.count("shared", context.finish(request, answer))
             elif answer is not None and answer.keys == {"result"}:
                 self.count("shared", context.finish(request, answer.values()["result"]))
-            else:  # only who runs a request may write other keys: it brings its answer along
+            else:  # only the thread that runs a request may write its other keys: it brings its answer along
                 self._brought[id(request)] = content, answer
                 context.on_end(request, self._forget)
                 context.resume(request)

@@ -9,5 +9,5 @@ __all__ = ["headrace_batch_policies"]
 
 @hookimpl
 def headrace_batch_policies() -> dict[str, str]:
-    """Return the policies that pick which requests share a batch."""
+    """Return the batch policies."""
     return {"Alike": "headrace_flow.alike:Alike", "Budget": "headrace_flow.budget:Budget"}

@@ -1,4 +1,4 @@
-"""Iterate: run a backend step by step on the requests in flight; whoever is done leaves, whoever waits joins."""
+"""Iterate: run a backend step by step on the requests in flight. Finished requests leave, waiting requests join."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Flight:
 
 
 class Steps:
-    """Counts the steps of one node, and what was in flight in them; any thread may use it."""
+    """Counts the steps of one node and the requests in flight in them. Any thread may use it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -53,7 +53,7 @@ class Steps:
             self._places = None if most is None or self._places is None else self._places + most
 
     def statistics(self) -> dict[str, float | None]:
-        """Return how many steps were run, the mean weight in flight in a step, and that over ``max``.
+        """Return how many steps were run, the mean weight in flight in a step, and this divided by ``max``.
 
         Without a step the mean is 0, without a ``max``, or without a step, the occupancy is None.
         """
@@ -70,7 +70,7 @@ class Iterate(headrace.Backend):
     Each step is a batch of its own: X runs once on the requests in flight, at most ``max``. A request with the key
     ``until`` after a step leaves at once with its ``result``. Any other ``result`` becomes the ``data`` of the next step.
     Waiting requests take the free places before the next step. Requests in flight stay, though their place in the batch
-    may change. So long requests do not hold up short ones, and no place stays empty while somebody waits.
+    may change. So long requests do not hold up short requests, and no place stays empty while a request waits.
 
     Iterate stands outermost in its node (``BackgroundThread`` may stand around it). Let X keep its notes on a request
     between two steps in keys of the request. A deadline, a cancellation and the limit take one request out between two
@@ -79,7 +79,7 @@ class Iterate(headrace.Backend):
     by ``max``) of each node.
 
     Reads:
-        The inputs of X. A key ``until`` that a request brings is removed on entry.
+        The inputs of X. A request's own key ``until`` is removed on entry.
     Writes:
         result: The output of X in the last step.
     Batch:
@@ -158,7 +158,7 @@ class Iterate(headrace.Backend):
         return outcomes
 
     def _begins(self, request: Request) -> bool:
-        """Look at a request before a step; say yes to all."""
+        """Look at a request before a step. Accept all."""
         self._weight += request.get("request_size", 1)
         flight = self._flights.get(id(request))
         if flight is None or flight.token is not self.context.entered(request):

@@ -33,8 +33,8 @@ class Room:
 
     Attributes:
         waits: The requests that wait, the oldest first.
-        coming: Those that were resumed because the node may run a batch, by identity. None where it may not.
-        gathered: Whether they are the batch, else one of them has come first, and calls the others.
+        coming: The requests resumed because the node may run a batch, by identity. None where it may not.
+        gathered: Whether they are the batch. Otherwise one of them has come first, and calls the others.
     """
 
     def __init__(self) -> None:
@@ -120,7 +120,7 @@ class Limit:
         return self._next()
 
     def _next(self) -> list[tuple[Room, Kept]]:
-        """Return whom to tell that they may come, each from the room that has waited longest."""
+        """Return the requests to resume, each from the room that has waited longest."""
         told = []
         while self._running < self.most and self._line:
             room = self._line.popleft()

@@ -21,16 +21,16 @@ __all__ = ["Once"]
 
 
 class Once(headrace.Backend):
-    """Run equal requests that are in flight together once, and answer all: ``Once[X]``, outermost in a node.
+    """Run equal requests in flight together once, and answer all: ``Once[X]``, outermost in a node.
 
     Requests are equal as for `Cache`. Every caller gets an answer in memory of its own, or the error of the run. Parts of
     the answer go to the first request alone. While an equal request runs, a request is kept as `headrace.PENDING`: no
     thread waits, and its own deadline and cancellation end it. If the first request was cancelled, or its time is over,
-    an error of its run stays with it, and the next request runs. A request that cannot be compared or copied runs for
-    itself, and counts as ``unshared`` in ``Pipeline.stats()["once"]``.
+    an error of its run stays with it, and the next request runs. A request runs alone if it cannot be compared or
+    copied, and counts as ``unshared`` in ``Pipeline.stats()["once"]``.
 
     Reads:
-        {keys}: More keys to compare, beside those that X declares.
+        {keys}: More keys to compare, beside the inputs declared by X.
         context: Its ``parameters``, those of a served request.
     Writes:
         result: The output of X.

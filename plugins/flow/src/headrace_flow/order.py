@@ -1,6 +1,7 @@
-"""The rule of order by key: requests of one key run one after the other, those of different keys side by side.
+"""The rule of order by key: requests of one key run one after the other, requests of different keys side by side.
 
-Whoever needs it (`StateFul`, the order of the pictures of one source, ...) holds one `InOrder` for all instances of a node::
+A backend that needs it (`StateFul`, the order of the pictures of one source, ...) holds one `InOrder` for all instances of
+a node::
 
     enter = staticmethod(arrival)
 
@@ -16,9 +17,9 @@ Whoever needs it (`StateFul`, the order of the pictures of one source, ...) hold
 and calls ``order.leave(key)`` for each that has run, once nothing of it runs any more (``context.at_batch_end``).
 No thread waits, and the scheduler knows nothing of it.
 
-**Several instances.** Of two batches that were cut one after the other, the second may come here first. So the order is that
-of the numbers which `arrival` gives as requests come in, and who comes here also looks at what other instances run: a request
-of the same key that came in before it, and has not been here yet, goes first.
+**Several instances.** Of two batches formed one after the other, the second may come here first. So `arrival` numbers
+requests as they come in, and `take` also looks at the batches of other instances: an earlier request of the same key that
+has not been here yet goes first.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What policies that pick share: the trait of a request, the weights that a batch may have, and the wait for company."""
+"""Shared by `Alike` and `Budget`: the trait of a request, the weights of a batch, and the wait for other requests."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class PickingPolicy(BatchPolicy):
         return float(getattr(queue, "oldest", queue[0].arrival)) + self._linger_s
 
     def _lingers(self, queue: Queue, now: float, most: float) -> Cut | None:
-        """Return the cut of a batch that is not full and waits for company; None where the wait is over, or in vain."""
+        """Return the `Cut` of a batch with room left that waits for other requests. None if the wait is over, or in vain."""
         over_at = self._over_at(queue)
         if now >= over_at or not getattr(queue, "running", 0) or closes(queue):
             return None

@@ -78,7 +78,7 @@ class NamedQueue:
             self._changed.notify_all()
 
     def put_back(self, item: Request) -> None:
-        """Put an item that was taken out back to the front."""
+        """Put an item back to the head of the queue."""
         with self._changed:
             self._items.appendleft(item)
             self._changed.notify_all()
@@ -126,7 +126,7 @@ class NamedQueue:
 
 
 class QueueUser(headrace.Backend):
-    """Base of the words that use a queue of the pipeline."""
+    """Base of the backends that use a queue of the pipeline."""
 
     uses_pipeline = True
 
@@ -139,13 +139,13 @@ class QueueUser(headrace.Backend):
     queue: NamedQueue
 
     def init(self, options: Any, context: headrace.InitContext) -> None:
-        """Find the queue; the first word of the pipeline that asks for it makes it."""
+        """Find the queue. The first backend of the pipeline that asks for it makes it."""
         name = options.queue
         self.context = context
         self.queue = context.pipeline.get_or_create(("queues", name), lambda: NamedQueue(name))
 
     def describe(self) -> dict[str, Any]:
-        """Return the queue, whether this word waits for it, and how many requests it has dropped."""
+        """Return the queue, whether this backend waits for it, and how many requests it has dropped."""
         queue, waits = self.queue, self.waits_while is not None
         return {
             "queue": queue.name,
@@ -158,7 +158,7 @@ class QueueUser(headrace.Backend):
 class Queue(QueueUser):
     """Declare a bounded queue of this pipeline: ``Queue(q,max=64)``, in the ``init`` of a node.
 
-    A queue that is not declared holds 64 requests. The word cannot be called.
+    An undeclared queue holds 64 requests. You cannot call Queue.
 
     Reads:
         Nothing.
@@ -199,7 +199,7 @@ class Queue(QueueUser):
 
 
 class _Mover(QueueUser, ABC):
-    """Base of the words that put each request of a batch into a queue, or take one out for it."""
+    """Base of the backends that put each request of a batch into a queue, or take one out for it."""
 
     @abstractmethod
     def _move(self, request: Request) -> None:
@@ -234,7 +234,7 @@ class _Mover(QueueUser, ABC):
 
 
 class _Sender(_Mover):
-    """Base of the words that put copies of requests into a queue while their batch runs, and let them pass."""
+    """Base of the backends that put copies of requests into a queue while their batch runs, and let them pass."""
 
     def _move(self, request: Request) -> None:
         if "data" not in request:
@@ -301,13 +301,13 @@ class Recv(_Mover):
     """Take the next request out of a queue: its ``data`` becomes ``result``: ``Recv(q)``.
 
     While the queue is empty, Recv waits and holds its instance. The wait ends at the deadline of the
-    request and when the pipeline is closed. A request that was cancelled, or is over, takes nothing out:
-    what is sent next is for the request after it.
+    request and when the pipeline is closed. A cancelled or expired request takes nothing out:
+    the next item is for the request after it.
 
     Reads:
         Nothing.
     Writes:
-        result: The ``data`` of the request that was sent.
+        result: The ``data`` of the sent request.
     Batch:
         1 or more.
 

@@ -1,4 +1,4 @@
-"""Script: plain Python for one request, whose calls of nodes are batched with those of all other requests."""
+"""Script: plain Python for one request. Its calls of nodes share batches with the calls of all other requests."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ _REFUSED = "it runs the code of a file, and imports are refused here"
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a node, which a script yields. `call` makes it.
+    """A call of a node, for a script to yield. `call` makes it.
 
     Attributes:
         node: The name of the node.
-        request: The request that the node is to run.
+        request: The request for the node.
         errors: Whether an error is raised in the script, or is its value.
         whole: Whether its value is the whole request in place of ``result``.
-        parts: Whether the parts that the node gives are parts of the answer, or the text that they bear.
+        parts: Whether the node's parts become parts of the answer, or the text that labels them.
     """
 
     node: str
@@ -59,7 +59,7 @@ class Part:
 
 
 def part(value: Any) -> Part:
-    """Return a part of the answer, for a script to yield alone: who streams the request gets it. The script goes on at once."""
+    """Return a part of the answer, for a script to yield alone. A streaming caller gets it. The script goes on at once."""
     return Part(value)
 
 
@@ -82,13 +82,13 @@ def call(
             have ended. ``"return"``: the exception is the value of the call.
         whole: True for the whole dict of the request as the value, with all that the node has written. False for
             its ``result`` alone.
-        parts: What becomes of the parts that the node gives. True: they are parts of the answer. A text: they are, as
-            ``(text, part)``, so that those of several calls can be told apart. False: nobody gets them.
+        parts: Where the node's parts go. True: they are parts of the answer. A text: they are, as ``(text, part)``, to
+            tell the parts of several calls apart. False: they are dropped.
         keys: Further keys of its request.
 
     Raises:
         TypeError: ``node`` is no text.
-        ValueError: ``errors`` or ``parts`` is none of these.
+        ValueError: ``errors`` or ``parts`` has another value.
     """
     if not isinstance(node, str):
         raise TypeError(
@@ -276,7 +276,7 @@ class _Run:
             return self._runs
 
     def leave(self) -> None:
-        """Stop going on; who has ended the run meanwhile has left the generator to this thread."""
+        """Stop going on. If the run was ended meanwhile, this thread has to close the generator."""
         with self._lock:
             self._runs, ended = False, self._ended
         if ended:
@@ -321,18 +321,18 @@ class _Runs:
 
 
 class Script(headrace.Backend):
-    """Run a generator per request, whose calls of nodes share batches with those of all others: ``Script(pages.py:page)``.
+    """Run a generator per request. Its calls of nodes share batches with all others: ``Script(pages.py:page)``.
 
-    The function gets a copy of the request. It yields `call`, or a list of calls, and is given their results. What it
-    returns is the ``result``. While it waits it holds no thread and no instance. Deadline, cancellation and close end it
-    with GeneratorExit, and the calls that have not ended are withdrawn.
+    The function gets a copy of the request. It yields `call`, or a list of calls, and is given their results. Its return
+    value is the ``result``. While it waits it holds no thread and no instance. Deadline, cancellation and close end it
+    with GeneratorExit, and withdraw its open calls.
 
-    It stands in ``entrypoint``, or is the whole ``backend`` of a node. In an ``S`` what stands before it would run again at
-    each step. A call runs one node. Nothing comes ``next`` there. Where the first argument of a call is a constant in
-    the file, the name is checked before anything is built.
+    Script stands in ``entrypoint``, or is the whole ``backend`` of a node. Do not put it into an ``S``: backends before it
+    would run again at each step. A call runs one node, and ignores its ``next``. If the first argument of a call is a
+    constant in the file, the name is checked before anything is built.
 
     Reads:
-        data: Anything; and the keys that the function reads.
+        data: Anything; and the keys read by the function.
     Writes:
         result: The value of the function; None without a value.
     Batch:
@@ -427,7 +427,7 @@ class Script(headrace.Backend):
             if step is None:
                 self._keep(run, request)
             elif self.context.unwanted(request):
-                return ClosedError("nobody waits for the request any more")
+                return ClosedError("the caller no longer waits for the request")
             try:
                 step = run.step = _Step(yielded, self.name)
             except ContractError as wrong:
@@ -446,7 +446,7 @@ class Script(headrace.Backend):
             del error  # its traceback refers to this frame
         while isinstance(yielded, Part):
             if self.context.unwanted(request):
-                raise ClosedError("nobody waits for the request any more")
+                raise ClosedError("the caller no longer waits for the request")
             self.context.emit(request, yielded.value)
             yielded = go_on.send(None)
         return yielded

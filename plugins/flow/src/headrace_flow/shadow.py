@@ -25,17 +25,17 @@ __all__ = ["Shadow"]
 class Shadow(headrace.Backend):
     """Answer with A, and run B beside on some of the requests: ``Shadow(share=0.1,compare=equal)[A,B]``.
 
-    B has a thread of its own, and runs on copies after A has answered them: nobody waits for it, and it changes nothing.
-    While ``waiting`` requests wait for B, all further ones are dropped. Each difference is logged, with the key
+    B has a thread of its own, and runs on copies after A has answered: no caller waits for it, and it changes nothing.
+    While ``waiting`` requests wait for B, further requests are dropped. Each difference is logged, with the key
     ``request_id`` of the request. ``Pipeline.stats()["shadows"]`` counts ``compared``, ``differences``, ``failed`` (B
-    failed), ``uncompared`` (what cannot be copied or compared, as on a device) and ``dropped``.
+    failed), ``uncompared`` (not to be copied or compared, as on a device) and ``dropped``.
 
     Reads:
-        What A and B read.
+        The inputs of A and B.
     Writes:
         result: The output of A.
     Batch:
-        The range of A. B gets what waits for it, filled up with copies to its min.
+        The range of A. B gets the waiting copies, filled up to its min.
 
     Raises:
         The errors of A.

@@ -1,4 +1,4 @@
-"""What ``Pipeline.stats()`` shows of the words that count requests."""
+"""The counts of backends in ``Pipeline.stats()``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Counted(Protocol):
 
 
 class Shown:
-    """What ``Pipeline.stats()`` shows of a word: the statistics of what it used last, before and after a reload."""
+    """The counts of a backend in ``Pipeline.stats()``: of the object that it used last, before and after a reload."""
 
     def __init__(self, now: Counted) -> None:
         self.now = now

@@ -1,4 +1,4 @@
-"""StateFul: what a model remembers of each session, between its requests."""
+"""StateFul: the state of a model for each session, between its requests."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ START, END = "sequence_start", "sequence_end"
 """Keys of a request that begin a session anew, and drop its state after it."""
 
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
-"""What these keys may hold, as text in lower case: the query of a URL has nothing else."""
+"""The values of these keys, as text in lower case: the query of a URL has nothing else."""
 
 
 class _Name(NamedTuple):
-    """Which session: that of a client, so that an id of one client is never a session of another.
+    """The identity of a session. It includes the client: the id of one client is never a session of another.
 
     Attributes:
         client: The client that ``context`` names. None where it names none.
@@ -52,7 +52,7 @@ def _context(request: Request) -> Mapping[str, Any]:
 
 
 def _apart(session: Any) -> Hashable:
-    """Return a session as a key of a dict, which takes True for 1, and NaN for another one each time.
+    """Return a session as a key of a dict. By itself a dict takes True for 1, and each NaN for a new key.
 
     Raises:
         ValueError: It is, or holds, a NaN.
@@ -60,7 +60,7 @@ def _apart(session: Any) -> Hashable:
     if isinstance(session, (tuple, frozenset)):
         parts = map(_apart, session)
         return frozenset(parts) if isinstance(session, frozenset) else (tuple, *parts)
-    if session != session:  # so is only what is not equal to itself
+    if session != session:  # true of a NaN alone
         raise ValueError("NaN")
     return isinstance(session, Number) and not isinstance(session, bool), session
 
@@ -214,37 +214,36 @@ class _Ran:
 class StateFul(headrace.Backend):
     """Keep the state of each session between its requests: ``StateFul(session)[X]``, outermost in a node.
 
-    The option ``key`` names the key of a request that says its session. The table ``keep`` says which outputs of X are
-    inputs of the session's next request: ``keep = { stateN = "state" }``. An output is taken out of ``result``, if that
-    is a dict, else from the keys of the request. The state is the very object written by X, wherever its memory is.
-    Nothing is copied.
+    The option ``key`` names the request's key for its session. The table ``keep`` maps outputs of X to inputs of the
+    session's next request: ``keep = { stateN = "state" }``. If ``result`` is a dict, an output is taken out of it, else
+    from the keys of the request. The state is the very object written by X, wherever its memory is. Nothing is copied.
 
-    Requests of one session run one after the other, in the order of their arrival at the node. A request that waits for
-    its turn holds no thread. Requests of different sessions share batches. A session begins with its first request, or
-    anew with a true ``sequence_start``. Then its inputs under ``keep`` are zeros if X declares dtype and shape, else they
-    are absent, and values brought by the request are dropped. It ends with a true ``sequence_end``, also of a request
-    that fails, or after ``idle_s`` without a request. With ``start = "required"``, the default over Triton's protocol,
-    only ``sequence_start`` begins a session.
+    Requests of one session run one after the other, in the order of their arrival at the node. A request holds no thread
+    while it waits for its turn. Requests of different sessions share batches. A session begins with its first request,
+    or anew with a true ``sequence_start``. Then its inputs under ``keep`` are zeros if X declares dtype and shape, else
+    they are absent, and values brought by the request are dropped. It ends with a true ``sequence_end``, even if the
+    request fails, or after ``idle_s`` without a request. With ``start = "required"``, the default over Triton's
+    protocol, only ``sequence_start`` begins a session.
 
-    If ``context`` has a ``client``, the session is that client's alone. A client may have as many sessions as ``states``
-    divided by ``clients`` of ``context``, at least 1. headrace-serve writes both: the name of the client's key, and the
-    number of keys.
+    If ``context`` has a ``client``, the session belongs to this client alone. A client may have as many sessions as
+    ``states`` divided by ``clients`` of ``context``, at least 1. headrace-serve writes both: the name of the client's
+    key, and the number of keys.
 
-    A request that fails leaves the state as it was, and so does a request nobody waits for when its batch has ended.
+    A failed request leaves the state as it was. So does a request whose caller has gone when its batch ends.
     With ``on_error = "drop"`` they drop it. ``pipe.stats()["sessions"]`` counts, by node. States outlive a reload.
 
     Reads:
-        {key}: Which session: text, a number, or anything else that can be hashed, but None and NaN.
+        {key}: The session: text, a number, or any other hashable value, but None and NaN.
     Writes:
         result: The output of X, without the outputs under ``keep``.
     Batch:
-        That of X. Where a batch of X has a least size, ``pad = true`` fills up what requests that wait leave.
+        The range of X. ``pad = true`` fills a batch up to the min of X when requests wait for their turn.
 
     Raises:
-        InputError: The session is not there, is None or NaN, or cannot be hashed. Nobody has begun it, with
+        InputError: The session is missing, is None or NaN, or cannot be hashed. It has not begun, with
             ``start = "required"``, or ``sequence_start`` or ``sequence_end`` is neither true, false, 1 nor 0.
         OverloadedError: The session is new, and ``states`` sessions are kept.
-        ContractError: X gave no output that ``keep`` names.
+        ContractError: X gave none of the outputs named by ``keep``.
     Source:
         own. The keys are the parameters of sequences in Triton's protocol.
 
@@ -280,7 +279,7 @@ class StateFul(headrace.Backend):
         )
         start: Literal["begin", "required"] | None = Field(
             None,
-            description="What a request without ``sequence_start`` does whose session nobody has begun: it begins it, or"
+            description="The effect of a request without ``sequence_start`` on a new session: it begins it, or"
             " is refused. Default: ``begin``, over Triton's protocol ``required``.",
         )
         on_error: Literal["keep", "drop"] = Field(
