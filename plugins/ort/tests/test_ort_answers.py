@@ -350,7 +350,7 @@ def test_check_runs_a_row_alone_and_in_company_and_says_if_that_changes_its_resu
     assert np.allclose(alone, company, rtol=0, atol=1e-3) is not dynamic
     for most, said in ((4, dynamic), (1, False)):
         _, told = checked(path, most)
-        assert ("node 'main': output 'y' of a row depends on the company" in told) is said
+        assert ("node 'main': output 'y' of a row depends on its batch" in told) is said
         assert ("max = 1 runs each" in told) is said
     warnings = json.loads(checked(path, 4, "--json")[0])["warnings"]
     told = [one["message"] for one in warnings if one["code"] == "backend_warning"]

@@ -285,7 +285,7 @@ def test_a_row_whose_answer_others_change_is_a_warning(start, save, caplog, name
     path = save(*WRONG[name])
     assert differs(path, WRONG[name][1])
     start(path, {"max": 8})
-    assert "of a row depends on the company" in caplog.text
+    assert "of a row depends on its batch" in caplog.text
     caplog.clear()
     start(path, {"max": 1})
     assert not caplog.text
@@ -321,7 +321,7 @@ def test_it_is_seen_in_any_range_of_batches_and_on_real_rows(
     else:
         sizes = {"batch_sizes": (2, 4)} if how == "sizes" else {"max": 2}
         start(save(nodes, takes, gives, weights), sizes)
-    assert ("depends on the company" in caplog.text) is (name in WRONG)
+    assert ("depends on its batch" in caplog.text) is (name in WRONG)
 
 
 def test_check_tells_the_size_and_the_place(save):

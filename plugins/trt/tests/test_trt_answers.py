@@ -91,7 +91,7 @@ def test_a_row_whose_answer_other_rows_change_is_a_warning(
     assert np.allclose(whole, alone, atol=1e-3) is not says
     made = plan(model, {"x": ((1, 4), (2, 4), (8, 4))})
     pipe(backend=SHORT, model=str(made), max=8)
-    assert ("output 'y' of a row depends on the company" in caplog.text) is says
+    assert ("output 'y' of a row depends on its batch" in caplog.text) is says
     caplog.clear()
     pipe(backend=SHORT, model=str(made), max=1)
     assert not caplog.text

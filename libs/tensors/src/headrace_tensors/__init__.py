@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headrace_tensors.company import RowVerdict, compare_rows, sizes_to_compare
+    from headrace_tensors.comparing import RowVerdict, compare_rows, sizes_to_compare
     from headrace_tensors.dlpack import export_capsule, read_capsule
     from headrace_tensors.entering import CallerStream, caller_streams
     from headrace_tensors.grouping import cut_groups, group_items, refuse_ragged
@@ -126,7 +126,7 @@ _HOME = {
     "LOST_DEVICE": "lost",
     "LostDevice": "lost",
     "Port": "ports",
-    "RowVerdict": "company",
+    "RowVerdict": "comparing",
     "STRING": "ports",
     "Signature": "ports",
     "TensorOptions": "options",
@@ -140,7 +140,7 @@ _HOME = {
     "check_padding": "padding",
     "check_rows": "results",
     "choose_keys": "ports",
-    "compare_rows": "company",
+    "compare_rows": "comparing",
     "concatenate": "joining",
     "counted_rows": "ports",
     "cropped": "results",
@@ -167,7 +167,7 @@ _HOME = {
     "refuse_ragged": "grouping",
     "refuse_unknown": "ports",
     "rows_apart": "joining",
-    "sizes_to_compare": "company",
+    "sizes_to_compare": "comparing",
     "split_outputs": "results",
     "text_of": "reading",
     "warm_up_rows": "warming",

@@ -114,7 +114,7 @@ def read_capsule(capsule: Any) -> Tensor:
 
 
 class _Borrowed:
-    """What numpy is told of the array; it keeps ``owner`` alive, because numpy keeps this alive."""
+    """The description of the array for numpy. It keeps ``owner`` alive, because numpy keeps this alive."""
 
     def __init__(self, pointer: int, shape: tuple[int, ...], bits: int, owner: Any) -> None:
         self.owner = owner
@@ -131,9 +131,8 @@ def export_capsule(
 ) -> Any:
     """Make a capsule of an array in C order. ``owner`` is kept alive until the consumer releases the array.
 
-    numpy makes the capsule, of whole numbers on the host that nobody reads, and place and type are corrected in it.
-    So the functions that release it are numpy's: a capsule may be dropped while an error is raised, which code in
-    Python would replace.
+    numpy makes the capsule, of unused whole numbers on the host, and place and type are corrected in it. So numpy's
+    functions release it: a capsule may be dropped while an error is raised, and code in Python would replace the error.
     """
     import numpy as np
 

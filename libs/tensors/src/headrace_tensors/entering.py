@@ -95,5 +95,5 @@ def _add(value: Any, found: set[CallerStream]) -> None:
         elif where is not None and int(where[0]) == _CUDA:
             value.__dlpack__(stream=PER_THREAD)
             found.add(CallerStream(int(where[1]), PER_THREAD))
-    except Exception:  # noqa: BLE001 - a foreign array may raise anything; who reads it says what is wrong
+    except Exception:  # noqa: BLE001 - a foreign array may raise anything. Reading it reports the error
         return

@@ -86,7 +86,7 @@ def _value_of(tensor: Any, position: int) -> tuple[object, ...]:
 def cut_groups(
     members: Sequence[int], items: Sequence[Item], most: int | None, *, one_at_a_time: bool
 ) -> list[list[int]]:
-    """Cut members into parts of at most ``most`` rows; into single items if requests cannot share a run."""
+    """Divide members into parts of at most ``most`` rows, or into single items if requests cannot share a run."""
     if one_at_a_time:
         return [[i] for i in members]
     parts: list[list[int]] = []

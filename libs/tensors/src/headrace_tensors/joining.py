@@ -58,7 +58,7 @@ def gather(arrays: Sequence[NDArray[Any]], out: NDArray[Any], row_bytes: int) ->
 
 
 def joined(arrays: Sequence[NDArray[Any]], out: NDArray[Any] | None = None) -> NDArray[Any]:
-    """Join the rows of arrays whose rows have one dtype and shape. See `gather`.
+    """Join the rows of arrays. The rows have one dtype and shape. See `gather`.
 
     Args:
         arrays: The arrays, at least one.
@@ -102,7 +102,7 @@ def concatenate(
     """Join the rows of several arrays.
 
     Args:
-        arrays: Arrays of the port's rank and dtype, each with its batch axis in front.
+        arrays: Arrays of the port's rank and dtype, each with its batch axis first.
         port: The model's input.
         rows: The number of rows of the result. The last row is repeated as often as needed. None: no row is added.
         pad_value: The value with which each dynamic axis is padded at its end, up to the longest. None:

@@ -15,7 +15,7 @@ class LostDevice(NamedTuple):
     Attributes:
         name: The name in ``cudaError_t``.
         number: Its number there.
-        text: What ``cudaGetErrorString`` says of it, or the part that the texts of all libraries share. In lower case.
+        text: The text of ``cudaGetErrorString``, or the common part of the texts of all libraries, in lower case.
     """
 
     name: str

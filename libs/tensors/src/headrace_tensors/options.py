@@ -44,7 +44,7 @@ def once(names: tuple[str, ...] | Literal["all"] | None) -> Any:
 
 
 class TensorOptions(headrace.Options):
-    """Options of every word that runs a model on tensors."""
+    """Options of every backend that runs a model on tensors."""
 
     inputs: dict[str, _Key] = Field(
         {},
@@ -89,7 +89,7 @@ class TensorOptions(headrace.Options):
 
 
 class UnbatchedOptions(TensorOptions):
-    """Options of a word whose model may have inputs and outputs without batch axis."""
+    """Options of a backend for models with inputs and outputs without batch axis."""
 
     unbatched: Annotated[Literal["all"] | tuple[_Key, ...], BeforeValidator(_unbatched)] = Field(
         (),
@@ -105,7 +105,7 @@ class UnbatchedOptions(TensorOptions):
 
 
 class BatchAxisOptions(UnbatchedOptions):
-    """Options of a word whose model may have the batch axis elsewhere than first."""
+    """Options of a backend for models with the batch axis elsewhere than first."""
 
     batch_axis: dict[str, Annotated[int, Field(ge=0)]] = Field(
         {},

@@ -1,4 +1,4 @@
-"""Pads samples of different shapes to one, and finds out what to cut off the outputs again."""
+"""Pads samples of different shapes to one shape, and finds the padding to cut off the outputs."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def warning_of_padding(option: float | Mapping[str, float], ports: Sequence[Port
     if not isinstance(option, (int, float)) or option == 0 or len(ragged) < 2:
         return None
     return (
-        f"pad_value = {option} pads {', '.join(ragged)} alike. A mask that is padded with another number than 0"
-        f" changes results in company: write pad_value = {{{ragged[0]} = {option}}}, others are padded with 0."
+        f"pad_value = {option} pads all of {', '.join(ragged)}. A mask padded with another number than 0 changes"
+        f" results in a batch: write pad_value = {{{ragged[0]} = {option}}}, others are padded with 0."
     )
 
 
@@ -156,7 +156,7 @@ def padded(
 
 
 class Crop(NamedTuple):
-    """An axis of an output that is as long as an axis of an input, and is cut to it.
+    """An axis of an output to cut to the length of an axis of an input.
 
     Attributes:
         axis: The axis of the output, counted with its batch axis.
@@ -176,9 +176,9 @@ class Crop(NamedTuple):
 def find_crops(
     signature: Signature, option: Mapping[str, str] | None = None
 ) -> dict[str, tuple[Crop, ...]]:
-    """Find the axes of outputs that are cut to the lengths that a request brought, where samples are padded.
+    """Find the axes of outputs to cut to the lengths of a request, where samples are padded.
 
-    These are the axes that have the name of an input's free axis. ``option`` adds others.
+    These are the axes with the name of an input's free axis. ``option`` adds others.
 
     Args:
         signature: Inputs and outputs of the model.

@@ -231,10 +231,10 @@ def refuse_other_axes(
     outputs: Sequence[Port],
     told: Iterable[str] = (),
 ) -> None:
-    """Refuse outputs whose first axis is another one than the batch by the names that the model gives its axes.
+    """Refuse outputs if the names of their axes say that the first axis is not the batch.
 
-    By their lengths that shows only in batches that are not as long as that axis. The others would be dealt out to
-    the wrong requests. Where the first axis is fixed, an axis behind it with the batch's name is the batch axis.
+    The lengths show it only in batches of another length than the axis. In other batches the rows would go to the wrong
+    requests. If the first axis is fixed, a later axis with the batch's name is the batch axis.
 
     Args:
         inputs: The inputs.

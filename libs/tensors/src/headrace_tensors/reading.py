@@ -19,11 +19,12 @@ class Item(NamedTuple):
     """The inputs of one request for a run.
 
     Attributes:
-        tensors: A tensor for each input that the request brought, in host or device memory, those of batched inputs
-            have a batch axis in front.
+        tensors: A tensor for each input in the request, in host or device memory. Tensors of batched inputs begin with
+            the batch axis.
         rows: The length of the batch axis.
         sample: Whether the request brought one sample, without batch axis.
-        empty: Whether the request brought no row. One of zeros stands for it, and is in no result: many models do not run without a row.
+        empty: Whether the request brought no row. A row of zeros stands for it, and is in no result: many models do
+            not run without a row.
     """
 
     tensors: Mapping[str, Any]
@@ -56,11 +57,11 @@ def read_item(
         signature: Inputs and outputs of the model.
         keys: The key of the request for each input name. An optional input may lack one, and is then never read.
         read: Makes a tensor of a value. Called with the value, the port and the key. The tensor has the ``shape`` of
-            a numpy array, and ``tensor[None]`` has one more axis in front.
-        from_data: Whether ``data`` may also be a dict of values by input name, as gathering several inputs makes it.
+            a numpy array, and ``tensor[None]`` has one more first axis.
+        from_data: Whether ``data`` may also be a dict of values by input name, as concatenating several inputs makes it.
         is_sample: Tells of a port without a declared shape whether the request brought one sample.
         text: Describes a tensor, for errors.
-        takes_empty: Whether a request may have no row, which `Item.empty` then tells. It has numpy arrays.
+        takes_empty: Whether a request may have no row. `Item.empty` then tells. It has numpy arrays.
 
     Raises:
         InputError: A key is missing, or its value has another dtype or shape than the model takes.
@@ -156,7 +157,7 @@ def with_rows(
     sample: bool,
     text: Callable[[Any], str] = text_of,
 ) -> Any:
-    """Return a tensor with its batch axis in front, which must be ``size`` long.
+    """Return a tensor with its batch axis first. The axis must be ``size`` long.
 
     Args:
         tensor: The tensor, of a rank that `check_axes` has taken.

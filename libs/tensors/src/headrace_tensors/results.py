@@ -44,8 +44,8 @@ def cropped(
 
     Args:
         part: Rows of the output, with its batch axis.
-        crops: The axes that are cut. One that is not as long as the padded input's stays.
-        item: The item, with the tensors that the request brought.
+        crops: The axes to cut. An axis of another length than the padded input's stays.
+        item: The item, with the tensors of the request.
         padded: The shape to which the samples of each input were padded.
     """
     for crop in crops:
@@ -71,7 +71,7 @@ def split_outputs(
         items: The items of the run, in order.
         signature: Inputs and outputs of the model.
         rows: The number of rows that the outputs must have. None: the fixed batch size, or the rows of the items.
-        crops: What is cut off padded outputs, by output. See `cropped`. None: nothing.
+        crops: The axes to crop, by output. See `cropped`. None: nothing is cut.
         padded: With ``crops``: the shape to which the samples of each input were padded.
 
     Returns:

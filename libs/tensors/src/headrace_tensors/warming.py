@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import InputError, InstanceLostError, SetupError
-from headrace_tensors.company import compare_rows, sizes_to_compare
+from headrace_tensors.comparing import compare_rows, sizes_to_compare
 from headrace_tensors.host_arrays import host_array, numpy_dtype
 from headrace_tensors.ports import counted_rows, refuse_unknown
 from headrace_tensors.reading import read_item
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from headrace_tensors.company import RowVerdict
+    from headrace_tensors.comparing import RowVerdict
     from headrace_tensors.ports import Port, Signature
     from headrace_tensors.reading import Item
 

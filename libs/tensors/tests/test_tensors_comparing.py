@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from headrace_tensors import RowVerdict, compare_rows, sizes_to_compare
-from headrace_tensors.company import nudged
+from headrace_tensors.comparing import nudged
 
 F32 = np.float32
 draw = np.random.default_rng(3)

@@ -17,17 +17,17 @@ _Where: TypeAlias = "tuple[int, int]"
 """A run, and a place in it."""
 
 _LARGEST: Final = 8
-"""The largest batch of a warm-up's comparison, unless the node cuts none that small."""
+"""The largest batch of a warm-up's comparison, unless the node runs none that small."""
 
 _NOISE: Final = 1e-3
-"""What float noise may be, as a part of the greatest value: TF32, the coarsest arithmetic for float32, has 10 bits of
+"""The bound of float noise, as a part of the greatest value: TF32, the coarsest arithmetic for float32, has 10 bits of
 mantissa (NVIDIA A100 Tensor Core GPU Architecture, 2020), and so rounds each factor by up to 0.0005."""
 _NOISE_OF_HALVES: Final = 3e-2
-"""The same for float16, bfloat16 and less; bfloat16 has 7 bits of mantissa, and so rounds by up to 0.004."""
+"""The same for float16, bfloat16 and less. bfloat16 has 7 bits of mantissa, and so rounds by up to 0.004."""
 
 _ULPS: Final = 64
-"""What may differ between two rows at one place of batches of one size, in units of the last place: the same
-instructions run, but a vectorised function may take another branch for a whole register."""
+"""How far two rows at one place of batches of one size may differ, in units of the last place: the same instructions
+run, but a vectorised function may take another branch for a whole register."""
 _AGAIN: Final = 4
 """How often a run is repeated to see whether the model draws at random, and nudged to see how it enlarges noise."""
 _ENLARGED: Final = 8
@@ -37,15 +37,15 @@ _INFINITE: Final = float("inf")
 
 @dataclass(frozen=True)
 class RowVerdict:
-    """What an output of a row does beside other rows, at other places and in batches of other sizes.
+    """The behaviour of an output of a row beside other rows, at other places and in batches of other sizes.
 
     Attributes:
         verdict: ``"equal"``: the same bits everywhere. ``"noise"``: no more apart than float noise, or than the model
-            enlarges noise of its inputs. ``"random"``: apart between two equal runs, so the model draws at random.
+            makes of noise in its inputs. ``"random"``: apart between two equal runs, so the model draws at random.
             ``"dependent"``: the result depends on the other rows, on the place or on the size of the batch.
-        sizes: The sizes of the batches that were compared.
-        size, place: The batch in which the result was furthest from that of the same row elsewhere, and its place
-            there, from 0. None if all are equal.
+        sizes: The sizes of the compared batches.
+        size, place: The batch in which the result differed most from the same row elsewhere, and its place there,
+            from 0. None if all are equal.
         apart: By how much, as a text. Empty if all are equal.
     """
 
@@ -56,12 +56,12 @@ class RowVerdict:
     apart: str = ""
 
     def warning(self, node: str, output: str, *, fixed: bool = False) -> str:
-        """Return the text that a warm-up logs of a dependent output; ``fixed``: no other batch size can be run."""
+        """Return the warm-up's warning about a dependent output. ``fixed``: no other batch size can be run."""
         way = "max = 1 runs each request alone"
         if fixed:
             way = f"The model takes {self.size} rows only: export it for 1, or for any number, with max = 1"
         return (
-            f"node {node!r}: output {output!r} of a row depends on the company in which it runs: at place {self.place}"
+            f"node {node!r}: output {output!r} of a row depends on its batch: at place {self.place}"
             f" of a batch of {self.size} it differs by more than float noise from the same row elsewhere"
             f" ({self.apart}). {way}"
         )
@@ -70,7 +70,7 @@ class RowVerdict:
 def sizes_to_compare(
     least: int, most: int | None = None, sizes: Sequence[int] | None = None
 ) -> tuple[int, ...]:
-    """Return the batch sizes that a warm-up compares: the two least, the node's own, and 8 or the largest.
+    """Return the batch sizes to compare in a warm-up: the two least, the node's own, and 8 or the largest.
 
     Args:
         least: The least batch of one run.
@@ -87,9 +87,9 @@ def sizes_to_compare(
 def _arrangements(sizes: Sequence[int]) -> Iterator[list[int]]:
     """Yield the numbers of the rows of each run.
 
-    A batch of the largest size runs three times: in order. Moved by one place behind a new row, so that every place is
-    compared with the next one, and in order again with each second row replaced, so that the same place is compared
-    in other company. Row 0 is first, second and last. A smaller batch runs once, moved. One of one row is row 0.
+    A batch of the largest size runs three times: in order, then moved by one place behind a new row to compare every
+    place with the next, then in order with each second row replaced to compare the same place beside other rows. Row 0
+    is first, second and last. A smaller batch runs once, moved. A batch of one row is row 0.
     """
     *fewer, most = sorted(set(sizes))
     for size in fewer:
