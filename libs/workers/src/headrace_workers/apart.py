@@ -1,4 +1,4 @@
-"""A container whose part lives elsewhere, whatever the place: batches, items run once more, and who lends whom."""
+"""A container with its part elsewhere, in any kind of place: batches, items run once more, and processes borrowed for it."""
 
 from __future__ import annotations
 
@@ -125,14 +125,14 @@ class Apart(Backend):
         outermost = self.liveness.outermost is self
         running = RunningBatch(self.liveness.entries(), may_leave=outermost)
         if self.min == 1:
-            # `run` may wait until the process is started again. An owner whose deadline passes meanwhile may
-            # leave: its request is left out of the batch, which cannot become smaller than the range of X.
+            # `run` may wait until the process is started again. A caller whose deadline passes meanwhile may
+            # leave: its request is left out of the batch. No batch is too small for X here.
             running.lend()
         try:
             with self.exchanging:
                 return self.run(batch, running)
         except InstanceLostError as error:
-            # In a larger expression it is not known which owners have left, only when all have.
+            # In a larger expression it is not known which callers have left, only when all have.
             over = not running.may_leave and running.is_over()
             if over or not (self.rerun and self.retries):
                 raise
@@ -172,7 +172,7 @@ class Apart(Backend):
         try:
             outcomes = one.run(alone, running)
             outcome = None if outcomes is None else outcomes[0]
-            running.lend(alone[:1])  # its owner may leave while a later item waits for a process
+            running.lend(alone[:1])  # its caller may leave while a later item waits for a process
         except InstanceLostError as error:
             running.lend(alone[:1])
             return error, True
@@ -207,7 +207,7 @@ class Apart(Backend):
         self._leave()
 
     def _leave(self) -> None:
-        """Lend items of other instances no process any more."""
+        """Let items of other instances borrow this process no more."""
         with suppress(ValueError):
             self._siblings.members.remove(self)
         self._siblings.look()
@@ -282,8 +282,8 @@ class Siblings:
     def supervisor(self, index: int, alike: int, make: Callable[[int], Supervisor]) -> Supervisor:
         """Return the supervisor of one instance, made by ``make(index)``.
 
-        The first call makes those of all ``alike`` instances and begins their processes, which then start at the
-        same time. The supervisors that no instance asks for are closed by `close`.
+        The first call makes the supervisors of all ``alike`` instances and begins their processes, so that they start
+        at the same time. `close` closes the supervisors that no instance asks for.
         """
         if self._early is None:
             self._early = {}
@@ -304,11 +304,10 @@ class Siblings:
             self._changed.notify_all()
 
     def borrow(self, own: Apart) -> Apart | None:
-        """Wait for an idle living process and give its instance, preferably another one than ``own``.
+        """Wait for an idle living process and return its instance, preferably another than ``own``.
 
-        The lock ``exchanging`` of that instance is acquired for the caller, who releases it and then calls
-        `look`. When no process lives and none is started any more, the answer is ``own``. Where none can be
-        started now, it is None.
+        The lock ``exchanging`` of that instance is acquired. Release it, and then call `look`. When no process lives
+        and none is started any more, the result is ``own``. If none can be started now, it is None.
         """
         with self._changed:
             # This thread raises `waiting` first and tries the locks then. The thread that leaves a process

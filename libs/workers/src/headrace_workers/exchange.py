@@ -50,12 +50,12 @@ class Exchange:
     def run(self, child: Child, batch: list[Request], running: RunningBatch) -> Outcomes:
         """Send a batch, wait for the answer, and write it into the requests.
 
-        A request that its owner has taken back meanwhile is left out.
+        A request that its caller has taken back meanwhile is left out.
 
         Args:
             child: What was started.
             batch: The requests.
-            running: The batch of the instance: owners may leave with their requests once there is a copy.
+            running: The batch of the instance: callers may leave with their requests once there is a copy.
 
         Raises:
             EOFError: The part has ended.
@@ -74,7 +74,7 @@ class Exchange:
         child.part, child.sent = (reads.__getitem__ if streams else None), child.sent + 1
         link.send((child.sent, packed, self.reports and self.plan.measures, streams), awaits=True)
         if may_leave:
-            # X works on copies: from now on an owner whose deadline passes may leave with its request.
+            # X works on copies: from now on a caller whose deadline passes may leave with its request.
             running.lend(left)
         patience_s, last = None, running.last_deadline
         if last is not None and self.kill_after_s is not None:

@@ -1,4 +1,4 @@
-"""The batch that an instance runs elsewhere: how long anybody waits for it, and whose requests were taken back."""
+"""The batch that an instance runs elsewhere: its last deadline, and the requests that their callers took back."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ __all__ = ["RunningBatch"]
 class RunningBatch:
     """The batch that an instance runs.
 
-    A part elsewhere works on copies. So the owner of a request may leave with it as soon as the copy was made,
-    when its deadline passes: the container lends the request (`lend`), and asks for it again (`take_back`)
-    before it writes the answer. Inside of a larger expression no owner may leave, since what stands around goes
-    on with the request. There `lend` does nothing, and `take_back` always succeeds.
+    A part elsewhere works on copies. So a caller whose deadline passes may leave with its request as soon as there is a
+    copy: the container releases the request (`lend`), and takes it again (`take_back`) before it writes the answer.
+    Inside of a larger expression no caller may leave, since the backends around go on with the request. There `lend`
+    does nothing, and `take_back` always succeeds.
 
     Args:
-        entries: What `headrace.isolation.Liveness.entries` gives.
+        entries: The result of `headrace.isolation.Liveness.entries`.
         may_leave: Whether the container is the outermost backend of its instance.
 
     Attributes:
         last_deadline: The last deadline of the batch (``time.monotonic()``, seconds). None where one of its
             requests has none, or where deadlines are not known.
-        may_leave: Whether owners may leave with their requests.
+        may_leave: Whether callers may leave with their requests.
     """
 
     __slots__ = ("_entries", "last_deadline", "may_leave")
@@ -41,22 +41,22 @@ class RunningBatch:
         self.may_leave = bool(self._entries)
 
     def is_over(self) -> bool:
-        """Tell whether nobody waits for the batch any more: its last deadline has passed."""
+        """Tell whether no caller waits for the batch any more: its last deadline has passed."""
         return self.last_deadline is not None and time.monotonic() >= self.last_deadline
 
     def lend(self, requests: Iterable[Request] | None = None) -> None:
-        """Let the owners of requests leave with them, until `take_back` ends that; None for all of the batch."""
+        """Let the callers leave with their requests, until `take_back` ends that. None for all of the batch."""
         for entry in self._entries.values() if requests is None else map(self._of, requests):
             if entry is not None:
                 entry.lend()
 
     def take_back(self, request: Request) -> bool:
-        """End what `lend` allowed for a request; False when its owner has left with the request."""
+        """End what `lend` allowed for a request. False when its caller has left with it."""
         entry = self._of(request)
         return entry is None or entry.regain()
 
     def has_left(self, request: Request) -> bool:
-        """Tell whether the owner of a request that was lent has left with it."""
+        """Tell whether the caller has left with its request."""
         entry = self._of(request)
         return entry is not None and entry.has_left
 

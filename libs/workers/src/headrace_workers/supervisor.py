@@ -51,7 +51,7 @@ class Child:
         self.ended = threading.Event()
         self.reported = self.sent = 0
         self.part: Callable[[int], Any] | None = None
-        self._door: Any = None  # where a part waits for who reads
+        self._door: Any = None  # where a part waits for its reader
         self._is_gone = False
         self._arrived = threading.Condition()
         self.how: tuple[str, str | None] = ("", None)
@@ -114,7 +114,7 @@ class Child:
         """Read one report and act on it; False when no more can come."""
         try:
             kind, content = pickle.load(reports)  # noqa: S301 - from our own process
-        except (EOFError, OSError, pickle.UnpicklingError):  # the last one may be cut off
+        except (EOFError, OSError, pickle.UnpicklingError):  # the last one may be truncated
             return False
         try:
             what = pickle.loads(content)  # noqa: S301 - its classes may be unknown here
@@ -134,7 +134,7 @@ class Child:
         return True
 
     def _take_part(self, number: int, part: Any) -> None:
-        """Take a part of an answer. While it waits for who reads nothing else is read, so that X waits, too."""
+        """Take a part of an answer. While it waits for its reader nothing else is read, so that X waits, too."""
         self._door = None if self.part is None else self.part(number)
         if self._door is not None:
             if self._is_gone:
@@ -297,7 +297,7 @@ class Supervisor:
             pause_s = self._left(child, why)
 
     def _live(self, child: Child) -> Exception:
-        """Accompany a process from its start to its end; give the reason of the end."""
+        """Watch a process from its start to its end. Return the reason of the end."""
         failure: list[Exception] = []
 
         def built(about: Any) -> None:
