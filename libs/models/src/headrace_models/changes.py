@@ -1,4 +1,4 @@
-"""What those who subscribe to models are told."""
+"""The changes that subscribers of models are told."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Change:
         version: The version, digits.
         state: Its state from now on.
         pipeline: The pipeline, which takes requests, where the state is ready, else None.
-        replaces: The version in whose place it takes the requests of the name, and whose pipeline is closed once all
+        replaces: The version that it replaces for the requests of the name. The old pipeline is closed once all
             listeners have returned and its requests have ended. ``""`` if there is none.
-        reason: Why it is in this state. ``""`` if nothing is to be said.
+        reason: The reason of the state. ``""`` if there is none.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Listeners:
         self._all: tuple[Callable[[Change], None], ...] = ()
 
     def add(self, listener: Callable[[Change], None]) -> Callable[[], None]:
-        """Add a listener; return the function that removes it."""
+        """Add a listener. Return a function to remove it."""
         self._all = (*self._all, listener)
 
         def remove() -> None:
@@ -57,7 +57,7 @@ class Listeners:
         return remove
 
     def tell(self, change: Change) -> None:
-        """Call all listeners; the error of one is logged, since the change is made already."""
+        """Call all listeners. The error of a listener is logged, since the change is made already."""
         for listener in self._all:
             try:
                 listener(change)

@@ -36,7 +36,9 @@ def models(
     ],
     watch: Annotated[
         bool,
-        typer.Option("--watch", help="Go on until Ctrl-C: update what changes, and print it."),
+        typer.Option(
+            "--watch", help="Run until Ctrl-C: apply each change of the files, and print it."
+        ),
     ] = False,
     json: Json = False,
     no_import: NoImport = False,

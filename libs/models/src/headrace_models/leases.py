@@ -15,8 +15,8 @@ class Leases:
     only then reads the first element. Each single operation on a list is atomic: with the interpreter lock because
     that is held, and in the free-threaded interpreter because ``append``, ``pop`` and the assignment of an element
     lock the list. These locks also order the operations of two threads: either the append of `take` comes before the
-    assignment of `end`, and who waits for the end counts that lease, or it comes after it, and `take` reads that
-    there are no more leases.
+    assignment of `end`, and the close counts that lease, or it comes after it, and `take` reads that there are no
+    more leases.
     """
 
     __slots__ = ("_idle", "_list")

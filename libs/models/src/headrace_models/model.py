@@ -117,7 +117,7 @@ class Model:
         return self.versions[number]
 
     def load(self, number: str | None = None, *, read: bool = True) -> None:
-        """Build what is not built: all versions, or the one. Read their configurations again unless told not to.
+        """Build all versions without a pipeline, or only the given version. Read their configurations again if ``read``.
 
         Raises:
             ConfigError, SetupError, PluginError: A configuration is wrong, or a pipeline could not be built.
@@ -151,7 +151,7 @@ class Model:
         finally:
             with self._guard:
                 version.building = None
-            # Who waits for a model whose place was taken looks for the one that is there now.
+            # A caller that waits for a replaced model looks for the new model.
             building.set_result(None if self.left else outcome)
 
     def _open(self, version: Version, pipe: Pipeline) -> None:
@@ -190,7 +190,7 @@ class Model:
             return new.number
 
     def _build_aside(self, new: Version, old: Version, *, same: bool = False) -> None:
-        """Build a version. If that fails, the old one only says so.
+        """Build a version. If that fails, the old version serves on and keeps the reason.
 
         Args:
             new: The version.
@@ -373,7 +373,10 @@ class Model:
 
     def _load_wanted(self, version: Version) -> None:
         building = version.building
-        with contextlib.suppress(HeadraceError), self._operation():  # those who wait have the error
+        with (
+            contextlib.suppress(HeadraceError),
+            self._operation(),
+        ):  # the waiting callers have the error
             if version.on_demand and version.pipe is None:
                 self._load(version)
         if (
@@ -385,7 +388,7 @@ class Model:
     def close(self, timeout: float | None) -> None:
         """Refuse all requests, and close all pipelines within ``timeout`` seconds. None: any time.
 
-        What is being built is closed by who builds it.
+        The thread that builds a pipeline closes it.
         """
         with self._guard:
             self.closed = True

@@ -75,7 +75,7 @@ class Models(Operations):
 
         Raises:
             ConfigError: A name or configuration is wrong. All are checked before any pipeline is built.
-            SetupError, PluginError: A pipeline could not be built. Those that were built are closed.
+            SetupError, PluginError: A pipeline could not be built. The pipelines built before it are closed.
             UnknownModelError: An alias names no model.
             MissingDependencyError: ``watch`` needs the extra ``watch``.
         """

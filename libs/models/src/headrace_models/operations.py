@@ -59,11 +59,11 @@ class Operations(Requests):
         return version
 
     def load(self, name: str, config: Config | None = None) -> None:
-        """Build what is not built: all versions of a model, or ``"detect:3"`` alone.
+        """Build all versions of a model without a pipeline, or ``"detect:3"`` alone.
 
         Args:
             name: The model, with ``config`` a new model, or a new version of one.
-            config: The configuration of what is new. A model that exists is given a new one by `update`.
+            config: The configuration of a new model or version. To change a model that exists, call `update`.
 
         Raises:
             UnknownModelError: There is no such model, and no configuration is given.
@@ -170,7 +170,7 @@ class Operations(Requests):
 
         Raises:
             ConfigError: A name or configuration is wrong. All are checked before any pipeline is built.
-            SetupError, PluginError: A pipeline could not be built. Those that were built are closed.
+            SetupError, PluginError: A pipeline could not be built. The pipelines built before it are closed.
             UnknownModelError: An alias names no model.
             ClosedError: The models are closed.
         """
@@ -190,7 +190,7 @@ class Operations(Requests):
         return prepared
 
     def check(self, models: Mapping[str, Any] | str | PathLike[str]) -> None:
-        """Check everything that `replace` checks before it builds.
+        """Check all that `replace` checks before it builds.
 
         Raises:
             ConfigError: A name or configuration is wrong. It has the problems of all of them.
@@ -321,7 +321,7 @@ class Operations(Requests):
     def pipeline(self, name: str, version: str) -> Pipeline:
         """Return the pipeline of a version, for a server that holds pipelines itself. Build it if a request would.
 
-        It is closed when the version is replaced or unloaded, which a function given to `subscribe` hears before.
+        It is closed when the version is replaced or unloaded. A function given to `subscribe` is told before.
 
         Raises:
             HeadraceError: As `__call__` does.

@@ -64,7 +64,7 @@ class Prepared:
             RuntimeError: It was switched to, or closed, before.
         """
         if self._switched:
-            raise RuntimeError("what was prepared can be switched to once")
+            raise RuntimeError("prepared models can be switched to once")
         left = self._put()
         self._switched = True
         old = {model.name: model for model in left}

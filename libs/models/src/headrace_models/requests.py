@@ -249,11 +249,11 @@ class Requests:
         return NamedModel(self, name)
 
     def resolve(self, name: str, *, key: str | bytes | None = None) -> str:
-        """Return the version that would serve a request now, with its name: ``"detect:3"``.
+        """Return the version for a request now, with its name: ``"detect:3"``.
 
         Args:
             name: ``"detect"``, ``"detect:3"`` or an alias.
-            key: What decides by the shares of an alias. None: drawn.
+            key: Decides by the shares of an alias. None: drawn.
 
         Raises:
             UnknownModelError: There is no such model.

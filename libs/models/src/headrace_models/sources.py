@@ -129,7 +129,7 @@ def _add_extended(path: Path, found: set[Path]) -> None:
         OSError,
         ValueError,
         RecursionError,
-    ):  # half-written; its own problems are reported by who loads it
+    ):  # half-written. Loading the file reports its problems
         return
     for one in [extends] if isinstance(extends, str) else extends:
         if isinstance(one, str):

@@ -42,10 +42,10 @@ class Rules:
     Attributes:
         clock: Returns the time in seconds.
         drain_s: The most seconds for which an operation waits for the requests of an old pipeline.
-        check: Called with name, version and the new pipeline before it takes requests. What it raises fails the build.
+        check: Called with name, version and the new pipeline before it takes requests. Its errors fail the build.
         allow_import: Whether configurations may import code.
         listeners: They are told each change of a state.
-        adapt: Called with what a model is given as and its checked configuration. Returns the one that is built.
+        adapt: Called with the given configuration of a model and the checked one. Returns the configuration to build.
     """
 
     clock: Callable[[], float]
@@ -66,8 +66,9 @@ class Version:
         written, config: The checked configuration as it is written, and on its device. None before the first check.
         device: The devices of its nodes, by the configuration: ``"cuda:0"``, ``"cpu, cuda:0"``. ``""`` before.
         pipe: The pipeline, None while it is not built.
-        leases: The requests that are inside, without a pipeline there are none to take.
-        state, reason: See `headrace_models.changes.State`. Why it is in this state, or why its last update failed.
+        leases: The requests inside the pipeline. Without a pipeline there are no leases to take.
+        state: See `headrace_models.changes.State`.
+        reason: The reason of the state, or of the failure of the last update.
         on_demand: Whether a request builds it, as without ``preload`` or after a failed build.
         deleted: Whether it is unloaded because its file is gone.
         last_use: When the last request came, by the clock of the models. None: there was none.

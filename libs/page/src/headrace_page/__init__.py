@@ -1,8 +1,8 @@
-"""What the live pages of Headrace are made of: their style and scripts, and what keeps other pages from asking.
+"""The parts of Headrace's live pages: their style and scripts, and the rule that refuses requests of other pages.
 
-A page is a folder ``page`` of a package with ``index.html`` and files of its own. `Page` finds these, and those that all pages
-share: ``style.css``, ``server.js``, ``elements.js`` and ``charts.js``. It knows no server: whoever serves a page
-asks `why_refused` about each request, and sends `HEADERS` with each answer.
+A page is a folder ``page`` of a package with ``index.html`` and files of its own. `Page` finds these, and the shared files
+``style.css``, ``server.js``, ``elements.js`` and ``charts.js``. It knows no server: if you serve a page, ask `why_refused`
+about each request, and send `HEADERS` with each answer.
 """
 
 from __future__ import annotations
