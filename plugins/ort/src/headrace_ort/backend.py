@@ -11,7 +11,7 @@ from typing_extensions import NotRequired, TypedDict
 import headrace
 from headrace.errors import InputError, SetupError
 from headrace.keys import RESERVED
-from headrace_ort.model_file import read_facts, warning_of_company
+from headrace_ort.model_file import read_facts, warning_of_batch_dependence
 from headrace_ort.options import OnnxOptions
 from headrace_tensors import (
     caller_streams,
@@ -48,19 +48,19 @@ class OnnxTensor(headrace.Backend):
         data: The input of a model with one input; with several inputs, the keys with their names; the option
             ``inputs`` names other keys. An array of the input's dtype: one sample, without the batch axis, or
             ``request_size`` rows, with it. For a scalar input: a scalar.
-            An input for which the model has a value of its own may be missing.
+            An input with a value in the model may be missing.
     Writes:
         result: The array of the only output, or a dict of arrays by output name; without batch
             axis if the request brought one sample. A numpy array, or with
             ``output_device = "device"`` an array on the device; new memory, the request's own.
     Batch:
-        1 or more if the batch axis is dynamic, else the number to which the model is fixed. Rows are
-        concatenated. Requests with different values of an input without batch axis run separately, one at a time
-        those with a large one, and all where an output has no batch axis.
+        1 or more if the batch axis is dynamic, else the fixed number of the model. Rows are concatenated.
+        Requests with different values of an input without batch axis run separately. They run one at a time
+        if such an input is large, or if an output has no batch axis.
 
     Raises:
         InputError: A key is missing. Dtype, rank, axes or number of rows do not fit, or
-            ``ragged = "refuse"`` and the sample's shape is not that of the batch's first.
+            ``ragged = "refuse"`` and the sample's shape differs from the batch's first.
         BackendError: ONNX Runtime refused the run, an output does not have the rows of the batch, or a file with
             weights was written to.
         InstanceLostError: The device can run nothing more in this process.
@@ -77,7 +77,7 @@ class OnnxTensor(headrace.Backend):
     _runner: Any = None
     _place: Any = None
     _on_device: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-    """Keeps the CUDA device that is current in the caller's thread, which ONNX Runtime changes."""
+    """Restores the current CUDA device of the caller's thread, since ONNX Runtime changes it."""
     _run_options: Any = None
     _run_samples: Callable[[list[Request]], bool] | None = None
     _weights: WeightFiles | None = None
@@ -93,7 +93,7 @@ class OnnxTensor(headrace.Backend):
         """Tell of operators by which the rows of a batch change each other's results."""
         if largest_batch == 1:
             return ()
-        found = warning_of_company(options.model, read_facts(options.model).operators)
+        found = warning_of_batch_dependence(options.model, read_facts(options.model).operators)
         return () if found is None else (found,)
 
     def init(self, options: OnnxOptions, context: headrace.InitContext) -> None:
@@ -191,7 +191,7 @@ class OnnxTensor(headrace.Backend):
         crops = [crop for found in self._crops.values() for crop in found]
         if options.output_device == "device" and any(crop.axis != 1 for crop in crops):
             raise SetupError(
-                "on the device only the first axis of samples is cut to what a request brought",
+                "on the device only the first axis of samples is cut to the lengths of a request",
                 hint="crop = {} leaves outputs as long as the padded inputs; output_device = 'cpu' cuts all.",
             )
         self._runner = self._place.runner(

@@ -120,7 +120,7 @@ class DeviceRunner:
             items: The items. Their samples have one shape, or are padded to one.
             pads: The value with which dynamic axes are padded, by input. None: no axis is padded.
             pad_multiple: With ``pads``: axes are padded up to a multiple of this length.
-            crops: What is cut off padded outputs, by output. See `headrace_tensors.cropped`.
+            crops: The axes to crop, by output. See `headrace_tensors.cropped`.
             padded: With ``crops``: the shape to which the samples of each input were padded.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Device memory: gathers the rows of requests in it, or uses them in place."""
+"""Device memory: concatenates the rows of requests in it, or uses them in place."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def pad_items(
 
 
 class Cut(NamedTuple):
-    """What is cut off the outputs of a batch: the crops, the padded shapes, and the items before they were padded."""
+    """The padding to cut off the outputs of a batch: the crops, the padded shapes, and the items before padding."""
 
     crops: Mapping[str, Sequence[Crop]]
     padded: Mapping[str, Sequence[int]]

@@ -14,21 +14,27 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["DEPEND_ON_BATCH", "ModelFacts", "WeightFiles", "read_facts", "warning_of_company"]
+__all__ = [
+    "DEPEND_ON_BATCH",
+    "ModelFacts",
+    "WeightFiles",
+    "read_facts",
+    "warning_of_batch_dependence",
+]
 
 DEPEND_ON_BATCH: Final = frozenset(
     {"DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM"}
 )
-"""Operators that take their scale from all rows of a batch, so that the results of a row depend on its company."""
+"""Operators that take their scale from all rows of a batch: the results of a row depend on the other rows."""
 
 
-def warning_of_company(path: Path, operators: set[str]) -> str | None:
+def warning_of_batch_dependence(path: Path, operators: set[str]) -> str | None:
     """Say that the results of a row depend on the other rows of its batch; None where no operator makes them."""
     found = sorted(operators & DEPEND_ON_BATCH)
     if not found:
         return None
     what = f"{path.name} has {', '.join(found)}, which scales all rows of a batch together"
-    return f"{what}: results depend on the company in which a request runs. max = 1 runs each alone"
+    return f"{what}: the results of a request depend on the other requests in its batch. max = 1 runs each alone"
 
 
 # Fields of the messages of onnx.proto: ModelProto, GraphProto, NodeProto, AttributeProto, TensorProto, FunctionProto.
@@ -124,10 +130,10 @@ def _varint(content: mmap.mmap, at: int) -> tuple[int, int]:
 
 
 class WeightFiles:
-    """The files with weights that ONNX Runtime maps into memory: what is written into them changes the model.
+    """The files with weights that ONNX Runtime maps into memory: a write to them changes the model.
 
-    A file that is cut shorter would end the process with a bus error. A new file that takes the place of one, by a
-    rename, leaves the mapped one as it is.
+    Truncating a file would end the process with a bus error. Replacing a file by a rename leaves the mapped file as it
+    is.
 
     Args:
         model: The model's path.
@@ -138,12 +144,12 @@ class WeightFiles:
         self._files: list[tuple[int, Path, tuple[int, int]]] = []
         for location in sorted(locations):
             path = model.parent / location
-            with contextlib.suppress(OSError):  # ONNX Runtime says what is missing
+            with contextlib.suppress(OSError):  # ONNX Runtime reports missing files
                 descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
                 self._files.append((descriptor, path, _state(descriptor)))
 
     def check(self) -> None:
-        """Refuse to run on a file that was written to since it was opened.
+        """Refuse to run if a file has changed since it was opened.
 
         Raises:
             BackendError: A file has another size or time of change.

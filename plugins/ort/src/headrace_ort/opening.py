@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.errors import SetupError
 from headrace_ort import builds, providers, session
-from headrace_ort.model_file import WeightFiles, read_facts, warning_of_company
+from headrace_ort.model_file import WeightFiles, read_facts, warning_of_batch_dependence
 
 if TYPE_CHECKING:
     import headrace
@@ -94,9 +94,9 @@ def open_session(options: OnnxOptions, context: headrace.InitContext) -> Opened:
         if weights is not None:
             weights.close()
         raise
-    company = warning_of_company(options.model, facts.operators)
-    if company is not None and context.max != 1 and context.instance_index == 0:
-        context.logger.warning("%s", company)
+    warning = warning_of_batch_dependence(options.model, facts.operators)
+    if warning is not None and context.max != 1 and context.instance_index == 0:
+        context.logger.warning("%s", warning)
     about = {
         "provider_options": {
             name: {key: value for key, value in values.items() if key != "user_compute_stream"}

@@ -76,7 +76,7 @@ class OnnxOptions(BatchAxisOptions):
     )
     custom_ops: tuple[headrace.FilePath, ...] = Field(
         (),
-        description="Libraries (.so files) with operators of one's own; refused where `import` is.",
+        description="Libraries (.so files) with your own operators; refused where `import` is.",
     )
     log_level: Literal["verbose", "info", "warning", "error", "fatal"] | None = Field(
         None,

@@ -75,7 +75,7 @@ def make_session(  # noqa: PLR0913 - all but two by name
 
     Raises:
         SetupError: ONNX Runtime cannot load the model, or cannot run it on these providers.
-        ValueError: ``graph_optimization`` or ``log_level`` is another word, or ``intra_op_threads`` is below 1.
+        ValueError: ``graph_optimization`` or ``log_level`` is unknown, or ``intra_op_threads`` is below 1.
     """
     if intra_op_threads < 1:  # ONNX Runtime would take all cores
         raise ValueError(f"intra_op_threads is at least 1, got {intra_op_threads}")
