@@ -1,4 +1,4 @@
-"""Loops over the requests of a batch, written for speed, since every word of a chain runs several per batch.
+"""Loops over the requests of a batch, written for speed, since every backend of a chain runs several per batch.
 
 A plain loop is faster than the same with `map` and `operator`, as the interpreter specialises its steps.
 """

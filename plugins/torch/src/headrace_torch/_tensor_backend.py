@@ -59,7 +59,7 @@ class OnPlace(headrace.Backend):
         self.build(options, context)
 
     def build(self, options: Any, context: InitContext) -> None:
-        """Prepare for `forward`; called in ``init`` once the place is there. The default does nothing."""
+        """Prepare for `forward`. Called in ``init`` once the place is there. The default does nothing."""
 
     def close(self) -> None:
         """Drop the references to torch; the place is closed with the instance."""
@@ -77,7 +77,7 @@ class TensorBackend(OnPlace, ABC):
     reads: tuple[str, ...] | type = ("data",)
     enter = staticmethod(enter)
     _hands_on = (
-        False  # whether only a word of this plugin reads the results, which may then be `Row`s
+        False  # whether only a backend of this plugin reads the results. Then they may be `Row`s
     )
 
     def init(self, options: Any, context: InitContext) -> None:
@@ -171,10 +171,10 @@ class PerTensor(TensorBackend):
         """Return the results of all rows of ``whole``, ``[N, ...]``: a new tensor, or ``whole`` itself."""
 
     def check(self, rows: torch.Tensor) -> None:
-        """Refuse rows whose shape or dtype `compute` cannot take. The default takes any.
+        """Refuse rows of a shape or dtype that `compute` cannot take. The default takes any.
 
         Raises:
-            InputError: The rows are not what ``expected`` says.
+            InputError: The rows differ from ``expected``.
         """
 
     def is_sample(self, request: Request, tensor: torch.Tensor) -> bool:
@@ -289,7 +289,7 @@ class PerTensor(TensorBackend):
         return self._how if self.how_key is None else self.how(request, whole)
 
     def _rows_at_once(self, request: Request) -> bool:
-        """Compute the rows of a single request, such as ``CatSplit`` gathers; return False if this failed."""
+        """Compute the rows of a single request, such as ``CatSplit`` makes. Return False if this failed."""
         size = request.get("request_size")
         if size is None:
             return False
@@ -315,7 +315,7 @@ class PerTensor(TensorBackend):
         return result
 
     def give(self, batch: list[Request], result: Any, *, hands_on: bool = False) -> None:
-        """Write each sample's row of the result into its request: a `Row` if the next word is of this plugin."""
+        """Write each sample's row of the result into its request: a `Row` if the next backend is of this plugin."""
         self._place.give(batch, result, hands_on=hands_on)
 
     def rows_of(self, result: Any, start: int, stop: int, *, sample: bool) -> Any:

@@ -1,4 +1,4 @@
-"""Gathers numpy arrays of one shape as the rows of one array or tensor, without a tensor for each array.
+"""Concatenates numpy arrays of one shape as the rows of one array or tensor, without a tensor for each array.
 
 Making and freeing a tensor each release the interpreter lock, and so does each larger copy by numpy. Under load a
 thread then waits to get the lock back.
@@ -39,7 +39,7 @@ def are_alike(arrays: Sequence[Any]) -> bool:
 
 
 def gather(arrays: Sequence[NDArray[Any]], target: Any) -> None:
-    """Copy arrays of one shape and dtype into ``target``, one below the other; see `headrace_tensors.gather`."""
+    """Copy arrays of one shape and dtype into ``target``, one below the other. See `headrace_tensors.gather`."""
     if not tensors.gather(arrays, target, arrays[0].nbytes):
         np.stack(arrays, out=target)
 

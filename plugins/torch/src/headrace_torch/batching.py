@@ -27,7 +27,7 @@ class CatTensor(TensorBackend):
     """Put the rows of all requests of a batch one below the other: the first part of ``CatSplit``.
 
     Each request gets the same whole tensor, because ``CatSplit`` goes on with the result of the first request. Each
-    also gets the position of its own rows in that tensor, which `SplitTensor` reads.
+    also gets the position of its own rows in it, for `SplitTensor`.
 
     Reads:
         data: A tensor of any dtype and any shape: a sample, or with ``request_size = N`` N rows.
@@ -42,7 +42,7 @@ class CatTensor(TensorBackend):
         alone.
 
     Raises:
-        InputError: ``data`` is missing, no tensor, on another device, or unlike the first one's.
+        InputError: ``data`` is missing, no tensor, on another device, or does not fit the first request's.
 
     Source:
         Own.
@@ -56,7 +56,7 @@ class CatTensor(TensorBackend):
             self.max = 1
 
     def run(self, batch: list[Request]) -> list[Exception | None] | None:
-        """Gather the rows."""
+        """Concatenate the rows."""
         whole = self._place.carried(batch)
         if whole is None:
             whole = self._place.stacked(batch)
@@ -102,7 +102,7 @@ class CatTensor(TensorBackend):
 
 
 class ContiguousTensor(TensorBackend):
-    """Give a tensor whose memory is in the order of its axes (contiguous).
+    """Give a tensor with its memory in the order of its axes (contiguous).
 
     Reads:
         data: A tensor of any dtype and any shape.
@@ -164,7 +164,7 @@ class SplitTensor(TensorBackend):
 
     Raises:
         InputError: ``data`` is missing, no tensor, on another device, or has too few rows (without ``cat_rows`` in
-            any request: another number of rows than the requests). ``cat_rows`` is not of that form.
+            any request: another number of rows than the requests). ``cat_rows`` has another form.
 
     Source:
         Own.
@@ -173,7 +173,7 @@ class SplitTensor(TensorBackend):
     reads = _Whole
 
     def build(self, options: Any, context: InitContext) -> None:
-        """Keep the classes of torch that each batch is compared with."""
+        """Look up the classes of torch once, for the checks of each batch."""
         import torch
 
         self._tensor, self._dense = torch.Tensor, torch.strided

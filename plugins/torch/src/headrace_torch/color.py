@@ -37,14 +37,14 @@ def _listed(value: float | tuple[float, ...] | None, default: float) -> tuple[fl
 
 
 class CvtColorTensor(PerImage):
-    """Convert images to ``rgb``, ``bgr`` or ``gray`` from the order that the request's ``color`` names.
+    """Convert images to ``rgb``, ``bgr`` or ``gray`` from the order in the request's ``color``.
 
     Grey is 0.299 red + 0.587 green + 0.114 blue. ``uint8`` is within 1 of OpenCV.
 
     Reads:
         data: ``uint8`` or floating ``[C, H, W]``, or ``[N, C, H, W]`` with ``request_size = N``; C
             is 3 for ``rgb`` and ``bgr``, 1 for ``gray``.
-        color: What ``data`` is now: ``"rgb"``, ``"bgr"`` or ``"gray"``.
+        color: The order of ``data``: ``"rgb"``, ``"bgr"`` or ``"gray"``.
 
     Writes:
         result: Same dtype and number of dimensions, with the channels of the new colour: new
@@ -102,9 +102,9 @@ class CvtColorTensor(PerImage):
 class NormalizeTensor(PerImage):
     """Scale images and subtract the mean: ``result = (data * scale - mean) / std``.
 
-    An option that is not given is left out of the formula. ``mean`` and ``std`` are in the units
+    A missing option is left out of the formula. ``mean`` and ``std`` are in the units
     of ``data * scale``, and in the order of the channels of ``data``. It is computed in ``float32`` (``float64`` stays):
-    one subtraction of ``mean / scale``, one multiplication by ``scale / std``, so that values near the mean keep their
+    one subtraction of ``mean / scale``, one multiplication by ``scale / std``. So values near the mean keep their
     digits. On a CUDA device ``data * (scale / std) - mean / std`` is computed, with the absolute error of one rounding.
 
     Reads:
@@ -120,14 +120,14 @@ class NormalizeTensor(PerImage):
 
     Raises:
         InputError: ``data`` is missing, no such image, or on another device, or ``mean`` or ``std``
-            is a list whose length is not C.
+            is a list of another length than C.
 
     Source:
-        Own. The formula is that of torchvision's ``Normalize`` after a scale.
+        Own. The formula of torchvision's ``Normalize`` after a scale.
     """
 
     class Options(headrace.Options):
-        """What happens to the values."""
+        """The computation on the values."""
 
         scale: FiniteFloat | None = Field(
             default=None, description="Factor, multiplied first (no unit); none means 1."
@@ -171,8 +171,8 @@ class NormalizeTensor(PerImage):
         from headrace_torch.running import DTYPES
 
         if options.mean is not None or options.std is not None:
-            # `Mat2Tensor` of headrace-cv records them too. The keys `mean` and `std` of a node may also reach a word
-            # that folds them into its network. That word reads this record, and then does not fold them.
+            # `Mat2Tensor` of headrace-cv records them too. The keys `mean` and `std` of a node may also reach a backend
+            # that folds them into its network. It reads this record, and then does not fold them.
             applied: list[Any] = context.instance.get_or_create("normalized", list)
             applied.append((options.mean, options.std))
         self._normalization = Normalization(

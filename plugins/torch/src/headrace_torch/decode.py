@@ -25,7 +25,7 @@ class DecodeTensor(TensorBackend):
 
     Grey files give three equal channels. Size and completeness are checked in the file's structure
     before a decoder reserves memory. On a CUDA device the GPU decodes (nvJPEG, through the
-    library that is installed), on other devices the CPU.
+    installed library), on other devices the CPU.
 
     Reads:
         data: bytes, bytearray, a memoryview or a 1-D ``uint8`` array: one JPEG file.
@@ -38,8 +38,8 @@ class DecodeTensor(TensorBackend):
         1 or more. Decoded in one call, a broken file fails alone.
 
     Raises:
-        InputError: ``data`` is missing or of another type or format, has more than ``max_pixels``, is cut
-            off or broken, or is a kind of JPEG that the decoder lacks while ``on_unsupported`` is
+        InputError: ``data`` is missing or of another type or format, has more than ``max_pixels``, is
+            truncated or broken, or is a kind of JPEG unknown to the decoder while ``on_unsupported`` is
             ``error``.
 
     Source:
@@ -47,7 +47,7 @@ class DecodeTensor(TensorBackend):
     """
 
     class Options(headrace.Options):
-        """Which decoder, and the limits."""
+        """The decoder and the limits."""
 
         decoder: Literal["auto", "nvimgcodec", "torchcodec", "torchvision"] = Field(
             default="auto",

@@ -88,18 +88,18 @@ def _size(request: Request, key: str) -> tuple[int, int]:
 class ResizeTensor(PerImage):
     """Resize images to a height and a width, or to one of them with the aspect ratio kept.
 
-    A side that is not given follows from the other one: the exact value rounded to the nearest
-    integer, halves up, at least 1 pixel. Pixel centres lie at half coordinates, for ``nearest``
-    too, which takes the pixel that holds the centre. ``cubic`` overshoots at edges: floating values may leave
+    A missing side follows from the other side: the exact value rounded to the nearest integer,
+    halves up, at least 1 pixel. Pixel centres lie at half coordinates, for ``nearest`` too: it
+    takes the pixel around the centre. ``cubic`` overshoots at edges: floating values may leave
     their range. ``uint8`` is computed in ``float32`` and rounded: ``linear`` and ``cubic`` are within 1 of OpenCV,
     with ``antialias`` within 1 (``linear``) or 2 (``cubic``) of Pillow. If Pillow resizes the columns first, as
-    version 13 may, rare pixels of ``linear`` differ by 2, and those of ``cubic`` by more if values overshoot
+    version 13 may, rare pixels of ``linear`` differ by 2, and pixels of ``cubic`` by more if values overshoot
     between the two passes. Floating images are within 1e-4 of the greatest value of OpenCV's.
 
     Reads:
         data: ``uint8`` or floating ``[C, H, W]`` with C 1, 3 or 4, or ``[N, C, H, W]`` with
             ``request_size = N``.
-        size_key: Height and width in pixels under the key that this option names, if it is set.
+        size_key: Height and width in pixels under the key named by this option, if it is set.
 
     Writes:
         result: Same dtype and number of dimensions, of the new height and width: new memory, or
@@ -133,7 +133,7 @@ class ResizeTensor(PerImage):
         )
         antialias: bool = Field(
             default=False,
-            description="When shrinking, average over all pixels that a new one covers.",
+            description="When shrinking, average over all pixels under each new pixel.",
         )
         size_key: str | None = Field(
             default=None,
@@ -188,7 +188,7 @@ class CropTensor(PerImage):
 
     Reads:
         data: ``uint8`` or floating ``[C, H, W]`` with C 1, 3 or 4, or ``[N, C, H, W]`` with
-            ``request_size = N``, of which each image is cut.
+            ``request_size = N``. Each image is cut.
         box: ``x1, y1, x2, y2`` in pixels, a list or an array; further numbers are ignored. The
             option ``key`` names another key. Not read if ``box`` or ``crop_h`` and ``crop_w`` are set.
 
@@ -203,14 +203,14 @@ class CropTensor(PerImage):
         InputError: ``data`` is missing, no such image, or on another device. The box is missing or
             something else, holds no pixel of the image, leaves it where ``outside`` is
             ``refuse``, or with ``fill`` makes a crop of more than 100 million pixels or with a side
-            above 32767. ``fill_value`` is a list whose length is not C.
+            above 32767. ``fill_value`` is a list of another length than C.
 
     Source:
         Own. Boxes as in headrace-cv.
     """
 
     class Options(headrace.Options):
-        """Where the box is, and what happens outside of the image."""
+        """The place of the box, and the rule outside of the image."""
 
         key: str = Field(
             default="box", min_length=1, description="Key of the request that holds the box."
@@ -248,7 +248,7 @@ class CropTensor(PerImage):
     reads: tuple[str, ...] | type = ("data", "{key}")
 
     def build(self, options: Any, context: InitContext) -> None:
-        """Keep the options, and the functions for images; if an option gives the box, no key is read."""
+        """Keep the options, and the functions for images. If an option gives the box, no key is read."""
         from headrace_torch.images import box_edges, cut_image
 
         self._options, self._edges, self._cut = options, box_edges, cut_image
@@ -285,7 +285,7 @@ class PadTensor(PerImage):
     Reads:
         data: ``uint8`` or floating ``[C, H, W]`` with C 1, 3 or 4, or ``[N, C, H, W]`` with
             ``request_size = N``.
-        size_key: Height and width in pixels under the key that this option names, if it is set.
+        size_key: Height and width in pixels under the key named by this option, if it is set.
 
     Writes:
         result: Same dtype and number of dimensions, of the new height and width: new memory, or
@@ -297,14 +297,14 @@ class PadTensor(PerImage):
     Raises:
         InputError: ``data`` is missing, no such image, on another device, or larger than the
             result. The size of the request is missing, something else, or above 100 million pixels. ``fill_value``
-            is a list whose length is not C.
+            is a list of another length than C.
 
     Source:
         Own.
     """
 
     class Options(headrace.Options):
-        """The size, where the image lies in it, and what is around it."""
+        """The size, the place of the image in it, and the filling around it."""
 
         pad_h: Side | None = Field(default=None, description="Height of the result, in pixels.")
         pad_w: Side | None = Field(default=None, description="Width of the result, in pixels.")
@@ -339,7 +339,7 @@ class PadTensor(PerImage):
     reads = ("data", "{size_key}")
 
     def build(self, options: Any, context: InitContext) -> None:
-        """Keep the options, and the function that pads."""
+        """Keep the options, and the function for padding."""
         from headrace_torch.images import pad_image
 
         self._options, self._pad_image = options, pad_image

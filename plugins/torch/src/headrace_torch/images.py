@@ -114,11 +114,11 @@ def resize_image(
         images: ``[N, C, H, W]``.
         hw: Height and width of the result, in pixels.
         interpolation: ``"nearest"`` (the pixel that holds the centre), ``"linear"`` or ``"cubic"``.
-        antialias: When shrinking, average over all pixels that a new one covers, as Pillow does.
+        antialias: When shrinking, average over all pixels under each new pixel, as Pillow does.
 
     Source:
-        Without antialias OpenCV's ``resize`` (``uint8``: within 1. Floating: within 1e-4 of the
-        greatest value), with it Pillow's with the rows first (``uint8``: within 1 for linear, within 2 for cubic).
+        Without antialias OpenCV's ``resize``: ``uint8`` within 1, floating images within 1e-4 of the greatest value.
+        With antialias Pillow's, with the rows first: ``uint8`` within 1 for linear, within 2 for cubic.
     """
     if tuple(images.shape[2:]) == tuple(hw):
         return images
@@ -217,7 +217,7 @@ def cut_image(
     *,
     fill_value: float | Sequence[float] = 0,
 ) -> torch.Tensor:
-    """Cut images at the edges that `box_edges` gives, in new memory; the part outside the image is filled."""
+    """Cut images at the edges of `box_edges`, in new memory. The part outside the image is filled."""
     x1, y1, x2, y2 = edges
     height, width = images.shape[2:]
     if x1 >= 0 and y1 >= 0 and x2 <= width and y2 <= height:

@@ -109,7 +109,7 @@ def check_jpeg(view: memoryview, *, max_pixels: int) -> JpegHeader:
         max_pixels: Most pixels (width x height).
 
     Raises:
-        InputError: The file is of another format, cut off, broken, or has too many pixels.
+        InputError: The file is of another format, truncated, broken, or has too many pixels.
 
     Source:
         ITU-T T.81 annex B. EXIF orientation after CIPA DC-008, section 4.6.4.

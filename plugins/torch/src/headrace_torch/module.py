@@ -33,19 +33,18 @@ class TorchModule(TensorBackend):
     Reads:
         data: The input of a model with one input; with several inputs, the keys with their names; the option
             ``inputs`` names other keys. A tensor of real numbers on the instance's device or, unless
-            ``device_input = "strict"``, an array on the host (of the input's dtype, if the model declares it): one sample, without the batch axis, or ``request_size`` rows, with it. If neither
-            the model nor ``shape`` declares the rank, a request with ``request_size`` brings rows, and one without it
-            a sample.
+            ``device_input = "strict"``, an array on the host (of the input's dtype, if the model declares it): one
+            sample, without the batch axis, or ``request_size`` rows, with it. If neither the model nor ``shape``
+            declares the rank, a request with ``request_size`` brings rows, a request without it a sample.
     Writes:
         result: The tensor of the only output, or a table of tensors by name; without batch axis if the request
             brought one sample. In new memory.
     Batch:
-        1 or more if the batch axis is dynamic, or the range for which the program was exported, or the number to which
-        it is fixed.
+        1 or more if the batch axis is dynamic, or the range of the exported program, or its fixed number.
 
     Raises:
         InputError: A key is missing. Dtype, rank, axes, rows or device do not fit, or
-            ``ragged = "refuse"`` and the sample's shape is not that of the batch's first.
+            ``ragged = "refuse"`` and the sample's shape differs from the batch's first.
         BackendError: The model raised, memory ran out, or an output does not have the rows of the batch.
     Source:
         own. Torch.jit, torch.export and AOTInductor as in the Python API of torch.
@@ -66,7 +65,7 @@ class TorchModule(TensorBackend):
         return 1 if options.compile in ("reduce-overhead", "max-autotune") else None
 
     def build(self, options: TorchModuleOptions, context: InitContext) -> None:
-        """Load the model, or take the one that the node's instances share."""
+        """Load the model, or take the node's shared model."""
         import torch
 
         from headrace_torch import running, signature
@@ -145,7 +144,7 @@ class TorchModule(TensorBackend):
         }
 
     def _most(self, context: InitContext) -> int:
-        """Return the largest batch that the node may cut, in rows."""
+        """Return the largest batch of the node, in rows."""
         known = [most for most in (self.max, context.max) if most is not None]
         return min(known, default=max(context.batch_sizes or (1,)))
 
@@ -212,7 +211,7 @@ class TorchModule(TensorBackend):
 
     def warm_up(self) -> None:
         """Run, or capture, each batch size once, if the shapes of the inputs are known."""
-        from headrace_torch.company import warn_of_company
+        from headrace_torch.comparing import warn_of_batch_dependence
         from headrace_torch.tensors import as_tensor
         from headrace_torch.warming import warm
 
@@ -233,7 +232,7 @@ class TorchModule(TensorBackend):
             )
             if found.get("outputs") and self._shared_by is not None:
                 place, node = self._place, self._shared_by
-                warn_of_company(
+                warn_of_batch_dependence(
                     self._runner,
                     self._signature,
                     place,

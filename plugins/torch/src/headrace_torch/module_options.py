@@ -69,13 +69,13 @@ class TorchModuleOptions(UnbatchedOptions):
         description="In place of `model`: 'package.mod:factory' (or 'file.py:factory'), which makes "
         "an nn.Module.",
     )
-    args: dict[str, Any] = Field({}, description="What the factory is called with, by name.")
+    args: dict[str, Any] = Field({}, description="Arguments of the factory, by name.")
     weights: headrace.FilePath | None = Field(
         None, description="A state dict, or safetensors, for the module; default: the module's own."
     )
     dtype: Literal["float16", "bfloat16", "float32"] | None = Field(
         None,
-        description="What weights and floating inputs are cast to; default: left as they are. "
+        description="The dtype to which weights and floating inputs are cast; default: left as they are. "
         "(`precision` of Onnx2Tensorrt leaves inputs and outputs.)",
     )
     channels_last: bool = Field(

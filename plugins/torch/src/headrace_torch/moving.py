@@ -29,7 +29,7 @@ class GpuTensor(TensorBackend):
 
     Shape and dtype stay: an image ``[H, W, C]`` of headrace-cv stays ``[H, W, C]``
     (`FixTensor` reorders the axes). An array on the CPU is copied through pinned memory, several of one shape
-    in one copy. A tensor that is on the device already is passed on unchanged. With ``device = "cpu"``
+    in one copy. A tensor on the device is passed on unchanged. With ``device = "cpu"``
     nothing is copied: the tensor shares the memory of the array.
 
     Reads:
@@ -42,7 +42,7 @@ class GpuTensor(TensorBackend):
         1 or more. A bad item fails alone.
 
     Raises:
-        InputError: ``data`` is missing, or is no array that torch can read.
+        InputError: ``data`` is missing, or torch cannot read it.
 
     Source:
         Own.
@@ -52,7 +52,7 @@ class GpuTensor(TensorBackend):
     default_device = "cuda:0"
 
     def build(self, options: Any, context: InitContext) -> None:
-        """Prepare the memory that copies go through."""
+        """Prepare the memory for copies."""
         from headrace_torch.staging import Staging
 
         self._staging = Staging(self._place)
@@ -95,7 +95,7 @@ class GpuTensor(TensorBackend):
 class CpuTensor(TensorBackend):
     """Bring a tensor from any device to the CPU, and wait until the copy is done.
 
-    All tensors of a batch are copied with one wait. A tensor that is on the CPU already is passed on unchanged.
+    All tensors of a batch are copied with one wait. A tensor on the CPU is passed on unchanged.
 
     Reads:
         data: An array of any shape and any dtype that torch has, or a table of them by name.
@@ -108,8 +108,8 @@ class CpuTensor(TensorBackend):
         1 or more. A bad item fails alone.
 
     Raises:
-        InputError: ``data`` is missing, is no array that torch can read, or with ``numpy`` of a
-            dtype that numpy lacks.
+        InputError: ``data`` is missing, torch cannot read it, or with ``numpy`` it has a dtype
+            that numpy lacks.
 
     Source:
         Own.
@@ -127,7 +127,7 @@ class CpuTensor(TensorBackend):
         positional = ("numpy",)
 
     def build(self, options: Any, context: InitContext) -> None:
-        """Keep the kind, and prepare the memory that copies go through."""
+        """Keep the kind, and prepare the memory for copies."""
         from headrace_torch.staging import Staging
 
         self._numpy = options.numpy
@@ -205,16 +205,16 @@ class CpuTensor(TensorBackend):
 
 
 class FixTensor(TensorBackend):
-    """Return a tensor the form that the model after it takes: device, axes, batch axis, and with ``cast`` the dtype.
+    """Give a tensor the form for the next model: device, axes, batch axis, and with ``cast`` the dtype.
 
     The model declares its inputs in ``context.scope`` under ``"inputs"`` (TorchModule and engines do so). The options
-    fill in what it does not declare. An image ``[H, W, C]`` becomes ``[C, H, W]`` if the model's channels ask for it,
-    and a sample gets its batch axis. The next element of this plugin knows about that axis, even if no rank is
+    fill in the rest. An image ``[H, W, C]`` becomes ``[C, H, W]`` if the model's channels ask for it,
+    and a sample gets its batch axis. The next element of this plugin knows about the new axis, even if no rank is
     declared. Values do not change.
 
     Reads:
-        data: An array of the model's dtype (with ``cast`` of another one that it can be converted
-            to): one sample, or rows; with the model's axes, or with the channels last.
+        data: An array of the model's dtype (with ``cast`` of any dtype convertible to it): one
+            sample, or rows; with the model's axes, or with the channels last.
 
     Writes:
         result: A tensor on the instance's device with the model's dtype and axes, batch axis
@@ -224,8 +224,8 @@ class FixTensor(TensorBackend):
         1 or more. A bad item fails alone.
 
     Raises:
-        InputError: ``data`` is missing, is no array that torch can read, has other axes than the
-            model, or another dtype while ``cast`` is false.
+        InputError: ``data`` is missing, torch cannot read it, it has other axes than the model, or
+            another dtype while ``cast`` is false.
         BackendError: The model has several inputs, and the option ``input`` names none of them.
 
     Source:
@@ -233,7 +233,7 @@ class FixTensor(TensorBackend):
     """
 
     class Options(headrace.Options):
-        """What the model takes, where it does not declare it; and whether dtypes are converted."""
+        """The inputs of the model, if it does not declare them, and whether dtypes are converted."""
 
         cast: bool = Field(
             default=False,
@@ -265,7 +265,7 @@ class FixTensor(TensorBackend):
             return self
 
     def build(self, options: Any, context: InitContext) -> None:
-        """Keep the scope, in which the model behind this element will declare its inputs.
+        """Keep the scope: the model behind this element will declare its inputs there.
 
         A `TorchModule` also calls `take_inputs` of the elements before it, because the scope keeps only the inputs of
         the first of two models.

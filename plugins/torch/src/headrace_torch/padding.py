@@ -1,4 +1,4 @@
-"""Gathers the rows of a batch on the device, padded to one shape if asked for."""
+"""Concatenates the rows of a batch on the device, padded to one shape if asked for."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def crops_of(
     wanted: Sequence[str] | None,
     crop: Mapping[str, str] | None,
 ) -> dict[str, tuple[Crop, ...]]:
-    """Return the axes of outputs that are cut to what a request brought. See `headrace_tensors.find_crops`.
+    """Return the axes of outputs to cut to the lengths of a request. See `headrace_tensors.find_crops`.
 
     Args:
         signature: The inputs.

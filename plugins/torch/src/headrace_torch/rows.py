@@ -1,4 +1,4 @@
-"""`Row`: what one word of this plugin passes to the next one, instead of a tensor for each request."""
+"""`Row`: passed by one backend of this plugin to the next, instead of a tensor for each request."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["Handed", "Row"]
 
 
 class Handed:
-    """The N rows of a batch. Each word replaces the whole tensor behind them. The `Row` objects stay the same.
+    """The N rows of a batch. Each backend replaces the whole tensor behind them. The `Row` objects stay the same.
 
     Attributes:
-        whole: ``[N, ...]``, the tensor that the last word has made. None between two batches.
+        whole: ``[N, ...]``, the tensor made by the last backend. None between two batches.
         rows: The N rows of ``whole``.
     """
 
@@ -26,11 +26,11 @@ class Handed:
 
 
 class Row:
-    """A row of a tensor. The next word usually takes the whole tensor, so the row need not become a tensor.
+    """A row of a tensor. The next backend usually takes the whole tensor, so the row need not become a tensor.
 
     A tensor per row would cost two calls into torch, to make and to free it, and both release the interpreter lock.
-    Only words of this plugin see a `Row`: an element writes rows only if `headrace.InitContext.followed_by` says that
-    a word of this plugin alone reads its results.
+    Only backends of this plugin see a `Row`: an element writes rows only if `headrace.InitContext.followed_by` says
+    that a backend of this plugin alone reads its results.
     """
 
     __slots__ = ("_handed", "_index")

@@ -279,8 +279,8 @@ def _copies_of(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 def _ordinary(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor on the same memory that is no inference tensor and needs no gradient.
 
-    torch.compile compiles a model again for inputs that are inference tensors, if the ones before were none: minutes
-    in which requests wait. What an element made is one. What a caller or another library made is none.
+    torch.compile compiles a model again when inference tensors follow other inputs: minutes in which requests wait.
+    Elements make inference tensors. Callers and other libraries do not.
     """
     if not tensor.is_inference():
         return tensor.detach() if tensor.requires_grad else tensor
@@ -344,7 +344,7 @@ def halved(
     if len(items) > 1:
         half = len(items) // 2
         return halved(run, items[:half], device) + halved(run, items[half:], device)
-    # One request with several rows, such as CatSplit gathers of many.
+    # One request with several rows, such as CatSplit makes of many.
     parts: list[Any] = []
     for part in halves(items[0]):
         parts += halved(run, [part], device)

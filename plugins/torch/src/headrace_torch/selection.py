@@ -40,7 +40,7 @@ class _AlongDim(PerTensor):
         self._dim: int = options.dim if options.dim < 0 else options.dim + 1  # after the rows
 
     def check(self, rows: torch.Tensor) -> None:
-        """Refuse samples that lack the axis or have a shorter one, and other dtypes."""
+        """Refuse samples without the axis or with a shorter axis, and other dtypes."""
         from headrace_torch.tensors import refused
 
         axes, dim = rows.ndim - 1, self._options.dim
@@ -103,8 +103,8 @@ class ArgMaxTensor(_AlongDim):
     If several values are the greatest, the index of any of them is given. NaN counts as the greatest.
 
     Reads:
-        data: Real numbers (no ``uint16``, ``uint32``, ``uint64``, ``float8``), any shape with that axis: a sample, or with ``request_size = N`` N rows
-            of samples.
+        data: Real numbers (no ``uint16``, ``uint32``, ``uint64``, ``float8``), any shape with that axis: a sample, or
+            with ``request_size = N`` N rows of samples.
 
     Writes:
         result: ``int64``, the shape without that axis; for a sample with one axis, a tensor without
@@ -201,8 +201,8 @@ class IndexSelectTensor(_AlongDim):
     Reads:
         data: Any dtype, any shape with that axis: a sample, or with ``request_size = N`` N rows of
             samples.
-        key: Indices under the key that this option names, if it is set: a list or an array of whole
-            numbers, negative ones from the end.
+        key: Indices under the key named by this option, if it is set: a list or an array of whole
+            numbers, negative numbers from the end.
 
     Writes:
         result: Same dtype and number of dimensions; along the axis as long as the indices. New
@@ -254,7 +254,7 @@ class IndexSelectTensor(_AlongDim):
     kinds = "any"
 
     def build(self, options: Any, context: InitContext) -> None:
-        """Keep the options; indices are put onto the device once."""
+        """Keep the options. Indices are put onto the device once."""
         super().build(options, context)
         from headrace_torch.tensors import plain_numbers
 

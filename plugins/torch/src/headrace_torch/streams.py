@@ -27,7 +27,7 @@ class SyncTensor(OnPlace):
     device memory within the batch. On the CPU there is nothing to wait for.
 
     Reads:
-        data: Anything, which is passed on; with a child, the data that the child reads.
+        data: Anything: it is passed on; with a child, the data of the child.
 
     Writes:
         result: The value of ``data``; with a child, the result of the child.
@@ -37,10 +37,10 @@ class SyncTensor(OnPlace):
 
     Raises:
         InputError: ``data`` is missing.
-        BackendError: Work that was started before has failed on the device.
+        BackendError: Earlier work has failed on the device.
 
     Source:
-        The word of torchpipe. The wait is Headrace's own.
+        The backend of torchpipe. The wait is Headrace's own.
     """
 
     takes = (0, 1)
@@ -48,12 +48,12 @@ class SyncTensor(OnPlace):
     reads: tuple[str, ...] | type = ("data",)
 
     def build(self, options: Any, context: InitContext) -> None:
-        """Keep the child, and a function that gives all places of the instance, also those made later."""
+        """Keep the child, and a function for all places of the instance, also later ones."""
         from headrace_torch.place import places_of
 
         self._child: Backend | None = context.children[0] if context.children else None
         if self._child is not None:
-            self.reads = ()  # this word itself reads nothing; the child declares its own keys
+            self.reads = ()  # this backend itself reads nothing. The child declares its own keys
         self._places = places_of(context)
 
     def forward(self, batch: list[Request]) -> list[Exception | None] | None:
@@ -78,7 +78,7 @@ class StreamPool(OnPlace):
 
     The instances of a node share ``max`` streams. Each batch takes the one with the fewest users. Events
     order the work inside behind the earlier and before the later work of the instance's stream, so results are
-    the same, but at most ``max`` streams compete for the device. On the CPU the word does nothing.
+    the same, but at most ``max`` streams compete for the device. On the CPU the backend does nothing.
 
     Reads:
         The inputs of the backend inside.
@@ -93,7 +93,7 @@ class StreamPool(OnPlace):
         BackendError: An error of the backend inside.
 
     Source:
-        The word of torchpipe. The order by events is Headrace's own.
+        The backend of torchpipe. The order by events is Headrace's own.
     """
 
     class Options(headrace.Options):
@@ -107,10 +107,10 @@ class StreamPool(OnPlace):
 
     takes = 1
     rerun = False
-    reads = ()  # this word itself reads nothing; the backend inside declares its own keys
+    reads = ()  # this backend itself reads nothing. The backend inside declares its own keys
 
     def build(self, options: Any, context: InitContext) -> None:
-        """Get the streams that the node's instances share on this device."""
+        """Get the node's shared streams on this device."""
         self._streams: Any = None
         if self._place.stream is not None:
             from headrace_torch.pool import SharedStreams

@@ -22,7 +22,7 @@ released in both cases.
 
 
 class Waiting:
-    """The events of one thread that waits for streams of one device.
+    """The events of one thread waiting for streams of one device.
 
     Args:
         clock: Gives seconds.

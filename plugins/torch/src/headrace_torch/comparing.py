@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
     Row = tuple[torch.Tensor, ...]
 
-__all__ = ["warn_of_company"]
+__all__ = ["warn_of_batch_dependence"]
 
 
-def warn_of_company(
+def warn_of_batch_dependence(
     runner: Runner,
     signature: Signature,
     place: Place,
@@ -38,19 +38,20 @@ def warn_of_company(
 ) -> None:
     """Warn of outputs of a row that depend on other rows, on its place or on the size of the batch.
 
-    The rows are random, of fixed seeds, unless ``real`` has some, of each second one the floats are from 4 to 8 in
-    place of 0 to 1, so that a scale which a model takes from all rows is another one. A compiled model is not compared
-    unless its batch is fixed, since each size would be compiled.
+    The rows come from ``real``, or are random, of fixed seeds. Each second random row has floats from 4 to 8 in place of
+    0 to 1, to change any scale that the model takes from all rows. A compiled model is compared only if its batch is
+    fixed, since each size would be compiled.
 
     Args:
-        runner: Runs the model, which has been warmed up.
+        runner: Runs the model after its warm-up.
         signature: The inputs.
         place: Device and stream of the instance.
         node: The node, for the warning.
         logger: Gets the warning.
         sizes: The node's `batch_sizes` or None, and the largest batch in rows.
         dtype: The dtype to which floating inputs are cast. None: they are not cast.
-        real: Inputs to run in place of random ones. Those behind the last come with their values in another order.
+        real: Inputs to run in place of random inputs. If there are too few rows, they are repeated with their values in
+            another order.
     """
     least = signature.rows or signature.low_rows
     most = signature.rows or min(sizes[1], signature.high_rows or sizes[1])
