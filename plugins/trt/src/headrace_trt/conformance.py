@@ -59,14 +59,14 @@ class TensorrtInferTensorConformance(_OnCuda):
 
 
 class TensorrtTensorConformance(_OnCuda):
-    """The definition that puts all words together."""
+    """The definition that puts all backends together."""
 
     __test__ = True
     expression = "TensorrtTensor"
 
 
 class Onnx2TensorrtConformance(_OnCuda):
-    """The word that builds; it is never called."""
+    """The backend that builds. It is never called."""
 
     __test__ = True
     expression = "Onnx2Tensorrt"
@@ -74,7 +74,7 @@ class Onnx2TensorrtConformance(_OnCuda):
 
 
 class LoadTensorrtEngineConformance(_OnCuda):
-    """The word that loads a plan; it is never called."""
+    """The backend that loads a plan. It is never called."""
 
     __test__ = True
     expression = "LoadTensorrtEngine"
@@ -83,7 +83,7 @@ class LoadTensorrtEngineConformance(_OnCuda):
 
 
 class TensorrtCatConformance(_OnCuda):
-    """The part that gathers a batch."""
+    """The part that concatenates a batch."""
 
     __test__ = True
     expression = "TensorrtCat"

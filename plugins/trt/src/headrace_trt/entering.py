@@ -1,6 +1,6 @@
-"""Orders an instance behind what callers have queued on streams of their own, by events and without a wait of the host.
+"""Orders an instance behind the work of callers on their own streams, by events and without a wait of the host.
 
-`enter` runs in the thread of a caller, as a request comes in. `wait_for_callers` in that of the instance.
+`enter` runs in the thread of a caller, as a request comes in, and `wait_for_callers` in the thread of the instance.
 """
 
 from __future__ import annotations

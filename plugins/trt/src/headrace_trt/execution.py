@@ -237,7 +237,7 @@ def make_allocator(library: Any, pool: DevicePool) -> Any:
             return self.reallocate_output(tensor_name, memory, size, alignment)
 
         def notify_shape(self, tensor_name: str, shape: Any) -> None:
-            """Hear the shape of the output."""
+            """Receive the shape of the output."""
             self.shape = tuple(int(n) for n in shape)
 
     return Allocator()

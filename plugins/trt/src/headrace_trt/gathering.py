@@ -1,4 +1,4 @@
-"""Gathers a batch into one item, runs it, and splits the result: the parts of a ``CatSplit``."""
+"""Concatenates a batch, runs it, and splits the result: the parts of a ``CatSplit``."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ __all__ = ["Gathered", "Gathering"]
 
 @dataclass(frozen=True)
 class Gathered:
-    """A gathered batch that does not fit one run: its items, and the runs into which they are divided."""
+    """A concatenated batch that does not fit one run: its items, and the runs into which they are divided."""
 
     items: Sequence[Item]
     runs: Sequence[Run]
 
 
 class Gathering:
-    """The state of the current batch, which TensorrtCat, TensorrtInferTensor and TensorrtSplit share.
+    """The state of the current batch, shared by TensorrtCat, TensorrtInferTensor and TensorrtSplit.
 
     Args:
         runner: The runner of the instance.
@@ -66,7 +66,7 @@ class Gathering:
         return self.runners[1]
 
     def gather(self, batch: Sequence[Request]) -> list[Exception | None] | None:
-        """Put all valid requests into the input buffers. Each gets the gathered batch as its ``result``.
+        """Put all valid requests into the input buffers. Each gets the concatenated batch as its ``result``.
 
         That is a `DeviceArray` with the rows of all requests (a dict by name with several inputs), or a
         `Gathered` if they do not fit one run.
@@ -118,7 +118,7 @@ class Gathering:
         return next(iter(arrays.values())) if len(self._signature.inputs) == 1 else arrays
 
     def run(self, request: Request) -> bool:
-        """Run the batch if ``data`` is the object that `gather` gave; False if it is something else."""
+        """Run the batch if ``data`` is the object from `gather`, else return False."""
         data = request.get("data")
         placed = self._placed
         if placed is not None and data is placed[0]:
@@ -149,11 +149,11 @@ class Gathering:
         return {port.name: part for port, part in zip(ports, parts, strict=True)}
 
     def split(self, batch: Sequence[Request]) -> None:
-        """Give each request its rows of ``data``, the result of the gathered batch.
+        """Give each request its rows of ``data``, the result of the concatenated batch.
 
         Raises:
             InputError: A request has no ``data``.
-            BackendError: A request was not gathered, or the result has other rows.
+            BackendError: A request is not in the batch of TensorrtCat, or the result has other rows.
         """
         if self._samples:
             if self._split_samples(batch):
@@ -164,7 +164,7 @@ class Gathering:
         for request in batch:
             found = self._layout.get(id(request))
             if found is None:
-                raise BackendError("this request was not gathered by the TensorrtCat of this batch")
+                raise BackendError("this request is not in the batch of TensorrtCat")
             number, start, rows, sample = found
             if "data" not in request:
                 raise InputError("the request lacks a key", key="data", expected="a result")
@@ -188,7 +188,7 @@ class Gathering:
         return whole(data) if self._unbatched else rows_of(data, start, stop, sample=sample)
 
     def _split_samples(self, batch: Sequence[Request]) -> bool:
-        """Give each request its row if ``data`` is one array and the requests are the gathered samples, in order.
+        """Give each request its row if ``data`` is one array and the requests are its samples, in order.
 
         False if anything differs. The caller then writes all results anew.
         """
@@ -212,7 +212,7 @@ class Gathering:
             length = len(value) if hasattr(value, "__len__") else 0
             if length != total:
                 raise BackendError(
-                    f"the result of the gathered batch has {length} rows, not {total}",
+                    f"the result of the concatenated batch has {length} rows, not {total}",
                     hint="The backend in post_processor must keep the batch axis.",
                 )
 

@@ -34,7 +34,7 @@ __all__ = ["TensorrtCat", "TensorrtInferTensor", "TensorrtSplit"]
 
 
 class TensorrtInferTensor(headrace.Backend):
-    """Run the engine of the word before it in the same IoC, or of the word in its brackets.
+    """Run the engine of the backend before it in the same IoC, or of the backend in its brackets.
 
     ``TensorrtInferTensor[Onnx2Tensorrt]`` is the short form of
     ``IoC[Onnx2Tensorrt,TensorrtInferTensor;TensorrtInferTensor]``.
@@ -57,7 +57,7 @@ class TensorrtInferTensor(headrace.Backend):
 
     Raises:
         InputError: A key is missing. Dtype, rank, axes or number of rows do not fit the profile, or
-            ``ragged = "refuse"`` and the sample's shape is not that of the batch's first.
+            ``ragged = "refuse"`` and the sample's shape differs from the batch's first.
         BackendError: TensorRT refused the run, the device is out of memory, or an output has no
             batch axis.
         InstanceLostError: The CUDA context cannot be used any more.
@@ -167,7 +167,7 @@ class TensorrtInferTensor(headrace.Backend):
                 )
 
     def forward(self, batch: list[Request]) -> list[Exception | None] | None:
-        """Run the engine on all valid requests, or on the batch that TensorrtCat has gathered."""
+        """Run the engine on all valid requests, or on the batch of TensorrtCat."""
         gathering = self._gathering
         if gathering is None:
             raise BackendError("TensorrtInferTensor is closed")
@@ -199,11 +199,11 @@ class TensorrtInferTensor(headrace.Backend):
 class TensorrtCat(headrace.Backend):
     """Put the rows of all requests straight into the engine's input buffers.
 
-    The first part of ``CatSplit[TensorrtCat,...,TensorrtSplit]``, behind a TensorrtInferTensor whose
-    options it follows. Each request is checked separately, and an invalid one fails alone.
+    The first part of ``CatSplit[TensorrtCat,...,TensorrtSplit]``, behind a TensorrtInferTensor, with its
+    options. Each request is checked separately, and an invalid request fails alone.
 
     Reads:
-        data: The inputs, as TensorrtInferTensor reads them.
+        data: The inputs of TensorrtInferTensor.
     Writes:
         result: The same object for all requests: a `DeviceArray` with the rows of all, in the order of the
             requests (a dict by name with several inputs); valid until the end of the batch.
@@ -226,7 +226,7 @@ class TensorrtCat(headrace.Backend):
     _gathering: Gathering | None = None
 
     def init(self, options: headrace.Options, context: headrace.InitContext) -> None:
-        """Find the gathering of the TensorrtInferTensor before this.
+        """Find the `Gathering` of the TensorrtInferTensor before this.
 
         Raises:
             SetupError: There is none, or its results are cut by ``crop``.
@@ -234,7 +234,7 @@ class TensorrtCat(headrace.Backend):
         self._gathering = gathering_of(context, "TensorrtCat")
         if self._gathering.runners[0].crops:
             raise SetupError(
-                "`crop` cuts the results of a TensorrtInferTensor alone, not those of a gathered batch",
+                "`crop` works on a TensorrtInferTensor without TensorrtCat",
                 hint="Leave crop out, or TensorrtCat and TensorrtSplit.",
             )
         self.reads = tuple(dict.fromkeys(self._gathering.keys.values()))
@@ -243,7 +243,7 @@ class TensorrtCat(headrace.Backend):
             self._stream = stream_of(context, *cuda_for(context))
 
     def forward(self, batch: list[Request]) -> list[Exception | None] | None:
-        """Gather all valid requests."""
+        """Concatenate all valid requests."""
         if self._gathering is None:
             raise BackendError("TensorrtCat is closed")
         with _device_errors():
@@ -251,18 +251,18 @@ class TensorrtCat(headrace.Backend):
             return self._gathering.gather(batch)
 
     def close(self) -> None:
-        """Drop the reference to the gathering."""
+        """Drop the reference to the `Gathering`."""
         self._gathering = None
 
 
 class TensorrtSplit(headrace.Backend):
-    """Return each request of a gathered batch its own rows of the result.
+    """Return each request of a concatenated batch its own rows of the result.
 
     The last part of ``CatSplit[TensorrtCat,...,TensorrtSplit]``.
 
     Reads:
-        data: The result for the batch that TensorrtCat gathered: an array whose first axis is the
-            batch, or a dict of them.
+        data: The result for the batch of TensorrtCat: an array with the batch as first axis, or a
+            dict of arrays.
     Writes:
         result: The rows of this request, of the same dtype, without batch axis if it brought one sample. Numpy
             arrays are copied; arrays on a device are views, and keep the memory of the batch's result alive.
@@ -283,7 +283,7 @@ class TensorrtSplit(headrace.Backend):
     _gathering: Gathering | None = None
 
     def init(self, options: headrace.Options, context: headrace.InitContext) -> None:
-        """Find the gathering of the TensorrtInferTensor before this."""
+        """Find the `Gathering` of the TensorrtInferTensor before this."""
         self._gathering = gathering_of(context, "TensorrtSplit")
 
     def forward(self, batch: list[Request]) -> None:
@@ -293,7 +293,7 @@ class TensorrtSplit(headrace.Backend):
         self._gathering.split(batch)
 
     def close(self) -> None:
-        """Drop the reference to the gathering."""
+        """Drop the reference to the `Gathering`."""
         self._gathering = None
 
 
@@ -323,7 +323,7 @@ def _settings(options: InferOptions, signature: Signature, logger: logging.Logge
             logger.warning("%s", warning)
         if options.output_device == "device" and find_crops(signature, options.crop):
             raise SetupError(
-                "outputs on the device are not cut to what a request brought",
+                "outputs on the device are not cut to the lengths of a request",
                 hint="crop = {} leaves them as long as the padded inputs; output_device = 'cpu' cuts.",
             )
     fields = RunSettings.__dataclass_fields__

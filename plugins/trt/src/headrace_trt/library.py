@@ -159,5 +159,5 @@ def _refuse_old(library: Library) -> None:
     if not runs or (weak and not typed):
         raise SetupError(
             f"{library.text} is too old: it has no strongly typed networks",
-            hint=f"Headrace works with {TESTED}; 9.3 has what it takes, but is not tested.",
+            hint=f"Headrace works with {TESTED}; 9.3 has the calls it needs, but is not tested.",
         )

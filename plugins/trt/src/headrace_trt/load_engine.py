@@ -19,8 +19,8 @@ __all__ = ["LoadTensorrtEngine"]
 class LoadTensorrtEngine(EngineWord):
     """Load a plan file (``.trt``, ``.engine``, ``.plan``).
 
-    Use it in the first phase of an IoC, before TensorrtInferTensor, which runs the engine. All
-    instances of the node on one device share it.
+    Use it in the first phase of an IoC, before TensorrtInferTensor. All instances of the node on one
+    device share the engine.
 
     Reads:
         Nothing. It is never called.
@@ -32,7 +32,7 @@ class LoadTensorrtEngine(EngineWord):
     Raises:
         BackendError: It was called.
     Source:
-        own. A plan is what TensorRT serializes, without any header.
+        own. A plan is an engine serialized by TensorRT, without any header.
     """
 
     Options = LoadOptions

@@ -20,8 +20,8 @@ __all__ = ["Onnx2Tensorrt"]
 class Onnx2Tensorrt(EngineWord):
     """Build an engine from an ONNX file, or take it from the engine cache.
 
-    Use it in the first phase of an IoC, before TensorrtInferTensor, which runs the engine. All
-    instances of the node on one device share it.
+    Use it in the first phase of an IoC, before TensorrtInferTensor. All instances of the node on one
+    device share the engine.
 
     Reads:
         Nothing. It is never called.
@@ -56,7 +56,7 @@ class Onnx2Tensorrt(EngineWord):
 def _settings(options: BuildOptions, context: headrace.InitContext) -> BuildSettings:
     """Return the settings of the build, without mean and std if an earlier element applies the same values.
 
-    A key of a node reaches every element with that option. So if Mat2Tensor and this word are in one node,
+    A key of a node reaches every element with that option. So if Mat2Tensor and this backend are in one node,
     both get ``mean`` and ``std``, but only one of them may apply them.
     """
     settings = options.settings(min=context.min, max=context.max)
@@ -82,7 +82,7 @@ def _numbers(value: Any) -> tuple[float, ...] | None:
 
 
 def _identity(options: BuildOptions, settings: BuildSettings) -> str:
-    """Return a text that is equal for words that ask for the same engine."""
+    """Return an equal text for backends that ask for the same engine."""
     file: Any = None
     if options.model is not None:
         about = options.model.stat()

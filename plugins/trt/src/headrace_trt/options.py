@@ -1,4 +1,4 @@
-"""The options of the words."""
+"""The options of the backends."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ class BuildOptions(headrace.Options):
     )
     std: tuple[FiniteFloat, ...] | FiniteFloat | None = Field(
         None,
-        description="What the difference is divided by inside the network, one number or one per "
+        description="Divisor of the difference inside the network, one number or one per "
         "channel, in units of the input.",
     )
     image_input: bool = Field(
@@ -224,7 +224,7 @@ class BuildOptions(headrace.Options):
     mark_outputs: Names = Field((), description="Inner tensors that become outputs, to look at.")
     verbosity: Literal["detailed", "layer_names_only", "none"] | None = Field(
         None,
-        description="What the inspector can tell of the plan; default: detailed, which the check of "
+        description="How much the inspector tells of the plan; default: detailed, which the check of "
         "the precision needs.",
     )
 

@@ -39,7 +39,7 @@ class InputBuffers:
         moved: Called when a buffer has got another address.
 
     Attributes:
-        before_copies: Called before copies are queued, after the host has gathered the rows.
+        before_copies: Called before copies are queued, after the host has put the rows together.
     """
 
     def __init__(
@@ -199,7 +199,7 @@ class InputBuffers:
         row_bytes: int,
         stream: int,
     ) -> int:
-        """Gather arrays of the host in pinned memory and copy them at once; give the next row."""
+        """Put arrays of the host together in pinned memory, copy them at once, and return the next row."""
         count = sum(len(array) for array in arrays) if port.batched else 1
         pointer, view = self._arena.take(count * row_bytes)
         whole = view.view(numpy_dtype(port.dtype))

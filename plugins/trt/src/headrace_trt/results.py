@@ -36,7 +36,7 @@ def hand_out(
         outputs: The array of each of these outputs.
         items: The items of the batch.
         requests: The requests of the items.
-        crops: What is cut off padded outputs, by output. See `headrace_tensors.cropped`. None: nothing.
+        crops: The axes to crop, by output. See `headrace_tensors.cropped`. None: nothing is cut.
 
     Raises:
         BackendError: An output does not have the rows of the batch.

@@ -1,4 +1,4 @@
-"""The settings of a build: one frozen record that the word, the functions and the tools share."""
+"""The settings of a build: one frozen record, shared by the backend, the functions and the tools."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class BuildSettings:
     def that_matter(self) -> dict[str, Any]:
         """Return the settings that change the engine, JSON-able, without those at their default.
 
-        Different spellings of one value give one result, so that the word and ``headrace trt build`` find each
+        Different spellings of one value give one result, so that the backend and ``headrace trt build`` find each
         other's engines.
 
         Raises:

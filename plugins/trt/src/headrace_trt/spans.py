@@ -103,7 +103,7 @@ class SpannedRunner(Runner):
     def __init__(self, *args: Any, spans: Spans, **more: Any) -> None:
         self._spans = spans
         super().__init__(*args, **more)
-        # The first span begins when copies are queued: while the host gathers rows the device is idle.
+        # The first span begins when copies are queued: while the host puts rows together the device is idle.
         self._inputs.before_copies = spans.begin
 
     def _execute(self, run: Run, pointers: Mapping[str, int]) -> list[Raw]:

@@ -1,4 +1,4 @@
-"""Shared by the words: the scope keys by which they find each other, their device, errors in setup."""
+"""Shared by the backends: the scope keys by which they find each other, their device, errors in setup."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ __all__ = [
 ]
 
 ENGINE: Final = "headrace_trt.engine"
-"""The key of ``context.scope`` for the engine, from the word that provides it to the word that runs it."""
+"""The key of ``context.scope`` for the engine, from the backend that provides it to the backend that runs it."""
 
 GATHERING: Final = "headrace_trt.gathering"
-"""The key of ``context.scope`` for the `Gathering` that TensorrtCat, TensorrtInferTensor and TensorrtSplit share."""
+"""The key of ``context.scope`` for the `Gathering` of TensorrtCat, TensorrtInferTensor and TensorrtSplit."""
 
 
 class EngineWord(headrace.Backend):
-    """Base of the words that provide an engine; they are built, but never called."""
+    """Base of the backends that provide an engine. They are built, but never called."""
 
     owns_thread = True
     reads: tuple[str, ...] | type = ()
@@ -62,15 +62,15 @@ class EngineWord(headrace.Backend):
         """Put the engine into the scope, where TensorrtInferTensor looks for it."""
         found = context.scope.get_or_create(ENGINE, lambda: Held(engine))
         if found.value is not engine:
-            found.value = None  # two words provide an engine, so `engine_of` raises an error
+            found.value = None  # two backends provide an engine, so `engine_of` raises an error
         self._engine = engine
 
 
 def engine_of(context: headrace.InitContext) -> Engine:
-    """Return the engine of the word in ``[ ]``, else of the word before in the same IoC.
+    """Return the engine of the backend in ``[ ]``, else of the backend before in the same IoC.
 
     Raises:
-        SetupError: No word provides an engine, or two words before in the same IoC do.
+        SetupError: No backend provides an engine, or two backends before in the same IoC do.
     """
     if context.children:
         (child,) = context.children
@@ -87,11 +87,11 @@ def engine_of(context: headrace.InitContext) -> Engine:
         raise SetupError(
             "TensorrtInferTensor has no engine before it",
             hint="Write IoC[Onnx2Tensorrt,TensorrtInferTensor;TensorrtInferTensor], or"
-            " TensorrtTensor, which puts the words together.",
+            " TensorrtTensor, which puts the backends together.",
         )
     if held.value is None:
         raise SetupError(
-            "two words bring an engine into one IoC",
+            "two backends bring an engine into one IoC",
             hint="Give each engine an IoC of its own.",
         )
     found: Engine = held.value
@@ -99,7 +99,7 @@ def engine_of(context: headrace.InitContext) -> Engine:
 
 
 class Held:
-    """Wraps an object in a scope that must not close it: the wrapper has no ``close`` that the scope would call."""
+    """Wraps an object in a scope that must not close it: the scope finds no ``close`` in the wrapper."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -121,7 +121,7 @@ def cuda_for(context: headrace.InitContext) -> tuple[Cuda, int]:
 
 
 def stream_of(context: headrace.InitContext, cuda: Cuda, ordinal: int) -> int:
-    """Return the handle of the instance's stream; the first plugin that asks for it makes it."""
+    """Return the handle of the instance's stream. The first plugin that asks for it makes it."""
     from headrace_trt.memory import Stream
 
     found = context.instance.get_or_create(("cuda.stream", ordinal), lambda: Stream(cuda))
@@ -129,7 +129,7 @@ def stream_of(context: headrace.InitContext, cuda: Cuda, ordinal: int) -> int:
 
 
 def gathering_of(context: headrace.InitContext, name: str) -> Gathering:
-    """Return the `Gathering` of the TensorrtInferTensor before this word in the same IoC.
+    """Return the `Gathering` of the TensorrtInferTensor before this backend in the same IoC.
 
     Raises:
         SetupError: There is no TensorrtInferTensor before it.
@@ -138,7 +138,7 @@ def gathering_of(context: headrace.InitContext, name: str) -> Gathering:
     if held is None:
         raise SetupError(
             f"{name} belongs behind a TensorrtInferTensor in the first phase of an IoC",
-            hint="TensorrtTensor puts the words together in the right order.",
+            hint="TensorrtTensor puts the backends together in the right order.",
         )
     found: Gathering = held.value
     return found
