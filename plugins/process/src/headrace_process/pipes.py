@@ -46,12 +46,12 @@ class PipeLink:
     """One end of the way between two processes, a `headrace_workers.places.Link`. One thread at a time uses it.
 
     Args:
-        source: Descriptor of the pipe from which messages of the other process are read.
-        sink: Descriptor of the pipe into which messages to the other process are written.
-        file: Descriptor of the file that both processes share.
-        held: Descriptors of the far ends of both pipes, which the process that started the other one keeps open:
-            that from which the other one reads, and that to which it writes. Without them a write after the death
-            of the other process would meet a broken pipe, and `cut` could not write what ends a `receive` here.
+        source: Descriptor of the pipe for messages of the other process.
+        sink: Descriptor of the pipe for messages to the other process.
+        file: Descriptor of the shared file.
+        held: Descriptors of the far ends of both pipes, kept open by the process that started the other. Without them
+            a write after the death of the other process would meet a broken pipe, and `cut` could not end a `receive`
+            here.
 
     Attributes:
         awaits: Whether a message was sent whose answer has not been read.

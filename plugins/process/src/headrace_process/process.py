@@ -34,11 +34,11 @@ class Process(Apart):
     note of an error shows its traceback.
 
     Batches and answers are pickles. They travel through two pipes, a pair of sockets and a file in memory without a
-    name. Only the two processes have these open: nobody listens, and no program started by either inherits them. X runs
-    with the rights of your process, so ``Process`` is no sandbox.
+    name. Only the two processes have these open: there is no listening socket, and no program started by either inherits
+    them. X runs with the rights of your process, so ``Process`` is no sandbox.
 
     SIGTERM, SIGINT and SIGHUP do nothing in the process of X unless X handles them. They often reach all processes of a
-    service, and yours decides about them. It ends the process of X, which also ends with yours.
+    service, and your process decides about them. It ends the process of X. If your process dies, X ends too.
 
     A deadline frees its caller. With ``Process`` outermost in the node, you have the request back at once, since X works
     on a copy: ``abandoned`` of the error is false.
@@ -47,7 +47,7 @@ class Process(Apart):
     batch runs once more instead, alone, in the process of an idle instance or in the next process. The process is
     started again, after growing pauses. After more than ``restart_limit`` deaths within a minute the instance is lost.
 
-    The process uses the processors of the thread that starts it, or the ones in ``cpus``. So your program may keep to a
+    The process uses the processors of its starting thread, or those in ``cpus``. So your program may keep to a
     few of them (``taskset -c 0-3 python service.py``) and leave the others to the processes.
 
     Reads:
