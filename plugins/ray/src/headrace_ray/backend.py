@@ -43,7 +43,7 @@ class RayActor(Apart):
     at most ``retries`` times. The batch fails too if no actor is alive and a new one finds no room within about ten
     seconds.
 
-    **Everybody with access to the cluster can run code on it, and so can everybody who reads its network.** Ray carries
+    **Everybody with access to the cluster, or to its network traffic, can run code on it.** Ray carries
     the secret of each connection. Neither is encrypted unless Ray uses TLS (``RAY_USE_TLS``). Its certificates serve both.
 
     Probes and ``timings`` see nothing of the backends in X, since their clock is another one.

@@ -103,7 +103,7 @@ def _refused(address: str, error: Exception) -> SetupError:
     text = " ".join(str(error).split())
     python = "{}.{}.{}".format(*sys.version_info)
     hint = (
-        "Three things can be wrong. The token: a cluster takes who has its own (RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH, "
+        "Three things can be wrong. The token: you need that of the cluster (RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH, "
         f"or ~/.ray/auth_token). The version: here is Ray {ray.__version__} with Python {python}, and the cluster "
         f"must have the same. The network: {address} must be reached from here, and a Ray node must run on this "
         "machine unless the address begins with ray://."

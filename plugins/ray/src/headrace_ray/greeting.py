@@ -1,7 +1,8 @@
-"""What both ends of a connection prove to each other before anything is unpickled: that they have the secret.
+"""Both ends of a connection prove to each other that they have the secret, before anything is unpickled.
 
-The secret is made for one actor, and Ray carries it there. Who listens sends a nonce. Who connects answers with a nonce
-and an HMAC of both. Who listens checks that and answers with another HMAC. All of it has a fixed length.
+The secret is made for one actor, and Ray carries it there. The listening end sends a nonce. The connecting end answers
+with a nonce and an HMAC of both. The listening end checks it and answers with another HMAC. All messages have a fixed
+length.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ SECRET_BYTES = 32
 _NONCE_BYTES = _PROOF_BYTES = 32
 
 CONTROL, BATCHES = b"control", b"batches"
-"""What a connection is for; the proof of who connects says it."""
+"""The purpose of a connection. The proof of the connecting end names it."""
 
 
 class WrongSecretError(Exception):
@@ -28,7 +29,7 @@ class WrongSecretError(Exception):
 
 
 def _read_exactly(connection: socket.socket, size: int, until: float) -> bytes:
-    """Read so many bytes; who sends one now and then is late as well."""
+    """Read so many bytes. The time holds for all of them: a byte now and then does not extend it."""
     content = b""
     while len(content) < size:
         connection.settimeout(max(0.001, until - time.monotonic()))
@@ -44,11 +45,11 @@ def _proof(secret: bytes, role: bytes, theirs: bytes, ours: bytes) -> bytes:
 
 
 def accept(connection: socket.socket, secret: bytes, within_s: float) -> bytes:
-    """Prove the secret to who has connected, after they have proved it. Return what the connection is for.
+    """Prove the secret to the connecting end, after it has proved it. Return the purpose of the connection.
 
     Raises:
-        WrongSecretError: They have another secret, or speak something else.
-        EOFError: They have closed the connection.
+        WrongSecretError: The other end has another secret, or speaks another protocol.
+        EOFError: The other end has closed the connection.
         OSError: The connection is broken, or its time is over.
     """
     ours = secrets.token_bytes(_NONCE_BYTES)
@@ -63,11 +64,11 @@ def accept(connection: socket.socket, secret: bytes, within_s: float) -> bytes:
 
 
 def connect(connection: socket.socket, secret: bytes, role: bytes, within_s: float) -> None:
-    """Prove the secret to who listens, say what the connection is for, and let them prove the secret.
+    """Prove the secret to the listening end, name the purpose of the connection, and demand a proof of the secret.
 
     Raises:
-        WrongSecretError: They have another secret, or speak something else.
-        EOFError: They have closed the connection, as they do for a wrong proof.
+        WrongSecretError: The other end has another secret, or speaks another protocol.
+        EOFError: The other end has closed the connection, as for a wrong proof.
         OSError: The connection is broken, or its time is over.
     """
     until = time.monotonic() + within_s

@@ -1,4 +1,4 @@
-"""A process that the worker of an actor has started, as the place of a part: who connects to it, and sees its end."""
+"""A process started by the worker of an actor, as the place of a part: connects to it, and sees its end."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Machine:
 
     Args:
         host: Where its worker listens.
-        port: And at which port.
-        secret: What the worker has to prove.
-        heartbeat_s: How often the worker says that it is there (seconds). After three times nothing it is away.
+        port: The port there.
+        secret: The secret that the worker has to prove.
+        heartbeat_s: The time between two heartbeats of the worker (seconds). After three missed heartbeats it is away.
     """
 
     def __init__(self, host: str, port: int, secret: bytes, heartbeat_s: float) -> None:

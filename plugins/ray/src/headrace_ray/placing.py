@@ -62,11 +62,11 @@ class Wanted:
 
 @dataclass
 class Seat:
-    """The resources of one instance, and who uses what runs there: after a reload perhaps a later instance as well.
+    """The resources of one instance, and the number of its users: after a reload a later instance may use it as well.
 
     Attributes:
-        reservation: What they are part of.
-        index: Which part.
+        reservation: The reservation that they are part of.
+        index: The index of the part.
         unplaced: Whether there is no room for its actor now.
         users: How many instances use it.
     """
@@ -162,7 +162,7 @@ class Group(Siblings):
             return self.seats[index].users == 0
 
     def supervisor(self, index: int, alike: int, make: Callable[[int], Supervisor]) -> Supervisor:
-        """Return the supervisor of one instance; see `Siblings.supervisor`."""
+        """Return the supervisor of one instance. See `Siblings.supervisor`."""
 
         def noted(one: int) -> Supervisor:
             self._supervisors[one] = made = make(one)

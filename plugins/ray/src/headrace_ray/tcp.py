@@ -117,8 +117,8 @@ class TcpLink:
                 left[at] = left[at][sent:]
 
     def receive(self, timeout_s: float | None = None) -> Any:
-        """Wait for a message; see `Link.receive`."""
-        # Nothing lies in the reader: who waits so has asked, and has read all answers to what it asked before.
+        """Wait for a message. See `Link.receive`."""
+        # The reader holds nothing: before a question the caller has read all earlier answers.
         await_message(self._socket, timeout_s)
         try:
             size, count = _HEAD.unpack(self._read(_HEAD.size))
