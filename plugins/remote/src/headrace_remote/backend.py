@@ -35,23 +35,23 @@ class _Reads(TypedDict):
 class Remote(headrace.Backend):
     """Run a batch on another server of the Open Inference Protocol: ``headrace serve``, Triton or KServe.
 
-    Requests that bring the same inputs, of the same shapes, are one ``ModelInfer`` over gRPC. The arrays travel as raw bytes,
-    and nothing is pickled.
+    Requests with the same inputs, of the same shapes, are one ``ModelInfer`` over gRPC. The arrays travel as raw
+    bytes, and nothing is pickled.
 
     Reads:
         data: The input of a model with one required input; with several, the keys with their names; the option
             ``inputs`` names other keys. An array of the input's dtype: one sample, without the batch axis, or
-            ``request_size`` rows, with it. For BYTES: bytes or text, or lists of them. Inputs that the server's model
-            configuration calls optional have the keys with their names, and are sent for requests that bring them.
-        request_id: Travels as ``id``, with commas between those of a batch.
-        context: Its ``traceparent`` travels in the metadata; of a batch the first one.
-        sequence_id: The sequence whose state the server keeps: a number other than 0, or a text. The request travels
-            alone, always to the same one of ``urls``.
-        sequence_start: Whether it is the first one of its sequence.
-        sequence_end: Whether it is the last one.
+            ``request_size`` rows, with it. For BYTES: bytes or text, or lists of them. Optional inputs of the
+            server's model configuration have the keys with their names, and are sent for requests that bring them.
+        request_id: Travels as ``id``, with commas between the ids of a batch.
+        context: Its ``traceparent`` travels in the metadata; of a batch the first.
+        sequence_id: The sequence with state on the server: a number other than 0, or a text. The request travels
+            alone, always to the same server of ``urls``.
+        sequence_start: Whether it is the first request of its sequence.
+        sequence_end: Whether it is the last request of its sequence.
     Writes:
         result: The array of the only output, or a dict of arrays by output name; without batch axis if the request
-            brought one sample. Of BYTES outputs bytes, with ``text`` str, or what JSON text holds. New memory.
+            brought one sample. Of BYTES outputs bytes, with ``text`` str, or the value of JSON text. New memory.
     Batch:
         1 or more if the tensors have a batch axis, up to the ``max_batch_size`` of the server's model, else 1.
 
@@ -119,8 +119,8 @@ class Remote(headrace.Backend):
     def forward(self, batch: list[Request]) -> list[Exception | None] | None:
         """Send all valid requests, those that may share a call in one.
 
-        A call may take as long as the one of its requests that has the most time. Requests whose own time is over are
-        not sent. Where the batch has waited for a server, nor are those that nobody waits for any more.
+        A call may take as long as its request with the most time. Expired requests are not sent. After a wait for a
+        server, requests without a waiting caller are not sent either.
         """
         ours = time.monotonic() + self._options.timeout_ms / 1000
         times = [self._until(request, ours) for request in batch]
@@ -194,4 +194,4 @@ def _is_late(until: float, ours: float) -> bool:
 
 
 def _over() -> DeadlineExceededError:
-    return DeadlineExceededError("the time of the request is over, or nobody waits for it")
+    return DeadlineExceededError("the time of the request is over, or its caller no longer waits")

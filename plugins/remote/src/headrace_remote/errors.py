@@ -85,8 +85,8 @@ _NO_MODEL: Final = re.compile(
     r"(\[request id: [^]]*\] )?"
     r"(Request for unknown model: |GRPC server is shutting down|Model (with name )?.+ is not ready)"
 )
-"""How the texts begin with which a server refuses because it has the model not yet, or no more: Triton, with the status
-UNAVAILABLE or NOT_FOUND. KServe, with UNAVAILABLE. MLServer, with INVALID_ARGUMENT.
+"""The beginnings of the texts with which a server refuses a model that it does not have yet, or no longer has. Triton
+sends them with the status UNAVAILABLE or NOT_FOUND, KServe with UNAVAILABLE, MLServer with INVALID_ARGUMENT.
 """
 
 _CLOSED: Final = ("the server is shutting down", "model ")

@@ -246,7 +246,7 @@ class Pool(Generic[S]):
             self.look()
 
     def close(self) -> None:
-        """End the thread, free those who wait, and close the servers."""
+        """End the thread, free the waiting callers, and close the servers."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

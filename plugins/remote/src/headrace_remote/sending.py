@@ -28,16 +28,16 @@ __all__ = ["Call", "Sender", "errors_of_rows", "may_go_alone"]
 
 
 class Call(NamedTuple):
-    """A call that is to be sent.
+    """A call to send.
 
     Attributes:
         data: The bytes of a ``ModelInferRequest``.
         until: The deadline, on the clock.
         metadata: The metadata of the call.
         rows: How many rows it has.
-        whole: Whether it had all of ``timeout_ms``. Only then a server that has not answered in time is to blame: else
-            the requests may have had next to no time left.
-        only: The server that it must go to, because that one has the state of its sequence. It is sent once. None: any.
+        whole: Whether it had all of ``timeout_ms``. Only then a late answer is the server's fault: otherwise the
+            requests may have had next to no time left.
+        only: The server with the state of its sequence. The call is sent once. None: any server.
     """
 
     data: bytes
@@ -179,7 +179,7 @@ class Sender:
             if call.only is None:
                 hint += "with rerun = true it is sent again."
             else:
-                hint += "what belongs to a sequence is not sent again."
+                hint += "a request of a sequence is not sent again."
             return ConnectionLostError(
                 f"the connection to {server.url} broke after the request was sent: {details}",
                 hint=hint,

@@ -75,7 +75,7 @@ class Port:
         return self.shape[1:] if self.batched else self.shape
 
     def text(self) -> str:
-        """Return dtype and shapes in words, as errors say them."""
+        """Return dtype and shapes as text for errors."""
         name = "bytes or str" if self.datatype == "BYTES" else DTYPES[self.datatype].name
         whole = f"{name} {_axes(self.shape)}"
         if not self.batched:

@@ -57,7 +57,7 @@ class Item:
         shapes: The shapes of its tensors without the batch axis. None for an optional input that it does not bring.
         parts: The elements by input: bytes, or an array in row-major order, little-endian. ``b""`` for one that it
             does not bring.
-        sequence: Where it stands in a sequence. None where it belongs to none.
+        sequence: Its place in a sequence. None without a sequence.
     """
 
     __slots__ = ("parts", "rows", "sample", "sequence", "shapes")
