@@ -85,7 +85,7 @@ def written(before: Request, after: Request, declared: Collection[str]) -> Reque
 
 
 class Answers:
-    """Answers by content, the least recently used of which go first. Any thread may use it.
+    """Answers by content. The least recently used are dropped first. Any thread may use it.
 
     Args:
         seconds: For how long an answer is given.

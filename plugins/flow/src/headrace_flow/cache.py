@@ -58,7 +58,7 @@ class Cache(headrace.Backend):
         bytes: int = Field(2**28, ge=1, description="How many bytes the kept answers take at most.")
         keys: tuple[str, ...] | None = Field(
             None,
-            description="Further keys that X reads, beside those that it declares; required where it does not say.",
+            description="Further keys that X reads, beside its declared inputs; required if X declares no inputs.",
         )
 
     takes = 1

@@ -47,7 +47,7 @@ class Concurrency(headrace.Backend):
         """Options of Concurrency."""
 
         positional = ("name",)
-        name: str = Field(min_length=1, description="What is limited, as gpu.")
+        name: str = Field(min_length=1, description="The name of the limit, as gpu.")
         most: int = Field(1, ge=1, description="How many batches run at a time.")
         shared: bool = Field(False, description="Whether the pipelines of the process share it.")
 

@@ -52,7 +52,7 @@ class Once(headrace.Backend):
 
         keys: tuple[str, ...] | None = Field(
             None,
-            description="Further keys that X reads, beside those that it declares; required where it does not say.",
+            description="Further keys that X reads, beside its declared inputs; required if X declares no inputs.",
         )
 
     takes = 1

@@ -96,7 +96,7 @@ class _Session:
 class Sessions:
     """The sessions of one node, for all its instances, before and after a reload. Least recently used first.
 
-    Idle ones are dropped as other requests come, and as somebody asks for the `statistics`.
+    Idle sessions are dropped as other requests come, and when you read the `statistics`.
 
     Attributes:
         order: Says whose turn it is.
@@ -275,7 +275,7 @@ class StateFul(headrace.Backend):
         )
         initial: Literal["zeros", "none"] = Field(
             "zeros",
-            description="What a session begins with: zeros of the inputs that X declares, or nothing.",
+            description="The state of a new session: zeros for the inputs that X declares, or nothing.",
         )
         start: Literal["begin", "required"] | None = Field(
             None,
@@ -395,7 +395,7 @@ class StateFul(headrace.Backend):
         return outcomes
 
     def _admit(self, request: Request) -> bool:
-        key, wanted = self.options.key, "text, a number, or what else can be hashed"
+        key, wanted = self.options.key, "text, a number, or another hashable value"
         session = request.get(key)
         if session is None:
             got = "None" if key in request else "nothing"
