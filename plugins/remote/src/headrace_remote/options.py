@@ -65,7 +65,7 @@ class RemoteOptions(headrace.Options):
     rerun: bool = Field(
         False,
         description="Whether the server may run a request twice: batches that broke after sending go "
-        "to another server, and those that failed as a whole are sent again item by item.",
+        "to another server, and batches that failed as a whole are sent again item by item.",
     )
     retries: int = Field(
         1,
@@ -80,26 +80,26 @@ class RemoteOptions(headrace.Options):
     failures: int = Field(
         3,
         ge=1,
-        description="After how many calls in a row that ran out of time a server counts as away; one "
-        "that refuses connections, or is not ready, does so at once.",
+        description="A server counts as away after this many timeouts in a row. A server that refuses "
+        "connections, or is not ready, counts as away at once.",
     )
     health_ms: float = Field(
         1000,
         ge=1,
-        description="How often each server is asked whether the model is ready, in milliseconds; one "
+        description="How often each server is asked whether the model is ready, in milliseconds. A server "
         "that is away is asked less and less often, down to once in 30 s.",
     )
     health_timeout_ms: float = Field(
         2000,
         ge=1,
-        description="How long a server may take to answer that, in milliseconds. One that does not counts as "
-        "away, and if it does not take a new connection in the same time either, its calls are given up.",
+        description="How long a server may take to answer that, in milliseconds. A later server counts as away. "
+        "If it takes no new connection in the same time either, its calls are given up.",
     )
     max_message_bytes: int = Field(
         1 << 30,
         ge=1,
         lt=1 << 31,
-        description="The most bytes of an answer; a longer one fails its batch, and is not received.",
+        description="The most bytes of an answer. A longer answer fails its batch, and is not received.",
     )
     key: SecretStr | None = Field(
         None,
