@@ -66,8 +66,7 @@ class Repost(headrace.Backend):
         limit: int = Field(
             100,
             ge=1,
-            description="How many times one request that was sent may be reposted until it goes on there, the "
-            "requests that Forward makes of it counted in.",
+            description="The most reposts of a request, counted together with the requests that Forward makes of it.",
         )
 
     name_option = "node"
@@ -75,7 +74,7 @@ class Repost(headrace.Backend):
 
     @staticmethod
     def enter(request: Request) -> Iterator[int]:
-        """Return what counts the reposts of a request, whatever dicts it goes on as."""
+        """Return a counter for the reposts of a request, in whatever dicts it goes on."""
         return count(1)
 
     @classmethod
