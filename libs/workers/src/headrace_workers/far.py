@@ -119,7 +119,7 @@ def run(
     send: Callable[[int, Any], object] | None,
     link: Link,
 ) -> Answer:
-    """Run a batch, and make the answer. ``send`` sends the parts of answers, where somebody reads them.
+    """Run a batch, and make the answer. ``send`` sends the parts of answers that are streamed.
 
     Returns:
         The new values of the requests, with the outcome of a failed request under the key None. Per

@@ -101,8 +101,8 @@ def center_crop_image(
 ) -> NDArray[Any]:
     """Cut out the middle of an image. Where the image is smaller, fill up around it.
 
-    Half of an odd number of pixels to cut off is rounded to the even integer. An odd pixel that
-    is filled goes right or below.
+    Half of an odd number of pixels to cut off is rounded to the even integer. An odd pixel to fill
+    goes right or below.
 
     Args:
         image: See `headrace_cv.images`. Returned itself when it has the size already.

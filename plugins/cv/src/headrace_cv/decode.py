@@ -44,7 +44,7 @@ class DecodeMat(PerImage):
 
     Raises:
         InputError: ``data`` is missing or of another type or format, exceeds a limit, or the file
-            is cut off or broken.
+            is truncated or broken.
 
     Source:
         Own. The decoders of OpenCV's ``imdecode``, the checks of `headrace_cv.check_image_file`. The decoders of
