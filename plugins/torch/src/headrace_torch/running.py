@@ -253,7 +253,7 @@ class Runner:
 def _held(outputs: dict[str, torch.Tensor]) -> set[int]:
     """Return the addresses of outputs whose memory others still hold, such as a model that uses it again.
 
-    The outputs are replaced by aliases, so that what refers to their memory apart from these is somebody else's.
+    The outputs are replaced by aliases, so that what refers to their memory apart from these belongs to others.
     """
     for name in outputs:
         outputs[name] = outputs[name].detach()
