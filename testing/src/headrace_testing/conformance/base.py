@@ -28,6 +28,8 @@ class BackendConformance:
             of that expression: rules that build or run the backend are judged there.
         rtol, atol: How far numbers with fractions in two results may differ and still count as
             equal: ``abs(a - b) <= atol + rtol * abs(b)``. All other values are compared exactly.
+        model_brings: Names of distributions that the model of `options` needs, and others do not: a pickled model
+            brings the library of its estimator, say. `imports-lazily` lets `init` load them.
         limit_s: How long one rule may take, in seconds, before it is broken because it did not end. What is
             stuck in the main thread is interrupted as by Ctrl-C; where that is impossible, since a library waits
             with the interpreter's lock held, the stacks of all threads are printed and the process ends.
@@ -41,6 +43,7 @@ class BackendConformance:
     rtol: float = 1e-5
     atol: float = 1e-6
     limit_s: float = 600.0
+    model_brings: tuple[str, ...] = ()
 
     def unavailable(self) -> str | None:
         """Return what this machine lacks to run the backend (``"no CUDA device"``); None if nothing.
@@ -50,6 +53,17 @@ class BackendConformance:
         (pytest skips them), and the backend is not certified.
         """
         return None
+
+    def make_options(self) -> Mapping[str, Any]:
+        """Return more of `options`, for those that need a file: write it here. It is called once in a run."""
+        return {}
+
+    def expected(self, k: int) -> Any:
+        """Return the right ``result`` of request ``k``, by another library or by hand.
+
+        Without it the kit knows only that results agree with each other, and `right-answers` does not apply.
+        """
+        raise NotImplementedError
 
     def make_item(self, k: int) -> Request:
         """Return the request number ``k`` (0, 1, 2, ...): a new dict each time, equal for the same ``k``.

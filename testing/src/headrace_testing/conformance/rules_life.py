@@ -30,7 +30,8 @@ def imports_lazily(subject: Subject) -> str:
     plain functions.
 
     What is loaded then and in `init` must be there wherever the distribution is installed: its `Requires-Dist` brings each of these
-    libraries (those of its extras and of what it requires count), or the backend can be built without it.
+    libraries (those of its extras and of what it requires count), or the backend can be built without it. What a
+    model brings, and no other needs, is named in `model_brings` of the conformance class.
     """
     found = probe(subject, build=subject.unavailable is None)
     if found.error and found.stage != "build":
@@ -44,20 +45,22 @@ def imports_lazily(subject: Subject) -> str:
     _check_required(subject, found.required, "importing it")
     if subject.unavailable is not None:
         return "what init loads was not looked at"
-    _check_required(subject, found.built, "init")
+    _check_required(subject, found.built, "init", subject.kit.model_brings)
     return (
         f"init loads {', '.join(found.built)}" if found.built else "init loads no further library"
     )
 
 
-def _check_required(subject: Subject, loaded: list[str], what: str) -> None:
+def _check_required(
+    subject: Subject, loaded: list[str], what: str, brought: tuple[str, ...] = ()
+) -> None:
     """Refuse a backend that needs a library which its distribution does not require."""
     elements = subject.element.walk()
     modules = {one.cls.__module__.partition(".")[0] for one in elements}
     distributions = distributions_of({one.distribution for one in elements}, modules)
     if not distributions:  # a module or file that nobody installs
         return
-    strange = not_required(loaded, distributions)
+    strange = not_required(loaded, [*distributions, *distributions_of(brought, ())])
     if not strange:
         return
     without = probe(subject, blocked=tuple(strange), build=subject.unavailable is None)

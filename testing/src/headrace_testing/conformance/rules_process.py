@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 from headrace_testing.conformance.outcome import Broken
 from headrace_testing.conformance.rule import Rule, rule
 from headrace_testing.conformance.settings import restore, settings
-from headrace_testing.conformance.subject import DISTINCT
+from headrace_testing.conformance.subject import CHANGES_INPUTS, DISTINCT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from headrace.keys import Request
     from headrace_testing.conformance.live import Live
     from headrace_testing.conformance.subject import Subject
 
@@ -54,6 +55,16 @@ _LEAST_ITEM_BYTES = 24
 _LEAST_NATIVE_BYTES = 1024
 _LEAST_GROWTH_BYTES = 1 << 18
 """Memory of the process comes in pages and in larger pieces, so that less than this in a window says nothing."""
+
+_MANY = 70_000
+"""How many requests a backend has to answer alike: more than 16 bits count."""
+
+_MANY_CPU_S = 1.0
+_MANY_S = 3.0
+"""How long these may take, in time of the processor and in all; of slow backends they are fewer."""
+
+_TOGETHER = 16
+"""How many of them stand in a batch, where the range allows so many."""
 
 _SMALL_BYTES = 1 << 14
 """A request that with its result has this size is not too large, whatever the first ones are."""
@@ -301,4 +312,35 @@ def _traced_bytes(tracemalloc: Any) -> int:
     return found
 
 
-RULES: tuple[Rule, ...] = (process_state_kept, requests_released)
+@rule("same-later", "order-kept", "closes-unused")
+def same_later(subject: Subject) -> str:
+    """A backend in production answers millions of requests, the last one as it did the first.
+
+    The requests 0 to 16 are run again and again, until there were 70,000 or a second of the processor's time is over (three
+    seconds in all). One result of each batch, and all of the last one, are those of the beginning.
+    """
+    live = subject.build()
+    items = subject.items(range(DISTINCT))
+    changed = CHANGES_INPUTS in subject.measured
+
+    def item(k: int) -> Request:
+        return subject.repeating(k) if changed else dict(items[k % DISTINCT])
+
+    cpu_s, until = time.process_time() + _MANY_CPU_S, time.monotonic() + _MANY_S
+    ran = turn = 0
+    while True:
+        results = live.results(live.take(lambda k: item(ran + k), _TOGETHER))  # noqa: B023 - called at once
+        last = (
+            ran + len(results) >= _MANY or time.process_time() > cpu_s or time.monotonic() > until
+        )
+        for place in range(len(results)) if last else [turn % len(results)]:
+            k = (ran + place) % DISTINCT
+            what = f"after {ran + place} other requests, request {k} differs"
+            subject.must_equal(results[place], subject.expected(k), what)
+        ran, turn = ran + len(results), turn + 1
+        if last:
+            subject.done(live)
+            return f"{ran} requests"
+
+
+RULES: tuple[Rule, ...] = (process_state_kept, requests_released, same_later)

@@ -10,10 +10,11 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import InputError
+from headrace_testing.conformance.base import BackendConformance
 from headrace_testing.conformance.host import cuda_runtime, is_on_device
 from headrace_testing.conformance.live import USUAL_BATCH, weight_of
 from headrace_testing.conformance.memory import same_memory, shares_memory
-from headrace_testing.conformance.outcome import Broken
+from headrace_testing.conformance.outcome import Broken, NotApplicable
 from headrace_testing.conformance.rule import Rule, rule
 from headrace_testing.conformance.rules_threads import in_thread
 from headrace_testing.conformance.subject import CHANGES_INPUTS, DISTINCT
@@ -295,6 +296,22 @@ def inputs_kept(subject: Subject) -> None:
     _must_be_fresh(subject, came, "close")
 
 
+@rule("right-answers", "order-kept")
+def right_answers(subject: Subject) -> str:
+    """Results that agree with each other may all be wrong.
+
+    The results of the requests 0 to 16 are those that `expected(k)` of the conformance class gives: the right
+    answer, which another library has computed, or you by hand. Types, dtypes and shapes count, and
+    numbers with fractions may differ by the tolerance.
+    """
+    if type(subject.kit).expected is BackendConformance.expected:
+        raise NotApplicable("the conformance class has no expected(k), so that nobody knows")
+    for k in range(DISTINCT):
+        what = f"request {k} gets a wrong answer (the second value is what expected({k}) gives)"
+        subject.must_equal(subject.expected(k), subject.kit.expected(k), what)
+    return f"{DISTINCT} requests"
+
+
 @rule("views-read", "order-kept")
 def views_read(subject: Subject) -> str:
     """Arrays arrive as views of other arrays: backwards, with gaps, by columns, or read-only.
@@ -356,6 +373,7 @@ RULES: tuple[Rule, ...] = (
     finished_when_answered,
     batch_equals_items,
     order_kept,
+    right_answers,
     inputs_kept,
     views_read,
     results_kept,

@@ -25,6 +25,7 @@ from headrace_testing.conformance import (
     rules_keys,
     rules_left,
     rules_life,
+    rules_options,
     rules_process,
     rules_results,
     rules_threads,
@@ -68,6 +69,7 @@ _MODULES = (
     rules_life,
     rules_threads,
     rules_left,
+    rules_options,
     rules_process,
 )
 
@@ -120,10 +122,11 @@ def check_class(cls: type[BackendConformance]) -> None:
         ("rtol", Real),
         ("atol", Real),
         ("limit_s", Real),
+        ("model_brings", tuple),
     ):
         value = getattr(cls, name)
         if not isinstance(value, kind):
-            meant = "a dict" if kind is Mapping else "a number"
+            meant = {Mapping: "a dict", Real: "a number", tuple: "a tuple of names"}[kind]
             raise TypeError(f"{name} of {cls.__name__} is {meant}, got {value!r}")
     _check_numbers(cls)
     if "backend" in cls.options:
@@ -285,7 +288,10 @@ def describe(subject: Subject, verdicts: tuple[Verdict, ...]) -> Certificate:
     with contextlib.suppress(Exception):  # the rule `resolves` reports the problem
         element = subject.element
         name, distribution, version = element.name, element.distribution, element.version
-    options: dict[str, Any] = json.loads(json.dumps(dict(kit.options), default=_as_text))
+    given = dict(kit.options)
+    with contextlib.suppress(Exception):  # of make_options, which that rule reports as well
+        given = subject.options
+    options: dict[str, Any] = json.loads(json.dumps(given, default=_as_text))
     return Certificate(
         backend=name,
         distribution=distribution,

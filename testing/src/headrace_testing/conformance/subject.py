@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -85,9 +86,17 @@ class Subject:
 
     # The conformance class, and its configuration.
 
+    @cached_property
+    def options(self) -> dict[str, Any]:
+        """The keys beside the expression: `options` of the class, and what its `make_options` gives."""
+        made = self.kit.make_options()
+        if not isinstance(made, Mapping) or "backend" in made:
+            raise Broken(f"make_options gives {made!r}, which is no dict of keys beside 'backend'")
+        return {**self.kit.options, **made}
+
     def settings(self, **more: Any) -> dict[str, Any]:
         """Return the configuration as a dict: the expression, and the keys beside it."""
-        known: dict[str, Any] = {**dict(self.kit.options), **more}
+        known: dict[str, Any] = {**self.options, **more}
         if self._key == "init":
             return {"backend": "Identity", "init": self.kit.expression, **known}
         return {"backend": self.kit.expression, **known}
@@ -96,7 +105,7 @@ class Subject:
     def _key(self) -> str:
         """The key of the node that holds the expression: ``init`` for a backend that is `not_callable`."""
         try:
-            headrace.PipelineConfig.load({"backend": self.kit.expression, **self.kit.options})
+            headrace.PipelineConfig.load({"backend": self.kit.expression, **self.options})
         except headrace.errors.ConfigError as error:
             if any(one.code == "not_callable" for one in error.problems):
                 return "init"
