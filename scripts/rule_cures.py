@@ -89,6 +89,22 @@ CURES: dict[str, tuple[str, str]] = {
         "The result of a request depends on the others in its batch.",
         "Compute each row from itself alone, and cut off what fills the batch up.",
     ),
+    "right-answers": (
+        "The results are not those that `expected(k)` gives.",
+        "Compare them with another library step by step, or correct `expected`.",
+    ),
+    "same-later": (
+        "After thousands of requests the same request gets another result.",
+        "Look for what counts, fills up or grows with each request, and give it a bound.",
+    ),
+    "options-used": (
+        "`Options` has a field that no code uses.",
+        "Use it in `init`, or take it out.",
+    ),
+    "instances-help": (
+        "All instances take one lock, and hold it while they compute.",
+        "Make in `init`, for each instance, what they compute with, and hold a shared lock only to look something up.",
+    ),
     "order-kept": (
         "A request gets the result of another one.",
         "Write results by the place of their requests, and copy each batch into buffers that are kept by size.",

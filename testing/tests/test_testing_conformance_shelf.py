@@ -15,7 +15,13 @@ import pytest
 
 import headrace
 from headrace_testing import certify
-from headrace_testing.conformance import ConformanceRun, rules, rules_left, rules_life
+from headrace_testing.conformance import (
+    ConformanceRun,
+    rules,
+    rules_left,
+    rules_life,
+    rules_process,
+)
 from headrace_testing.conformance.probe import Probe, probe
 from headrace_testing.conformance.requirements import distributions_of, not_required
 from headrace_testing.conformance.settings import restore, settings
@@ -156,6 +162,8 @@ def test_a_broken_backend_is_rejected_by_exactly_the_rule_meant_for_it(
         request.getfixturevalue("fake_torch")
     if cls.breaks not in ABOUT_IMPORTS:
         monkeypatch.setattr(rules_life, "probe", nothing_loaded)
+    if cls.breaks != "same-later":
+        monkeypatch.setattr(rules_process, "_MANY", 1000)
     if cls.breaks.endswith("-left"):
         for patience in ("_PATIENCE", "_LAST_PATIENCE"):  # what is left here does not go away
             monkeypatch.setattr(rules_left, patience, 2)

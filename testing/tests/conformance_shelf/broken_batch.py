@@ -6,6 +6,8 @@ import array
 import collections
 import inspect
 
+from pydantic import Field
+
 from conformance_shelf.labels import breaks, documented
 from conformance_shelf.perfect import GOOD_TYPES, Perfect
 from headrace.errors import InputError
@@ -203,6 +205,41 @@ class DependsOnNeighbours(Perfect):
             if "result" in request:
                 request["result"] /= most or 1
         return outcomes
+
+
+@breaks("right-answers", expected=lambda self, k: (k + 1) * 2.0)
+class AddsOne(Perfect):
+    def one(self, request):
+        request["result"] = self.read(request) * self.factor + 1
+
+
+@breaks("same-later")
+class CountsTo30000(Perfect):
+    answered = 0
+
+    def one(self, request):
+        super().one(request)
+        self.answered += 1
+        if self.answered > 30_000:
+            request["result"] = 0.0
+
+
+@breaks("options-used")
+class IgnoresAnOption(Perfect):
+    class Options(Perfect.Options):
+        positional = ()
+        added: float = Field(0.0, description="What is added to the product (no unit).")
+
+
+@breaks("options-used")
+class PutsAnOptionAway(Perfect):
+    class Options(Perfect.Options):
+        positional = ()
+        subtracted: float = Field(0.0, description="What the product lacks (no unit).")
+
+    def init(self, options, context):
+        super().init(options, context)
+        self.subtracted = options.subtracted
 
 
 @breaks("order-kept")

@@ -8,6 +8,7 @@ import decimal
 import os
 import sys
 import threading
+import time
 import warnings
 
 import headrace
@@ -145,6 +146,28 @@ class SharesItsFactor(Perfect):
 
     def one(self, request):
         request["result"] = self.read(request) * self.shared
+
+
+@breaks("instances-agree")
+class SharesItsProductWithinALine(Perfect):
+    shared = [0.0]  # noqa: RUF012
+    """Of all instances."""
+
+    def one(self, request):
+        request["result"] = (
+            self.shared.__setitem__(0, self.read(request) * self.factor) or self.shared[0]
+        )
+
+
+@breaks("instances-help")
+class WaitsForAllOthers(Perfect):
+    lock = threading.Lock()
+    """Of all instances."""
+
+    def forward(self, batch):
+        with self.lock:
+            time.sleep(0.003)  # stands for a computation
+            return super().forward(batch)
 
 
 @breaks("instances-agree")

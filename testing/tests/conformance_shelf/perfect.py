@@ -66,11 +66,17 @@ class Perfect(headrace.Backend):
         return outcomes if any(outcomes) else None
 
 
-class PerfectConformance(BackendConformance):
-    expression = "Perfect(3)"
-
+class NumbersConformance(BackendConformance):
     def make_item(self, k):
         return {"data": k + 1}
+
+
+class PerfectConformance(NumbersConformance):
+    expression = "Perfect(3)"
+    times = 3.0
+
+    def expected(self, k):
+        return (k + 1) * self.times
 
 
 class RemembersSome(Perfect):
@@ -99,6 +105,7 @@ class RemembersSome(Perfect):
 
 class RemembersSomeConformance(PerfectConformance):
     expression = "RemembersSome"
+    times = 2.0
 
 
 class OneAtATime(Perfect):
@@ -128,6 +135,7 @@ class OneAtATime(Perfect):
 
 class OneAtATimeConformance(PerfectConformance):
     expression = "OneAtATime"
+    times = 2.0
 
 
 class Fixed(Perfect):
@@ -151,6 +159,7 @@ class Fixed(Perfect):
 
 class FixedConformance(PerfectConformance):
     expression = "Fixed"
+    times = 2.0
 
 
 class RangeByInit(Perfect):
@@ -181,6 +190,7 @@ class RangeByInit(Perfect):
 
 class RangeByInitConformance(PerfectConformance):
     expression = "RangeByInit(most=3)"
+    times = 2.0
 
 
 class Rows(Perfect):
@@ -221,6 +231,9 @@ class RowsConformance(BackendConformance):
         size = 1 + k % 2
         return {"data": [k + 1] * size, "request_size": size}
 
+    def expected(self, k):
+        return (k + 1) * (1 + k % 2) * 2.0
+
 
 class OwnThread(Perfect):
     """Multiply a number in the one thread that began with it.
@@ -254,6 +267,7 @@ class OwnThread(Perfect):
 
 class OwnThreadConformance(PerfectConformance):
     expression = "OwnThread(factor=4)"
+    times = 4.0
 
 
 class WithAThread(Perfect):
@@ -285,6 +299,7 @@ class WithAThread(Perfect):
 
 class WithAThreadConformance(PerfectConformance):
     expression = "WithAThread"
+    times = 2.0
 
 
 class OnADevice(Perfect):
@@ -323,12 +338,15 @@ class OnADevice(Perfect):
 class OnADeviceConformance(PerfectConformance):
     expression = "OnADevice"
 
+    def expected(self, k):
+        return on_device((k + 1) * 2.0)
+
 
 class OnADeviceAlone(OnADevice):
     owns_thread = True
 
 
-class OnADeviceAloneConformance(PerfectConformance):
+class OnADeviceAloneConformance(OnADeviceConformance):
     expression = "OnADeviceAlone"
 
 
@@ -362,6 +380,9 @@ class PassingConformance(BackendConformance):
 
     def make_item(self, k):
         return {"data": [k, f"text {k}", b"bytes", {"k": float("nan")}, iter([k])]}
+
+    def expected(self, k):
+        return self.make_item(k)["data"]
 
 
 class ScaleIn(TypedDict):
@@ -426,6 +447,9 @@ class ScaleConformance(BackendConformance):
         item = {"data": k + 1, "factor": 0.5}
         return {**item, "offset": k} if k % 2 else item
 
+    def expected(self, k):
+        return (k + 1) * 0.5 + k * (k % 2)
+
 
 class ByKey(Perfect):
     """Multiply the number under a key that an option names, and say so under another.
@@ -472,6 +496,9 @@ class ByKeyConformance(BackendConformance):
     def make_item(self, k):
         return {"price": k + 1}  # no `data`: nothing reads it
 
+    def expected(self, k):
+        return (k + 1) * 2.0
+
 
 class Twice(headrace.Backend):
     """Run what is inside, then again on its result.
@@ -510,6 +537,7 @@ class Twice(headrace.Backend):
 
 class TwiceConformance(PerfectConformance):
     expression = "Twice[Perfect(3)]"
+    times = 9.0
 
 
 class Around(headrace.Backend):
@@ -541,6 +569,7 @@ class Around(headrace.Backend):
 
 class AroundConformance(PerfectConformance):
     expression = "Around[Perfect]"
+    times = -2.0
 
 
 class ReadsUnwatched(Perfect):
@@ -572,6 +601,9 @@ class ReadsUnwatched(Perfect):
 
 class ReadsUnwatchedConformance(PerfectConformance):
     expression = "ReadsUnwatched"
+
+    def expected(self, k):
+        return complex((k + 1) * 2)
 
 
 CONFORMANCE = [
