@@ -32,7 +32,12 @@ class ResizeMatConformance(BackendConformance):
 
     def make_item(self, k):  # request number k: a new dict, the same k an equal one
         return {"data": numpy.full((8, 8 + k, 3), 10 * k, "uint8")}
+
+    def expected(self, k):  # its right result, by hand or by another library
+        return numpy.full((16, 24, 3), 10 * k, "uint8")
 ```
+
+For options that need a file, `make_options(self)` writes it and returns them. `model_brings` names distributions that only the model needs.
 
 - **pytest** collects every subclass that a test module defines or imports, one test per rule. It
   needs `pip install 'headrace[testing]'` (see [Install](../../README.md#install)).

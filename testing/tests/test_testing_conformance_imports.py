@@ -83,12 +83,16 @@ def install(request, tmp_path, monkeypatch):
 def judge(install):
     """Judge the imports of a backend whose distribution requires these, and whose module imports this one."""
 
-    def judged(imports, *required):
-        install("adds", BACKEND % imports, "headrace", *required)
+    def judged(imports, *required, init="", **members):
+        install("adds", BACKEND % imports + init, "headrace", *required)
         importlib.invalidate_caches()
         cls = importlib.import_module("adds").Adds
         headrace.register("AddsOfTest", cls, replace=True)
-        attributes = {"expression": "AddsOfTest", "make_item": lambda self, k: {"data": k}}
+        attributes = {
+            "expression": "AddsOfTest",
+            "make_item": lambda self, k: {"data": k},
+            **members,
+        }
         with ConformanceRun(type("Kit", (BackendConformance,), attributes)) as run:
             found = run.verdict("imports-lazily")
             return found.outcome, found.detail
@@ -131,3 +135,10 @@ def test_a_light_library_that_nothing_requires_is_missing_elsewhere(install, jud
         "importing it loads lightly, which no Requires-Dist of adds-of-test brings"
     )
     assert "ModuleNotFoundError" in detail
+
+
+@pytest.mark.parametrize(("brought", "outcome"), [((), "failed"), (("brought-of-test",), "passed")])
+def test_what_only_the_model_needs_is_named_in_the_class(install, judge, brought, outcome):
+    install("brought", SMALL)
+    init = "\n    def init(self, options, context):\n        import brought\n"
+    assert judge("json", init=init, model_brings=brought)[0] == outcome

@@ -11,8 +11,10 @@ import os
 import sys
 import threading
 import types
+from pathlib import Path
 
 import pytest
+from pydantic import Field
 
 import headrace
 from headrace.errors import BackendError, InputError, SetupError
@@ -437,6 +439,71 @@ def test_raises_may_name_an_input_error_of_its_own(named, outcome):
         assert run.verdict("docstring-raises").outcome == outcome
 
 
+class AddsWhatStandsInAFile(headrace.Backend):
+    """Add the number of a file.
+
+    Reads:
+        data: An int.
+    Writes:
+        result: The sum.
+    Batch:
+        1 or more
+
+    Raises:
+        InputError: ``data`` is missing or no int.
+    Source:
+        Own.
+    """
+
+    class Options(headrace.Options):
+        """The file."""
+
+        file: Path = Field(description="Where the number stands.")
+
+    rerun = True
+
+    def init(self, options, context):
+        self.number = int(options.file.read_text(encoding="utf-8"))
+
+    def forward(self, batch):
+        for request in batch:
+            if type(request.get("data")) is not int:
+                raise InputError("no int", key="data")
+            request["result"] = request["data"] + self.number
+
+
+def test_options_that_need_a_file_are_made_once(tmp_path):
+    headrace.register("AddsWhatStandsInAFile", AddsWhatStandsInAFile, replace=True)
+    made = []
+
+    class Kit(BackendConformance):
+        expression = "AddsWhatStandsInAFile"
+
+        def make_options(self):
+            made.append(tmp_path / "number.txt")
+            made[-1].write_text("7", encoding="utf-8")
+            return {"file": str(made[-1])}
+
+        def make_item(self, k):
+            return {"data": k}
+
+        def expected(self, k):
+            return 7 + k
+
+    found = certify(Kit)
+    assert {v.id: v.detail for v in found.rules if not v.good} == {}
+    assert found.certified
+    assert (len(made), found.options) == (1, {"file": str(tmp_path / "number.txt")})
+
+
+@pytest.mark.parametrize("made", [None, {"backend": "Identity"}])
+def test_options_that_are_none_break_the_first_rule(made):
+    members = {"expression": "Identity", "make_options": lambda self: made}
+    found = certify(type("C", (BackendConformance,), members))
+    assert not found.certified
+    assert f"make_options gives {made!r}, which is no dict of keys" in found.rules[0].detail
+
+
 class PartOfConformance(headrace.Backend):
     """Adds one, after another part has shown that it may.
 
@@ -573,6 +640,7 @@ def test_what_belongs_to_the_process_is_read_and_put_back(name):
             r"expected_failures of C is a dict, got \['order-k",
         ),
         ({"atol": "much"}, "atol of C is a number, got 'much'"),
+        ({"model_brings": "xgboost"}, "model_brings of C is a tuple of names, got 'xgboost'"),
     ],
 )
 def test_a_class_with_attributes_of_another_type_is_refused(attributes, said):

@@ -219,7 +219,7 @@ def instances_help(subject: Subject) -> str:
     No lock that instances share is held for a millisecond of a usual batch, and for half of it. What C libraries lock is
     not seen.
     """
-    held: set[_Place] = subject.measured[_HELD]
+    held: set[_Place] = subject.measured.get(_HELD, set())
     if not held:
         return "no instance waits for another one"
     live = subject.build()
