@@ -100,8 +100,14 @@ class NamesAHelperAsCoreDoes(Perfect):
 # options
 
 
+class UsesItsOptions(Perfect):
+    def init(self, options, context):
+        super().init(options, context)
+        self.all = dict(options)
+
+
 @breaks("options-described")
-class OptionWithoutDescription(Perfect):
+class OptionWithoutDescription(UsesItsOptions):
     class Options(Perfect.Options):
         """How much."""
 
@@ -109,7 +115,7 @@ class OptionWithoutDescription(Perfect):
 
 
 @breaks("options-described")
-class OptionWithoutUnit(Perfect):
+class OptionWithoutUnit(UsesItsOptions):
     class Options(Perfect.Options):
         """How much."""
 
@@ -123,7 +129,7 @@ class Window(headrace.Options):
 
 
 @breaks("options-described")
-class OptionsOfATableWithoutDescription(Perfect):
+class OptionsOfATableWithoutDescription(UsesItsOptions):
     class Options(Perfect.Options):
         """How much."""
 
@@ -137,7 +143,7 @@ class AnyWindow(BaseModel):
 
 
 @breaks("options-strict")
-class TableTakesAnything(Perfect):
+class TableTakesAnything(UsesItsOptions):
     class Options(Perfect.Options):
         """How much."""
 
@@ -173,7 +179,7 @@ class Curve:
 
 
 @breaks("options-schema")
-class OptionOfAnyClass(Perfect):
+class OptionOfAnyClass(UsesItsOptions):
     class Options(Perfect.Options):
         """How much."""
 
@@ -181,7 +187,7 @@ class OptionOfAnyClass(Perfect):
 
 
 @breaks("options-schema", expression="DefaultOfAnotherType(digits=2)")
-class DefaultOfAnotherType(Perfect):
+class DefaultOfAnotherType(UsesItsOptions):
     class Options(Perfect.Options):
         """How much."""
 

@@ -57,9 +57,10 @@ def options_used(subject: Subject) -> str:
     packages = {
         one.__module__.partition(".")[0]
         for one in (*subject.cls.__mro__, *cls.__mro__)
-        if one.__module__ not in ("builtins", "abc", "typing", "typing_extensions")
+        if issubclass(one, (headrace.Backend, headrace.Options))
     }
-    packages -= {"pydantic"} | ({"headrace"} if len(packages) > 1 else set())
+    if len(packages) > 1:
+        packages.discard("headrace")
     with _reading(cls, packages) as read:
         live = subject.build()
         live.results(live.take(subject.item))
