@@ -294,7 +294,7 @@ SAYS = {
     "no backend in node 'n' has an option 'k'": {"n": {"backend": "Identity", "k": 1}},
     "no such file: 'S[": "S[Identity]",
     "Options stand in ( ), backends in [ ]": {"backend": "ResizeMat[64,64]"},
-    "join here, and there is no map": {
+    "and has no map": {
         **{name: {"backend": "Identity", "next": "c"} for name in "ab"},
         "c": {"backend": "Identity"},
     },

@@ -43,8 +43,8 @@ def check(
     """Check a configuration without building it.
 
     No model and no heavy library is loaded, unless --build asks for it. Shows all problems at once,
-    with their places; warnings do not change the exit status. With --json: {"ok": ..., "problems":
-    [...], "warnings": [...]}, and "nodes" when it is right; "built", as `describe()` gives it.
+    with their places. Warnings do not change the exit status. With --json: {"ok": ..., "problems":
+    [...], "warnings": [...]}, and "nodes" when it is right. "built", as `describe()` gives it.
 
     \b
     Examples:

@@ -80,7 +80,7 @@ def conformance(
     """Judge backends by the rules of the backend contract, and print a certificate.
 
     Every backend is judged through the conformance class that its distribution offers in the
-    entry-point group `headrace.conformance`; one without is reported as not certified, which is
+    entry-point group `headrace.conformance`. One without is reported as not certified, which is
     exit status 1, as is a rule that is broken. Rules that its author excepts are shown with the
     reason. With --json the certificates go to stdout.
 

@@ -112,7 +112,7 @@ def harmless(text: str) -> str:
 
 
 def print_message(text: str) -> None:
-    """Write one line for people to stderr; what a file or an error brings in cannot steer the terminal.
+    """Write one line for people to stderr. What a file or an error brings in cannot steer the terminal.
 
     Where stderr cannot be written (a log on a full disk), the work and its exit status matter more than the line.
     """

@@ -37,7 +37,7 @@ def examined(among: Sequence[Plugin] | None = None) -> tuple[list[Finding], list
     """Import plugins and report all their problems.
 
     Args:
-        among: The plugins that are imported; default: all that are installed.
+        among: The plugins that are imported. Default: all that are installed.
 
     Returns:
         The findings, and the plugins with the states that follow from them: the first finding about a

@@ -50,7 +50,7 @@ def explain(
 
     A tree of the backends with their options and where each value comes from, batch ranges,
     threads, who runs each node, and the distributions needed. What is left at its default is
-    hidden without --all. Nothing is built and no heavy library is loaded. With --json what `headrace.explain` gives; with --graph too: {"format": ...,
+    hidden without --all. Nothing is built and no heavy library is loaded. With --json what `headrace.explain` gives, with --graph too: {"format": ...,
     "graph": ...}.
 
     \b

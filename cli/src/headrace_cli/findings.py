@@ -42,7 +42,7 @@ class Finding:
         reason: The problem, in a sentence.
         remedy: What to do about it, or None.
         plugin: The qualifier of the plugin.
-        distribution, version: The distribution as it is installed; None where no plugin has that name.
+        distribution, version: The distribution as it is installed. None where no plugin has that name.
         backend: The backend concerned, or None.
         others: Other distributions concerned.
     """
@@ -197,9 +197,9 @@ def missing_requirements(
     so that its metadata need not be opened.
 
     Args:
-        requires: Requirements as in ``Requires-Dist``; those of core itself are left out unless ``library`` is said.
+        requires: Requirements as in ``Requires-Dist``, those of core itself are left out unless ``library`` is said.
         extras: The extras of the distribution that are wanted.
-        library: The distribution that requires them, if it is one that a plugin requires; None: the plugin.
+        library: The distribution that requires them, if it is one that a plugin requires. None: the plugin.
     """
     from importlib.metadata import distributions
 

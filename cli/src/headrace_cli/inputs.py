@@ -23,7 +23,7 @@ class Input:
     """One request to come.
 
     Attributes:
-        path: Its name in the output; ``-`` for standard input.
+        path: Its name in the output. ``-`` for standard input.
         error: Why the input cannot be read, when that is known already.
         root: The folder in which it was found, or empty.
     """
@@ -94,10 +94,10 @@ def _absence(path: str) -> str:
 
 
 def expand(arguments: Sequence[str]) -> Iterator[Input]:
-    """Give every input, in the order of the arguments; files are not opened.
+    """Give every input, in the order of the arguments. Files are not opened.
 
-    A folder gives the files in it and below, sorted by path part by part; hidden files and folders
-    are left out, links to folders are not followed. A pattern gives the files that match, sorted; a
+    A folder gives the files in it and below, sorted by path part by part. Hidden files and folders
+    are left out, links to folders are not followed. A pattern gives the files that match, sorted. A
     folder that matches is treated like a folder argument, unless the pattern holds ``**``.
     """
     for argument in arguments:

@@ -28,7 +28,7 @@ class Interrupts:
     So what a command has begun to write is finished in both cases. Python runs a signal handler in the main thread,
     between two steps of Python code. So the handler of the first Ctrl-C waits while that thread is inside a library
     or waits for a lock. A second thread, which the interpreter notifies through a socket, sees each signal at once:
-    at the first signal it sets `came` and calls `on_first`, which ends any wait of the main thread; at the second it
+    at the first signal it sets `came` and calls `on_first`, which ends any wait of the main thread. At the second it
     ends the process. Outside the main thread, and where Ctrl-C has another handler, this class does nothing. A
     signal that is ignored stays so.
 

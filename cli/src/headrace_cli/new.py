@@ -75,7 +75,7 @@ def backend(
     Contract, options, functions, tests through the conformance kit, README, CHANGELOG, CI file and
     entry points, ready to install and to test. Needs no network. Nothing that exists is changed.
 
-    Prints the path of the folder; with --json: {"backend", "distribution", "package", "path",
+    Prints the path of the folder, with --json: {"backend", "distribution", "package", "path",
     "files"}.
 
     \b
@@ -128,10 +128,10 @@ def service(
 ) -> int:
     """Make a service: a configuration, a file with its backend, tests, Dockerfile, README.
 
-    It counts the words of texts, and works as it is; one of its tests calls the service as a client does. Needs no network.
+    It counts the words of texts, and works as it is. One of its tests calls the service as a client does. Needs no network.
     Nothing that exists is changed.
 
-    Prints the path of the folder; with --json: {"name", "backend", "path", "files"}.
+    Prints the path of the folder, with --json: {"name", "backend", "path", "files"}.
 
     \b
     Examples:

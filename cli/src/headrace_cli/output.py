@@ -80,7 +80,7 @@ class Output:
         self._taken.update(Path(path).resolve() for path in paths)
 
     def write(self, one: Input, result: Any) -> Path:
-        """Write a result; give the path of its file.
+        """Write a result. Give the path of its file.
 
         Raises:
             OSError: The file cannot be written.

@@ -111,7 +111,7 @@ def info(
 def doctor(json: Json = False) -> int:
     """Import every plugin and report problems.
 
-    Broken and incompatible plugins, missing libraries, names offered twice, names of core; the objects that their
+    Broken and incompatible plugins, missing libraries, names offered twice, names of core. The objects that their
     hooks name are imported and checked. Each finding has a reason and a remedy. Exit status 1 if there is a problem.
     """
     from headrace_cli.doctor import HARMLESS, examined

@@ -80,7 +80,7 @@ def _described(value: Any) -> str | tuple[Any] | None:
 
 
 def _few_numbers(value: Any) -> Any:
-    """Return the content of an array of one to eight numbers, as Python has them; None for every other value.
+    """Return the content of an array of one to eight numbers, as Python has them. None for every other value.
 
     Numbers of 16 and 32 bits are the shortest that read back as these: 0.1, not 0.10000000149011612.
     """
@@ -123,9 +123,9 @@ def _readable(value: Any, above: tuple[int, ...] = ()) -> Any:
 
 
 def _opened(value: Any, mode: str = "python") -> Any:
-    """Return the content of a dataclass, a model, a mapping or a member of an enumeration; else the value.
+    """Return the content of a dataclass, a model, a mapping or a member of an enumeration, else the value.
 
-    What a plugin writes for a type comes first; where that raises, the value is written as any other of its kind.
+    What a plugin writes for a type comes first. Where that raises, the value is written as any other of its kind.
 
     Args:
         value: The value.
@@ -160,7 +160,7 @@ def _writers() -> dict[str, EntryPoint]:
 
 
 def _inner(value: Any, above: tuple[int, ...], convert: Callable[..., Any]) -> Any:
-    """Convert the parts of a dict or list; a part that holds itself, or is nested too deep, becomes ``...``.
+    """Convert the parts of a dict or list. A part that holds itself, or is nested too deep, becomes ``...``.
 
     Args:
         value: The dict or list.

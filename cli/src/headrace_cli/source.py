@@ -40,7 +40,7 @@ def source_of(what: str, settings: Sequence[str] = ()) -> str | dict[str, Any]:
     Args:
         what: A file or an expression.
         settings: Texts ``KEY=VALUE``, later ones win. The key is a key of the only node, or
-            ``NODE.KEY``, or ``global.KEY``; the value is read as TOML where that is possible, else as a text.
+            ``NODE.KEY``, or ``global.KEY``. The value is read as TOML where that is possible, else as a text.
             Relative paths in it start from the working directory.
 
     Raises:
@@ -130,7 +130,7 @@ def _variable(placeholder: re.Match[str]) -> str:
 def _of_node(parts: list[str], top: dict[str, Any]) -> list[str]:
     """Return the path of a key in a configuration with these keys at the top.
 
-    A key of the only node is at the top if ``backend`` is there (the node is then called ``main``); otherwise it is
+    A key of the only node is at the top if ``backend`` is there (the node is then called ``main``), otherwise it is
     in the one table that is a node. A key of the whole pipeline is where the configuration has it.
     """
     single, nodes = isinstance(top.get("backend"), str), _nodes(top)

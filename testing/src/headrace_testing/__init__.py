@@ -3,7 +3,7 @@
 A subclass of `BackendConformance` has an expression and a factory of requests. pytest collects it with one
 test per rule of the backend contract, and ``headrace conformance NAME`` prints a certificate.
 
-A subclass of `PolicyConformance` names a batch policy; `play` lets one serve requests on a virtual clock.
+A subclass of `PolicyConformance` names a batch policy. `play` lets one serve requests on a virtual clock.
 
 The fakes, which Headrace's own tests use as well, are a clock, and backends that record, block, are slow or
 fail. The test that needs such a backend registers it::

@@ -31,7 +31,7 @@ class Sent:
 
     Attributes:
         at: When it arrives, in seconds.
-        request: The dict; ``request_size`` is its weight, else 1.
+        request: The dict. ``request_size`` is its weight, else 1.
         priority: Greater goes first.
     """
 
@@ -60,7 +60,7 @@ class PolicyQueue:
 
     Attributes:
         items: The requests in the order of service.
-        running, free, open, closing: See `headrace.policies.Queue`; a test sets them.
+        running, free, open, closing: See `headrace.policies.Queue`. A test sets them.
     """
 
     def __init__(self, policy: BatchPolicy, sent: Sequence[Sent] = ()) -> None:
@@ -176,7 +176,7 @@ def play(
         runs_s: How long each batch takes, in seconds.
         instance_num: How many instances there are.
         min: The least weight that an instance takes.
-        max: The greatest weight that an instance takes; None for any.
+        max: The greatest weight that an instance takes. None for any.
         closes: Whether the node begins to close with the last request, so that it waits for no company.
 
     Raises:

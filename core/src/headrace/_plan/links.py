@@ -208,8 +208,8 @@ class _Graph:
         if not one.map:
             written = self.shape.nodes[one.name].get("map")
             if len(before) > 1 and (written is None or written.value is None):
-                hint = f'Write map = "{before[0]}[result:data],..." with every predecessor.'
-                what = f"{', '.join(before)} join here, and there is no map"
+                hint = f'Write map = "{before[0]}[result:data],...": the keys to take from each.'
+                what = f"the node follows {' and '.join(before)}, and has no map"
                 wrong("map", what, hint=hint)
             return
         if not before:

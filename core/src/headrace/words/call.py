@@ -46,7 +46,7 @@ class Call(FunctionBackend, Word):
     import code.
 
     Reads:
-        data: The first argument of the function.
+        data: Anything, the first argument of the function.
     Writes:
         result: The value of the function.
     Batch:

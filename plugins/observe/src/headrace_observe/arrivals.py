@@ -70,7 +70,7 @@ def read_arrivals(path: str | os.PathLike[str]) -> list[float]:
 
 
 def read_samples(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """Read a file with a sample request per line, as JSON: ``{"length": 12}``; empty lines are left out.
+    """Read a file with a sample request per line, as JSON: ``{"length": 12}``. Empty lines are left out.
 
     Raises:
         InputError: The file cannot be read, has no request, or a line is no JSON object.

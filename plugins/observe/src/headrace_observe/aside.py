@@ -33,7 +33,7 @@ class Aside(Generic[T]):
         name: The name of the thread.
 
     Attributes:
-        append: Queues an item without waking the thread; only for callers that call `leave` soon after. Like `leave`,
+        append: Queues an item without waking the thread. Only for callers that call `leave` soon after. Like `leave`,
             it raises the error that has ended the thread, once.
     """
 
@@ -67,9 +67,9 @@ class Aside(Generic[T]):
             raise self._error
 
     def finish(self) -> None:
-        """Wait until all items are handled; raise the error that ended the thread early, if any.
+        """Wait until all items are handled. Raise the error that ended the thread early, if any.
 
-        A first Ctrl-C meanwhile is raised afterwards, so that a file is whole; a second one ends the wait.
+        A first Ctrl-C meanwhile is raised afterwards, so that a file is whole. A second one ends the wait.
         """
         self._ends.set()
         self._wake.put(None)

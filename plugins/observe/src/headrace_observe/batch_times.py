@@ -52,7 +52,7 @@ def quantiles(values: Sequence[float], count: int) -> list[float]:
 
     Args:
         values: In ascending order, at least one.
-        count: How many values to give; if there are not more, all are given.
+        count: How many values to give. If there are not more, all are given.
     """
     if len(values) <= count:
         return list(values)

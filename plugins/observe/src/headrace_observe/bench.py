@@ -38,7 +38,7 @@ class Benchmark:
 
     Args:
         source: An argument of `headrace.pipe`, or a `headrace.Pipeline`, which stays open at the end.
-        clock: Gives the time in seconds; for tests.
+        clock: Gives the time in seconds. For tests.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Benchmark:
         self._clock = clock
 
     def add_input(self, request: Mapping[str, Any]) -> None:
-        """Add a request to send; several are sent in turn, each as a copy of its dict.
+        """Add a request to send. Several are sent in turn, each as a copy of its dict.
 
         Raises:
             TypeError: It is no dict.
@@ -73,7 +73,7 @@ class Benchmark:
         """Send one request and give the answered copy of it, as a check before measuring.
 
         Args:
-            request: The request; None for the first that was added with `add_input`.
+            request: The request. None for the first that was added with `add_input`.
 
         Raises:
             ValueError: No request was given or added.
@@ -148,7 +148,7 @@ class LoadSpec:
     """A load that can be made for any pipeline.
 
     Attributes:
-        clients: The number of clients of a closed loop; None for an open loop.
+        clients: The number of clients of a closed loop. None for an open loop.
         about: The description of an open loop in the figures.
         arrivals: Gives the arrival times of an open loop, in seconds from its start.
     """
@@ -183,7 +183,7 @@ def measure_loads(
         done: Called with the point of each load as soon as it is measured.
 
     Returns:
-        Whether all were measured to their end; False after Ctrl-C.
+        Whether all were measured to their end. False after Ctrl-C.
     """
     for spec in loads:
         load = spec.on(pipeline, samples)

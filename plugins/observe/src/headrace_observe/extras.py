@@ -15,11 +15,11 @@ def library(name: str, extra: str | None, purpose: str) -> Any:
 
     Args:
         name: The module to import.
-        extra: The extra of headrace-observe that installs the library; None: no extra is for it, and it is named itself.
+        extra: The extra of headrace-observe that installs the library. None: no extra is for it, and it is named itself.
         purpose: What needs the library, for the error.
 
     Raises:
-        MissingDependencyError: The library is not installed; the error names the extra.
+        MissingDependencyError: The library is not installed. The error names the extra.
     """
     try:
         return importlib.import_module(name)

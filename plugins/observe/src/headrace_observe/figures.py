@@ -43,7 +43,7 @@ def latency_histogram(seconds: Iterable[float]) -> dict[str, list[float]]:
 
     Returns:
         ``{"edges_ms", "counts"}``: bin ``i`` counts the latencies of at least ``edges_ms[i]`` and less than
-        ``edges_ms[i + 1]``, in milliseconds; without latencies both lists are empty.
+        ``edges_ms[i + 1]``, in milliseconds, without latencies both lists are empty.
     """
     counts: dict[int, int] = {}
     for value in seconds:

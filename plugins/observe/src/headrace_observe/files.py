@@ -26,7 +26,7 @@ def write_whole(path: str | os.PathLike[str], write: Callable[[Path], object]) -
     program. A link stays, and the file that it names is replaced.
 
     Raises:
-        OSError: The file cannot be written; a file at ``path`` is unchanged.
+        OSError: The file cannot be written. A file at ``path`` is unchanged.
     """
     if _is_special(Path(path)):
         with _naming(Path(path)):

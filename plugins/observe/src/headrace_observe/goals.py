@@ -39,7 +39,7 @@ class Limit:
 
     Attributes:
         figure: One of `FIGURES`.
-        below: Whether the figure must be below ``value``; False: above it.
+        below: Whether the figure must be below ``value``. False: above it.
         value: The limit in requests per second, milliseconds, as a share or in cores.
         text: The limit as it was written.
     """
@@ -72,7 +72,7 @@ class Goal:
     Attributes:
         text: The goal as it was written.
         figure: The figure, one of `FIGURES`.
-        most: Whether the figure is maximized; False: minimized.
+        most: Whether the figure is maximized. False: minimized.
         limits: The limits that a result must keep.
     """
 
@@ -115,7 +115,7 @@ def read_goal(text: str) -> Goal:
     """Read a goal: ``max F`` or ``min F``, and limits ``F < NUMBER UNIT`` or ``F > ...``, between ``;``.
 
     Raises:
-        InputError: The text is no goal; the error shows the place, and the known figures.
+        InputError: The text is no goal. The error shows the place, and the known figures.
     """
     wanted: tuple[str, bool] | None = None
     limits: list[Limit] = []

@@ -22,11 +22,11 @@ _VALUES = (
 
 
 def gpus() -> list[dict[str, Any]]:
-    """List the GPUs of this machine; an empty list where there is none.
+    """List the GPUs of this machine. An empty list where there is none.
 
     Returns:
         Per GPU ``{"index", "name", "uuid", "memory_used_bytes", "memory_total_bytes",
-        "utilisation_percent", "temperature_c", "processes"}``; each process is ``{"pid",
+        "utilisation_percent", "temperature_c", "processes"}``. Each process is ``{"pid",
         "memory_bytes"}``. A value that the driver does not give is None. ``utilisation_percent`` is the share of
         time in which a kernel ran, over the last sampling period of the driver (up to a second).
 

@@ -1,6 +1,6 @@
 """Histograms of how long requests take and wait, counted exactly, request by request.
 
-The summaries in ``stats()`` are sampled, and those of several processes cannot be summed; histograms can.
+The summaries in ``stats()`` are sampled, and those of several processes cannot be summed. Histograms can.
 """
 
 from __future__ import annotations

@@ -63,8 +63,8 @@ def of_backend(
     Args:
         backend: The backend to measure. A batch below its ``min`` is filled up with copies of the batch's last
             request, which are not counted.
-        samples: The requests, which are sent in turn; each is copied.
-        clients: The number of clients; each sends its next request when it has its answer.
+        samples: The requests, which are sent in turn. Each is copied.
+        clients: The number of clients. Each sends its next request when it has its answer.
         total: The number of requests, of all clients.
         node: The name of the batch sizes in the figures.
         most: The greatest weight of a batch, where it is less than the backend's ``max``.

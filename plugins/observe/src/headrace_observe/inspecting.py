@@ -44,11 +44,11 @@ def inspect(
     Args:
         expression: An expression such as ``"ResizeMat(64,64)"``, or a configuration of one node, which
             may hold options: ``{"backend": "OnnxTensor", "model": "a.onnx"}``.
-        items: Requests, dicts with ``data``, or their ``data`` alone; a batch takes them in turn.
+        items: Requests, dicts with ``data``, or their ``data`` alone. A batch takes them in turn.
         repeat: How often each batch size is run and timed.
         warm_up: How often each batch size is run before that, without being timed.
-        sizes: The batch sizes; default: powers of two within the range, up to 32.
-        clock: Seconds; for tests.
+        sizes: The batch sizes. Default: powers of two within the range, up to 32.
+        clock: Seconds. For tests.
 
     Returns:
         ``{"expression", "range", "built", "tree", "clock", "reads", "writes", "batches", "errors", "memory"}``.

@@ -17,7 +17,7 @@ def layered(
 
     Args:
         source: The path of a TOML file, or a dict of the same shape.
-        layers: Tables of the same shape; a later one wins over ``source`` and over those before it.
+        layers: Tables of the same shape. A later one wins over ``source`` and over those before it.
     """
     if isinstance(source, Mapping):
         made: dict[str, Any] = copy.deepcopy(dict(source))

@@ -46,9 +46,9 @@ def client(
 
     Args:
         call: Sends a request and returns when it is answered.
-        requests: The requests; the time to make one is no part of its latency.
+        requests: The requests. The time to make one is no part of its latency.
         notes: Gets the end of each request.
-        goes_on: Asked before each request; False ends the client.
+        goes_on: Asked before each request. False ends the client.
         clock: Gives the time in seconds.
     """
     for request in requests:
@@ -72,14 +72,14 @@ def send(
     pause: Callable[[float], bool],
     clock: Callable[[], float],
 ) -> int:
-    """Send each request at its arrival time; its latency counts from that time, even if it was sent later.
+    """Send each request at its arrival time. Its latency counts from that time, even if it was sent later.
 
     Args:
-        submit: Sends a request. It may wait while the queue is full; that time is part of the latency.
+        submit: Sends a request. It may wait while the queue is full. That time is part of the latency.
         requests: The requests, as many as there are arrivals.
         arrivals: The arrival times in seconds from the call of this function, ascending.
         notes: Gets the end of each request.
-        pause: Waits so many seconds; if it returns True the sending ends.
+        pause: Waits so many seconds. If it returns True the sending ends.
         clock: Gives the time in seconds.
 
     Returns:
@@ -121,9 +121,9 @@ class ClosedLoop:
 
     Args:
         call: Sends a request and returns when it is answered.
-        samples: The requests, which are sent in turn; each is copied.
+        samples: The requests, which are sent in turn. Each is copied.
         clients: The number of threads.
-        total: The number of requests after which the loop ends; None: it goes on until `stop`.
+        total: The number of requests after which the loop ends. None: it goes on until `stop`.
         clock: Gives the time in seconds.
     """
 
@@ -183,7 +183,7 @@ class OpenLoop:
 
     Args:
         submit: Sends a request and gives its future.
-        samples: The requests, which are sent in turn; each is copied.
+        samples: The requests, which are sent in turn. Each is copied.
         arrivals: The arrival times, in seconds from the start.
         about: The description of the load in the figures, as ``{"kind": "open", "rate": 200}``.
         clock: Gives the time in seconds.

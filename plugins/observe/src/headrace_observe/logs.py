@@ -50,15 +50,15 @@ def setup_logging(
 ) -> None:
     """Let the loggers of Headrace write to standard error.
 
-    Only the logger ``headrace`` is changed; its level and handler hold for all loggers below it. Other
+    Only the logger ``headrace`` is changed. Its level and handler hold for all loggers below it. Other
     libraries' loggers, the root logger and handlers that were there before stay as they are. A second
     call replaces the handler and the level of the first.
 
     Args:
         level: ``"DEBUG"``, ``"INFO"``, ``"WARNING"``, ..., in any case, or the number.
         json: Write one JSON object a line, with ``time``, ``level``, ``logger``, ``thread`` and
-            ``message``, and ``error`` if there is a traceback; False: write text.
-        stream: Where to write; default: ``sys.stderr``.
+            ``message``, and ``error`` if there is a traceback. False: write text.
+        stream: Where to write. Default: ``sys.stderr``.
 
     Raises:
         ValueError: There is no such level.

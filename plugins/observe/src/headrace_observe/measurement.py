@@ -46,9 +46,9 @@ class Plan:
 
     Attributes:
         warm_up_s: Seconds of load before the first window.
-        window_s: Seconds of a window; a window in which fewer than ten requests end is made longer.
+        window_s: Seconds of a window. A window in which fewer than ten requests end is made longer.
         tolerance: The most by which three windows in a row may differ from their mean, as a share of the mean.
-        seconds: Watch one window of so many seconds; None: watch until three windows agree.
+        seconds: Watch one window of so many seconds. None: watch until three windows agree.
         longest_s: Seconds after which to end even if no three windows agree.
     """
 
@@ -66,8 +66,8 @@ class Point:
     Attributes:
         load: ``{"kind": "closed", "clients": 10}`` or ``{"kind": "open", "rate": 200.0}``.
         clock: A text that says what the latencies cover.
-        window: The requests that ended in the measured time; all figures come from these.
-        stable: Whether three windows agreed; None if a fixed time was measured.
+        window: The requests that ended in the measured time. All figures come from these.
+        stable: Whether three windows agreed. None if a fixed time was measured.
         interrupted: Whether Ctrl-C ended the measurement.
         nodes: For each node, the number of batches by their size.
         usage: CPU and GPU use, as `headrace_observe.usage.meter` gives it.
@@ -124,7 +124,7 @@ class Point:
     def of_all(cls, points: Sequence[Point]) -> Point:
         """Join several points of one load into one, as if their windows had been a single window.
 
-        Percentiles come from all latencies. The use of processors is the mean over the time of all windows; the
+        Percentiles come from all latencies. The use of processors is the mean over the time of all windows. The
         use of GPUs is that at the end of the last one.
 
         Args:
@@ -180,17 +180,17 @@ def measure(
     clock: Callable[[], float] = time.perf_counter,
     wait: Callable[[float], object] | None = None,
 ) -> Point:
-    """Run a load and give its figures; the load is stopped at the end.
+    """Run a load and give its figures. The load is stopped at the end.
 
-    Ctrl-C ends it early; the figures then come from the time until Ctrl-C.
+    Ctrl-C ends it early. The figures then come from the time until Ctrl-C.
 
     Args:
         load: The load, not started.
         plan: How long the load is watched.
         stats: The method ``stats`` of the pipeline, for batch sizes.
-        meter: Called at the beginning of a window; it gives a function that is called at the end of the window and
+        meter: Called at the beginning of a window. It gives a function that is called at the end of the window and
             gives the use of CPU and GPU in between.
-        clock: Gives the time in seconds; the same clock as that of the load.
+        clock: Gives the time in seconds. The same clock as that of the load.
         wait: Waits so many seconds.
     """
     watch = _Watch(load, plan, stats, meter, clock, wait or threading.Event().wait)

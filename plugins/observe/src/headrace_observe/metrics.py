@@ -1,6 +1,6 @@
 """Metrics from ``Pipeline.stats()``, with names, units and labels by the conventions of Prometheus.
 
-Core has the counters; this module has none. The values of labels are names from the configuration,
+Core has the counters. This module has none. The values of labels are names from the configuration,
 indices, and codes of classes of errors, so their number is bounded.
 """
 

@@ -110,7 +110,7 @@ class OpenTelemetry:
     which the spans of its requests link. The pipeline only notifies the probe, and a thread of the probe makes the
     spans, so that requests do not wait. Metrics are read from ``stats()`` when the metric reader asks.
 
-    The application, or ``opentelemetry-instrument``, sets the providers; without providers the probe does nothing.
+    The application, or ``opentelemetry-instrument``, sets the providers, without providers the probe does nothing.
     """
 
     class Options(headrace.Options):
@@ -334,7 +334,7 @@ def _offer(meter: Any, pipeline: headrace.Pipeline) -> None:
 
     Args:
         meter: The meter of the global provider, or the stand-in that the API gives until there is a provider.
-        pipeline: The pipeline; a weak reference does not keep it alive.
+        pipeline: The pipeline. A weak reference does not keep it alive.
     """
     with _OFFERING[0]:
         number = next(one for one in itertools.count() if one not in _PIPELINES)

@@ -112,7 +112,7 @@ def plot(
         path: The file.
         panels: The panels.
         title: The text above the panels.
-        clocks: What the clocks of the figures cover; written below them, equal ones once.
+        clocks: What the clocks of the figures cover. Written below them, equal ones once.
 
     Raises:
         MissingDependencyError: matplotlib is not installed.

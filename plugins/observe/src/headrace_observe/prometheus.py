@@ -43,7 +43,7 @@ class Prometheus:
     """The probe that answers ``/metrics``, ``/ready`` and ``/live`` while its pipeline exists.
 
     Metrics are read from ``stats()`` when a client asks for ``/metrics``. The histograms of the times of requests hear of
-    each request, which costs it some microseconds; without ``bounds`` there are none, and the probe costs nothing. Those of the
+    each request, which costs it some microseconds, without ``bounds`` there are none, and the probe costs nothing. Those of the
     process (``process_cpu_seconds_total``, ``process_resident_memory_bytes``, ...) are there on Linux.
 
     Attributes:
@@ -73,7 +73,7 @@ class Prometheus:
             return bounds
 
     def __init__(self, options: Prometheus.Options) -> None:
-        """Listen; ``/ready`` answers 503 until the pipeline is built.
+        """Listen. ``/ready`` answers 503 until the pipeline is built.
 
         Raises:
             MissingDependencyError: prometheus-client is not installed.
@@ -131,7 +131,7 @@ class Prometheus:
     def histograms(nodes: Sequence[str]) -> Histograms:
         """Return the histograms of request and queue time, for a registry other than the probe's.
 
-        Attach them to a pipeline by `headrace.hookspecs.attached`; their ``families(prometheus_client.Metric)`` are the
+        Attach them to a pipeline by `headrace.hookspecs.attached`. Their ``families(prometheus_client.Metric)`` are the
         metrics.
 
         Args:

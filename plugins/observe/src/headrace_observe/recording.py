@@ -69,7 +69,7 @@ class Recording:
         max_bytes: The largest size of the file.
 
     Attributes:
-        numbers: The number of each thread, from 1, by its identifier; notes with numbers are smaller.
+        numbers: The number of each thread, from 1, by its identifier. Notes with numbers are smaller.
         names: The names of threads, by number.
         inside: For each node and instance, the elements and spans that ran since the instance's last batch ended: five
             fields for an element (path, size, started, ended, thread) or span (path, name, started, ended, track).
@@ -221,10 +221,10 @@ class Recording:
         raise error
 
     def finish(self) -> None:
-        """Write the file; it is whole when this returns. A second call waits for the first.
+        """Write the file. It is whole when this returns. A second call waits for the first.
 
         Raises:
-            OSError: It could not be written; a file at the path is unchanged.
+            OSError: It could not be written. A file at the path is unchanged.
         """
         # For these notes `request` was not called, because the probe was detached between the two calls.
         for me in [*self._run_alone]:

@@ -31,7 +31,7 @@ def random_array(text: str, seed: int = 0) -> Any:
     """Make an array of random values: ``float32:3x224x224``, ``uint8:480x640x3``, ``float32``.
 
     Args:
-        text: Dtype and shape; without a shape it is a scalar.
+        text: Dtype and shape, without a shape it is a scalar.
         seed: The same seed gives the same values.
 
     Returns:

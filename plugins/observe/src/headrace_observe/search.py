@@ -39,11 +39,11 @@ def search(
     The next combinations have the configuration's values with most instances, with the largest batches, and with
     both. The climb starts from the best of these. It moves one key at a time to its next value up or down as long as
     that is better, then by two, four and more values, and then two keys at once by one step each. When no such
-    combination is better, the next climb starts from the combination farthest from all known ones; or optuna goes on.
+    combination is better, the next climb starts from the combination farthest from all known ones, or optuna goes on.
 
     Args:
         space: The keys that may change, with their values.
-        evaluate: Gives a number that is greater for better values; called once per combination.
+        evaluate: Gives a number that is greater for better values. Called once per combination.
         trials: The most combinations to evaluate.
         how: ``"climb"``: as above. ``"optuna"``: two climbs, then the tree-structured Parzen estimator of
             optuna. ``"auto"``: ``"optuna"`` if it is installed, else ``"climb"``.

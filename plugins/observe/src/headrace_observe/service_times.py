@@ -27,25 +27,25 @@ class ServiceTimes:
     """The times of batches of one node.
 
     For a size that was not measured, each quantile is interpolated linearly between the neighbouring sizes. Above the
-    largest size it is extrapolated from the two largest; below the smallest it is that of the smallest.
+    largest size it is extrapolated from the two largest. Below the smallest it is that of the smallest.
 
     Args:
         node: The name of the node, for errors.
-        measured: The times of each batch size, in milliseconds; sizes from 1, at least one time each.
-        beside: The times of a batch size by how many other batches ran meanwhile, as far as they are known; between
+        measured: The times of each batch size, in milliseconds. Sizes from 1, at least one time each.
+        beside: The times of a batch size by how many other batches ran meanwhile, as far as they are known. Between
             two known numbers the lower one is used, and above the largest that one.
         origin: The file of the times, for errors.
-        requests: The number of requests in all these batches; None if it is not known.
-        wakes_ms: How long a woken thread takes to go on, in milliseconds; none if that is not known.
+        requests: The number of requests in all these batches. None if it is not known.
+        wakes_ms: How long a woken thread takes to go on, in milliseconds. None if that is not known.
         between_ms: The times from the end of a batch to the start of one that waited for its instance, in
-            milliseconds; none if they are not known.
+            milliseconds. None if they are not known.
         turns_ms: How long a client that has its answer takes to send its next request, while the others wait for
-            their turns, in milliseconds; none if that is not known.
+            their turns, in milliseconds. None if that is not known.
 
     Attributes:
         requests: As given.
         wakes_s, between_s, turns_s: The spread of ``wakes_ms``, of ``between_ms`` and of ``turns_ms``, in seconds,
-            ascending; empty if they are not known.
+            ascending. Empty if they are not known.
         extrapolated: The sizes outside of the measured ones whose times were asked for.
     """
 
@@ -130,7 +130,7 @@ def read_times(path: str | os.PathLike[str]) -> dict[str, ServiceTimes]:
     milliseconds. Beside ``ms``, ``beside`` may have the times by how many other batches ran meanwhile.
 
     Raises:
-        InputError: The file cannot be read or is invalid, or has a key that would be ignored; the error says where.
+        InputError: The file cannot be read or is invalid, or has a key that would be ignored. The error says where.
     """
     content = read_json(path)
     more: dict[str, dict[str, list[float]]] = {}

@@ -35,7 +35,7 @@ def simulation_of(
     like: Sequence[Mapping[str, Any]] = (),
     cluster: ClusterFile | None = None,
 ) -> Simulation:
-    """Make a simulation of a configuration; nothing of the configuration is built.
+    """Make a simulation of a configuration. Nothing of the configuration is built.
 
     Args:
         config: The configuration: nodes with ``next`` and ``map``, with any policies. The range of a
@@ -44,14 +44,14 @@ def simulation_of(
         seed: The seed of the random draws of times.
         wake_s: The mean time that a woken thread takes to go on, in seconds.
         like: Sample requests, which a batch policy that picks compares: each simulated request is like one of them.
-        cluster: The machines on which the nodes with `RayActor` live; None: nothing fails.
+        cluster: The machines on which the nodes with `RayActor` live. None: nothing fails.
 
     Raises:
         SetupError: The configuration has something that is not simulated: calls of other nodes or of their instances,
             a ``node_entrypoint``, ``init`` or ``entrypoint`` of its own, several roots, ``each`` at the only root,
             a `Repost` to a node that others lead to.
         InputError: There are no times of a node, or no counts that show how often a node with ``or`` runs,
-            how many elements a node with ``each`` has, or how often `Repost` goes to a node; or a policy
+            how many elements a node with ``each`` has, or how often `Repost` goes to a node, or a policy
             that picks has no sample requests, or refuses one.
     """
     plan = config.plan()
@@ -161,7 +161,7 @@ def _calls_a_node(element: Element, nodes: Mapping[str, Node]) -> bool:
 
 
 def _by_counts(nodes: Mapping[str, Node], times: Mapping[str, ServiceTimes]) -> dict[str, Flow]:
-    """Return how requests go on at each node; what depends on data comes from the measurement of the times.
+    """Return how requests go on at each node. What depends on data comes from the measurement of the times.
 
     That is the share of requests that run at a node with ``or``, the mean number of elements at a node with
     ``each``, that of steps at a node with `Iterate`, and the share of requests that a `Repost` sends to each node.

@@ -94,7 +94,7 @@ class Asked:
         placement: ``pack``, ``spread`` or ``strict_spread``.
         away_s: How long it takes to see that a machine has gone (seconds).
         build_s: How long an instance takes to build (seconds).
-        retries: How many times an item runs once more; 0 where X does not say ``rerun``.
+        retries: How many times an item runs once more. 0 where X does not say ``rerun``.
     """
 
     resources: Mapping[str, float]

@@ -70,11 +70,11 @@ class Flow:
         instance_num: The number of instances.
         pad: Whether copies fill batches up.
         without_result: The share of requests to which the node gives no ``result``, so that a node with ``or`` runs.
-        elements: For a node with ``each``, the mean number of elements of a request; else None.
+        elements: For a node with ``each``, the mean number of elements of a request, else None.
         reposts: The nodes at which requests go on, each with its share of the requests.
         limits: By such a node, how often a request may have been reposted until it goes on there.
-        steps: For a node with `Iterate`, the mean number of steps of a request; else None.
-        steps_most: How many steps `Iterate` lets a request run; then it fails.
+        steps: For a node with `Iterate`, the mean number of steps of a request, else None.
+        steps_most: How many steps `Iterate` lets a request run, then it fails.
     """
 
     instance_num: int
@@ -253,13 +253,13 @@ class Simulation:
         entry: The node at which requests enter.
         times: The times of batches of each node.
         seed: The seed of the random draws of times.
-        wake_s: The mean time that a woken thread takes to go on, in seconds; times are drawn from an exponential
+        wake_s: The mean time that a woken thread takes to go on, in seconds. Times are drawn from an exponential
             distribution. With 0, those of an open loop take times from the spread that was measured at the first node.
             The threads of a closed loop of one node then go on one after the other, and take the turns that were
             measured there: the interpreter runs one thread at a time. What was not measured takes no time.
         like: Sample requests, for policies that pick: each request is like one that is drawn from these.
-        cluster: The machines on which instances live, and which fail; None for none. What ran on a machine that has
-            gone fails, or runs once more at the head of the queue; the instance is built anew where there is room.
+        cluster: The machines on which instances live, and which fail. None for none. What ran on a machine that has
+            gone fails, or runs once more at the head of the queue. The instance is built anew where there is room.
     """
 
     def __init__(
@@ -321,8 +321,8 @@ class Simulation:
         """Simulate requests that arrive at given times, in seconds.
 
         The figures leave out the first ``warm_up`` answers, and the requests that end after the last one has come.
-        The thread that sends wakes up for each request, and the thread that waits for its answer at the end;
-        latencies count from the given arrival time.
+        The thread that sends wakes up for each request, and the thread that waits for its answer at the end.
+        Latencies count from the given arrival time.
         """
         self._is_open = True
         if not self._wake_s:

@@ -27,7 +27,7 @@ class Dimension:
     """One key and the values it may take.
 
     Attributes:
-        node: The node; None for a key of ``[global]``.
+        node: The node. None for a key of ``[global]``.
         key: One of `KEYS`.
         values: The values, ascending.
         start: The one of the values that is nearest to the configuration's.
@@ -50,12 +50,12 @@ def space_of(
     """Return the dimensions of the search.
 
     Without ``ranges`` these are ``instance_num`` of every node, up to the number of CPUs, and ``max`` and
-    ``batching_timeout`` of every node that takes batches; ``max`` within the range of its classes, up to 64 where that has
+    ``batching_timeout`` of every node that takes batches. ``max`` within the range of its classes, up to 64 where that has
     no end.
 
     Args:
         nodes: The nodes, as ``headrace.explain(config)["nodes"]`` gives them.
-        ranges: Texts such as ``infer.max=1..64`` or ``max=1,4,16``; the name of the node may be left out if
+        ranges: Texts such as ``infer.max=1..64`` or ``max=1,4,16``. The name of the node may be left out if
             there is only one.
         threads: The threads of the configuration, ``headrace.explain(config)["threads"]``.
 

@@ -28,7 +28,7 @@ _active: ContextVar[tuple[tuple[Timer, float], ...]] = ContextVar("headrace_time
 
 
 class Timer:
-    """Time a block, or each call of a function; one object sums up all its runs.
+    """Time a block, or each call of a function. One object sums up all its runs.
 
     ::
 
@@ -46,8 +46,8 @@ class Timer:
         device: ``"cuda"`` or ``"cuda:N"``: wait for all work of that device before each reading of the clock,
             at the beginning and at the end, so that the time covers the work itself and not only its launch.
             None: do not wait.
-        clock: Gives the time in seconds; for tests.
-        wait: Called instead of waiting for ``device``; for other devices and for tests.
+        clock: Gives the time in seconds. For tests.
+        wait: Called instead of waiting for ``device``. For other devices and for tests.
 
     Attributes:
         name: As given.
@@ -57,7 +57,7 @@ class Timer:
     Raises:
         TypeError: The name is no text, as with a bare ``@Timer``.
         ValueError: ``device`` is neither ``"cuda"`` nor ``"cuda:N"``.
-        RuntimeError: The device does not exist; raised at the first wait.
+        RuntimeError: The device does not exist. Raised at the first wait.
         MissingDependencyError: Neither torch nor cuda-bindings is installed, and one is needed to wait for a device.
     """
 
@@ -102,7 +102,7 @@ class Timer:
                 around.children.append(self)
 
     def __call__(self, function: Function) -> Function:
-        """Time each call of a function; a call of a coroutine function is timed until its coroutine ends.
+        """Time each call of a function. A call of a coroutine function is timed until its coroutine ends.
 
         Raises:
             TypeError: The function is a generator: a call of it returns before any of its code runs.

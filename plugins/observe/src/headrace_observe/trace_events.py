@@ -1,7 +1,7 @@
 """Makes events of the Trace Event Format from the records of a probe.
 
 The format: "Trace Event Format", Google, the document that Chromium's tracing page links to. All events
-are complete events (``X``), the two ends of flows (``s``, ``f``) and metadata (``M``); times are in µs.
+are complete events (``X``), the two ends of flows (``s``, ``f``) and metadata (``M``). Times are in µs.
 
 The tracks:
 
@@ -98,11 +98,11 @@ class _Lanes:
 
 
 class EventMaker:
-    """Makes the events of one trace; used by one thread.
+    """Makes the events of one trace. Used by one thread.
 
     Args:
-        origin: When the trace begins, in seconds; events that began earlier are left out.
-        thread_names: The names of threads, by number; other threads may add names meanwhile.
+        origin: When the trace begins, in seconds. Events that began earlier are left out.
+        thread_names: The names of threads, by number. Other threads may add names meanwhile.
     """
 
     def __init__(self, origin: float, thread_names: Mapping[int, str]) -> None:

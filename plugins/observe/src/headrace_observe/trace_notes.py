@@ -23,11 +23,11 @@ _NOTES = 16
 
 
 class NoteStore:
-    """Keeps tuples of texts, numbers, None and lists of these in files; used by one thread.
+    """Keeps tuples of texts, numbers, None and lists of these in files. Used by one thread.
 
     Args:
-        folder: The folder for the files; the caller, who has made it, also removes it.
-        max_bytes: The most bytes of all files together; beyond it the oldest files are deleted.
+        folder: The folder for the files. The caller, who has made it, also removes it.
+        max_bytes: The most bytes of all files together. Beyond it the oldest files are deleted.
     """
 
     def __init__(self, folder: Path, max_bytes: int) -> None:

@@ -1,6 +1,6 @@
 """Collects the events of a trace and writes them into one file: sorted, bounded, and never half written.
 
-Events are gathered in memory; when there are enough, they are written as a sorted segment into a folder beside the
+Events are gathered in memory. When there are enough, they are written as a sorted segment into a folder beside the
 file. When all segments together exceed the bound, the oldest segments are deleted. At the end the segments are
 merged into a new file, which is renamed to its path in one step.
 """
@@ -29,13 +29,13 @@ _LARGEST_SEGMENT = 4_000_000
 
 
 class Event(NamedTuple):
-    """One event; events sort in their order in the file.
+    """One event. Events sort in their order in the file.
 
     Attributes:
         start_ns: The beginning, in ns.
         minus_duration_ns: The duration in ns, negated, so that an outer event sorts before an inner one that
             begins at the same time.
-        since_ns: The beginning, in ns, of the event at the other end of its arrow, else its own; if that event is
+        since_ns: The beginning, in ns, of the event at the other end of its arrow, else its own. If that event is
             deleted, this one is left out too.
         text: One line of JSON, without a comma at its end.
     """
@@ -53,14 +53,14 @@ class _Segment(NamedTuple):
 
 
 class TraceStore:
-    """Keeps events and writes the file; used by one thread.
+    """Keeps events and writes the file. Used by one thread.
 
     Args:
         path: The file.
         max_bytes: The most bytes of the file.
 
     Attributes:
-        folder: The folder with the segments; it is removed at the end.
+        folder: The folder with the segments. It is removed at the end.
         horizon_ns: Events that began before this time are left out.
 
     Raises:
@@ -114,12 +114,12 @@ class TraceStore:
         """Write the file.
 
         Args:
-            head: The first events of the file, one at least, without commas; the first line begins with the
+            head: The first events of the file, one at least, without commas. The first line begins with the
                 opening of the JSON document.
             tail: The text after the last event.
 
         Raises:
-            OSError: The file cannot be written; a file that was at the path is untouched.
+            OSError: The file cannot be written. A file that was at the path is untouched.
         """
         try:
             self._close_segment()

@@ -96,10 +96,10 @@ class Trace:
             recording.span(node, instance, element, name, started, ended, track)
 
     def close(self) -> None:
-        """Write the file, if there is a path; the file is whole when this returns, in whichever thread.
+        """Write the file, if there is a path. The file is whole when this returns, in whichever thread.
 
         Raises:
-            OSError: The file could not be written; a file at the path is unchanged.
+            OSError: The file could not be written. A file at the path is unchanged.
         """
         if self._recording is not None:
             self._recording.finish()
@@ -127,7 +127,7 @@ def trace(
     max_bytes: int = _MAX_BYTES,
     nvtx: bool = False,
 ) -> Iterator[None]:
-    """Trace a pipeline within the block; at the end of the block, also after an error, the file is complete.
+    """Trace a pipeline within the block. At the end of the block, also after an error, the file is complete.
 
     Any running pipeline can be traced, and nothing of it is built again. The trace has the elements and the work on
     devices only if the pipeline was built with ``probes = ["Trace"]`` in its configuration. A
@@ -137,7 +137,7 @@ def trace(
         pipeline: The pipeline.
         path: The file.
         sample: The share of requests, from above 0 to 1.
-        max_bytes: The largest size of the file, at least 100,000; beyond it the oldest events are dropped.
+        max_bytes: The largest size of the file, at least 100,000. Beyond it the oldest events are dropped.
         nvtx: Whether elements become NVTX ranges too, for Nsight Systems.
 
     Raises:

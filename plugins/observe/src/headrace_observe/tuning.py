@@ -33,8 +33,8 @@ class Trial:
     Attributes:
         values: One value for each dimension.
         runs: The point of each run.
-        point: The figures of all runs together, as `Point.to_dict` gives them; None after an error.
-        error: Why a run of the combination failed; None if none did.
+        point: The figures of all runs together, as `Point.to_dict` gives them. None after an error.
+        error: Why a run of the combination failed. None if none did.
     """
 
     values: tuple[int, ...]
@@ -55,7 +55,7 @@ class Trials:
     Args:
         space: The dimensions of the search.
         goal: The goal to reach.
-        run: Measures one combination; an error that it raises is the result of the trial.
+        run: Measures one combination. An error that it raises is the result of the trial.
         done: The trials so far, one for each combination, in the order of the search.
     """
 
@@ -65,7 +65,7 @@ class Trials:
     done: list[Trial] = field(default_factory=list)
 
     def search(self, runs: int, *, how: str = "auto", seed: int = 0) -> str:
-        """Search with this many runs; the last ones measure the best trials again.
+        """Search with this many runs. The last ones measure the best trials again.
 
         The trial that looks best after one run of each is partly lucky. So if there are eight runs or more, a
         quarter of them measures the three best trials again: each run takes the one that was measured least

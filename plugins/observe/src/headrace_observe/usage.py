@@ -17,12 +17,12 @@ __all__ = ["meter"]
 
 
 def meter() -> Callable[[], dict[str, Any]]:
-    """Begin to measure; return the function that ends the measurement.
+    """Begin to measure. Return the function that ends the measurement.
 
     Returns:
         A function that gives ``{"cpu": {"cores", "source", "usable"}, "gpu": [...]}``. ``cores`` is the
         processor time per second, in seconds, of this process and, if psutil is installed (the extra
-        ``[gpu]``), of its children; ``source`` says which. ``usable`` is the number of CPUs that this process
+        ``[gpu]``), of its children. ``source`` says which. ``usable`` is the number of CPUs that this process
         may use. ``gpu`` has ``index``, ``name``, ``utilisation_percent`` and ``memory_used_bytes`` of each GPU
         at the end.
     """

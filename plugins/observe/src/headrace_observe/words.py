@@ -49,7 +49,7 @@ class Benchmark(headrace.Backend):
         BackendError: The first error of X for a sample of which no request succeeded.
 
     Source:
-        The word of torchpipe; clients without threads are Headrace's own.
+        The word of torchpipe. Clients without threads are Headrace's own.
     """
 
     class Options(headrace.Options):

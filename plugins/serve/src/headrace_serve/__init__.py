@@ -1,6 +1,6 @@
 """Pipelines as a service: the Open Inference Protocol, which the clients of Triton speak.
 
-`Server` listens in a thread of its own; `asgi` gives the same service as an ASGI application, for an HTTP server that
+`Server` listens in a thread of its own. `asgi` gives the same service as an ASGI application, for an HTTP server that
 the user starts. `headrace_serve.errors` has a table of the status and text that a client gets for each error.
 """
 

@@ -36,12 +36,12 @@ class AccessLine:
     Attributes:
         route: The route of HTTP, or the name of the call of gRPC.
         model, status, code: Texts, empty until they are known.
-        key: The name of the client's key; empty without keys.
-        request_id: The id of the request: of the protocol, else of the header ``X-Request-Id``; ``""`` without one.
+        key: The name of the client's key. Empty without keys.
+        request_id: The id of the request: of the protocol, else of the header ``X-Request-Id``. ``""`` without one.
         traceparent: The parameter or header of this name.
-        peer: The client's host and port, or gives its address; None: unknown.
+        peer: The client's host and port, or gives its address. None: unknown.
         received_bytes, sent_bytes: The bytes of the request's body and of the answer's body.
-        times: Records when the request waited and ran in the pipeline; None if the pipeline does not measure it.
+        times: Records when the request waited and ran in the pipeline. None if the pipeline does not measure it.
 
     Args:
         route: The route of HTTP, or the name of the call of gRPC.

@@ -20,7 +20,7 @@ _MANY = 4096
 
 
 async def apart(elements: int, function: Callable[..., T], *args: Any) -> T:
-    """Call a function; in another thread if it reads or writes so many elements that the event loop would be blocked.
+    """Call a function. In another thread if it reads or writes so many elements that the event loop would be blocked.
 
     Args:
         elements: The elements that Python code reads or writes one by one.

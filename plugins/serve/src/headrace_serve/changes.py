@@ -8,7 +8,7 @@ __all__ = ["Changes"]
 
 
 class Changes:
-    """Wakes all coroutines that wait for a change of health; used by one event loop.
+    """Wakes all coroutines that wait for a change of health. Used by one event loop.
 
     The server calls `notify` at each of its own changes (reload, load, unload, drain), and when a request
     fails because its instance is lost. A pipeline does not report that it has recovered, so `wait` also

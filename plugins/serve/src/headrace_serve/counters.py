@@ -26,7 +26,7 @@ _LATE_NS = 30_000_000_000
 
 @dataclass
 class Counters:
-    """Numbers of the server; used by one event loop.
+    """Numbers of the server. Used by one event loop.
 
     All labels have bounded values: routes are those of the server, models those that are served, and
     statuses those of the protocols.
@@ -91,7 +91,7 @@ class Counters:
 
     @contextlib.contextmanager
     def loading(self, kind: str) -> Iterator[None]:
-        """Count the block as one load, by whether it raises; one of the same kind inside of it is the same load.
+        """Count the block as one load, by whether it raises. One of the same kind inside of it is the same load.
 
         Threads that load may do so, too, because they take turns.
 
@@ -112,13 +112,13 @@ class Counters:
 
 
 class Counts:
-    """Answered requests of one model, for the protocol's statistics; used by one event loop.
+    """Answered requests of one model, for the protocol's statistics. Used by one event loop.
 
     Attributes:
         ok, failed: How many requests succeeded, and how many failed.
         ok_ns, failed_ns: The sum of their times in the server, in nanoseconds.
         inferences: The rows, or items, of the successful requests.
-        last_ns: The wall time of the last answer, in nanoseconds; 0 before the first.
+        last_ns: The wall time of the last answer, in nanoseconds. 0 before the first.
     """
 
     def __init__(self) -> None:

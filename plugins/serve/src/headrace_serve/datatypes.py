@@ -86,12 +86,12 @@ def from_bytes(name: str, datatype: str, shape: tuple[int, ...], data: Any) -> N
     Args:
         name: The name of the input, for errors.
         datatype: One of `DATATYPES`.
-        shape: Its shape; every axis 0 or more.
+        shape: Its shape. Every axis 0 or more.
         data: A buffer with the values in row-major order, little-endian. For BYTES each element follows
             its length, a little-endian uint32.
 
     Returns:
-        An array of that shape, read-only where ``data`` is; BF16 becomes float32, which holds all
+        An array of that shape, read-only where ``data`` is. BF16 becomes float32, which holds all
         of its values, BYTES an array of ``bytes`` objects.
 
     Raises:
@@ -115,7 +115,7 @@ def as_bf16_bits(array: NDArray[np.float32]) -> NDArray[np.uint16]:
 
 
 def check_size(name: str, datatype: str, shape: tuple[int, ...], size: int) -> None:
-    """Check the number of bytes of a tensor; for BYTES any number is allowed, because elements differ in length.
+    """Check the number of bytes of a tensor. For BYTES any number is allowed, because elements differ in length.
 
     Raises:
         InputError: ``size`` is not the number of bytes that shape and datatype need.
@@ -168,7 +168,7 @@ def from_json(name: str, datatype: str, shape: tuple[int, ...], data: Any) -> ND
 
 
 def from_numbers(datatype: str, value: Any) -> NDArray[Any]:
-    """Return the array for a Python number, or for lists and tuples of them; NaN and infinity stay.
+    """Return the array for a Python number, or for lists and tuples of them. NaN and infinity stay.
 
     Raises:
         InputError, ValueError, OverflowError: They are no such numbers, or the lists differ in length.
@@ -244,7 +244,7 @@ def as_json_values(name: str, datatype: str, array: NDArray[Any]) -> Sequence[An
     """Return the elements of a tensor as a flat sequence that JSON can hold.
 
     Raises:
-        InputError: JSON cannot hold the elements; the client has to ask for binary data.
+        InputError: JSON cannot hold the elements. The client has to ask for binary data.
     """
     hint = "Ask for this output with binary_data."
     if datatype in ONLY_BINARY:

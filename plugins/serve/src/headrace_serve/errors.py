@@ -92,7 +92,7 @@ def among(name: str, known: Iterable[str]) -> str:
 
 
 class ServeError(HeadraceError):
-    """Root of the errors that the server itself raises; clients get their whole text.
+    """Root of the errors that the server itself raises. Clients get their whole text.
 
     Attributes:
         what: The text, which states the problem and what to do.
@@ -310,7 +310,7 @@ def refusal(error: BaseException, *, debug: bool = False) -> Refusal:
 
     Args:
         error: The error that was raised.
-        debug: Whether the client gets the text of every error; if False, the answer for an error inside the
+        debug: Whether the client gets the text of every error. If False, the answer for an error inside the
             pipeline names only node, backend and code.
     """
     if isinstance(error, RelayedError):

@@ -66,7 +66,7 @@ async def make(service: Changed, change: Message) -> None:
 class Everywhere:
     """One worker process's side of the changes that all worker processes make.
 
-    The event loop of the process calls it; `take` and `end` may be called in any thread.
+    The event loop of the process calls it. `take` and `end` may be called in any thread.
 
     Args:
         send: Sends a message to the supervisor.
@@ -81,7 +81,7 @@ class Everywhere:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def join(self, service: Changed) -> None:
-        """Make the changes from before this process was started; from now on it makes every change.
+        """Make the changes from before this process was started. From now on it makes every change.
 
         Raises:
             UnavailableError: The supervisor has ended.

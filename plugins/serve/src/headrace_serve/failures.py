@@ -1,7 +1,7 @@
 """Logs requests that fail in the server: with exception, traceback, node, model and request, each kind at most once a second.
 
 The logger is ``headrace.serve.requests``, level ERROR. The library logs what backends raise under ``headrace.requests``,
-but knows neither model nor client; `instead_of_library` makes this module log that, too.
+but knows neither model nor client. `instead_of_library` makes this module log that, too.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def instead_of_library() -> Iterator[None]:
 
 
 class FailureLog:
-    """Logs failures of requests that are neither the client's nor the load's; used by one event loop.
+    """Logs failures of requests that are neither the client's nor the load's. Used by one event loop.
 
     A kind is the model, the node, the backend, the code and the class of the error. The first failure of a kind is logged
     at once, then at most one a second, with the number of those in between.

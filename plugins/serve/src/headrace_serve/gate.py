@@ -29,7 +29,7 @@ class Gate:
 
     Args:
         allow_hosts: More hosts that may be asked for. If there are any, no others may, wherever the server listens.
-        origins: Origins whose pages may do what only the server's own pages may; ``"*"``: all.
+        origins: Origins whose pages may do what only the server's own pages may. ``"*"``: all.
     """
 
     def __init__(self, allow_hosts: Sequence[str], origins: Collection[str]) -> None:
@@ -40,7 +40,7 @@ class Gate:
         self._own_name = ""
 
     def listens(self, name: str = "", *, local: bool) -> None:
-        """Note where the server listens; without it another server does, and says the address with each request.
+        """Note where the server listens, without it another server does, and says the address with each request.
 
         Args:
             name: The name by which it was told to listen, which may be asked for.

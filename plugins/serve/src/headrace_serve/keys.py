@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["Keys", "Right"]
 
 Right = Literal["infer", "describe", "repository"]
-"""What a key may do. ``infer``: inference and its shared memory; ``describe``: metadata, configuration,
-statistics, metrics and the index; ``repository``: loading and unloading of models. Health needs no key."""
+"""What a key may do. ``infer``: inference and its shared memory. ``describe``: metadata, configuration,
+statistics, metrics and the index. ``repository``: loading and unloading of models. Health needs no key."""
 
 _PREFIX = "bearer "
 
@@ -36,8 +36,8 @@ class _Key(pydantic.BaseModel):
 class Keys:
     """The keys of a file, which has a table ``[NAME]`` for each.
 
-    ``sha256`` is the hash of the key, 64 hexadecimal digits in lower case; ``rights`` a list of ``infer``,
-    ``describe`` and ``repository`` (default: the first two); ``models`` the names of the models for which the key
+    ``sha256`` is the hash of the key, 64 hexadecimal digits in lower case. ``rights`` a list of ``infer``,
+    ``describe`` and ``repository`` (default: the first two). ``models`` the names of the models for which the key
     holds (default: all). A key must be long and random: SHA-256 is fast, so a short key can be guessed from its hash.
     """
 
@@ -133,12 +133,12 @@ class Keys:
         return found
 
     def check(self, headers: Mapping[str, str], right: Right, model: str | None) -> str:
-        """Check that the key of a request has a right, and holds for the model; give the key's name.
+        """Check that the key of a request has a right, and holds for the model. Give the key's name.
 
         Args:
             headers: Headers of HTTP, or metadata of gRPC, by names in lower case.
             right: The right that the request needs.
-            model: The name of the model; None: the request is not for a single model.
+            model: The name of the model. None: the request is not for a single model.
 
         Raises:
             UnauthenticatedError: The request has no key, or an unknown one.

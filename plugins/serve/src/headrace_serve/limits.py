@@ -32,10 +32,10 @@ class Limits:
             more HTTP connection is answered with 503, one more gRPC connection is closed.
         max_streams: The most gRPC calls that are open on one connection at a time.
         max_connection_age_s: Seconds after which a client must reconnect by gRPC once its calls have ended, so that
-            clients spread over processes; None: no limit.
-        grpc_keepalive_s: Seconds without a byte after which gRPC pings a client, also one without calls; None: never.
+            clients spread over processes. None: no limit.
+        grpc_keepalive_s: Seconds without a byte after which gRPC pings a client, also one without calls. None: never.
         grpc_keepalive_timeout_s: Seconds in which it must answer a ping, else its connection ends.
-        grpc_min_ping_interval_s: The least seconds between the pings of a client of gRPC; the connection of one that pings
+        grpc_min_ping_interval_s: The least seconds between the pings of a client of gRPC. The connection of one that pings
             more often ends.
         receive_timeout_s: Seconds in which a request must have arrived. For HTTP they count from its first byte. A
             new connection must send its first byte, for gRPC its preface, within the same time.
@@ -48,7 +48,7 @@ class Limits:
             the pipeline.
         max_elements: The most elements of all inputs of BYTES of one request together, and of all outputs of BYTES of
             its answer: each is an object of Python, which takes more memory and time than its bytes.
-        max_timeout_ms: The most milliseconds that a request may take in the pipeline; None: no limit.
+        max_timeout_ms: The most milliseconds that a request may take in the pipeline. None: no limit.
     """
 
     max_body_bytes: int = 64 << 20

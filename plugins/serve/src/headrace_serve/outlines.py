@@ -26,7 +26,7 @@ class Outline:
         wanted: The form in which the client wants the outputs, a `headrace_serve.http.tensors.Wanted`.
         checked: Whether it was found to fit the signature of the model.
         answered: The outputs of the last answer without their elements, and the JSON that was sent before their binary
-            data; None before the first answer of which all outputs were binary.
+            data. None before the first answer of which all outputs were binary.
     """
 
     inputs: Sequence[tuple[str, str, tuple[int, ...], int]]

@@ -1,7 +1,7 @@
 """Measures how long a request waits in the pipeline and how long it runs there, for the access log.
 
 The pipeline reports every batch to the probe ``ServeTimes``. Each request carries a `RunTimes` in its ``context``,
-which every node and every element of ``each`` gets; the probe records the times there.
+which every node and every element of ``each`` gets. The probe records the times there.
 """
 
 from __future__ import annotations

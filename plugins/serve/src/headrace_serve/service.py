@@ -58,16 +58,16 @@ logger = logging.getLogger("headrace.serve")
 
 
 class Service:
-    """The models behind the protocols; used by one event loop.
+    """The models behind the protocols. Used by one event loop.
 
     Attributes:
         models: The served models.
         following: Has the models change where those who hold them change them.
-        loop: The event loop; None before there is one.
+        loop: The event loop. None before there is one.
         limits: See `Limits`.
         debug_errors: Whether clients get the text of every error.
-        priority_default: The priority of requests that give none; as in Triton, 1 is the most urgent.
-        keys: The keys that clients need; None: clients need no key.
+        priority_default: The priority of requests that give none. As in Triton, 1 is the most urgent.
+        keys: The keys that clients need. None: clients need no key.
         leaving: Whether the server reports that it is not ready, while it still serves.
         starting: Whether other processes that share the ports build their models for the first time, so that the server is not
             ready, although this process may be.
@@ -77,19 +77,19 @@ class Service:
         changes: Wakes the coroutines that watch whether server and models are ready.
         given: The argument ``models`` from which the models are read again by a reload or a load.
         allow_import: Whether configurations may import code.
-        regions: The regions of shared memory; None if shared memory is not allowed.
-        cors_origins: Origins whose pages may read answers; ``"*"``: all.
+        regions: The regions of shared memory. None if shared memory is not allowed.
+        cors_origins: Origins whose pages may read answers. ``"*"``: all.
         server_name: The name in the metadata of the server.
-        connections: Gives the number of HTTP connections; `Server` sets it.
-        worker: The number of this process among several that share the port; None: the server is this process alone.
+        connections: Gives the number of HTTP connections. `Server` sets it.
+        worker: The number of this process among several that share the port. None: the server is this process alone.
         failures: Logs requests that fail in the pipeline, or by their results.
         built_in: The process in which the pipelines were built.
         decompressing: Held while a body is decompressed.
         unsent_bytes: The bytes of answers of gRPC that clients have not taken yet.
-        everywhere: Makes changes in all of those processes; None: the server is this process alone.
-        live: The state behind the live page; None: there is no such page.
-        examples: The example inputs that the live page offers; None: there are none.
-        gate: Says whose requests are answered at all; `Server` tells it where it listens.
+        everywhere: Makes changes in all of those processes. None: the server is this process alone.
+        live: The state behind the live page. None: there is no such page.
+        examples: The example inputs that the live page offers. None: there are none.
+        gate: Says whose requests are answered at all. `Server` tells it where it listens.
     """
 
     def __init__(  # noqa: PLR0913 - settings, by name
@@ -194,7 +194,7 @@ class Service:
         """Give the access to shared memory for one request.
 
         Args:
-            hold: Counts the bytes that are read like bytes of a body; see `hold`.
+            hold: Counts the bytes that are read like bytes of a body. See `hold`.
         """
         return Access(self.regions, hold, self.limits.max_body_bytes)
 
@@ -258,7 +258,7 @@ class Service:
         Args:
             name: The model.
             version: Its version.
-            reason: Why; None: there is no such version any more.
+            reason: Why. None: there is no such version any more.
         """
         model = self.models.get(name, version)
         if model is None or (model.unloaded and reason is not None):
@@ -271,12 +271,12 @@ class Service:
     def named(
         self, name: str, version: str = "", key: Callable[[], str] | None = None
     ) -> tuple[str, str]:
-        """Return name and version of a model as they are; of an alias those of the model that its shares choose.
+        """Return name and version of a model as they are, of an alias those of the model that its shares choose.
 
         Args:
             name: What the client asks for.
             version: The version that it asks for, ``""`` for none.
-            key: Gives the text by which the shares choose, ``""`` for none; None or none: it is drawn.
+            key: Gives the text by which the shares choose, ``""`` for none. None or none: it is drawn.
         """
         if version or self.models.has(name):
             return name, version
@@ -300,7 +300,7 @@ class Service:
         return {name: one["shares"] for each in known for name, one in each if one.get("shares")}
 
     def described(self, name: str, version: str = "") -> Model:
-        """Return a model of which clients are told, loaded or not; one that a request builds is built from now on.
+        """Return a model of which clients are told, loaded or not. One that a request builds is built from now on.
 
         Raises:
             UnknownModelError: There is no such model or version.
@@ -319,7 +319,7 @@ class Service:
             raise UnknownModelError(name, served={*self.models.names, *self.aliases()}) from None
 
     def find(self, name: str, version: str = "", key: Callable[[], str] | None = None) -> Model:
-        """Return a model that takes requests; arguments are those of `named`.
+        """Return a model that takes requests. Arguments are those of `named`.
 
         Raises:
             UnknownModelError: There is no such model or version.
@@ -333,7 +333,7 @@ class Service:
         return model
 
     def again(self, name: str, version: str = "", key: Callable[[], str] | None = None) -> Model:
-        """Find the model again for a request that `find` has accepted; a reload may have replaced it.
+        """Find the model again for a request that `find` has accepted. A reload may have replaced it.
 
         Raises:
             UnknownModelError, UnavailableError: The model is not served any more.
@@ -344,7 +344,7 @@ class Service:
         return now
 
     def admit(self, model: Model) -> None:
-        """Count a request as inside a model, if the model's queue has room; the caller decrements `Model.inside` later.
+        """Count a request as inside a model, if the model's queue has room. The caller decrements `Model.inside` later.
 
         Raises:
             OverloadedError: As many requests wait, or are being received, as the queue may hold.
@@ -444,11 +444,11 @@ class Service:
         parameters: Mapping[str, Any],
         line: AccessLine,
     ) -> Any:
-        """Run a request of the pipeline, count it, and give its result; it raises the errors of `infer`.
+        """Run a request of the pipeline, count it, and give its result. It raises the errors of `infer`.
 
         Args:
             model: The model that runs the request.
-            request: The request; it is changed.
+            request: The request. It is changed.
             parameters: As `headrace_serve.inference.requests.prepared` takes them.
             line: The line of the access log.
         """
@@ -568,7 +568,7 @@ class Service:
     def retry_after_s(model: Model | None, error: BaseException | None = None) -> int:
         """Return the seconds after which the queue should have room: the waiting requests, divided by the recent rate.
 
-        The result lies between 1 and 30; it is 1 if too few requests were answered recently to measure the rate. An error
+        The result lies between 1 and 30. It is 1 if too few requests were answered recently to measure the rate. An error
         may know better.
         """
         if isinstance(error, NotBuiltError):

@@ -1,7 +1,7 @@
 """Tensors in system shared memory: clients make regions, and register them here under a name.
 
 The server reads and writes a region by file calls, and does not map it. If a client shortens the region
-meanwhile, a file call fails, and the client gets an error; access to a mapping would kill the server by
+meanwhile, a file call fails, and the client gets an error. Access to a mapping would kill the server by
 SIGBUS. Linux keeps regions as files under ``/dev/shm``.
 """
 
@@ -63,10 +63,10 @@ class _Region:
 
 
 class Regions:
-    """The registered regions; used by one event loop.
+    """The registered regions. Used by one event loop.
 
     Args:
-        most: The most regions that may be registered; each holds an open file.
+        most: The most regions that may be registered. Each holds an open file.
     """
 
     def __init__(self, most: int) -> None:
@@ -194,8 +194,8 @@ class Access:
     """The regions as one request may use them.
 
     Args:
-        regions: The regions; None if shared memory is not allowed.
-        hold: Counts bytes that are read like bytes of a body; see `headrace_serve.service.Service.hold`.
+        regions: The regions. None if shared memory is not allowed.
+        hold: Counts bytes that are read like bytes of a body. See `headrace_serve.service.Service.hold`.
         most_bytes: The most bytes that may be read for one request.
     """
 
@@ -208,11 +208,11 @@ class Access:
         self._read_bytes = 0
 
     def place(self, where: str, parameters: dict[str, Any]) -> Place | None:
-        """Remove the place of a tensor from its parameters, and return it; None if they have no place.
+        """Remove the place of a tensor from its parameters, and return it. None if they have no place.
 
         Args:
             where: The tensor's name, for errors.
-            parameters: The parameters of the tensor; they are changed.
+            parameters: The parameters of the tensor. They are changed.
 
         Raises:
             InputError: The place is wrong.

@@ -49,7 +49,7 @@ def problem_of(
         name: The name of the table.
         found: One of the ``errors()`` of pydantic.
         kind: The pydantic model whose fields are the known keys.
-        file: The file with the table; None: the table comes from no file.
+        file: The file with the table. None: the table comes from no file.
     """
     path = ".".join(map(str, (name, *found["loc"])))
     if found["type"] != "extra_forbidden":

@@ -22,7 +22,7 @@ class Tls:
     Attributes:
         cert: The path of the server's certificate, followed by its intermediate certificates.
         key: The path of the certificate's private key, without a password.
-        client_ca: The path of the root certificates for the clients' certificates; None: clients need no certificate.
+        client_ca: The path of the root certificates for the clients' certificates. None: clients need no certificate.
     """
 
     cert: str
@@ -72,7 +72,7 @@ class Certificates:
     Attributes:
         context: The context for HTTP.
         chain, key: The bytes of the files of the certificate and its key, for gRPC.
-        roots: The root certificates for clients' certificates, PEM; None: clients need no certificate.
+        roots: The root certificates for clients' certificates, PEM. None: clients need no certificate.
     """
 
     context: ssl.SSLContext

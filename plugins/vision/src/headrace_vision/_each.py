@@ -40,7 +40,7 @@ def need(request: Request, key: str, expected: str) -> Any:
     """Return the value of a key.
 
     Raises:
-        InputError: The request has no such key; the error quotes ``expected``.
+        InputError: The request has no such key. The error quotes ``expected``.
     """
     if key not in request:
         raise InputError(f"the request has no {key!r}", key=key, expected=expected, got="nothing")

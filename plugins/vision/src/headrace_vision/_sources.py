@@ -44,11 +44,11 @@ def refuse_copies(context: InitContext, name: str) -> None:
 
 
 class PerSource(Generic[State]):
-    """One state per source, made when the source is first seen; checks that frames come in order.
+    """One state per source, made when the source is first seen. Checks that frames come in order.
 
     Args:
         make: Makes a state.
-        most: Most sources; the one that was used least recently is forgotten.
+        most: Most sources. The one that was used least recently is forgotten.
     """
 
     def __init__(self, make: Callable[[], State], most: int) -> None:

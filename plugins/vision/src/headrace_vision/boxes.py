@@ -33,7 +33,7 @@ __all__ = [
 
 
 def finite(value: Any, what: str, dims: int, *, is_narrow: bool = False) -> NDArray[Any]:
-    """Return numbers of a network as ``float64`` with ``dims`` axes; a leading axis of 1 is taken away.
+    """Return numbers of a network as ``float64`` with ``dims`` axes. A leading axis of 1 is taken away.
 
     Args:
         value: The numbers.
@@ -235,7 +235,7 @@ def make_detections(
         boxes: ``float32 [N, 4]`` in pixels of the source image.
         scores: ``[N]``.
         classes: ``[N]``.
-        labels: Names by class; one without a name, or with an empty one, is called by its number.
+        labels: Names by class. One without a name, or with an empty one, is called by its number.
 
     Raises:
         InputError: A score is above 1, by more than rounding.

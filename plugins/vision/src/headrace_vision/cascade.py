@@ -39,7 +39,7 @@ class Crops(Each):
             of a pixel at least.
 
     Batch:
-        1 or more; items are independent, a bad one fails alone.
+        1 or more. Items are independent, a bad one fails alone.
 
     Raises:
         InputError: ``data`` or ``image`` is missing or something else.
@@ -97,7 +97,7 @@ class Keys(Each):
         result: ``supervision.Detections`` with more ``data``, in their order. The one that came stays as it is.
 
     Batch:
-        1 or more; items are independent, a bad one fails alone.
+        1 or more. Items are independent, a bad one fails alone.
 
     Raises:
         InputError: A key is missing or something else, there is not one value for each detection, or the values differ in kind.
@@ -188,7 +188,7 @@ class Classes(Keys):
             one that came stays as it is.
 
     Batch:
-        1 or more; items are independent, a bad one fails alone.
+        1 or more. Items are independent, a bad one fails alone.
 
     Raises:
         InputError: A key is missing or something else, or there is not one output for each detection.

@@ -46,7 +46,7 @@ __all__ = ["Vision", "VisionConfig", "load", "open_vision"]
 
 
 def load(path: str | os.PathLike[str], *, check_inputs: bool = True) -> VisionConfig:
-    """Read and check a ``vision.toml`` as a whole; nothing is built.
+    """Read and check a ``vision.toml`` as a whole. Nothing is built.
 
     The configurations of the models and of ``ordered`` are checked with it.
 
@@ -55,7 +55,7 @@ def load(path: str | os.PathLike[str], *, check_inputs: bool = True) -> VisionCo
         check_inputs: Whether what sources name must be there, and allowed. Cameras and addresses are not opened.
 
     Raises:
-        ConfigError: It cannot be read, or something in it is wrong; all problems are named.
+        ConfigError: It cannot be read, or something in it is wrong. All problems are named.
     """
     if sys.version_info >= (3, 11):
         import tomllib
@@ -433,7 +433,7 @@ class Vision:
 
     Attributes:
         config: The configuration.
-        models: The pipelines by name; the only one of a file with ``model`` is called ``main``.
+        models: The pipelines by name. The only one of a file with ``model`` is called ``main``.
 
     Raises:
         HeadraceError: Something cannot be built.
@@ -471,8 +471,8 @@ class Vision:
         """Return the frames of ``x``, or of the sources in the file.
 
         Args:
-            x: See ``VideoRunner.run``; None for the sources in the file.
-            options: See ``SourceOptions``; they win over those in the file.
+            x: See ``VideoRunner.run``. None for the sources in the file.
+            options: See ``SourceOptions``. They win over those in the file.
         """
         if x is not None:
             return self._runner.run(x, **options)
@@ -491,7 +491,7 @@ class Vision:
 
         Args:
             request: It, with ``data``.
-            model: The name of the model; None for the only one.
+            model: The name of the model. None for the only one.
 
         Raises:
             ValueError: There is no such model, or there are several and ``model`` is None.
@@ -541,7 +541,7 @@ def open_vision(path: str | os.PathLike[str], *, more_sinks: tuple[Any, ...] = (
         more_sinks: Sinks beside those in the file.
 
     Raises:
-        ConfigError: The file is wrong; all problems are named.
+        ConfigError: The file is wrong. All problems are named.
         HeadraceError: Something cannot be built.
     """
     return Vision(load(path), more_sinks=more_sinks)

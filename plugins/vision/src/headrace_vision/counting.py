@@ -29,7 +29,7 @@ class _Reads(ReadsSource, total=False):
 class CountLine(Each):
     """Count the tracks of each source that cross a line.
 
-    *In* is from the right to the left of the way from the line's start to its end, as it is seen in the image; *out* is the
+    *In* is from the right to the left of the way from the line's start to its end, as it is seen in the image. *out* is the
     other way. Only tracks that are confirmed count.
 
     Reads:
@@ -45,7 +45,7 @@ class CountLine(Each):
             (``"in"``, ``"out"``), ``track_id``, ``class_name``, ``frame``, ``timestamp``.
 
     Batch:
-        1 or more; items go one after the other.
+        1 or more. Items go one after the other.
 
     Raises:
         InputError: ``data`` is missing, is something else or has no tracks, or a frame is not later than the one
@@ -128,14 +128,14 @@ class CountZone(Each):
             leave have ``dwell_s``.
 
     Batch:
-        1 or more; items go one after the other.
+        1 or more. Items go one after the other.
 
     Raises:
         InputError: ``data`` is missing, is something else or has no tracks, or a frame is not later than the one
             before of its source.
 
     Source:
-        ``supervision.PolygonZone``; the times are own.
+        ``supervision.PolygonZone``. The times are own.
     """
 
     class Options(PerSourceOptions):

@@ -107,7 +107,7 @@ class _DataSet(Sink):
         return numbers
 
     def note(self, number: int, name: str) -> None:
-        """Note the name of a class; its number as a text is no name.
+        """Note the name of a class. Its number as a text is no name.
 
         Raises:
             ValueError: The number cannot be written, or the class has another name already.
@@ -126,14 +126,14 @@ class _DataSet(Sink):
 class SaveCOCO(_DataSet):
     """Writes ``FOLDER/annotations.json`` in the format of COCO, and the images beside it.
 
-    ``category_id`` is the ``class_id`` of the detections. Boxes are ``[x, y, width, height]`` in pixels; annotations also have
+    ``category_id`` is the ``class_id`` of the detections. Boxes are ``[x, y, width, height]`` in pixels. Annotations also have
     ``score`` and ``track_id``. The annotations are kept in memory, and the file is written when the sink is closed. A file that is
     there already is gone on with: images of the same name are replaced, and a class keeps its name.
 
     Args:
-        folder: Where it goes; it is made.
+        folder: Where it goes. It is made.
         images: Whether the images are written too.
-        spool_bytes, spool, close_s: What is kept while the sink fails; see `headrace_vision.Sink`.
+        spool_bytes, spool, close_s: What is kept while the sink fails. See `headrace_vision.Sink`.
 
     Source:
         The data format at cocodataset.org.
@@ -234,9 +234,9 @@ class SaveYOLO(_DataSet):
     is there already is gone on with: a class keeps its name.
 
     Args:
-        folder: Where it goes; it is made.
+        folder: Where it goes. It is made.
         images: Whether the images are written too.
-        spool_bytes, spool, close_s: What is kept while the sink fails; see `headrace_vision.Sink`.
+        spool_bytes, spool, close_s: What is kept while the sink fails. See `headrace_vision.Sink`.
 
     Source:
         The format of labels that the documentation of Ultralytics describes.

@@ -62,11 +62,11 @@ def detect(  # noqa: PLR0913 - each is what somebody changes in one line
     Args:
         model: An ONNX file: a network of the YOLO family (one output), or of the DETR family (boxes and logits).
         source: See ``VideoRunner.run``.
-        track: A tracker (``"bytetrack"``, ...) that numbers the objects of each source; None for none.
+        track: A tracker (``"bytetrack"``, ...) that numbers the objects of each source. None for none.
         layout: ``"auto"``, ``"v5"``, ``"v8"``, ``"end2end"``, ``"yolox"`` or ``"detr"``.
-        labels: Names of the classes; None: those in the file, if it has any.
-        score_threshold: Boxes of a lower score are dropped, 0 to 1; None: the default of the word.
-        size: Height and width of the input in pixels, where the file leaves them open; None: those in ``imgsz`` of the
+        labels: Names of the classes. None: those in the file, if it has any.
+        score_threshold: Boxes of a lower score are dropped, 0 to 1. None: the default of the word.
+        size: Height and width of the input in pixels, where the file leaves them open. None: those in ``imgsz`` of the
             file, else 640.
         sinks: See ``VideoRunner``.
         network: See ``VideoRunner``.
@@ -163,7 +163,7 @@ class _Described:
         metadata: Texts by name.
 
     Attributes:
-        names: Names of the classes; none where the file says none.
+        names: Names of the classes. None where the file says none.
 
     Raises:
         InputError: The network is for another task than detection.
@@ -192,7 +192,7 @@ class _Described:
 
         Args:
             shape: The shape of the input ``[N, 3, H, W]``, where what is open is no number.
-            size: Height and width where the shape leaves them open; None: what the file says.
+            size: Height and width where the shape leaves them open. None: what the file says.
 
         Raises:
             InputError: The network cannot take this size.

@@ -42,7 +42,7 @@ class DetrDetections(Each):
         result: ``supervision.Detections``, by descending score, with ``data["class_name"]``.
 
     Batch:
-        1 or more; items are independent, a bad one fails alone.
+        1 or more. Items are independent, a bad one fails alone.
 
     Raises:
         InputError: ``data`` is missing or something else, a score is above 1, or the size of the source image is unknown.

@@ -87,7 +87,7 @@ class DrawDetections(Each):
         detections: The detections.
 
     Batch:
-        1 or more; items are independent, a bad one fails alone.
+        1 or more. Items are independent, a bad one fails alone.
 
     Raises:
         InputError: ``data`` or ``image`` is missing or something else.

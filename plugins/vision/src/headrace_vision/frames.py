@@ -50,14 +50,14 @@ def too_large(max_pixels: int, got: str) -> TooLargeError:
 
 @dataclass(slots=True)
 class Shot:
-    """One picture as a reader found it; it is converted only if it is not dropped.
+    """One picture as a reader found it. It is converted only if it is not dropped.
 
     Attributes:
         convert: Returns the picture as ``uint8 [H, W, 3]`` in the order blue, green, red.
-        time_s: Its time in seconds as the file or camera says it; None where there is none.
+        time_s: Its time in seconds as the file or camera says it. None where there is none.
         gap: Whether pictures are missing between the one before and this one.
         path: The file it was read from, or None.
-        error: Why there is no picture; then ``convert`` is not called.
+        error: Why there is no picture, then ``convert`` is not called.
     """
 
     convert: Callable[[], NDArray[np.uint8]]
@@ -73,10 +73,10 @@ class Frame:
 
     Attributes:
         source: Name of the source.
-        frame: Number of the frame in its source, from 0; dropped frames are counted.
+        frame: Number of the frame in its source, from 0. Dropped frames are counted.
         timestamp: Seconds, strictly increasing within a source.
-        image: ``uint8 [H, W, 3]`` in the order blue, green, red; None where it could not be read.
-        result: What the pipeline, and ``ordered`` behind it, answered; None after an error.
+        image: ``uint8 [H, W, 3]`` in the order blue, green, red. None where it could not be read.
+        result: What the pipeline, and ``ordered`` behind it, answered. None after an error.
         error: Why there is no result, or None.
         gap: Whether frames were lost between the one before and this one: a reconnect, damaged
             packets, the start of another round of a file that is repeated.

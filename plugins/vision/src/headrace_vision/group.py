@@ -23,7 +23,7 @@ KEPT = 256
 
 
 def check_input(x: Any, network: Iterable[str]) -> Any:
-    """Refuse what is no input before anything is opened; generators are not begun.
+    """Refuse what is no input before anything is opened. Generators are not begun.
 
     Returns:
         What is to be read: ``x``, or the content of a file object, which can be read only once.
@@ -53,7 +53,7 @@ class Group:
         make: Makes a source of a name, for an input.
         over: Called when a source has ended.
         pass_by: Called with each file in a folder that is no picture.
-        loop: Gets the frames; None: the runner decides.
+        loop: Gets the frames. None: the runner decides.
     """
 
     def __init__(
@@ -252,7 +252,7 @@ class Group:
             return self.changed.wait_for(lambda: not self.collecting and not self.sources, timeout)
 
     def join(self, left_s: Callable[[], float]) -> bool:
-        """Wait for the end of all sources and threads; return whether it came in time.
+        """Wait for the end of all sources and threads. Return whether it came in time.
 
         Args:
             left_s: Returns the seconds that are left.
@@ -284,7 +284,7 @@ class Handle:
         """Wait until everything was read and delivered.
 
         Args:
-            timeout: Seconds; None for any time.
+            timeout: Seconds. None for any time.
 
         Returns:
             Whether it was.

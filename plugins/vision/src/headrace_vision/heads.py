@@ -35,7 +35,7 @@ class BoxDetections(Each):
             ``data["class_name"]``.
 
     Batch:
-        1 or more; items are independent, a bad one fails alone.
+        1 or more. Items are independent, a bad one fails alone.
 
     Raises:
         InputError: ``data`` is missing, is no such mapping, a score is above 1, or ``unit`` needs the size of the source
@@ -145,7 +145,7 @@ class ClassDetections(Each):
         result: ``supervision.Detections``, by descending score, with ``data["class_name"]``.
 
     Batch:
-        1 or more; items are independent, a bad one fails alone.
+        1 or more. Items are independent, a bad one fails alone.
 
     Raises:
         InputError: ``data`` is missing or something else, a score is above 1, or the size of the source image is unknown.
@@ -205,7 +205,7 @@ class FilterDetections(Each):
         result: ``supervision.Detections``: those that are kept.
 
     Batch:
-        1 or more; items are independent, a bad one fails alone.
+        1 or more. Items are independent, a bad one fails alone.
 
     Raises:
         InputError: ``data`` is missing or something else, or lacks what a condition is about.

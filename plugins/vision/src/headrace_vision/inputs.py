@@ -47,9 +47,9 @@ class Input:
     Attributes:
         kind: ``"still"``, ``"video"``, ``"webp"``, ``"camera"``, ``"address"``,
             ``"collection"``: others, one by one, or ``"beside"``: a file in a folder that is no picture, and passed by.
-        name: How its source is called where nobody says another name; None in memory.
+        name: How its source is called where nobody says another name. None in memory.
         target: A path, bytes, an array, an image, an address, a number of a camera, or an iterable.
-        found_in: Of a collection whose items were found: ``"folder"`` (or by a pattern) or ``"list"``; else None. Then its
+        found_in: Of a collection whose items were found: ``"folder"`` (or by a pattern) or ``"list"``, else None. Then its
             stills are one source, its own, and a list among them is not opened, since nobody named it.
         hosts: Of an address: those that a playlist there may name.
     """
@@ -85,7 +85,7 @@ def recognise(value: Any, network: Iterable[str] = (), *, found_in: str | None =
     Args:
         value: See ``VideoRunner.run``.
         network: Hosts whose addresses may be opened.
-        found_in: Where it was found, if nobody named it; see `Input`.
+        found_in: Where it was found, if nobody named it. See `Input`.
 
     Raises:
         InputError: There is no such file, an address is not allowed, it is a list that was found in another one, or no input at all.
@@ -191,7 +191,7 @@ def _of_file(path: Path, name: str, found_in: str | None) -> Input:
 
 
 class _Listed:
-    """The inputs in a text file, one a line; blank lines and those with ``#`` in front are skipped.
+    """The inputs in a text file, one a line. Blank lines and those with ``#`` in front are skipped.
 
     Relative paths start from the folder of the file.
     """

@@ -56,7 +56,7 @@ class Lane:
 
 
 def open_lanes(models: Mapping[str, VideoModel]) -> dict[str, Lane]:
-    """Build the pipelines of models; all are closed again if one cannot be built.
+    """Build the pipelines of models. All are closed again if one cannot be built.
 
     Raises:
         HeadraceError: A configuration is wrong, or something cannot be built.
@@ -76,7 +76,7 @@ def open_lanes(models: Mapping[str, VideoModel]) -> dict[str, Lane]:
 
 
 def check_model(name: str | None, models: Collection[str]) -> str:
-    """Return the name of a model; None is the only one.
+    """Return the name of a model. None is the only one.
 
     Raises:
         ValueError: There is no such model, or there are several and ``name`` is None.

@@ -90,7 +90,7 @@ def read_layout(
     Args:
         output: What the network gave for one image, ``[R, C]``.
         layout: One of `LAYOUTS`.
-        input_size: Height and width of the input; ``yolox`` needs it.
+        input_size: Height and width of the input. ``yolox`` needs it.
         score_threshold: Boxes of a lower score are left out, and those of 0.
 
     Raises:

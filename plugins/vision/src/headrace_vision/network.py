@@ -40,7 +40,7 @@ def check_address(text: str, hosts: Iterable[str]) -> None:
     """Refuse an address whose kind or host is not allowed.
 
     Raises:
-        InputError: FFmpeg must not open it; the text says what to write to allow it.
+        InputError: FFmpeg must not open it. The text says what to write to allow it.
     """
     parts = urlsplit(text)
     expected = f"an address that begins with {', '.join(SCHEMES[:-1])} or {SCHEMES[-1]}"

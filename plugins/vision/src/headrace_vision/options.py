@@ -43,30 +43,30 @@ class SourceOptions:
     """How a source is read.
 
     Attributes:
-        frames: ``"every"``: reading waits for the pipeline; ``"latest"``: frames that nobody began
-            give way to newer ones; None: ``"latest"`` for what is live, else ``"every"``.
-        in_flight: Most frames of one source between reading and delivery; None: 4, and 3 where frames give way to newer
+        frames: ``"every"``: reading waits for the pipeline. ``"latest"``: frames that nobody began
+            give way to newer ones. None: ``"latest"`` for what is live, else ``"every"``.
+        in_flight: Most frames of one source between reading and delivery. None: 4, and 3 where frames give way to newer
             ones, so that those of eight sources and batches of eight are at most three batches old.
         stride: Each how manieth frame is kept.
         clock: Whose times frames have: ``"pts"`` (those at which they are shown), ``"dts"`` (at which they are decoded) or
-            ``"arrival"`` (at which a live source sends them; also pictures in memory); None: ``"arrival"`` for what is live
+            ``"arrival"`` (at which a live source sends them. Also pictures in memory). None: ``"arrival"`` for what is live
             and has no times, ``"dts"`` once those of ``"pts"`` go back, else ``"pts"``.
-        max_fps: Most frames kept per second of the source's own time; None for all.
+        max_fps: Most frames kept per second of the source's own time. None for all.
         start: Second of the file at which reading begins, or None.
         stop: Second of the file at which reading ends, or None.
         loop: Whether a file begins again at its end, without end.
-        realtime: Whether a file is read no faster than it plays; then it counts as live.
+        realtime: Whether a file is read no faster than it plays, then it counts as live.
         read_timeout: Seconds a live source may be silent before it is lost.
         image_fps: Pictures per second of stills that follow each other in one source.
-        max_pixels: Largest picture that is decoded or taken, in pixels (width x height); a larger one is a failed frame.
-        model: Which of several models gets the frames; None for the only one.
-        ordered: What gets the results in order, an expression or a configuration; None for that of the model.
-        lines: Lines that are counted behind that, by name: ``{"door": [x1, y1, x2, y2]}``, in pixels; see CountLine.
-        zones: Zones that are counted, by name: ``{"yard": [[x, y], [x, y], [x, y]]}``, in pixels; see CountZone.
-        sinks: Names of the sinks that get the frames; None for all.
-        ffmpeg: Options of FFmpeg by name: ``analyzeduration`` (us) and ``probesize`` for the time to the first frame, ``fflags``;
-            of an address ``max_delay``, ``reorder_queue_size``; of a camera ``video_size``, ``framerate``, ``input_format``,
-            ``pixel_format``; and ``threads`` of the decoder.
+        max_pixels: Largest picture that is decoded or taken, in pixels (width x height). A larger one is a failed frame.
+        model: Which of several models gets the frames. None for the only one.
+        ordered: What gets the results in order, an expression or a configuration. None for that of the model.
+        lines: Lines that are counted behind that, by name: ``{"door": [x1, y1, x2, y2]}``, in pixels. See CountLine.
+        zones: Zones that are counted, by name: ``{"yard": [[x, y], [x, y], [x, y]]}``, in pixels. See CountZone.
+        sinks: Names of the sinks that get the frames. None for all.
+        ffmpeg: Options of FFmpeg by name: ``analyzeduration`` (us) and ``probesize`` for the time to the first frame, ``fflags``,
+            of an address ``max_delay``, ``reorder_queue_size``, of a camera ``video_size``, ``framerate``, ``input_format``,
+            ``pixel_format``, and ``threads`` of the decoder.
     """
 
     frames: str | None = None
@@ -92,7 +92,7 @@ class SourceOptions:
         """Check the values.
 
         Raises:
-            ValueError: A value is out of its range; the text says which one.
+            ValueError: A value is out of its range. The text says which one.
         """
         if self.frames not in (None, "every", "latest"):
             raise ValueError(f'frames is "every" or "latest", not {self.frames!r}')
@@ -146,7 +146,7 @@ def options_of(defaults: SourceOptions, changes: dict[str, Any]) -> SourceOption
     """Return ``defaults`` with the values in ``changes``.
 
     Raises:
-        TypeError: A name is unknown; the text has the nearest known one.
+        TypeError: A name is unknown. The text has the nearest known one.
         ValueError: A value is out of its range.
     """
     known = {one.name: getattr(defaults, one.name) for one in fields(SourceOptions)}

@@ -18,7 +18,7 @@ class Ordered:
     """Runs expressions on the results of each source, one behind the other, with its own instances per source.
 
     Args:
-        stages: Expressions, or configurations; None for nothing.
+        stages: Expressions, or configurations. None for nothing.
 
     Raises:
         ConfigError: One is wrong.

@@ -101,7 +101,7 @@ class PlaylistOpener:
         """Return the address of the playlist that is to be read: the first one, or the best one that it names.
 
         A master playlist names the same pictures several times, for lines of different speed. The one with the most
-        pixels is taken, and of equal ones the one with the most bits; FFmpeg would ask for the segments of all.
+        pixels is taken, and of equal ones the one with the most bits. FFmpeg would ask for the segments of all.
 
         Raises:
             InputError: A host is not allowed, or the playlist or one of its lines is too long.

@@ -99,11 +99,11 @@ class Stills:
 
 
 def read_source(source: Source, one: Input, decode: StillDecoder) -> None:
-    """Read a source to its end, and note the end; no error leaves this function.
+    """Read a source to its end, and note the end. No error leaves this function.
 
     Args:
         source: Gets the shots.
-        one: What is read; no collection.
+        one: What is read. No collection.
         decode: Decodes stills.
     """
     try:
@@ -225,7 +225,7 @@ class _Way:
 
     Attributes:
         attempt: How often it was tried in vain since its last frame.
-        last_s: Of an address with an end: the time of its last frame, behind which reading goes on; else None.
+        last_s: Of an address with an end: the time of its last frame, behind which reading goes on, else None.
         is_over: Whether what was read is over: the server said that this is its end.
     """
 

@@ -30,9 +30,9 @@ _TICKS = 60_000
 class SaveVideo(Sink):
     """Writes a video per source, with boxes on it: MP4, playable everywhere, with the times of the source.
 
-    A video is called like its source, with a number where an earlier run has one of that name, and ``NAME.mp4.part`` until it is finished, at the end of the source; what it has by then
-    can be played. A frame of another size begins another file, ``NAME-size2.mp4``. After a full disk a video goes on where it was;
-    after another error, and where times begin again, it goes on in ``NAME-part2.mp4``. Frames that have failed are shown without
+    A video is called like its source, with a number where an earlier run has one of that name, and ``NAME.mp4.part`` until it is finished, at the end of the source. What it has by then
+    can be played. A frame of another size begins another file, ``NAME-size2.mp4``. After a full disk a video goes on where it was.
+    After another error, and where times begin again, it goes on in ``NAME-part2.mp4``. Frames that have failed are shown without
     boxes. A side of odd length is one pixel longer in the video. Its title is the name of its source.
 
     With ``every_s`` a source has a video for each so many seconds. With ``before_s`` or ``after_s`` only what is around frames with
@@ -40,15 +40,15 @@ class SaveVideo(Sink):
     the machine at which they begin (UTC), ``NAME-20300131-235900.mp4``.
 
     Args:
-        folder: Where the videos go; it is made.
+        folder: Where the videos go. It is made.
         draw: Whether detections are drawn.
-        codec: FFmpeg's encoder. The default, ``libx264``, is GPL; ``mpeg4`` and ``libsvtav1`` are not.
+        codec: FFmpeg's encoder. The default, ``libx264``, is GPL. ``mpeg4`` and ``libsvtav1`` are not.
         options: Options of the encoder, as ``{"crf": "20"}``.
-        every_s: Seconds after which a video ends, and another one begins; None for one of any length.
-        before_s: Seconds that are recorded before an event; they are kept as JPEG until then.
+        every_s: Seconds after which a video ends, and another one begins. None for one of any length.
+        before_s: Seconds that are recorded before an event. They are kept as JPEG until then.
         after_s: Seconds that are recorded after an event.
-        keep_s: Finished videos with a time in their name are deleted once they are so many seconds old; None keeps all.
-        spool_bytes, spool, close_s: What is kept while the sink fails; see `headrace_vision.Sink`.
+        keep_s: Finished videos with a time in their name are deleted once they are so many seconds old. None keeps all.
+        spool_bytes, spool, close_s: What is kept while the sink fails. See `headrace_vision.Sink`.
     """
 
     def __init__(  # noqa: PLR0913 - settings, by name
@@ -170,7 +170,7 @@ class SaveVideo(Sink):
         """Finish the file of a source.
 
         Raises:
-            OSError: The disk is full; or the file has failed, and lacks what is said, once.
+            OSError: The disk is full, or the file has failed, and lacks what is said, once.
         """
         if source in self._files:
             file = self._files[source]
@@ -267,7 +267,7 @@ class _Output:
         return len(data)
 
     def flush(self) -> None:
-        """Write what is kept; what was written stays whole.
+        """Write what is kept. What was written stays whole.
 
         Raises:
             OSError: It cannot be written now.
@@ -337,10 +337,10 @@ class _VideoFile:
             raise
 
     def add(self, image: Any, timestamp: float) -> None:
-        """Add a picture at a time in seconds; the first one begins the video.
+        """Add a picture at a time in seconds. The first one begins the video.
 
         Raises:
-            OSError: What the video has by now cannot be written; the picture is part of it.
+            OSError: What the video has by now cannot be written. The picture is part of it.
         """
         import av
         import numpy as np
@@ -365,7 +365,7 @@ class _VideoFile:
         """Write what FFmpeg has given out.
 
         Raises:
-            OSError: It cannot be written; where the disk is not merely full, the file has failed.
+            OSError: It cannot be written. Where the disk is not merely full, the file has failed.
         """
         try:
             self._output.flush()
@@ -376,10 +376,10 @@ class _VideoFile:
             raise
 
     def finish(self) -> int:
-        """Write the rest, and give the file its name; return how many pictures it lacks.
+        """Write the rest, and give the file its name. Return how many pictures it lacks.
 
         Raises:
-            OSError: The disk is full; it can be called again.
+            OSError: The disk is full. It can be called again.
         """
         if not self._is_encoded:
             self._is_encoded = True

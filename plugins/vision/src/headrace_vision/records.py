@@ -66,7 +66,7 @@ def from_records(records: Iterable[Mapping[str, Any]] | Mapping[str, Any]) -> sv
     Floating numbers become ``float32`` where that loses nothing, else ``float64``.
 
     Args:
-        records: What `to_records` returned, and ``headrace run --json`` writes as the result; or an object with the fields of
+        records: What `to_records` returned, and ``headrace run --json`` writes as the result, or an object with the fields of
             detections.
 
     Raises:
@@ -115,9 +115,9 @@ def _rows(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
 def frame_record(frame: Frame) -> dict[str, Any]:
     """Return a frame with its outcome as a dict for JSON.
 
-    It has ``source``, ``frame``, ``timestamp``, ``gap``, ``path``; then ``error`` (code and message) or
+    It has ``source``, ``frame``, ``timestamp``, ``gap``, ``path``, then ``error`` (code and message) or
     ``detections`` (records), or ``result`` for any other result (of an array with three axes or more, only its shape and
-    type); and ``counts`` and ``events``, where words wrote them.
+    type), and ``counts`` and ``events``, where words wrote them.
     """
     record: dict[str, Any] = {
         "source": frame.source,

@@ -156,7 +156,7 @@ class RtspRelay:
 
 
 def _message(camera: IO[bytes]) -> bytes:
-    """Return the next message of a camera, or what is interleaved; nothing at the end.
+    """Return the next message of a camera, or what is interleaved. Nothing at the end.
 
     Raises:
         InputError: It is a redirect, or no RTSP.

@@ -63,15 +63,15 @@ class VideoRunner(Delivery):
 
     Args:
         pipe: A pipeline, a named model of headrace-models, or a configuration, of which a pipeline is built and closed with
-            the runner; or several by name, as a mapping of `headrace_vision.VideoModel`: then each input says its ``model``.
+            the runner, or several by name, as a mapping of `headrace_vision.VideoModel`: then each input says its ``model``.
         ordered: An expression, or a configuration, that gets the results of each source in order:
             built once per source, called by one thread at a time. A failed frame passes it by.
-        sinks: Objects of `headrace_vision.Sink`, or functions of a `headrace_vision.Frame`; or a mapping of their names, which
+        sinks: Objects of `headrace_vision.Sink`, or functions of a `headrace_vision.Frame`, or a mapping of their names, which
             are in ``status()``, and in the option ``sinks`` of a source.
-        decode: The expression that decodes stills; it gets the bytes of a file.
+        decode: The expression that decodes stills. It gets the bytes of a file.
         network: Hosts whose addresses may be opened. Others are refused.
         most_files: Most files of one collection that are read at the same time.
-        machine_clock: The seconds of the machine, which waiting and the times of arrival follow; a test has its own.
+        machine_clock: The seconds of the machine, which waiting and the times of arrival follow. A test has its own.
         options: Defaults of `headrace_vision.SourceOptions` by name, as ``in_flight=8``.
 
     Raises:
@@ -125,10 +125,10 @@ class VideoRunner(Delivery):
         are cancelled, and those that nobody has seen are dropped.
 
         Args:
-            x: A path (image, video, animation; folder; pattern; ``.txt`` with an input per line),
-                ``"camera:0"``, an address of a host in ``network``; bytes, an array, an image of
-                Pillow, a file object; or a list, generator or mapping of names of those.
-            options: See `headrace_vision.SourceOptions`; they win over those of the runner.
+            x: A path (image, video, animation. Folder. Pattern. ``.txt`` with an input per line),
+                ``"camera:0"``, an address of a host in ``network``. Bytes, an array, an image of
+                Pillow, a file object, or a list, generator or mapping of names of those.
+            options: See `headrace_vision.SourceOptions`. They win over those of the runner.
 
         Raises:
             InputError: ``x`` is no input, or an address is not allowed.
@@ -140,7 +140,7 @@ class VideoRunner(Delivery):
         """Return an iterator over the frames of several inputs, each with options of its own.
 
         Args:
-            sources: An input and its options by the name of its source; see `run`.
+            sources: An input and its options by the name of its source. See `run`.
 
         Raises:
             InputError, ClosedError: As `run` does.
@@ -196,7 +196,7 @@ class VideoRunner(Delivery):
         """Begin to read something more, at once.
 
         Its frames go to the loop over `run` that is open. While there is none, they go to the sinks
-        alone; without sinks they wait for a loop.
+        alone, without sinks they wait for a loop.
 
         Args:
             x: See `run`.

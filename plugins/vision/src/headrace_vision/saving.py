@@ -57,7 +57,7 @@ class Names:
 
 
 def picture_of(frame: Frame, *, draw: bool) -> NDArray[np.uint8] | None:
-    """Return what a frame looks like: ``uint8 [H, W, 3]``, blue, green, red; None if it has no image.
+    """Return what a frame looks like: ``uint8 [H, W, 3]``, blue, green, red. None if it has no image.
 
     Args:
         frame: A result that is a picture (of DrawDetections) is returned as it is.
@@ -90,7 +90,7 @@ def write_image(path: Path, image: Any) -> None:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file so that it is whole or not there; make its folder.
+    """Write a file so that it is whole or not there. Make its folder.
 
     Raises:
         OSError: It cannot be written.
@@ -107,13 +107,13 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 class SaveImages(Sink):
-    """Writes an image per frame, ``FOLDER/SOURCE/000012.jpg``, with boxes on it; ``SOURCE-2`` where an earlier run has that folder.
+    """Writes an image per frame, ``FOLDER/SOURCE/000012.jpg``, with boxes on it. ``SOURCE-2`` where an earlier run has that folder.
 
     Args:
-        folder: Where the images go; it is made.
+        folder: Where the images go. It is made.
         draw: Whether detections are drawn.
         suffix: The format: ``".jpg"``, ``".png"``, ``".webp"``.
-        spool_bytes, spool, close_s: What is kept while the sink fails; see `headrace_vision.Sink`.
+        spool_bytes, spool, close_s: What is kept while the sink fails. See `headrace_vision.Sink`.
     """
 
     def __init__(
@@ -146,8 +146,8 @@ class SaveJSONL(Sink):
     No line is cut: what a full disk took half of is taken back, and written again later.
 
     Args:
-        path: The file; lines are added to what it holds.
-        spool_bytes, spool, close_s: What is kept while the sink fails; see `headrace_vision.Sink`.
+        path: The file. Lines are added to what it holds.
+        spool_bytes, spool, close_s: What is kept while the sink fails. See `headrace_vision.Sink`.
     """
 
     needs_image = False

@@ -50,14 +50,14 @@ class Sink:
     another error than OSError, while the next one can be written, is lost, so that it does not hold up the others.
 
     Attributes:
-        full: What a frame does when the queue is full: ``"wait"``, so that nothing is missing; ``"drop"``, which drops the
-            oldest, so that the sink holds nobody up, and counts it; or ``"keep"``, which keeps it as while the sink fails.
+        full: What a frame does when the queue is full: ``"wait"``, so that nothing is missing. ``"drop"``, which drops the
+            oldest, so that the sink holds nobody up, and counts it, or ``"keep"``, which keeps it as while the sink fails.
         queue_size: Most frames that wait while the sink works.
         needs_image: Whether frames are written with their images. Without them, more frames are kept.
         attempts: How often a frame that fails is tried, before the next one is tried in its place.
-        spool_bytes: Most bytes of frames that are kept while the sink fails. Beyond that the oldest is lost, and counted;
-            the newest frame is kept whatever its size.
-        spool: The folder in which they are kept, and from where the next run of the program writes them; None for the memory.
+        spool_bytes: Most bytes of frames that are kept while the sink fails. Beyond that the oldest is lost, and counted.
+            The newest frame is kept whatever its size.
+        spool: The folder in which they are kept, and from where the next run of the program writes them. None for the memory.
         close_s: Most seconds for which closing tries to write what is kept.
     """
 
@@ -188,7 +188,7 @@ class _Entry:
 
 
 class SinkThread:
-    """The thread and the queue of one sink; while the sink fails, the queue is its spool.
+    """The thread and the queue of one sink. While the sink fails, the queue is its spool.
 
     Args:
         name: Its name, in ``status()`` and logs.
@@ -554,7 +554,7 @@ class SinkThreads:
             one.source_ended(source)
 
     def close(self, timeout_s: float) -> None:
-        """Let each write what is queued and end; wait for them, see `SinkThread.longest_close_s`.
+        """Let each write what is queued and end. Wait for them, see `SinkThread.longest_close_s`.
 
         The process ends at most `LAST_S` later than one that still writes, so that its files get their end.
         """

@@ -39,7 +39,7 @@ class Flight:
 
 
 class Source:
-    """The counts and the frames of one source; safe to use from several threads.
+    """The counts and the frames of one source. Safe to use from several threads.
 
     ``read = delivered + failed + dropped + in flight`` holds whenever `status` is called.
 
@@ -100,10 +100,10 @@ class Source:
         return self.options.in_flight or (3 if self.latest else 4)
 
     def push(self, shot: Shot) -> bool:
-        """Send a picture that was read; wait until there is room, if every frame counts.
+        """Send a picture that was read. Wait until there is room, if every frame counts.
 
         Returns:
-            Whether reading goes on; False once the source is to stop.
+            Whether reading goes on. False once the source is to stop.
         """
         number = self._number
         self._number += 1

@@ -80,7 +80,7 @@ def bytes_of(frame: Frame) -> int:
 
 
 class SpoolFolder:
-    """Frames as files in a folder, in their order; files of other names are left alone.
+    """Frames as files in a folder, in their order. Files of other names are left alone.
 
     A file has arrays and JSON, and nothing that runs when it is read. It has its name only when it is whole.
 
@@ -107,7 +107,7 @@ class SpoolFolder:
         self._mark = uuid.uuid4().hex[:8]  # no two programs write the same name
 
     def save(self, frame: Frame, number: int) -> Path | None:
-        """Write a frame at its place; return its file, or None where it has something that no file can hold.
+        """Write a frame at its place. Return its file, or None where it has something that no file can hold.
 
         Raises:
             OSError: It cannot be written.
@@ -157,7 +157,7 @@ class _Packed:
         self._names: dict[int, str] = {}
 
     def of_frame(self, frame: Frame) -> Any:
-        """Return a frame; keys of its request that no file can hold are left out.
+        """Return a frame. Keys of its request that no file can hold are left out.
 
         Raises:
             TypeError: Its result is one that no file can hold.

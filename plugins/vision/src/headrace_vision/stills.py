@@ -66,7 +66,7 @@ class StillDecoder:
     """Decodes files of stills with a backend, by default `DECODE`.
 
     Args:
-        decode: The expression; it gets the bytes of a file and answers ``uint8 [H, W, 3]``.
+        decode: The expression. It gets the bytes of a file and answers ``uint8 [H, W, 3]``.
     """
 
     def __init__(self, decode: str) -> None:

@@ -280,7 +280,7 @@ class VisionConfig(_ModelKeys):
     """A ``vision.toml``. Relative paths start from its folder.
 
     Attributes:
-        base: The folder; None for the working directory.
+        base: The folder. None for the working directory.
     """
 
     model: str | dict[str, Any] | None = Field(

@@ -40,7 +40,7 @@ class Timeline:
         """Return the time of the next frame, in seconds.
 
         Args:
-            time_s: The time that the source says; None where it says none.
+            time_s: The time that the source says. None where it says none.
         """
         last = self._last
         if time_s is None:
@@ -62,7 +62,7 @@ class PictureTimes:
     """The times of the pictures of one open video, by one clock.
 
     Args:
-        clock: See ``SourceOptions``; None: ``"pts"``, and ``"dts"`` once presentation times go back and decoding times do not.
+        clock: See ``SourceOptions``. None: ``"pts"``, and ``"dts"`` once presentation times go back and decoding times do not.
         period_s: Seconds between two pictures, until they say it.
         now: Returns the time of arrival, in seconds.
     """

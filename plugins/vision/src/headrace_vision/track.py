@@ -48,7 +48,7 @@ class Track(Each):
         result: ``supervision.Detections`` with ``tracker_id``.
 
     Batch:
-        1 or more; items go one after the other.
+        1 or more. Items go one after the other.
 
     Raises:
         InputError: ``data`` is missing or something else, or a frame is not later than the one before of its source.

@@ -79,7 +79,7 @@ def _limits(max_pixels: int) -> dict[str, str]:
 
 
 def open_video(file: Path | Any, wanted: Mapping[str, str] | None = None) -> Any:
-    """Open a file or a file object that FFmpeg reads; it can open no other file and no address.
+    """Open a file or a file object that FFmpeg reads. It can open no other file and no address.
 
     Args:
         file: It.
@@ -119,7 +119,7 @@ def web_file(
     timeout_s: float,
     connected: Callable[[Callable[[], None]], object] = lambda hang_up: None,
 ) -> WebFile | None:
-    """Return what an address is read from where that is one file of HTTP, and no playlist; else None.
+    """Return what an address is read from where that is one file of HTTP, and no playlist, else None.
 
     Args:
         address: It.
@@ -148,9 +148,9 @@ def open_address(
     FFmpeg may open what the kind of the address needs, and nothing else.
 
     Args:
-        address: It; a playlist (HLS) may name others.
+        address: It. A playlist (HLS) may name others.
         timeout_s: Seconds of silence after which it is lost.
-        max_pixels: Most pixels of a picture; see `_limits`.
+        max_pixels: Most pixels of a picture. See `_limits`.
         hosts: Those that a playlist may name.
         file: What `web_file` returned.
         wanted: See `open_video`.
@@ -267,7 +267,7 @@ def video_shots(
     """Yield the pictures of an open video, and each packet that cannot be decoded.
 
     Args:
-        container: What one of the functions that open returned; it is left open.
+        container: What one of the functions that open returned. It is left open.
         options: ``start`` and ``stop``, in seconds of the video, and ``max_pixels``.
         path: The file it is, for the shots.
         times: Says the times of the pictures.
@@ -323,7 +323,7 @@ def video_shots(
 
 
 def _refuse_size(codec: Any, error: Exception, max_pixels: int) -> None:
-    """Refuse what a decoder refused for its size; it says so by its own size, or by the error and no size.
+    """Refuse what a decoder refused for its size. It says so by its own size, or by the error and no size.
 
     Raises:
         TooLargeError: The picture is too large.
@@ -388,7 +388,7 @@ def _converter(picture: Any) -> Callable[[], Any]:
 
 
 def webp_shots(file: Any, path: str | None, max_pixels: int) -> Iterator[Shot]:
-    """Yield the pictures of an animated WebP with their times; FFmpeg does not decode those.
+    """Yield the pictures of an animated WebP with their times. FFmpeg does not decode those.
 
     Args:
         file: A path, or a file object.

@@ -35,11 +35,11 @@ _WINDOW_S = 5.0
 class View(Sink):
     """A page with every source: its picture with boxes and numbers, frames per second, counts, drops.
 
-    The page is served on the loopback address and asks nothing of any other host. It works in any browser; from
+    The page is served on the loopback address and asks nothing of any other host. It works in any browser. From
     a phone it is reached through a tunnel of yours. The latest frame of each source is kept, and drawn once a browser asks for it.
 
     Args:
-        port: The port; 0 takes a free one. ``url`` says where the page is.
+        port: The port. 0 takes a free one. ``url`` says where the page is.
 
     Raises:
         OSError: The port is taken.

@@ -31,7 +31,7 @@ class WebFile:
     A connection that closes before the end is an error, and not the end.
 
     Args:
-        address: It; a user and password in it are sent once the server asks for them.
+        address: It. A user and password in it are sent once the server asks for them.
         timeout_s: Seconds of silence after which reading fails.
         connected: Gets what ends the connection, so that whoever reads waits no longer.
 
@@ -98,7 +98,7 @@ class WebFile:
         return answer
 
     def read(self, count: int) -> bytes:
-        """Return up to ``count`` bytes as soon as there are some; none at the end.
+        """Return up to ``count`` bytes as soon as there are some. None at the end.
 
         Raises:
             OSError, http.client.HTTPException: The connection closed before the end.

@@ -39,12 +39,12 @@ class Webhook(Sink):
     and errors show scheme and host of the address alone, since such addresses are secrets.
 
     Args:
-        url: ``http`` or ``https``; a user and password in it are sent (Basic).
-        network: Hosts that may be called; that of ``url`` must be among them. Redirects are not followed.
+        url: ``http`` or ``https``. A user and password in it are sent (Basic).
+        network: Hosts that may be called. That of ``url`` must be among them. Redirects are not followed.
         only_events: Whether only frames with ``events`` (of CountLine and CountZone) are posted.
-        attempts: How often a frame that is refused (400 to 499) is tried; then it is lost, if the receiver takes the next one.
+        attempts: How often a frame that is refused (400 to 499) is tried, then it is lost, if the receiver takes the next one.
         timeout_s: Seconds after which an attempt has failed.
-        spool_bytes, spool, close_s: What is kept while the sink fails; see `headrace_vision.Sink`.
+        spool_bytes, spool, close_s: What is kept while the sink fails. See `headrace_vision.Sink`.
 
     Raises:
         InputError: The address is not allowed.

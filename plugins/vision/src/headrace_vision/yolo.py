@@ -22,7 +22,7 @@ class YoloDetections(Each):
     """Turn the output of a YOLO network into detections in pixels of the source image.
 
     The best class of each box counts. Boxes below ``score_threshold`` are dropped, then the lesser ones of those
-    that overlap (not for ``end2end``, where the network did that); the rest is mapped back through the letterbox and
+    that overlap (not for ``end2end``, where the network did that). The rest is mapped back through the letterbox and
     clipped to the image.
 
     Reads:
@@ -34,7 +34,7 @@ class YoloDetections(Each):
         result: ``supervision.Detections``, by descending score, with ``data["class_name"]``.
 
     Batch:
-        1 or more; items are independent, a bad one fails alone.
+        1 or more. Items are independent, a bad one fails alone.
 
     Raises:
         InputError: ``data`` is missing or something else, no layout or several fit, a score is above 1, or it is unknown how
@@ -42,7 +42,7 @@ class YoloDetections(Each):
 
     Source:
         The exports of YOLOv5, YOLOv8 (and its successors of the same layout), YOLOv10 and YOLOX, as their documentation
-        describes them; the suppression is OpenCV's.
+        describes them. The suppression is OpenCV's.
     """
 
     class Options(SizedBoxes):

@@ -85,10 +85,10 @@ def _how(status: int) -> str:
 def certify_apart(
     jobs: Sequence[tuple[type[BackendConformance], type[headrace.Backend] | None]],
 ) -> Iterator[Certificate | Exception]:
-    """Judge backends in a process of their own, where the platform can fork; give each certificate when it is there.
+    """Judge backends in a process of their own, where the platform can fork. Give each certificate when it is there.
 
     A backend that crashes, ends the process or never lets go of the interpreter's lock gets a certificate in which
-    the rule that was judged then has failed; those after it are judged in a new process. Nothing that a backend
+    the rule that was judged then has failed. Those after it are judged in a new process. Nothing that a backend
     does to its process stays. Ctrl-C ends that process at once.
 
     Args:

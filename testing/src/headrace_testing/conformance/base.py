@@ -18,8 +18,8 @@ class BackendConformance:
     an entry point of the group ``headrace.conformance`` under the name of the backend.
 
     Attributes:
-        expression: The expression of the backend that is certified, children included; rules about a class
-            judge the class of the outermost name. One that is `not_callable` is written into the key ``init``; it
+        expression: The expression of the backend that is certified, children included. Rules about a class
+            judge the class of the outermost name. One that is `not_callable` is written into the key ``init``. It
             has ``inside`` as well.
         options: Node keys and options beside the expression in the configuration.
         expected_failures: The rules that the backend does not keep, each with the reason, which the
@@ -31,7 +31,7 @@ class BackendConformance:
         model_brings: Names of distributions that the model of `options` needs, and others do not: a pickled model
             brings the library of its estimator, say. `imports-lazily` lets `init` load them.
         limit_s: How long one rule may take, in seconds, before it is broken because it did not end. What is
-            stuck in the main thread is interrupted as by Ctrl-C; where that is impossible, since a library waits
+            stuck in the main thread is interrupted as by Ctrl-C. Where that is impossible, since a library waits
             with the interpreter's lock held, the stacks of all threads are printed and the process ends.
             ``math.inf`` for no limit.
     """
@@ -46,10 +46,10 @@ class BackendConformance:
     model_brings: tuple[str, ...] = ()
 
     def unavailable(self) -> str | None:
-        """Return what this machine lacks to run the backend (``"no CUDA device"``); None if nothing.
+        """Return what this machine lacks to run the backend (``"no CUDA device"``). None if nothing.
 
         The rules about the class, its options, docstring, imports and requests are judged all the
-        same; the rules that build or run the backend have the outcome ``not_judged`` with this reason
+        same. The rules that build or run the backend have the outcome ``not_judged`` with this reason
         (pytest skips them), and the backend is not certified.
         """
         return None

@@ -15,7 +15,7 @@ class Certificate:
 
     Attributes:
         backend: Its name, as in the expression.
-        distribution, version: The distribution that brings it; for a registered class its module or file,
+        distribution, version: The distribution that brings it. For a registered class its module or file,
             and an empty version.
         expression: The expression of the conformance class.
         options: The keys beside it in the configuration, as text or plain data.

@@ -72,7 +72,7 @@ def cuda_runtime() -> Any:
 
 
 def host_copy(array: Any) -> Any:
-    """Return a copy of an array that the CPU can read; None when there is no way to make one.
+    """Return a copy of an array that the CPU can read. None when there is no way to make one.
 
     These ways are tried until one gives an array on the host: the methods of well-known libraries,
     DLPack through numpy where numpy is loaded, ``tolist()``.
@@ -89,9 +89,9 @@ def host_copy(array: Any) -> Any:
 
 
 def _given_by(method: Any) -> Any:
-    """Return the array on the host that a method gives; None when it gives none.
+    """Return the array on the host that a method gives. None when it gives none.
 
-    In some libraries a method of that name means something else, or raises; it is then skipped.
+    In some libraries a method of that name means something else, or raises. It is then skipped.
     """
     if not callable(method):
         return None
@@ -103,7 +103,7 @@ def _given_by(method: Any) -> Any:
 
 
 def _through_dlpack(array: Any) -> Any:
-    """Read an array through ``__dlpack__`` with numpy; None when that is not possible.
+    """Read an array through ``__dlpack__`` with numpy. None when that is not possible.
 
     The array is asked for a copy on the CPU, then only for the CPU (``dl_device``), then without arguments, because
     older exporters know none of them.

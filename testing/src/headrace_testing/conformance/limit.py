@@ -27,11 +27,11 @@ _GRACE_S = 15.0
 class Limit:
     """Interrupts, as Ctrl-C does, what the main thread does for longer than it may.
 
-    In another thread nothing can be interrupted, and there is no limit; nor is there where the application
+    In another thread nothing can be interrupted, and there is no limit. Nor is there where the application
     has another handler of SIGINT than Python's.
 
     Args:
-        limit_s: The limit in seconds; ``math.inf`` for none.
+        limit_s: The limit in seconds. ``math.inf`` for none.
         module: The module of the backend, whose lines are named first in the text of the error.
         exits: Where the stacks of all threads are written, a file descriptor, before the process ends because
             nothing can be interrupted: no thread runs Python, or every interrupt is swallowed. None to wait on.

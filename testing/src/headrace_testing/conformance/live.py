@@ -40,7 +40,7 @@ class Live:
 
     Attributes:
         instances: The backends that a scheduler would call, one per instance.
-        root: The backend of the outermost name in the first instance; another one may wrap it.
+        root: The backend of the outermost name in the first instance. Another one may wrap it.
     """
 
     def __init__(self, config: PipelineConfig, asked: int | None = None) -> None:
@@ -82,7 +82,7 @@ class Live:
         return self._built.call(batch, index)
 
     def results(self, batch: list[Request], index: int = 0) -> list[Any]:
-        """Call an instance with valid requests; give their results.
+        """Call an instance with valid requests. Give their results.
 
         Raises:
             Broken: A request failed, or has no result.

@@ -31,7 +31,7 @@ def _places(value: Any, around: tuple[int, ...] = ()) -> Iterator[tuple[int, int
 
 
 def _of_array(array: Any) -> tuple[int, int] | None:
-    """Return where the memory of an array begins and ends; None when that is unknown, or it is read-only.
+    """Return where the memory of an array begins and ends. None when that is unknown, or it is read-only.
 
     An array on a device reports it through ``__cuda_array_interface__`` or ``data_ptr()``.
     """

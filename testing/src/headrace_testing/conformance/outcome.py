@@ -41,12 +41,12 @@ class Verdict:
 
     Attributes:
         id: The identifier of the rule.
-        outcome: ``passed``; ``failed``; ``not_applicable`` where the contract promises nothing;
-            ``blocked`` where another rule must hold first; ``not_judged`` where this machine lacks
-            something that the backend needs; ``expected_failure``; ``unexpected_pass`` of a rule that is
+        outcome: ``passed``. ``failed``. ``not_applicable`` where the contract promises nothing.
+            ``blocked`` where another rule must hold first. ``not_judged`` where this machine lacks
+            something that the backend needs. ``expected_failure``. ``unexpected_pass`` of a rule that is
             listed as an expected failure.
         reason: The reason for the rule.
-        detail: The observation; empty if there is none.
+        detail: The observation. Empty if there is none.
         expected: The reason that the author gives for an expected failure, or None.
         blocked_by: The rule because of which a ``blocked`` one cannot be judged: it is broken itself, or did
             not end. None for every other outcome.

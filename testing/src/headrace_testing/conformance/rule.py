@@ -25,7 +25,7 @@ class Rule:
         text: What is checked and how to keep the rule: the body of its page in the documentation.
         needs: The rules without which it cannot be judged.
         unbuilt: Whether it can be judged by the class alone, where nothing can be built.
-        check: Raises `Broken`, `NotApplicable` or `NotJudged`; may give a note for the certificate.
+        check: Raises `Broken`, `NotApplicable` or `NotJudged`. May give a note for the certificate.
     """
 
     id: str

@@ -57,7 +57,7 @@ def builds(subject: Subject) -> None:
     """A backend that is configured right can be built and warmed up.
 
     It is built as a pipeline builds it: `init` with validated options and a context, then
-    `warm_up`. What `init` leaves in `min` and `max` must be a range; `owns_thread` is an attribute of the
+    `warm_up`. What `init` leaves in `min` and `max` must be a range. `owns_thread` is an attribute of the
     class, which is read before anything is built.
     """
     if not subject.live.instances:
@@ -105,7 +105,7 @@ def outcomes(subject: Subject) -> None:
 def runs(subject: Subject) -> None:
     """A valid request gets a `result`, and no error.
 
-    The requests of `make_item` are run in a batch; each must end with a `result`.
+    The requests of `make_item` are run in a batch. Each must end with a `result`.
     """
     subject.live.results(subject.live.take(subject.item))
 
@@ -155,7 +155,7 @@ def batch_range(subject: Subject) -> str:
     """Schedulers cut batches by the range: every batch in it must work, and none outside of it may run.
 
     Batches of every weight from `min` to 16, of each power of two above, of some weights between these and in the hundreds, which are
-    drawn at random, always the same for an expression, and of `max` succeed. (Without a `max` that of `options` counts, at least 64; a `max` of more than 1024 counts as 1024.) A batch above
+    drawn at random, always the same for an expression, and of `max` succeed. (Without a `max` that of `options` counts, at least 64. A `max` of more than 1024 counts as 1024.) A batch above
     `max` and one below `min` fail with BatchRangeError for every item, and do not reach `forward`. Where
     `rerun` is True, `forward` must not raise for a batch of equal requests at any weight: core would run
     the requests one by one, so that the error would never be seen.
@@ -231,7 +231,7 @@ def _said(live: Live) -> str:
 
 @rule("errors-returned", "life-cycle-again")
 def errors_returned(subject: Subject) -> None:
-    """`backend(batch)` gives errors back, one per item; it raises none of them.
+    """`backend(batch)` gives errors back, one per item. It raises none of them.
 
     Called with requests that lack their keys, hold wrong values, or do not fit the range, the
     backend gives a list: a container must be able to go on with the items that have not failed.

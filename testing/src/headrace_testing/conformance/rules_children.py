@@ -22,7 +22,7 @@ class _Calls:
     """Records how backends are called while a container runs, and the first fault.
 
     Attributes:
-        wrong: The first fault; None if there was none.
+        wrong: The first fault. None if there was none.
     """
 
     def __init__(self) -> None:
@@ -76,8 +76,8 @@ class _Calls:
 def children_called(subject: Subject) -> str | None:
     """A container leaves the checks of the contract to its children, and passes on only what is alive.
 
-    It calls a child as `child(batch)`, which looks at the state, the range and the outcomes of the child;
-    never its `forward`. A request for which a child gave an error is given to no child again. This is seen
+    It calls a child as `child(batch)`, which looks at the state, the range and the outcomes of the child.
+    Never its `forward`. A request for which a child gave an error is given to no child again. This is seen
     with a batch of valid requests, and with one in which a request lacks its keys.
     """
     classes = {element.cls for element in subject.children}

@@ -67,10 +67,10 @@ def resolves(subject: Subject) -> None:
 def attributes(subject: Subject) -> None:
     """The planner reads the attributes of the class before anything is built.
 
-    `min` is an int of at least 1, `max` None or an int of at least `min`; `owns_thread`, `rerun`,
-    `builds_elsewhere`, `uses_pipeline`, `outermost` and `stateful` are bools, `not_callable` and `waits_while` texts or None; `reads` and `writes` are tuples of keys, or of `"{option}"` for options
-    that exist, or a TypedDict; `takes` is a number or `(least, most)`, `phases` at least 1, `prefixes` a
-    tuple of texts; a class that `builds_elsewhere` takes children and has no `forward_with_dep`; a backend has `forward`, or `forward_with_dep` instead, and can be made without arguments.
+    `min` is an int of at least 1, `max` None or an int of at least `min`. `owns_thread`, `rerun`,
+    `builds_elsewhere`, `uses_pipeline`, `outermost` and `stateful` are bools, `not_callable` and `waits_while` texts or None. `reads` and `writes` are tuples of keys, or of `"{option}"` for options
+    that exist, or a TypedDict. `takes` is a number or `(least, most)`, `phases` at least 1, `prefixes` a
+    tuple of texts. A class that `builds_elsewhere` takes children and has no `forward_with_dep`. A backend has `forward`, or `forward_with_dep` instead, and can be made without arguments.
     """
     cls = subject.cls
     _check_range(cls.min, cls.max)
@@ -333,9 +333,9 @@ def _as_given(options: Any) -> dict[str, Any]:
 
 @rule("options-schema", "options-strict")
 def options_schema(subject: Subject) -> None:
-    """`headrace schema` gives editors one JSON Schema of all options; one bad class would spoil it.
+    """`headrace schema` gives editors one JSON Schema of all options. One bad class would spoil it.
 
-    `Options.model_json_schema()` works and can be written as JSON; every reference in it leads
+    `Options.model_json_schema()` works and can be written as JSON. Every reference in it leads
     somewhere, and every required name is a property. Every field accepts its own default.
     """
     cls = subject.cls.Options
@@ -393,7 +393,7 @@ def items(subject: Subject) -> None:
     """The kit compares runs over equal requests, so the factory must give equal requests.
 
     `make_item(k)` gives a new dict with text keys and without `result`, equal for the same `k`, and not
-    equal for all `k` where the class reads keys; it has `data`, unless `reads` of the class names other keys only.
+    equal for all `k` where the class reads keys. It has `data`, unless `reads` of the class names other keys only.
     """
     read = declared_keys(subject.element.cls.reads, subject.element.options)
     first = []

@@ -123,7 +123,7 @@ def docstring_sections(subject: Subject) -> None:
 def docstring_keys(subject: Subject) -> str | None:
     """The sections Reads and Writes must name the keys that the class declares, and no others.
 
-    Each section has one entry per key, `data: uint8 [H, W, C]`, or names them in a sentence; a key that an option names is listed
+    Each section has one entry per key, `data: uint8 [H, W, C]`, or names them in a sentence. A key that an option names is listed
     under its default, its present value or the name of the option. Where nothing is read or
     written, the section says `Nothing.` A container without `reads` or `writes` of its own may say
     in words what it passes on.
@@ -190,7 +190,7 @@ def _holds_many(key: str, options: object) -> bool:
 def docstring_batch(subject: Subject) -> str | None:
     """The section Batch must give the range that the backend has.
 
-    It begins with the range: `1 or more`, `any`, `1 to 8`, `up to 8`, `4`, `2 to the size of the window`; words
+    It begins with the range: `1 or more`, `any`, `1 to 8`, `up to 8`, `4`, `2 to the size of the window`. Words
     may follow. It must be the range that the backend has once it is built. Where `init` sets another
     range than the class declares, the section may begin with the range of the class and say on what the
     range depends: it names an option, or says "where", "else", "unless". The range of a container is not

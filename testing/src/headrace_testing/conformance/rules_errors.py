@@ -146,7 +146,7 @@ def wrong_type(subject: Subject) -> str | None:
     Under each key that it reads, an object of an unknown type gives an InputError that names the
     key. A backend that takes any object says so: the entry of that key in the section Reads
     contains the word `anything`, and then the object must not be refused. None, a text, a dict, bytes, an
-    empty list and numbers give an InputError too, or a result; None, a text or a dict that the backend
+    empty list and numbers give an InputError too, or a result. None, a text or a dict that the backend
     takes are named in that entry ("None", "text", "dict" or words like these).
     """
     return _refused(subject, foreign_types, ("anything",), "a value of the wrong type")
@@ -157,9 +157,9 @@ def wrong_shape_(subject: Subject) -> str | None:
     """A value of a shape that the backend cannot read is the sender's error.
 
     Under each key, an array with three more axes, or a value wrapped in three lists, gives an
-    InputError that names the key; unless the entry of the key in the section Reads contains `anything`
+    InputError that names the key. Unless the entry of the key in the section Reads contains `anything`
     or `any shape` ("any shape and dtype" says both). So does an array with one axis more, one less or none, or without elements, or it gets a
-    result; where the entry names shapes, as `[H, W, C]`, no array with another number of axes does.
+    result. Where the entry names shapes, as `[H, W, C]`, no array with another number of axes does.
     """
     words = ("anything", "any dtype and shape", "any dtype or shape", "any shape")
     return _refused(subject, foreign_shapes, words, "a value of the wrong shape")
@@ -170,7 +170,7 @@ def wrong_dtype_(subject: Subject) -> str | None:
     """A value of a dtype that the backend cannot read is the sender's error.
 
     Under each key, the same array of complex numbers (or a complex number in place of each value)
-    gives an InputError that names the key; unless the entry of the key in the section Reads contains
+    gives an InputError that names the key. Unless the entry of the key in the section Reads contains
     `anything` or `any dtype` ("any shape and dtype" says both). Where the entry names dtypes (`uint8`, "floating", "integers"), so does the same
     array of any dtype that it does not name, and one that it names gets a result or an InputError. An array
     of texts or of objects gives an InputError where the entry speaks of no text.
@@ -206,7 +206,7 @@ def bad_item_alone(subject: Subject) -> str:
 
     In a batch with one request that lacks a key, and in one with an object of an unknown type, that
     request fails as it does alone, wherever it stands, and the other requests get the result that
-    they get alone; the values that they came with stay as they were. Return a list with an exception or
+    they get alone. The values that they came with stay as they were. Return a list with an exception or
     None per item, or raise and declare `rerun = True`. Where `min` is above 1, the other requests may instead
     fail with BatchRangeError, since too few are left. This is tried in a batch of four and in the largest
     one of `batch-equals-items`. Where all requests of a batch are bad, or all but one, each of them fails, with
@@ -322,7 +322,7 @@ def _judge_neighbours(
 def errors_pickle(subject: Subject) -> None:
     """Errors travel between processes: each can be pickled, and says the same on the other side.
 
-    The errors of bad requests are pickled, unpickled and copied; class, text and `key` stay.
+    The errors of bad requests are pickled, unpickled and copied. Class, text and `key` stay.
     """
     for bad in _bad(subject):
         outcome = subject.tried.alone(bad)
@@ -349,7 +349,7 @@ def rerun(subject: Subject) -> str:
     """`rerun = True` promises that items of a failed batch may be run again, with the same results.
 
     Where it is True, each request is run a second time as the first run has left it, without its
-    `result`, and a third time in the batch of the first run; the results stay the same. Where it is
+    `result`, and a third time in the batch of the first run. The results stay the same. Where it is
     False nothing is promised, and core runs no item twice.
     """
     if not subject.live.root.rerun:

@@ -55,8 +55,8 @@ def interrupts_pass(subject: Subject) -> str:
     """Ctrl-C and SystemExit belong to the thread that they hit, and no backend may hold them up.
 
     KeyboardInterrupt, and then SystemExit, is raised in the thread that runs a batch, while the backend reads a
-    key of the first request or of a later one, and while it writes one. It leaves `backend(batch)` as it is;
-    afterwards a valid batch gives the same results as before. Catch `Exception` where single items are tried,
+    key of the first request or of a later one, and while it writes one. It leaves `backend(batch)` as it is.
+    Afterwards a valid batch gives the same results as before. Catch `Exception` where single items are tried,
     never `BaseException`, and give back locks in a `with` or `finally`. Threads of the backend's own are never
     interrupted.
     """

@@ -69,7 +69,7 @@ def reads(subject: Subject) -> str | None:
 
     The kit records which keys of a request are read, alone, in a batch and where a request fails: only
     declared keys may be read, and every declared key must be. Requests with only the declared keys must get the results of
-    the whole requests. Keys of a TypedDict that are not required may be missing; `request_size` belongs
+    the whole requests. Keys of a TypedDict that are not required may be missing. `request_size` belongs
     to core and need not be declared.
     """
     declared = subject.declared("reads")
@@ -120,7 +120,7 @@ def writes(subject: Subject) -> None:
 
     After a request that went well, alone or in a batch, every declared key must have been written
     (except keys of a TypedDict that are not required), and no other key may have been set, changed
-    or removed; neither in a request that failed. In a batch the declared keys hold the same values as alone, where these are always the
+    or removed. Neither in a request that failed. In a batch the declared keys hold the same values as alone, where these are always the
     same.
     """
     declared = subject.declared("writes")

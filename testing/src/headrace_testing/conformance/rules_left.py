@@ -191,7 +191,7 @@ def _is_open_file(one: object) -> bool:
 
 @rule("warnings-left", "closes-unused")
 def warnings_left(subject: Subject) -> None:
-    """A warning in production is noise or a defect; with `-W error` it is an exception.
+    """A warning in production is noise or a defect, with `-W error` it is an exception.
 
     A whole life, and the garbage collection after it, emits no warning (a ResourceWarning tells of
     something that was not closed), raises no error where none can be caught (as in a destructor), and

@@ -99,7 +99,7 @@ def life_cycle_again(subject: Subject) -> None:
     """A pipeline is built, closed and built again in one process, and parts of one may fail.
 
     The backend is built, used and closed twice, then built once more with a `warm_up` that fails
-    (so that it is closed without ever being used), and again; each time it gives the same results,
+    (so that it is closed without ever being used), and again. Each time it gives the same results,
     and `close` raises nothing.
     """
     expected = kept(subject.live.results(subject.live.take(subject.item)))
@@ -147,7 +147,7 @@ def closes_unused(subject: Subject) -> None:
     """A pipeline may be closed before its first request, and after requests that failed.
 
     The backend is built and closed without a call, built, called with a bad request and closed, and
-    closed after a `warm_up` that failed; `close` raises nothing, and closing once more does nothing.
+    closed after a `warm_up` that failed. `close` raises nothing, and closing once more does nothing.
     """
     subject.done(subject.build())
     live = subject.build()

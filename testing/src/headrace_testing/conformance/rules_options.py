@@ -22,7 +22,7 @@ class _Code(NamedTuple):
     """What the code of some packages names.
 
     Attributes:
-        loads: Per attribute that is read, the attributes into which that is put; None for any other use.
+        loads: Per attribute that is read, the attributes into which that is put. None for any other use.
         texts: The text constants.
     """
 

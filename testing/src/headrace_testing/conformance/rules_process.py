@@ -74,7 +74,7 @@ _EMPTY_CACHES: Callable[[], object] | None = getattr(
 )
 """Empties what the interpreter keeps to find attributes faster.
 
-That holds up to 4,096 names, so that whoever makes names at run time (``getattr(self, "of_" + kind)``; pickle does it
+That holds up to 4,096 names, so that whoever makes names at run time (``getattr(self, "of_" + kind)``. Pickle does it
 with every class that it reads) makes it grow for thousands of batches.
 """
 
@@ -184,7 +184,7 @@ def requests_released(subject: Subject) -> str | None:
 
 
 def _run_different(subject: Subject, live: Live, tracemalloc: Any) -> int:
-    """Run different requests, window by window, until memory stays the same in one; give how many they were.
+    """Run different requests, window by window, until memory stays the same in one. Give how many they were.
 
     Raises:
         Broken: It grew in each window.

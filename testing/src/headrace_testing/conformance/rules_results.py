@@ -159,7 +159,7 @@ def batch_equals_items(subject: Subject) -> str:
     In batches of every size up to 16, of each power of two above, of the largest size, and of sizes from 17 to 400 that are drawn at random
     (always the same for an expression, as far as `max` and 256 MB allow), each request
     gets the same result as alone (filled up with copies of itself where `min` is above 1). The largest size
-    is `max`; without one it is that of `options`, at least 64; it is never more than 1024. Large batches
+    is `max`, without one it is that of `options`, at least 64. It is never more than 1024. Large batches
     repeat the requests 0 to 16. Numbers with fractions may differ by the tolerance of the conformance class.
     Right results that other requests of the batch have got are judged by `order-kept`.
     """
@@ -191,7 +191,7 @@ def order_kept(subject: Subject) -> None:
     """A result belongs to its request, wherever the request stands in the batch.
 
     In the batches of `batch-equals-items` each request gets its own result, and the same requests
-    backwards, and rotated, get the same results; the batches of other sizes are rotated too, so that
+    backwards, and rotated, get the same results. The batches of other sizes are rotated too, so that
     nothing is left of an earlier batch of that size. Where only one request fits in a batch, the requests are
     run one after the other in these orders.
     """
@@ -226,9 +226,9 @@ def results_kept(subject: Subject) -> None:
     """Results own their memory: callers hold them while the backend works on.
 
     Results are compared with copies of themselves after each of eight larger batches, and after
-    `close`; their requests hold the same objects as when they were answered. Results of the same
+    `close`. Their requests hold the same objects as when they were answered. Results of the same
     requests, run again, use other memory (as far as lists, dicts and arrays tell), except for the memory
-    of the requests themselves; and no two requests of a batch, equal ones neither, get one and the same list,
+    of the requests themselves, and no two requests of a batch, equal ones neither, get one and the same list,
     dict or array.
     """
     live = subject.build()
@@ -281,7 +281,7 @@ def inputs_kept(subject: Subject) -> None:
 
     After a batch, the largest batch, and after another one and `close`, the values that requests came
     with are equal to fresh values of `make_item`. The keys that the backend writes may hold other objects by
-    then; the original objects are compared.
+    then. The original objects are compared.
     """
     live = subject.build()
     came = []
@@ -316,7 +316,7 @@ def right_answers(subject: Subject) -> str:
 def views_read(subject: Subject) -> str:
     """Arrays arrive as views of other arrays: backwards, with gaps, by columns, or read-only.
 
-    Each numpy array under a key that the backend reads is given in these forms, with the same values; the
+    Each numpy array under a key that the backend reads is given in these forms, with the same values. The
     request gets the same result, or an InputError that says what is wanted.
     """
     numpy = sys.modules.get("numpy")

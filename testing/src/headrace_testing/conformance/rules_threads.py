@@ -254,7 +254,7 @@ def _spent(subject: Subject, live: Live, held: set[_Place]) -> tuple[float, floa
 def threads_in_turn(subject: Subject) -> str:
     """Any thread may run a batch, unless the class says `owns_thread = True`.
 
-    The backend is built in one thread, called in turn by three others and closed by a fifth; the
+    The backend is built in one thread, called in turn by three others and closed by a fifth. The
     results stay the same and `close` raises nothing. A backend that cannot do that must declare
     `owns_thread = True`: then core runs `init`, every `forward` and `close` in one thread.
     """

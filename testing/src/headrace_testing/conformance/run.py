@@ -108,8 +108,8 @@ def check_class(cls: type[BackendConformance]) -> None:
 
     Raises:
         TypeError: It is no conformance class, or an attribute has another type than it must have.
-        ValueError: ``expected_failures`` names something that is no rule, or gives no reason; a tolerance is
-            negative or not finite; ``options`` would put another expression in the place of ``expression``.
+        ValueError: ``expected_failures`` names something that is no rule, or gives no reason. A tolerance is
+            negative or not finite. ``options`` would put another expression in the place of ``expression``.
     """
     if not (isinstance(cls, type) and issubclass(cls, BackendConformance)):
         raise TypeError(
@@ -157,12 +157,12 @@ def _check_numbers(cls: type[BackendConformance]) -> None:
 
 
 class ConformanceRun:
-    """A run of the rules over one conformance class; used as a context manager.
+    """A run of the rules over one conformance class. Used as a context manager.
 
     Attributes:
         exits: The file descriptor to which the stacks of all threads are written before the process ends because a
-            rule never does and nothing can be interrupted; None to wait on.
-        late: The rule that did not end, after which no other one is judged; None while there is none.
+            rule never does and nothing can be interrupted. None to wait on.
+        late: The rule that did not end, after which no other one is judged. None while there is none.
         tell: Called with ``"rule"`` and the identifier before a rule is checked, with ``"verdict"`` and each verdict.
     """
 

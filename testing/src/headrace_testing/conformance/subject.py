@@ -62,7 +62,7 @@ class Subject:
         kit: An instance of the class.
         promised: The class that an entry point promises, or None.
         unavailable: Why the backend cannot be built by itself (what this machine lacks, or that it
-            works only inside another expression); None where it can.
+            works only inside another expression). None where it can.
         measured: Measurements that several rules share.
         settings_before: The settings of the process before the backend was first built.
     """
@@ -158,7 +158,7 @@ class Subject:
         """Build the backend, which is closed by `done`, or else at the end of the run.
 
         Args:
-            instance_num: The number of instances, of a configuration of their own; None for one of the usual configuration.
+            instance_num: The number of instances, of a configuration of their own. None for one of the usual configuration.
         """
         config = self.config if instance_num is None else self.load(instance_num=instance_num)
         asked = self.settings().get("max")
@@ -248,7 +248,7 @@ class Subject:
         return self._expected[k]
 
     def given(self, live: Live, ks: list[int], *, index: int = 0) -> list[Any]:
-        """Run a batch of these requests; give copies of their results.
+        """Run a batch of these requests. Give copies of their results.
 
         A batch below the min is filled up with copies of the last request, as ``pad`` does.
         """
@@ -268,7 +268,7 @@ class Subject:
         """Run a batch of these requests, and compare each result with that of the request alone.
 
         Raises:
-            Broken: A request fails, or its result differs; ``what`` begins the sentence.
+            Broken: A request fails, or its result differs. ``what`` begins the sentence.
         """
         self.must_match(self.given(live, ks, index=index), ks, what)
 
@@ -276,7 +276,7 @@ class Subject:
         """Compare the results of these requests with those of each request alone.
 
         Raises:
-            Broken: A result differs; ``what`` begins the sentence.
+            Broken: A result differs. ``what`` begins the sentence.
         """
         for k, result in zip(ks, results, strict=True):
             self.must_equal(result, self.expected(k), f"{what}, request {k} differs")
@@ -285,7 +285,7 @@ class Subject:
         """Compare two results.
 
         Raises:
-            Broken: They differ; ``what`` begins the sentence.
+            Broken: They differ. ``what`` begins the sentence.
         """
         found = self.differ(result, expected)
         if found is not None:

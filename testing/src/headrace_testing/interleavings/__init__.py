@@ -37,12 +37,12 @@ __all__ = [
 
 
 class InterleavingError(AssertionError):
-    """A program fails in an interleaving; the text shows it.
+    """A program fails in an interleaving. The text shows it.
 
     Attributes:
         verdict: ``broken promise``, ``deadlock``, ``hang``, ``thread died``, ``program raised``, ``no end`` or ``stuck``.
         reason: What was wrong, as a traceback where something was raised.
-        seed: The seed of the schedule; None where it was not drawn.
+        seed: The seed of the schedule. None where it was not drawn.
         stacks: The stacks of all threads at that moment.
         interleaving: What each thread did, in order.
         replay: What `explore` needs to run the same interleaving again, as JSON holds it.
@@ -74,11 +74,11 @@ def explore(
         program: A function without arguments at the top of a module, or ``FILE.py:FUNCTION``. Its module is loaded anew in another
             process, with the paths of this one.
         schedules: How many schedules to run.
-        seconds: How long to search at most, in real seconds; None for as long as the schedules take.
-        seed: The seed of the first schedule; each further one has the next.
+        seconds: How long to search at most, in real seconds. None for as long as the schedules take.
+        seed: The seed of the first schedule. Each further one has the next.
         strategy: ``pct:DEPTH``, ``walk:PROBABILITY``, or ``mix`` of these.
         lines: Modules and packages, as ``MODULE`` or ``MODULE:FUNCTION``. In most schedules another thread may go on at each
-            source line of one of their files; else it may at operations alone, on locks, queues, threads and clocks.
+            source line of one of their files, else it may at operations alone, on locks, queues, threads and clocks.
         replay: The ``replay`` of an error: the program runs once, in the interleaving of that error.
 
     Returns:

@@ -37,7 +37,7 @@ class Report:
         reason: What was wrong.
         stacks: The stacks of all threads at that moment.
         choices: The choices that were not the usual ones: they give the same schedule again.
-        counts: How long it was, by file; see `World.counts`.
+        counts: How long it was, by file. See `World.counts`.
         interrupts: How often Ctrl-C could have come.
         log: All points, if they were wanted.
         names: The names of the threads.
@@ -59,7 +59,7 @@ class Schedule(NamedTuple):
     Attributes:
         strategy: Makes its strategy.
         files: The files whose lines are points.
-        seed: Its seed; None where no seed decides.
+        seed: Its seed. None where no seed decides.
         logs: Whether its points are wanted.
     """
 

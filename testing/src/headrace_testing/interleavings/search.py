@@ -38,10 +38,10 @@ class Fault:
     Attributes:
         verdict: The kind: see `InterleavingError`.
         reason: What was wrong.
-        seed: Of the first schedule that failed so; None where no seed made it.
+        seed: Of the first schedule that failed so. None where no seed made it.
         choices: The choices that lead there, as few as were found.
         stacks: The stacks of all threads.
-        files: The files whose lines are points of this schedule, each with the functions that count; None for all.
+        files: The files whose lines are points of this schedule, each with the functions that count. None for all.
         interleaving: What each thread did, in order.
         times: How many schedules have failed so.
     """

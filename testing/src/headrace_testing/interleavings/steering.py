@@ -20,7 +20,7 @@ def check(holds: object, what: str | Callable[[], str]) -> None:
 
     Args:
         holds: The condition.
-        what: What is wrong if it does not hold; a function makes the text only then.
+        what: What is wrong if it does not hold. A function makes the text only then.
 
     Raises:
         AssertionError: It does not hold, and no schedule runs.

@@ -44,9 +44,9 @@ class Controlled:
     """A thread under control.
 
     Attributes:
-        number: Its place among all threads of the schedule; the main thread is 0.
-        blocked: Whether it cannot go on; ``waits`` says for what.
-        deadline_s: When it gives up its wait; None for never.
+        number: Its place among all threads of the schedule. The main thread is 0.
+        blocked: Whether it cannot go on. ``waits`` says for what.
+        deadline_s: When it gives up its wait. None for never.
         late: Whether the deadline came first.
         steps: How many points it has passed.
         ended: What is called when it ends.
@@ -114,10 +114,10 @@ class World:
     Attributes:
         runs: Whether a schedule runs. Outside of one, the main thread is alone and nothing waits.
         now_s: The virtual time.
-        all: The threads, ended ones as well; ``living`` those that have not ended.
+        all: The threads, ended ones as well. ``living`` those that have not ended.
         current: The thread that runs.
         changes: The choices that were not the usual ones, each as thread, its own step, target.
-        log: The points that were passed; None where nobody wants to read them.
+        log: The points that were passed. None where nobody wants to read them.
         idlers: The threads that wait until no other one can run.
         interrupts: How often Ctrl-C may still come.
         tracer: The trace function that makes source lines points.

@@ -43,7 +43,7 @@ def virtual_time(*, limit_s: float = _WEEK_S) -> Iterator[Callable[[], float]]:
         A clock: it gives the virtual seconds since the block began, to the nanosecond.
 
     Raises:
-        RuntimeError: The block stands in another one or in a coroutine, or this Python is none whose threads are known; and in the
+        RuntimeError: The block stands in another one or in a coroutine, or this Python is none whose threads are known, and in the
             thread of the block while it waits: nobody can go on, the limit is over, or a thread waits for what is not in virtual time.
     """
     if why := _refusal():

@@ -60,7 +60,7 @@ class Simulated:
     """A thread that lives in virtual time.
 
     Attributes:
-        waiting: Whether it cannot run; `waiters` is the list in which it waits, None where it sleeps.
+        waiting: Whether it cannot run. `waiters` is the list in which it waits, None where it sleeps.
         number: How many waits it has begun: a time at which an earlier one would have ended is none any more.
         late: Whether the end of the wait came by its time.
         asleep: Whether it sleeps until its turn, so that Ctrl-C may come.
@@ -133,7 +133,7 @@ class World:
 
     Attributes:
         now_s: The virtual time.
-        current: The thread whose turn it is; ``first`` the one that has begun the block.
+        current: The thread whose turn it is. ``first`` the one that has begun the block.
         living: The threads that have not ended, the first one not among them.
         turns: How often the turn went on.
         outside: Threads of the block that others have woken.

@@ -145,7 +145,7 @@ def bench(  # noqa: PLR0913, PLR0917 - one per option
     """Measure throughput and latency of a pipeline under load.
 
     Each load runs until three windows in a row agree in throughput and median latency (an open loop:
-    in median latency), and the figures are those of these windows; with --seconds, of that time.
+    in median latency), and the figures are those of these windows, with --seconds, of that time.
     Percentiles are exact, of all requests that ended in it. A closed loop's clock runs from the call
     to the answer. An open loop's runs from the time at which a request was meant to arrive: so it includes waits
     while the pipeline stalls, which a closed loop's leaves out.

@@ -62,7 +62,7 @@ def inspect(  # noqa: PLR0913, PLR0917 - one per option
 ) -> int:
     """Run one backend, or one expression, alone: time per batch size, shapes, memory.
 
-    The clock covers the call of the built instance with a batch; there is no queue and no other load.
+    The clock covers the call of the built instance with a batch. There is no queue and no other load.
 
     \b
     Examples:

@@ -89,7 +89,7 @@ def samples_of(inputs: Sequence[str], data: Sequence[str]) -> list[dict[str, Any
 
 
 def limited(seconds: float | None) -> float | None:
-    """Check a time of an option, and give it; `typer.Option(max=...)` would show the limit in help.
+    """Check a time of an option, and give it. `typer.Option(max=...)` would show the limit in help.
 
     Raises:
         BadParameter: The time is longer than anybody waits, such as ``inf``.
@@ -145,10 +145,10 @@ def loads_of(
     """Return the loads that the options name: clients first, then rates, then the file.
 
     Args:
-        clients: The option ``--clients``; None: it is not given, as with the next two.
+        clients: The option ``--clients``. None: it is not given, as with the next two.
         rate: The option ``--rate``.
         arrivals: The option ``--arrivals``.
-        default: What ``clients`` is where there is no load; None: a load must be given.
+        default: What ``clients`` is where there is no load. None: a load must be given.
         seed: The seed of times at random.
         threads: Whether each client is a thread, so that there are at most `MOST_CLIENTS`.
 
@@ -181,7 +181,7 @@ def writable(path: str | None, option: str, read: Sequence[str] = ()) -> None:
     """Refuse an output file that cannot be written, before anything is measured.
 
     Args:
-        path: The file; None: the command writes no such file.
+        path: The file. None: the command writes no such file.
         option: The option that names the file.
         read: The files that the command reads, and arguments that may be such files.
 
@@ -209,7 +209,7 @@ def check_outputs(outputs: Mapping[str, str | None], read: Sequence[str]) -> Non
     """Refuse output files that cannot be written, and one file for two of them, before anything is measured.
 
     Args:
-        outputs: The file of each option; None: the command writes no such file.
+        outputs: The file of each option. None: the command writes no such file.
         read: The files that the command reads, and arguments that may be such files.
 
     Raises:
@@ -284,7 +284,7 @@ def print_table(
     Args:
         headings: The heading of each column.
         rows: The cells of each row.
-        keys: The columns that say what a row is about; they are repeated in each table.
+        keys: The columns that say what a row is about. They are repeated in each table.
     """
     from rich import box
     from rich.cells import cell_len

@@ -122,7 +122,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - one per option
     """Predict throughput, latencies, batch sizes and refusals of a configuration.
 
     The pipeline runs in virtual time, with its nodes, queues and policies. In place of each backend something waits
-    for the time in --times, drawn from the spread of the batch's size; the times of a missing size are interpolated.
+    for the time in --times, drawn from the spread of the batch's size. The times of a missing size are interpolated.
     It needs the extra `headrace-observe[simulate]`. So loads and numbers of instances can be tried
     that this machine does not have: `--set instance_num=8`. Clients and switches of threads take the times that were
     measured for them, and batches take longer beside others as far as that was measured. Figures leave out the warm-up

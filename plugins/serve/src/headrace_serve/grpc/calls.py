@@ -107,8 +107,8 @@ class Calls:
             read: Parses the bytes of the request.
             answer: Gives the bytes of the response, for the request, the context of the call and its line
                 of the access log.
-            right: The right that the key must have; None: no key is needed.
-            first: Called before the message is read; an error that it raises becomes the answer.
+            right: The right that the key must have. None: no key is needed.
+            first: Called before the message is read. An error that it raises becomes the answer.
         """
 
         async def respond(requests: AsyncIterator[bytes], context: Any) -> bytes | None:
@@ -272,7 +272,7 @@ class Calls:
 
 
 def _cut(text: str) -> str:
-    """Cut a text so that it fits into the metadata of an answer; clients accept 8 KiB of metadata.
+    """Cut a text so that it fits into the metadata of an answer. Clients accept 8 KiB of metadata.
 
     The metadata hold the text at most twice: percent-encoded, with up to three characters per byte, and in base64.
     """

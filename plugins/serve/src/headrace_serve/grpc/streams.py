@@ -148,10 +148,10 @@ class _Stream:
         return task
 
     async def _answer(self, data: bytes) -> bytes:
-        """Answer one request; an error becomes an answer, and the stream goes on.
+        """Answer one request. An error becomes an answer, and the stream goes on.
 
         Returns:
-            The response; ``b""`` for a decoupled model, whose responses `_answer_in_parts` gives.
+            The response. ``b""`` for a decoupled model, whose responses `_answer_in_parts` gives.
         """
         line = AccessLine("ModelStreamInfer", self._service.counters.begin("grpc"))
         line.peer = self._context.peer
@@ -187,7 +187,7 @@ class _Stream:
         """Answer one request with a response for each part, and one for the result, unless that is None.
 
         The last response has the parameter ``triton_final_response``. A client that asks for an empty response where no
-        other can have it gets every part at once; for others each part waits until it is known whether more follows.
+        other can have it gets every part at once. For others each part waits until it is known whether more follows.
         """
         held: Answer | None = None
         try:

@@ -58,7 +58,7 @@ class Received:
     """A ``ModelInferRequest`` with its raw tensors beside it.
 
     Attributes:
-        message: The message; a large one is parsed without ``raw_input_contents``.
+        message: The message. A large one is parsed without ``raw_input_contents``.
         raw: The entries of ``raw_input_contents``.
         size: The bytes of the message as it was received.
         model_name, id: Those of the message.
@@ -93,7 +93,7 @@ def read_message(data: bytes) -> Received:
 def _split(data: bytes) -> tuple[bytes, list[memoryview]] | None:
     """Take ``raw_input_contents`` out of a message.
 
-    None if the message has a field that is not length-delimited, or is malformed; protobuf then parses it whole.
+    None if the message has a field that is not length-delimited, or is malformed. Protobuf then parses it whole.
     """
     view, place, rest = memoryview(data), 0, []
     raw: list[memoryview] = []

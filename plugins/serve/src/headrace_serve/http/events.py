@@ -33,9 +33,9 @@ def event(data: bytes, name: str = "") -> bytes:
 async def send_events(
     exchange: Exchange, events: AsyncGenerator[bytes], failed: Callable[[Refusal], bytes]
 ) -> None:
-    """Answer a request with events; the status is sent with the first of them, or with the first comment.
+    """Answer a request with events. The status is sent with the first of them, or with the first comment.
 
-    So an error before that raises, and is answered with its status as that of every other request; one that comes
+    So an error before that raises, and is answered with its status as that of every other request. One that comes
     later is the last event. A client that goes away closes ``events``.
 
     Args:

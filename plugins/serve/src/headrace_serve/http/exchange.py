@@ -68,7 +68,7 @@ _PIECE_BYTES = 16 << 10
 
 
 def loads(text: bytes) -> Any:
-    """Parse JSON; a large text without the garbage collector, which would take ten times as long.
+    """Parse JSON. A large text without the garbage collector, which would take ten times as long.
 
     Raises:
         InputError: The text is no JSON.
@@ -97,7 +97,7 @@ class Reply:
         status, content_type, headers: The HTTP status, and the headers that are sent.
         parts: The body, in pieces that are sent one after the other.
         compressible: Whether the body may be compressed. Only answers of inferences are, because Triton's client for
-            asyncio accepts gzip in every request, but decompresses only these answers; pictures are compressed already.
+            asyncio accepts gzip in every request, but decompresses only these answers. Pictures are compressed already.
     """
 
     compressible = False
@@ -151,7 +151,7 @@ class Exchange:
         service: The service that answers.
         scope: The scope of ASGI.
         identifier: The id of the request, ``""`` until the body is read.
-        request_id: What the client has sent as ``X-Request-Id``, which the answer repeats; ``""`` without it.
+        request_id: What the client has sent as ``X-Request-Id``, which the answer repeats. ``""`` without it.
         model: The model that the request is for, None until the path is read.
         line: The line of the access log.
         send: Sends a message of ASGI.
@@ -198,7 +198,7 @@ class Exchange:
         return self.header(b"x-share-key")
 
     def admit(self, model: Model) -> None:
-        """Take a place in the queue of a model, before the body is received; `end` gives it back.
+        """Take a place in the queue of a model, before the body is received. `end` gives it back.
 
         Raises:
             OverloadedError: The queue is full.
@@ -241,7 +241,7 @@ class Exchange:
 
         Args:
             text: The text.
-            read: Parses it; a large one in another thread.
+            read: Parses it. A large one in another thread.
 
         Raises:
             BodyTooLargeError: The text is too large, or would become too many objects.

@@ -1,6 +1,6 @@
 """``/metrics``: the counters of the server and of each pipeline, in one registry of Prometheus.
 
-The metrics of a pipeline come from the probe ``Prometheus`` of headrace-observe, if that is installed; each
+The metrics of a pipeline come from the probe ``Prometheus`` of headrace-observe, if that is installed. Each
 sample gets the labels ``model`` and ``model_version``. The configurations need not name the probe. Its histograms hear of
 each request, which costs some microseconds, so they count from the first time that the metrics are asked for.
 """
@@ -30,11 +30,11 @@ _ATTACHING = threading.Lock()
 
 
 class Snapshot:
-    """The state of the server at one moment; the event loop copies it, and another thread encodes it.
+    """The state of the server at one moment. The event loop copies it, and another thread encodes it.
 
     Attributes:
         counters, models, connections, ready: Copied from `Service`.
-        fixed: The label of all samples that names the worker process, whose numbers they are; empty for a server of one.
+        fixed: The label of all samples that names the worker process, whose numbers they are. Empty for a server of one.
     """
 
     def __init__(self, service: Service) -> None:

@@ -25,7 +25,7 @@ class File:
     """One part of a body.
 
     Attributes:
-        name: The name of the file, else the name of the field; ``""`` without either.
+        name: The name of the file, else the name of the field. ``""`` without either.
         content: The bytes of the part.
     """
 

@@ -79,8 +79,8 @@ def document(models: Catalogue, *, keyed: bool = False, below: str = "") -> dict
 
     Args:
         models: The models.
-        keyed: Whether requests need a key; requests of health never do.
-        below: The path below which the application lies; ``""`` for none.
+        keyed: Whether requests need a key. Requests of health never do.
+        below: The path below which the application lies. ``""`` for none.
     """
     paths: dict[str, Any] = {
         "/v2": _get("Name, version and extensions of the server"),

@@ -28,7 +28,7 @@ def form_of(model: Model, *, latest: bool) -> dict[str, Any]:
 
     Args:
         model: The model.
-        latest: Whether it is the greatest version, which the route ``/run`` takes; others take tensors.
+        latest: Whether it is the greatest version, which the route ``/run`` takes. Others take tensors.
     """
     run = f"run/{quote(model.name, safe='')}"
     if latest and (model.fields is not None or model.takes_json):

@@ -64,7 +64,7 @@ _REFUSED = frozenset(keys.RESERVED) - {keys.COLOR, keys.BOX, keys.REQUEST_ID}
 def file_input(model: Model) -> str | None:
     """Return the name of the input that the body becomes.
 
-    It is the only input whose items are BYTES; of several such inputs, the one with the key ``data``. None if there
+    It is the only input whose items are BYTES, of several such inputs, the one with the key ``data``. None if there
     is no such input, or if another input is not a single value: a query can hold only single values.
     """
     ports = model.signature.inputs
@@ -88,7 +88,7 @@ async def run(exchange: Exchange) -> Reply | None:
     asks for events, each part of the answer is one when it comes, and the answer the last.
 
     Returns:
-        The answer; None if it was sent as events.
+        The answer. None if it was sent as events.
     """
     service = exchange.service
     try:
@@ -258,7 +258,7 @@ class Query:
     """The query of a request, parsed once: the request of the pipeline for each file, without the file.
 
     Attributes:
-        identifier: The key ``request_id``, which is the id of the request; ``""`` without it.
+        identifier: The key ``request_id``, which is the id of the request. ``""`` without it.
         reads_json: Whether the body is JSON, and not a file.
 
     Args:
@@ -314,7 +314,7 @@ class Query:
             traceparent: The header ``traceparent``, ``""`` without one.
 
         Raises:
-            InputError: The model takes text, and the file is not UTF-8; or a key is in the query, too.
+            InputError: The model takes text, and the file is not UTF-8, or a key is in the query, too.
         """
         if isinstance(body, dict):
             twice = next((name for name in body if name in self._request), None)

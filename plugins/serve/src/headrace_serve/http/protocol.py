@@ -61,7 +61,7 @@ class _LimitedProtocol(HttpToolsProtocol):
     The second watches sending. It runs while the buffer of the connection is full, or is not empty after the last
     byte of an answer: a client that receives nothing would otherwise hold the buffer for ever.
 
-    The third ends an idle connection. No answer restarts it; when it is due, it checks when the last answer was.
+    The third ends an idle connection. No answer restarts it. When it is due, it checks when the last answer was.
 
     Reads that contain neither the end of a head nor any of a body are also counted, because the parser keeps an
     incomplete header and copies it with each read.
@@ -100,7 +100,7 @@ class _LimitedProtocol(HttpToolsProtocol):
         return not self._incomplete and self._idle_since >= since
 
     def last_request(self) -> asyncio.Future[None]:
-        """End the connection with its next answer; give a future that is done once the request is received.
+        """End the connection with its next answer. Give a future that is done once the request is received.
 
         If a request is being answered, its answer is the last one, unless another request is read before.
         """
@@ -127,7 +127,7 @@ class _LimitedProtocol(HttpToolsProtocol):
             self._tells = cycle
 
     def shutdown(self) -> None:
-        """Read no further request; end the connection now if it is idle, else with the answer of the last request.
+        """Read no further request. End the connection now if it is idle, else with the answer of the last request.
 
         If an answer has begun without saying so, its client may send one more request.
         """
@@ -198,7 +198,7 @@ class _LimitedProtocol(HttpToolsProtocol):
         self.send_400_response("Invalid HTTP request received.")
 
     def _read_again(self, rest: bytes) -> None:
-        """Parse a request that asks for another protocol again without those headers; a server may ignore them.
+        """Parse a request that asks for another protocol again without those headers. A server may ignore them.
 
         Behind such a head the parser expects the other protocol, and would lose the body. HTTP/2 clients that try
         an upgrade without TLS send such heads, with bodies.
@@ -230,7 +230,7 @@ class _LimitedProtocol(HttpToolsProtocol):
         """Refuse a request that cannot be parsed or comes too late, and close.
 
         If it follows a whole request that is not answered yet, it is ignored, so that this request keeps its
-        answer; the connection ends with that answer. A request that has its answer gets no second one.
+        answer. The connection ends with that answer. A request that has its answer gets no second one.
         """
         self._incomplete = False
         cycle = self.cycle

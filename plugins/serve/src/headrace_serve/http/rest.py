@@ -62,11 +62,11 @@ def asgi(models: Any, **settings: Any) -> Starlette:
     """Build the models and give an ASGI application that serves them.
 
     The application answers REST, in an HTTP server that the user starts. At the end of its lifespan it closes
-    the pipelines that were built here; a `headrace.Pipeline` among ``models`` stays open.
+    the pipelines that were built here. A `headrace.Pipeline` among ``models`` stays open.
 
     Args:
         models: See `headrace_serve.models.entries.read_entries`.
-        settings: The arguments of `headrace_serve.service.Service`; ``keys`` may also be the path of a file.
+        settings: The arguments of `headrace_serve.service.Service`. ``keys`` may also be the path of a file.
 
     Raises:
         ConfigError, SetupError, PluginError: As `headrace.pipe` raises them.
@@ -190,7 +190,7 @@ class _Application(Starlette):
 
     Args:
         infer: The applications that answer an inference without a version in its path, one with a version, and a
-            file; empty if middleware must see every request.
+            file. Empty if middleware must see every request.
         settings: The arguments of Starlette.
     """
 
@@ -245,13 +245,13 @@ _UNSUPPORTED = (
 
 
 class _Endpoint:
-    """Answers the requests of one route: asks the gate, then for the key; every error becomes an answer.
+    """Answers the requests of one route: asks the gate, then for the key. Every error becomes an answer.
 
     Args:
         service: The service.
         route: The name of the route.
         handler: Answers a request that may come in.
-        right: The right that the key must have; None: no key is needed.
+        right: The right that the key must have. None: no key is needed.
         own: Whether, without keys, only the server's own pages may use it.
     """
 

@@ -44,7 +44,7 @@ class Wanted:
     """The form in which a client wants the outputs.
 
     Attributes:
-        binary: Whether an output is wanted as binary data, by its name; the key None is for all other outputs.
+        binary: Whether an output is wanted as binary data, by its name. The key None is for all other outputs.
     """
 
     def __init__(self, binary: dict[str | None, bool]) -> None:
@@ -68,7 +68,7 @@ async def read_body(
     Args:
         body: The whole body, decompressed.
         header_length: The value of the header `HEADER_LENGTH`, ``""`` without it.
-        model: The model that the path names; the body may name it too, as kserve's client does.
+        model: The model that the path names. The body may name it too, as kserve's client does.
         access: The shared memory.
         most_items: The most elements of an input of items.
         parsed: Parses the JSON, unless a request before has had the same.
@@ -156,7 +156,7 @@ def _parameters(what: str, document: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Reader:
-    """Reads the inputs in their order; their binary data is in the body in the same order.
+    """Reads the inputs in their order. Their binary data is in the body in the same order.
 
     Attributes:
         sizes: The number of bytes of each input that had binary data.
@@ -235,7 +235,7 @@ def _outputs(
 
 
 def _json_values(answer: Answer, tensor: Tensor) -> Any:
-    """Return the elements of an output for JSON; the error of one that JSON cannot hold names its item.
+    """Return the elements of an output for JSON. The error of one that JSON cannot hold names its item.
 
     With ``partial``, the numbers of rows and items differ once an item has failed.
     """
@@ -262,11 +262,11 @@ async def write_body(
     Args:
         answer: The answer.
         wanted: The form in which the client wants the outputs.
-        outline: The outline of the request, which keeps the JSON for the next answer with outputs of these shapes;
+        outline: The outline of the request, which keeps the JSON for the next answer with outputs of these shapes.
             None for an answer with parameters, which are its own, such as the errors of items.
 
     Returns:
-        The parts of the body, JSON first; and the number of bytes of the JSON if binary data follows it, else None.
+        The parts of the body, JSON first, and the number of bytes of the JSON if binary data follows it, else None.
 
     Raises:
         InputError, ItemError: The client wants an output as JSON, which cannot hold its elements.

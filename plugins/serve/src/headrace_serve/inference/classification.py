@@ -44,7 +44,7 @@ def classified(model: Model, tensor: Tensor, most: int) -> Tensor:
     Args:
         model: The model, whose labels are used.
         tensor: The output.
-        most: The number of classes; an output with fewer values has as many as it has values.
+        most: The number of classes. An output with fewer values has as many as it has values.
 
     Raises:
         InputError: The output holds no numbers.

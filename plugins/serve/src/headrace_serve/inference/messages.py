@@ -29,7 +29,7 @@ class Tensor:
         name: The name of the input or output.
         datatype: One of `headrace_serve.datatypes.DATATYPES`.
         shape: The length of each axis.
-        array: The elements; for BYTES, objects of type ``bytes`` or ``str``.
+        array: The elements. For BYTES, objects of type ``bytes`` or ``str``.
         parameters: The parameters of the tensor.
         placed: Whether an output was written to shared memory, so that its elements are not sent.
     """
@@ -47,7 +47,7 @@ class Encoded:
     """An input of a request, the elements of which are not read yet.
 
     Attributes:
-        name, datatype, shape: As in `Tensor`; the data may turn out not to have that shape.
+        name, datatype, shape: As in `Tensor`. The data may turn out not to have that shape.
         data: The elements as they were sent.
         read: Reads them, for name, datatype, shape and data.
         parameters: The parameters of the input that are for the pipeline.
@@ -82,17 +82,17 @@ class Asked:
 
     Attributes:
         inputs: The tensors of the request.
-        outputs: The names of the outputs that the client wants; None: all.
+        outputs: The names of the outputs that the client wants. None: all.
         id: The identifier of the request, ``""`` without one.
         parameters: The parameters of the request.
         timeout_s: The deadline of the gRPC call in seconds from now, or None.
         places: The places in shared memory to which outputs are to be written, by the outputs' names.
-        times: Records when the requests wait and run in the pipeline; None: it is not measured.
+        times: Records when the requests wait and run in the pipeline. None: it is not measured.
         classes: The number of classes that the client wants of outputs, by their names.
-        client: The key of the client and the number of keys, as the ``context`` of the request has them; empty without keys.
+        client: The key of the client and the number of keys, as the ``context`` of the request has them. Empty without keys.
         request_id: The id of the request where ``id`` is ``""``: that of the header ``X-Request-Id``.
-        outline: The outline that the request shares with an earlier one; None: it was read anew.
-        fields: The keys of the pipeline's request that the fields of a model's JSON give; None: its inputs are tensors.
+        outline: The outline that the request shares with an earlier one. None: it was read anew.
+        fields: The keys of the pipeline's request that the fields of a model's JSON give. None: its inputs are tensors.
     """
 
     inputs: list[Encoded]

@@ -63,9 +63,9 @@ def add_context(
     """Add the key ``context`` to a request of the pipeline, if there is something for it.
 
     Args:
-        request: The request; it is changed.
-        parameters: Those of the protocol; the context has their ``traceparent``.
-        times: Records when the request waits and runs; None: it is not measured.
+        request: The request. It is changed.
+        parameters: Those of the protocol. The context has their ``traceparent``.
+        times: Records when the request waits and runs. None: it is not measured.
         client: Further content of the context: who sends the request, and by which rules.
         others: The parameters for the pipeline, which become ``parameters`` of the context.
     """
@@ -81,7 +81,7 @@ def add_context(
 
 
 def flag(name: str, parameters: Mapping[str, Any]) -> bool:
-    """Return a parameter that is true or false; False without it.
+    """Return a parameter that is true or false. False without it.
 
     Raises:
         InputError: It is neither.
@@ -117,7 +117,7 @@ def of_sequence(parameters: Mapping[str, Any], key: str) -> dict[str, Any]:
         key: The key that names the sequence.
 
     Raises:
-        InputError: ``sequence_id`` is missing, 0, empty, or neither a number nor a text; or a flag is none.
+        InputError: ``sequence_id`` is missing, 0, empty, or neither a number nor a text, or a flag is none.
     """
     found = parameters.get("sequence_id", 0)
     if isinstance(found, bool) or not isinstance(found, (int, str)) or not found:
@@ -132,7 +132,7 @@ def call_arguments(
 ) -> dict[str, Any]:
     """Return the arguments of ``pipe.call_async``.
 
-    ``timeout`` is the shortest of transport, parameter and limit, in seconds; of ``priority`` the greater goes first.
+    ``timeout`` is the shortest of transport, parameter and limit, in seconds, of ``priority`` the greater goes first.
     """
     if timeout_s is None and limits.max_timeout_ms is None and _CALLING.isdisjoint(given):
         return _UNBOUNDED

@@ -60,7 +60,7 @@ async def infer(
     debug_errors: bool,
     failed_item: Callable[[BaseException], None],
 ) -> Answer:
-    """Run what a client asks for; the arguments by name are those of `Service`.
+    """Run what a client asks for. The arguments by name are those of `Service`.
 
     With the parameter ``partial`` the errors of items are given to ``failed_item``, and raise nothing.
 
@@ -68,7 +68,7 @@ async def infer(
         InputError: The inputs, outputs or parameters are wrong.
         ItemError: One of the items failed.
         RequestError, ClosedError: As ``pipe.call_async`` raises them.
-        asyncio.CancelledError: The client went away; its requests have left the queues in which they waited.
+        asyncio.CancelledError: The client went away. Its requests have left the queues in which they waited.
     """
     values, call, fixed = await begin(model, asked, limits, priority_default)
     partial = flag("partial", asked.parameters)
@@ -104,7 +104,7 @@ async def infer(
 async def begin(
     model: Model, asked: Asked, limits: Limits, priority_default: int
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Any], dict[str, Any]]:
-    """Read the inputs of what a client asks for, and check it; the arguments are those of `infer`.
+    """Read the inputs of what a client asks for, and check it. The arguments are those of `infer`.
 
     Returns:
         The elements of the inputs by their names, the arguments of ``pipe.call_async``, and the keys of the request of the
@@ -155,7 +155,7 @@ def request_of(model: Model, tensors: list[Tensor], more: Mapping[str, Any]) -> 
 
     Args:
         model: The model that the request is for.
-        tensors: Its inputs; an input of items has one item.
+        tensors: Its inputs. An input of items has one item.
         more: Further keys of the request.
 
     Raises:
@@ -179,9 +179,9 @@ def prepared(
     """Complete a request of `request_of`, and give the arguments of ``pipe.call_async`` for it.
 
     Args:
-        request: The request; it is changed.
+        request: The request. It is changed.
         parameters: ``timeout``, ``priority`` and ``traceparent``, as far as the client has sent them.
-        times: Records when the request waits and runs in the pipeline; None: it is not measured.
+        times: Records when the request waits and runs in the pipeline. None: it is not measured.
         client: As `Asked` has it.
         limits: The limits that hold for the model.
         priority_default: As `Service` has it.
@@ -197,7 +197,7 @@ def prepared(
 async def _run_items(
     model: Model, requests: list[dict[str, Any]], call: dict[str, Any], *, partial: bool
 ) -> tuple[dict[int, Any], dict[int, BaseException]]:
-    """Run a request per item; return the results and the errors, by the items' indexes.
+    """Run a request per item. Return the results and the errors, by the items' indexes.
 
     With ``partial`` the other results are enough. But if all items fail and the first one's error means overload,
     deadline or closing, that error is raised nevertheless, because with its status the client, or a load balancer,
@@ -231,7 +231,7 @@ def _written(
     *,
     partial: bool,
 ) -> list[Tensor]:
-    """Return the outputs of items; with ``partial``, results that cannot be written count as failed.
+    """Return the outputs of items, with ``partial``, results that cannot be written count as failed.
 
     The loop ends, because each turn removes results. The next turn may also fail, at another output.
     """
@@ -367,7 +367,7 @@ def made_request(
         model: The model.
         values: The elements of the inputs, by their names.
         fixed: The keys that are no inputs.
-        item: The item that the request is for, by its place in inputs of items; None: it is for all of them.
+        item: The item that the request is for, by its place in inputs of items. None: it is for all of them.
 
     Raises:
         InputError: Inputs have different numbers of rows.

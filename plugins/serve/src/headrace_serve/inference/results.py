@@ -53,7 +53,7 @@ _TOO_FINE = ("ns", "ps", "fs", "as")
 
 
 def elements_of(value: Any, depth: int = 0) -> int:
-    """Estimate how many elements of a result Python writes one by one; those of lists by the first of each.
+    """Estimate how many elements of a result Python writes one by one, those of lists by the first of each.
 
     Args:
         value: The result, or a part of it.
@@ -76,8 +76,8 @@ def tensors_of(
     Args:
         model: The model.
         results: The ``result`` of each request of the pipeline: one, or one per item.
-        by_item: Whether each result is one item; the items' results are then joined along a new first axis.
-        wanted: The names of the outputs, in the order of the answer; None: all.
+        by_item: Whether each result is one item. The items' results are then joined along a new first axis.
+        wanted: The names of the outputs, in the order of the answer. None: all.
 
     Raises:
         ContractError: A result lacks an output, or can be written neither as a tensor nor as JSON.
@@ -314,7 +314,7 @@ def _from_dlpack(value: Any) -> NDArray[Any]:
 def as_json_text(value: Any) -> str:
     """Return a result that is no tensor as JSON text.
 
-    Arrays inside of it become lists; all other values, and keys, are what pydantic writes for them, and paths are text.
+    Arrays inside of it become lists. All other values, and keys, are what pydantic writes for them, and paths are text.
 
     Raises:
         NotJsonError: The result holds NaN or infinity.

@@ -37,11 +37,11 @@ _END: Any = object()
 async def parts_of(
     model: Model, request: dict[str, Any], call: Mapping[str, Any], part_bytes: PartBytes
 ) -> AsyncGenerator[tuple[bool, Any]]:
-    """Run a request; who closes the generator before its end cancels it.
+    """Run a request. Who closes the generator before its end cancels it.
 
     Args:
         model: The model.
-        request: The request of the pipeline; it is changed.
+        request: The request of the pipeline. It is changed.
         call: The arguments of ``pipe.stream_async``.
         part_bytes: Counts a part until the next one is asked for.
 
@@ -72,17 +72,17 @@ async def parts_of(
 async def answers(
     model: Model, asked: Asked, *, limits: Limits, priority_default: int, part_bytes: PartBytes
 ) -> AsyncGenerator[tuple[bool, Answer | None]]:
-    """Run what a client asks for, and give an answer for each part, and one for the result; see `parts_of`.
+    """Run what a client asks for, and give an answer for each part, and one for the result. See `parts_of`.
 
     Args:
-        model: The model; a request for it has one item, if its inputs are of items.
+        model: The model. A request for it has one item, if its inputs are of items.
         asked: What the client asks for.
         limits: The limits that hold for the model.
         priority_default: As `headrace_serve.service.Service` has it.
         part_bytes: See `parts_of`.
 
     Returns:
-        Pairs: whether it is the last, and the answer; None for a result that is None.
+        Pairs: whether it is the last, and the answer. None for a result that is None.
 
     Raises:
         InputError: The inputs, outputs or parameters are wrong, or there are several items.

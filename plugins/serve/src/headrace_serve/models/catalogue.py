@@ -62,7 +62,7 @@ class Catalogue:
             yield from versions.values()
 
     def find(self, name: str, version: str = "") -> Model:
-        """Return a model; without a version, the greatest one that takes requests, else the greatest.
+        """Return a model, without a version, the greatest one that takes requests, else the greatest.
 
         Raises:
             UnknownModelError: There is no such model or version.
@@ -146,7 +146,7 @@ class Catalogue:
         """Let what was built take the place of what is held until now, whose pipelines close when their requests have ended.
 
         Args:
-            before: The models that are served no more; their requests are measured no more.
+            before: The models that are served no more. Their requests are measured no more.
         """
         if self._prepared is not None:
             self.held.entries.update(self._entries)
@@ -182,20 +182,20 @@ def build_models(
     may_be_none: bool = False,
     workers: bool = False,
 ) -> Catalogue:
-    """Read, check and build all models; if one cannot be built, close the others again.
+    """Read, check and build all models. If one cannot be built, close the others again.
 
     Args:
         models: See `headrace_serve.models.entries.read_entries`.
-        before: The catalogue that is served until now; the new one takes its place by `Catalogue.switch`. A pipeline that is
+        before: The catalogue that is served until now. The new one takes its place by `Catalogue.switch`. A pipeline that is
             in both keeps its counts.
-        only: The name of the one model whose versions are built, all of them now; None: all models.
-        keys: The keys of clients, which may name no other models than these; None: that is not checked.
+        only: The name of the one model whose versions are built, all of them now. None: all models.
+        keys: The keys of clients, which may name no other models than these. None: that is not checked.
         allow_import: Whether configurations may import code.
         may_be_none: Whether there may be no model, as in a watched folder, which gets them later.
-        workers: Whether several processes answer, so that a model that keeps a state is refused; for the first catalogue.
+        workers: Whether several processes answer, so that a model that keeps a state is refused. For the first catalogue.
 
     Raises:
-        ConfigError: A model, its configuration or a key is wrong; all are checked before any model is built.
+        ConfigError: A model, its configuration or a key is wrong. All are checked before any model is built.
         SetupError, PluginError: A pipeline could not be built.
         UnknownModelError: An alias names no model.
     """

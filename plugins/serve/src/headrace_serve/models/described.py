@@ -58,7 +58,7 @@ def config(model: Model) -> dict[str, Any]:
 
     If the first axis of every tensor is the batch, ``max_batch_size`` is the greatest batch of the entry
     node, and ``dims`` leave that axis out. Otherwise ``max_batch_size`` is 0, and ``dims`` are the whole shape.
-    Optional inputs do not decide this; one without rows has its whole shape in ``dims``.
+    Optional inputs do not decide this. One without rows has its whole shape in ``dims``.
     """
     signature = model.signature
     batched = signature.batched
@@ -103,7 +103,7 @@ def _config_port(port: Port, *, batched: bool) -> dict[str, Any]:
 
 
 def statistics(models: Iterable[Model]) -> dict[str, Any]:
-    """Return the statistics of models in Triton's shape; `Catalogue.named` gives all versions of a model.
+    """Return the statistics of models in Triton's shape. `Catalogue.named` gives all versions of a model.
 
     Requests are counted as the protocol's, batches as the entry node's. The times in the queue and in
     the backends are sums over all nodes, from the times that ``pipe.stats()`` samples.

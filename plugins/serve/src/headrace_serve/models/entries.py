@@ -71,7 +71,7 @@ class InputEntry(_Entry):
     shape: list[Axis]
     """The length of each axis, -1 for any length; the axis of the batch or of the items is included."""
     key: str | None = pydantic.Field(default=None, min_length=1)
-    """The key under which the request of the pipeline holds the input; default: ``data`` for a single input,
+    """The key under which the request of the pipeline holds the input. Default: ``data`` for a single input,
     else the input's name."""
     each: bool | None = None
     """Whether each element of the first axis is a request of its own; default: true for BYTES, else false."""
@@ -143,7 +143,7 @@ class ModelEntry(_Entry):
     request: dict[str, FieldEntry] | None = pydantic.Field(default=None, min_length=1)
     """The fields of the bodies of JSON that ``POST /run/NAME`` takes: each is the key of the request of this name."""
     body: Literal["json", "bytes"] | None = None
-    """``json``: the body of ``POST /run/NAME`` is JSON, and its value the key ``data``; ``bytes``: it is never read. Default:
+    """``json``: the body of ``POST /run/NAME`` is JSON, and its value the key ``data``. ``bytes``: it is never read. Default:
     fields where ``request`` or the pipeline declares them, else ``bytes``."""
 
     decoupled: bool = False
@@ -232,7 +232,7 @@ def read_entries(
             a `headrace_serve.ModelManager`. A model is the path of a configuration, a configuration as a dict, a
             `headrace.PipelineConfig`, a `headrace.Pipeline`, or a dict with ``config`` and further keys of `ModelEntry`.
             The path of a folder stands for all models in it (`headrace_models.folder_models`), a table of shares is an alias.
-        only: The name of the one model that is read; None: all models.
+        only: The name of the one model that is read. None: all models.
         may_be_none: Whether there may be no model: those of a watched folder come later.
 
     Returns:

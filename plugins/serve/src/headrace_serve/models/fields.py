@@ -1,6 +1,6 @@
 """Bodies of JSON whose fields become keys of a request: which fields a model has, read and checked.
 
-The serving file says them in ``[models.NAME.request]``; else they are those of the ``TypedDict`` that the first backend of
+The serving file says them in ``[models.NAME.request]``, else they are those of the ``TypedDict`` that the first backend of
 the entry node names in ``reads``.
 """
 
@@ -47,7 +47,7 @@ class Field:
         name: The key of the request.
         type: The type of its value.
         required: Whether every body has it.
-        default: The value where a body lacks it; None: the request lacks it too.
+        default: The value where a body lacks it. None: the request lacks it too.
         description: What it means, for people.
     """
 
@@ -180,7 +180,7 @@ def _ending(kind: Any) -> Any:
 
 
 def read_fields(entry: ModelEntry, config: headrace.PipelineConfig, node: str) -> Fields | None:
-    """Return the fields of a model's bodies of JSON; None if neither its entry nor its pipeline declares any.
+    """Return the fields of a model's bodies of JSON. None if neither its entry nor its pipeline declares any.
 
     Args:
         entry: The entry of the model.

@@ -35,7 +35,7 @@ class Held:
 
     Attributes:
         models: The pipelines, by name and version.
-        entries: What is served under each name and version; a version that is not among them is served as it
+        entries: What is served under each name and version. A version that is not among them is served as it
             describes itself.
     """
 
@@ -54,14 +54,14 @@ class Held:
         others: bool = False,
         lazy: bool = True,
     ) -> tuple[list[Model], Prepared]:
-        """Check all configurations, then build all pipelines that no request builds; nothing takes requests yet.
+        """Check all configurations, then build all pipelines that no request builds. Nothing takes requests yet.
 
         Args:
             entries: What is served.
             aliases: The shares of each alias.
             before: Gives the model that is served until now under a name and a version.
             others: Whether the other models stay.
-            lazy: Whether those that a request builds stay so, unless they are built already; if not, they are built now.
+            lazy: Whether those that a request builds stay so, unless they are built already. If not, they are built now.
 
         Returns:
             The models, and what `Prepared.switch` lets take the requests.
@@ -94,10 +94,10 @@ class Held:
         return made, prepared
 
     def load(self, entries: Entries, aliases: Mapping[str, Any]) -> Iterator[Model]:
-        """Build models one after the other; who follows `models` serves each as soon as it is built.
+        """Build models one after the other. Who follows `models` serves each as soon as it is built.
 
         Args:
-            entries: What is served, checked by `check_models`; those that a request builds are not built.
+            entries: What is served, checked by `check_models`. Those that a request builds are not built.
             aliases: The shares of each alias.
 
         Yields:

@@ -28,7 +28,7 @@ class Later:
 
 @runtime_checkable
 class ModelManager(Protocol):
-    """An object that provides pipelines; `headrace_serve.Server` accepts one as its models.
+    """An object that provides pipelines. `headrace_serve.Server` accepts one as its models.
 
     The server asks the manager when it starts, when it reloads, and when a request loads a model (then only for that
     model's versions). The server never closes a manager's pipelines.
@@ -50,7 +50,7 @@ def load_manager(path: str, *, allow_import: bool = True) -> ModelManager:
 
     Args:
         path: ``"package.module:object"``.
-        allow_import: Whether code may be imported; ``HEADRACE_IMPORT=0`` refuses it as well, as for
+        allow_import: Whether code may be imported. ``HEADRACE_IMPORT=0`` refuses it as well, as for
             the ``import`` of a configuration.
 
     Raises:

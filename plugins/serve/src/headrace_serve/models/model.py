@@ -36,24 +36,24 @@ class Model:
         counts: The counters of answered requests.
         unloaded: Whether a request has unloaded the model, so that it takes no requests.
         loading: Whether a new pipeline is being built to take the place of this one.
-        reason: Why the model is unloaded; ``""`` if it is not.
-        limits: Limits of this model, by name; the smaller of these and the server's limits counts.
-        entry: The name of the node at which requests enter; of several the first.
+        reason: Why the model is unloaded. ``""`` if it is not.
+        limits: Limits of this model, by name. The smaller of these and the server's limits counts.
+        entry: The name of the node at which requests enter, of several the first.
         entry_keys: The keys of that node, empty if there are several.
-        queue_size: The most requests that may wait; None: the server refuses none early, because there are several
+        queue_size: The most requests that may wait. None: the server refuses none early, because there are several
             entry nodes, or new requests shed the oldest.
         timed: Whether the pipeline has the probe that times each request.
         outlines, messages: The outlines of earlier inferences over REST, and over gRPC.
         labels: The labels of the classes of outputs, by the outputs' names.
         queries: The queries of earlier requests of the plain route.
-        fields: The fields of its bodies of JSON; None: it has none.
+        fields: The fields of its bodies of JSON. None: it has none.
         takes_json: Whether a body of the plain route is JSON, and its value the key ``data``.
         takes_any_bytes: Whether a body of the plain route is bytes, whatever its media type is.
         decoupled: Whether a request of ``ModelStreamInfer`` has any number of responses: the parts of its answer.
         inside: The number of requests that this server has admitted and not answered.
         receiving: The number of these requests whose bodies are still being received.
         clock: Gives the time in seconds.
-        histograms: What counts the times of requests for ``/metrics``; None before the metrics were asked for.
+        histograms: What counts the times of requests for ``/metrics``. None before the metrics were asked for.
         measured: Attaches it to the pipeline until `close`.
     """
 
@@ -81,8 +81,8 @@ class Model:
             version: Its version.
             entry: What is served, and how.
             before: The model of this name and version that is served until now. If its pipeline is this one, the counters go
-                on; else all begin with 0, as those of a new pipeline do.
-            pipe: The pipeline; None: the one that the entry holds.
+                on, else all begin with 0, as those of a new pipeline do.
+            pipe: The pipeline. None: the one that the entry holds.
 
         Raises:
             SetupError: Clients could not be told what the pipeline takes and gives.

@@ -58,7 +58,7 @@ class Repository:
         If one cannot be built, the old pipelines stay.
 
         Args:
-            name: The model; all of its versions are loaded.
+            name: The model. All of its versions are loaded.
             parameters: The names of the parameters of the request.
 
         Raises:
@@ -83,8 +83,8 @@ class Repository:
         """Refuse requests for a model from now on, let its running requests end, and close its pipelines.
 
         Args:
-            name: The model; all of its versions are unloaded.
-            parameters: The names of the parameters of the request; ``unload_dependents`` is allowed, because no model
+            name: The model. All of its versions are unloaded.
+            parameters: The names of the parameters of the request. ``unload_dependents`` is allowed, because no model
                 depends on another.
 
         Raises:

@@ -44,8 +44,8 @@ class Port:
     Attributes:
         name: The name in the protocol.
         datatype: One of `headrace_serve.datatypes.DATATYPES`.
-        shape: The length of each axis, -1 for any length; it includes the batch axis and the axis of items.
-        key: The key under which the request of the pipeline holds an input; not used for an output.
+        shape: The length of each axis, -1 for any length. It includes the batch axis and the axis of items.
+        key: The key under which the request of the pipeline holds an input. Not used for an output.
         each: Whether every element of the first axis is a request of its own.
         batch_axis: The axis along which the rows of one request lie, or None.
         text: Whether the model takes the elements as text, not as bytes.
@@ -77,8 +77,8 @@ class Signature:
     Attributes:
         inputs: The inputs by name, in order.
         outputs: The outputs by name, in order.
-        max_rows: The most rows that a batch of the entry node holds; None: any number.
-        sequence_key: The key of a request that names its sequence, if the entry node keeps state by key; else None.
+        max_rows: The most rows that a batch of the entry node holds. None: any number.
+        sequence_key: The key of a request that names its sequence, if the entry node keeps state by key, else None.
     """
 
     inputs: Mapping[str, Port]
@@ -107,9 +107,9 @@ def read_signature(described: Mapping[str, Any], entry: ModelEntry | None = None
     otherwise the one output ``result``, BYTES ``[-1]``.
 
     Args:
-        described: The result of ``pipe.describe()``; a node may have ``each`` if it runs once per element; ``front``
+        described: The result of ``pipe.describe()``. A node may have ``each`` if it runs once per element. ``front``
             says that requests pass other backends before and behind the nodes.
-        entry: The entry of the model; inputs and outputs that it declares are not changed.
+        entry: The entry of the model. Inputs and outputs that it declares are not changed.
 
     Raises:
         SetupError: An input that the pipeline describes is a reserved key of requests, or one of several declared outputs is

@@ -46,9 +46,9 @@ async def take_backlog(
     """Accept the connections in the system's backlog, and close the socket, which would reset them.
 
     Args:
-        listener: The socket; it does not block, and the loop does not listen on it any more.
+        listener: The socket. It does not block, and the loop does not listen on it any more.
         protocol: Makes the protocol of a connection.
-        context: That of TLS; None: without TLS.
+        context: That of TLS. None: without TLS.
     """
     accepted = []
     with contextlib.suppress(OSError):  # `accept` raises once the backlog is empty
@@ -111,7 +111,7 @@ async def stop_grpc(server: Any, counters: Counters, timeout: float) -> None:
     begun for `_QUIET_S` seconds (at most `_RECENT_S`).
 
     Args:
-        server: The server of ``grpc.aio``; None: gRPC is not served.
+        server: The server of ``grpc.aio``. None: gRPC is not served.
         counters: Have the number of running calls, and the time at which the last one began.
         timeout: Seconds for the calls to end.
     """

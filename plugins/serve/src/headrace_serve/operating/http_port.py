@@ -22,7 +22,7 @@ __all__ = ["HttpPort"]
 
 
 class HttpPort:
-    """Accepts connections on one socket, which it closes; used by one event loop.
+    """Accepts connections on one socket, which it closes. Used by one event loop.
 
     Attributes:
         state: Has the open connections, and the tasks of their requests.

@@ -16,7 +16,7 @@ _PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 
 
 def below_init(serve: Callable[[], int]) -> int:
-    """Call a function, in a child process if this is process 1; give the exit status.
+    """Call a function, in a child process if this is process 1. Give the exit status.
 
     Process 1 becomes the parent of every process whose parent has ended, as of those of a worker process that was killed.
     Only it can reap them, and it must not do so in the process that waits for children of its own by their numbers.

@@ -48,13 +48,13 @@ async def open_grpc(
     *,
     shared: bool,
 ) -> tuple[Any, int]:
-    """Start the gRPC server; give the server and its port.
+    """Start the gRPC server. Give the server and its port.
 
     Args:
         service: The service that answers the calls.
         host: The address.
-        port: The port; 0 takes a free one.
-        certificates: Gives the latest certificates; None: without TLS.
+        port: The port. 0 takes a free one.
+        certificates: Gives the latest certificates. None: without TLS.
         shared: Whether other processes listen on the same port.
 
     Raises:
@@ -113,7 +113,7 @@ async def open_grpc(
 
 
 def check_ports(**ports: int | None) -> None:
-    """Check the ports of a server, by the names of its arguments; None: the server does not have that one.
+    """Check the ports of a server, by the names of its arguments. None: the server does not have that one.
 
     Raises:
         ValueError: A port is no number from 0 to 65535, or two are one.
@@ -191,7 +191,7 @@ def listen(host: str, port: int, option: str = "--port", *, shared: bool = False
 
     Args:
         host: The address.
-        port: The port; 0 takes a free one.
+        port: The port. 0 takes a free one.
         option: What sets the port.
         shared: Whether other processes listen on the same port, each with a backlog of its own.
 
@@ -212,7 +212,7 @@ def bound(host: str, port: int, *, shared: bool, left: bool = True) -> socket.so
 
     Args:
         host: The address.
-        port: The port; 0 takes a free one.
+        port: The port. 0 takes a free one.
         shared: Whether other processes listen on the same port.
         left: Whether the port may have connections of a program that has ended.
 

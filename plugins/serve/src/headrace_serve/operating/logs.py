@@ -70,7 +70,7 @@ class _Json(logging.Formatter):
     """One object a line.
 
     Args:
-        worker: The number of the worker process; None: the server is one process.
+        worker: The number of the worker process. None: the server is one process.
     """
 
     def __init__(self, worker: int | None = None) -> None:
@@ -126,9 +126,9 @@ def printing_logs(kind: LogFormat, *, access: bool, worker: int | None = None) -
     """Write records to stderr until the block ends, also those of requests that fail.
 
     Args:
-        kind: ``text``: the records of loggers of Headrace, warnings and more; ``json``: those of all loggers, one object a line.
+        kind: ``text``: the records of loggers of Headrace, warnings and more. ``json``: those of all loggers, one object a line.
         access: Whether the access log is written.
-        worker: The number of the worker process; None: the server is one process.
+        worker: The number of the worker process. None: the server is one process.
     """
     as_json = kind == "json"
     target = logging.getLogger(None if as_json else "headrace")

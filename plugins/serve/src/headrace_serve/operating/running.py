@@ -59,7 +59,7 @@ def run(
     Args:
         settings: The models, and how they are served.
         listening: Called with the addresses once all models take requests.
-        worker: The number of this worker process; None: the server is this process alone.
+        worker: The number of this worker process. None: the server is this process alone.
         everywhere: Makes in all worker processes the changes that requests ask for.
         started: Called once all models take requests, instead of printing the addresses and calling ``listening``.
         listen_first: Whether the server listens before its models are built.
@@ -129,7 +129,7 @@ class _Ending:
             self._built = True
 
     def follow(self, came: Iterator[int]) -> None:
-        """Note each SIGHUP in ``hangups``; at another signal drain and close the server.
+        """Note each SIGHUP in ``hangups``. At another signal drain and close the server.
 
         If a model is still being built then, the process ends here, because nothing interrupts that.
         """
@@ -209,7 +209,7 @@ def _hangups() -> Iterator[list[int]]:
 def signals(
     second: Callable[[], None] | None = None, *, ends_at_second: bool = True
 ) -> Iterator[Iterator[int]]:
-    """Catch SIGINT, SIGTERM and SIGHUP until the block ends; give an iterator over the signals' numbers.
+    """Catch SIGINT, SIGTERM and SIGHUP until the block ends. Give an iterator over the signals' numbers.
 
     Any thread may iterate. The numbers come through a socket into which the interpreter's C handler writes. A Python
     handler alone is not enough. It runs only when the main thread runs Python code, and a signal that arrives just

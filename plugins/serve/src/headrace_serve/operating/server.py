@@ -61,7 +61,7 @@ _CUT_OFF_S = 1.0
 class Server:
     """Serves models from a thread of its own.
 
-    Making a server reads, checks and builds the models; `start` opens the port. With ``listen_first`` making it only
+    Making a server reads, checks and builds the models. `start` opens the port. With ``listen_first`` making it only
     reads and checks them, and `start` opens the port before it builds them. ``with`` starts and closes the server::
 
         with headrace_serve.Server({"page": "page.toml"}, port=0) as server:
@@ -69,7 +69,7 @@ class Server:
 
     Attributes:
         host: The address on which the server listens.
-        port, grpc_port, admin_port: Its ports; a port that was given as 0 has its number once the server is started.
+        port, grpc_port, admin_port: Its ports. A port that was given as 0 has its number once the server is started.
     """
 
     def __init__(  # noqa: PLR0913 - settings, by name
@@ -101,39 +101,39 @@ class Server:
 
         Args:
             models: See `headrace_serve.models.entries.read_entries`.
-            host: The address to listen on; only programs of this machine reach the default.
-            port: The port of REST; 0 takes a free one.
-            grpc_port: The port of gRPC; 0 takes a free one, None serves REST alone.
-            admin_port: A port for health, metrics and the repository with connections of its own; None: there is none.
-            limits: Bounds; see `headrace_serve.Limits`.
-            debug_errors: Whether clients get the text of every error; if False, the answer for an error inside
+            host: The address to listen on. Only programs of this machine reach the default.
+            port: The port of REST. 0 takes a free one.
+            grpc_port: The port of gRPC. 0 takes a free one, None serves REST alone.
+            admin_port: A port for health, metrics and the repository with connections of its own. None: there is none.
+            limits: Bounds. See `headrace_serve.Limits`.
+            debug_errors: Whether clients get the text of every error. If False, the answer for an error inside
                 the pipeline names only node, backend and code.
-            keys: The keys that clients need, or the path of their file; None: clients need no key.
-            tls: The files of TLS, for both protocols; None: without TLS.
-            priority_default: The priority of requests that give none; 1 is the most urgent.
+            keys: The keys that clients need, or the path of their file. None: clients need no key.
+            tls: The files of TLS, for both protocols. None: without TLS.
+            priority_default: The priority of requests that give none. 1 is the most urgent.
             allow: The parts of the protocol to turn on, which are off by default: ``repository`` (requests load and
                 unload models), ``shared-memory`` (tensors are in system shared memory).
             allow_import: Whether configurations may import code.
             cors_origins: Origins (``https://host[:port]``, or ``*``) whose pages may read answers in a browser.
             allow_hosts: More hosts that the header ``Host`` may name. If there are any, no others may, besides names of this
-                machine; without them a server that only this machine reaches, and that needs no keys, is asked by these.
-            server_name: The name in the metadata of the server; some clients ask for ``triton``.
+                machine, without them a server that only this machine reaches, and that needs no keys, is asked by these.
+            server_name: The name in the metadata of the server. Some clients ask for ``triton``.
             ui: Whether the live page is at ``/ui``. Without ``keys`` it needs an address of this machine alone.
-            examples: A folder of pictures and texts that the live page offers as inputs to try; it needs ``ui``.
-            worker: The number of this process among several that share the ports by SO_REUSEPORT, which needs Linux;
+            examples: A folder of pictures and texts that the live page offers as inputs to try. It needs ``ui``.
+            worker: The number of this process among several that share the ports by SO_REUSEPORT, which needs Linux.
                 None: the server is this process alone.
             everywhere: Makes in all of those processes the changes that requests ask for.
             listen_first: Whether `start` opens the port before it builds the models. Meanwhile the server is alive and not
                 ready, each model takes requests as soon as it is built, and requests for the others are refused with 503.
-            watch: Whether a changed file is an update of the models that it belongs to; the path of a folder: new files in it
+            watch: Whether a changed file is an update of the models that it belongs to. The path of a folder: new files in it
                 are models, too. It needs ``headrace-models[watch]``.
 
         Raises:
-            ConfigError, SetupError, PluginError: As `headrace.pipe` raises them, where the models are built; ConfigError also for a wrong
+            ConfigError, SetupError, PluginError: As `headrace.pipe` raises them, where the models are built. ConfigError also for a wrong
                 model, file of keys, certificate, origin or name in ``allow``, a key for an unknown model, a live page for
                 everybody, or a folder without examples.
-            TypeError, ValueError: A port is no number from 0 to 65535, or both are one; ``priority_default`` is no
-                int, or less than 1; ``keys``, ``limits`` or ``tls`` is of another type.
+            TypeError, ValueError: A port is no number from 0 to 65535, or both are one. ``priority_default`` is no
+                int, or less than 1. ``keys``, ``limits`` or ``tls`` is of another type.
         """
         check_ports(port=port, grpc_port=grpc_port, admin_port=admin_port)
         check_ui(host, served=ui, keyed=keys is not None)
@@ -229,10 +229,10 @@ class Server:
         return {f"{one.name}:{one.version}": one.threads for one in self._service.models}
 
     def start(self) -> None:
-        """Listen, and build the models that are not built yet, one after the other; return when all take requests.
+        """Listen, and build the models that are not built yet, one after the other. Return when all take requests.
 
         Raises:
-            SetupError, PluginError: The server cannot listen on the address, or a model cannot be built; the server is closed.
+            SetupError, PluginError: The server cannot listen on the address, or a model cannot be built. The server is closed.
             RuntimeError: The server was started before.
             ClosedError: It was closed before, or while it built models.
         """
@@ -303,17 +303,17 @@ class Server:
     def reload(self, models: Any = None, *, keys: Keys | str | Path | None = None) -> None:
         """Read the configurations, the file of keys and the certificates again, and serve with these.
 
-        New pipelines are built while the old ones serve; if one cannot be built, the old ones stay. Requests
+        New pipelines are built while the old ones serve. If one cannot be built, the old ones stay. Requests
         in an old pipeline end there, before it is closed. A `headrace.Pipeline` among the models does not change.
         Files of models must not be written in place: write new weights beside the old ones, and rename them before.
 
         Args:
-            models: The models to serve from now on; None: the same as before, read again.
-            keys: The keys that clients need from now on, or the path of their file; None: the same as before;
-                a file is read again.
+            models: The models to serve from now on. None: the same as before, read again.
+            keys: The keys that clients need from now on, or the path of their file. None: the same as before.
+                A file is read again.
 
         Raises:
-            ConfigError, SetupError, PluginError: As `headrace.pipe` raises them; nothing has changed.
+            ConfigError, SetupError, PluginError: As `headrace.pipe` raises them. Nothing has changed.
             ClosedError: The server is not started, or is closed, or this is a forked child.
         """
         with self._changing, self.counting_reload():
@@ -363,7 +363,7 @@ class Server:
     def drain(self) -> None:
         """Report from now on that the server is not ready, and go on serving.
 
-        A load balancer then sends no new clients here; its earlier clients are still answered.
+        A load balancer then sends no new clients here. Its earlier clients are still answered.
         """
         self._service.leaving = True
         if self._loop is not None and not self._closed:
@@ -373,7 +373,7 @@ class Server:
         """Accept nothing new, let requests end within ``timeout`` seconds, and close the models.
 
         A request that is not done by then gets an answer that says so. A reload that still builds is given up: it
-        raises ClosedError once it has built. A further call waits for the end of the first one; where it comes from a
+        raises ClosedError once it has built. A further call waits for the end of the first one. Where it comes from a
         signal handler that has interrupted the first one, it returns at once. In a forked child it does nothing.
         """
         if not timeout >= 0:

@@ -112,7 +112,7 @@ class Settings:
         return replace(self, **ports, limits=limits)  # type: ignore[arg-type]  # each keeps its own kind
 
     def read(self) -> dict[str, Any]:
-        """Read the files of models and keys; give the arguments of `Server.reload`.
+        """Read the files of models and keys. Give the arguments of `Server.reload`.
 
         Raises:
             ConfigError: A file is wrong.

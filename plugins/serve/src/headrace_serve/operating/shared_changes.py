@@ -2,7 +2,7 @@
 
 A request reaches one worker process, which asks the supervisor for the change. The supervisor sends the change to
 every process. When all have answered, it sends the outcome to the process that asked. This module decides from
-messages alone, without threads or processes; the worker processes' side is `headrace_serve.everywhere`.
+messages alone, without threads or processes. The worker processes' side is `headrace_serve.everywhere`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["SharedChanges"]
 
 
 class SharedChanges:
-    """Has every worker process make every change, in the same order; used by the supervisor's thread.
+    """Has every worker process make every change, in the same order. Used by the supervisor's thread.
 
     Args:
         send: Sends a message to a process by its number. If the process is gone the message is lost, and a call of

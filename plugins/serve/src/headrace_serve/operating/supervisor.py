@@ -34,13 +34,13 @@ class Worker:
 
     Attributes:
         number: The number of the worker, from 1.
-        process: The `subprocess.Popen` of the process; None while there is none.
+        process: The `subprocess.Popen` of the process. None while there is none.
         ready: Whether its models take requests.
         reload: Whether a SIGHUP came while the process was starting, and must still be sent to it.
         failures: How often in a row the process died before it had served for `_HEALTHY_S`.
         since: The time at which it was ready, by the supervisor's clock.
         looks: How often the supervisor has looked since it asked the process for an answer that has not come.
-        due: The time at which the process is started again; None: no start is planned.
+        due: The time at which the process is started again. None: no start is planned.
     """
 
     number: int
@@ -68,10 +68,10 @@ class Supervisor:
 
     Args:
         count: The number of processes.
-        start: Starts a process by its number; its events are put into ``events``.
+        start: Starts a process by its number. Its events are put into ``events``.
         all_ready: Called once, when all processes are ready for the first time.
         end_s: Seconds for the processes to end, before they are killed.
-        answer_s: Seconds for a process to answer, before it is killed; None: processes are not asked.
+        answer_s: Seconds for a process to answer, before it is killed. None: processes are not asked.
         events: The queue of events.
         clock: Gives a time in seconds that never goes back.
     """

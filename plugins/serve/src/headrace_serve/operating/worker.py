@@ -1,9 +1,9 @@
 """A worker process, one of those that share the ports: ``python -m headrace_serve.operating.worker``, started by `workers`.
 
 The supervisor writes to standard input: one line of JSON with the settings, then the messages of
-`headrace_serve.everywhere`. Standard input ends when the supervisor ends; the worker process then ends as after
+`headrace_serve.everywhere`. Standard input ends when the supervisor ends. The worker process then ends as after
 SIGTERM. The first line names a file descriptor to which the worker process writes messages for the supervisor:
-``ready``, with the number of threads that each model may run, once its models take requests; then its side of the changes.
+``ready``, with the number of threads that each model may run, once its models take requests, then its side of the changes.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ _GRACE_S = 10.0
 
 
 def run_workers(settings: Settings, count: int, listening: Listening | None = None) -> int:
-    """Serve with several processes until a signal; give the exit status.
+    """Serve with several processes until a signal. Give the exit status.
 
     Args:
         settings: The models, and how they are served.

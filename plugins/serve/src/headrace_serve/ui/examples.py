@@ -32,7 +32,7 @@ class Example(NamedTuple):
 
 
 class Examples:
-    """The examples in a folder; of files that are no pictures or texts, too large, hidden or links it knows nothing.
+    """The examples in a folder, of files that are no pictures or texts, too large, hidden or links it knows nothing.
 
     Args:
         folder: The folder. What is below it in other folders is left out.

@@ -56,7 +56,7 @@ def limit_of(
     A node is the limit if its instances have been busy nearly all the time while requests waited for them.
 
     Args:
-        samples: At least one; the first is the oldest.
+        samples: At least one. The first is the oldest.
         nodes: The nodes, as `headrace_serve.ui.graph.nodes_of` describes them.
         processors: How many processors this process may use.
         crowded: Whether the machine has more to run than it has processors for.

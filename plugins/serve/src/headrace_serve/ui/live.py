@@ -29,7 +29,7 @@ _UNWATCHED_S: Final = 5.0
 """So long after the last question a browser counts as gone."""
 _MOST_BATCHES: Final = 400
 """So many batches of a model are heard of after each question. A probe costs up to 20 microseconds a batch, so these are less than
-one percent of a second; more of them a second could not be told apart on the page.
+one percent of a second. More of them a second could not be told apart on the page.
 """
 _MOST_FAILURES: Final = 50
 _LIMIT_S: Final = 5.0
@@ -113,7 +113,7 @@ class _Watched:
 
 
 class LivePage:
-    """The state behind the live page of one server; used by its event loop.
+    """The state behind the live page of one server. Used by its event loop.
 
     Attributes:
         load: The load test that the page can run.
@@ -148,7 +148,7 @@ class LivePage:
 
         Args:
             models: The models that are served.
-            since: The numbers of the last ``batches``, ``failures`` and ``load`` that the page has; only later ones
+            since: The numbers of the last ``batches``, ``failures`` and ``load`` that the page has. Only later ones
                 are returned.
         """
         served, now_s = list(models), self._clock()

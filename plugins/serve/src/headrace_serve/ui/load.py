@@ -64,7 +64,7 @@ class Replay:
 
 
 class LoadTest:
-    """Clients that send one request without a pause, and what they measure; used by one event loop.
+    """Clients that send one request without a pause, and what they measure. Used by one event loop.
 
     Args:
         clock: Gives seconds.
@@ -82,7 +82,7 @@ class LoadTest:
         self._status = 0
 
     def run(self, application: ASGIApp, replay: Replay, clients: int) -> None:
-        """Let so many clients send a request from now on; those of another request end.
+        """Let so many clients send a request from now on, those of another request end.
 
         Args:
             application: What answers.
