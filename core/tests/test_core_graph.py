@@ -17,7 +17,7 @@ backend("Double", lambda r: r["data"] * 2)
 backend("Nothing", lambda r: None)
 backend("Even", lambda r: r["data"] if r["data"] % 2 == 0 else None)
 backend("Negate", lambda r: -r["data"])
-backend("Keys", lambda r: sorted(k for k in r if k != "result"))
+backend("KeysOf", lambda r: sorted(k for k in r if k != "result"))
 backend("Pair", lambda r: (r["data"], r["other"]))
 backend("Tag", lambda r: r.__setitem__("tag", r["data"]) or r["data"] + 1)
 
@@ -80,7 +80,7 @@ def test_keys_written_on_a_line_come_back_to_the_caller():
 def test_a_map_may_be_a_table_and_brings_only_what_it_names_and_context_and_request_id():
     config = {
         "a": {"backend": "Tag", "next": "b"},
-        "b": {"backend": "Keys", "map": {"a": {"result": "data", "tag": "label"}}},
+        "b": {"backend": "KeysOf", "map": {"a": {"result": "data", "tag": "label"}}},
     }
     request = {"data": 1, "request_id": "r", "context": {"k": 1}, "mine": 2}
     answer = every_way(config, request)
@@ -91,7 +91,7 @@ def test_branches_do_not_see_each_others_keys():
     config = {
         "x": {"backend": "Identity", "next": "y,z"},
         "y": {"backend": "Tag"},
-        "z": {"backend": "Keys"},
+        "z": {"backend": "KeysOf"},
     }
     assert every_way(config, {"data": 4})["result"]["z"] == ["data"]
 

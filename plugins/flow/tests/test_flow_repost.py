@@ -34,7 +34,7 @@ def backends():
     backend("AtZero", lambda r: r["data"] if r["data"] == 0 else None)
     backend("Below5", lambda r: r["data"] if r["data"] < 5 else None)
     backend("Half", lambda r: r["data"] // 2)
-    backend("Keys", lambda r: sorted(k for k in r if k != "result"))
+    backend("KeysOf", lambda r: sorted(k for k in r if k != "result"))
     backend("TagT", lambda r: r.__setitem__("tag", "t") or r["data"])
     backend("Fail", lambda r: 1 // 0)
 
@@ -161,7 +161,7 @@ def test_the_dict_goes_along_with_its_keys_and_a_map_is_for_the_ordinary_way(sen
     config = {
         "a": {"backend": "S[TagT,Below5,(or)Repost[c]]", "next": "b"},
         "b": {"backend": "Negate", "next": "c"},
-        "c": {"backend": "Keys", "map": "b[result:data]"},
+        "c": {"backend": "KeysOf", "map": "b[result:data]"},
     }
     assert send(config, 1, mine=1)["result"] == ["data"]
     answer = send(config, 9, mine=1)
@@ -188,7 +188,7 @@ def test_a_repost_after_a_join_ends_the_way_of_all_branches(send):
         "y": {"backend": "Inc", "next": "w"},
         "z": {"backend": "Half", "next": "w"},
         "w": {"backend": "S[Below5,(or)Repost[v]]", "map": "y[result:data],z[result:other]"},
-        "v": {"backend": "Keys"},
+        "v": {"backend": "KeysOf"},
     }
     assert send(config, 1)["result"] == 2
     assert send(config, 8)["result"] == ["data", "other"]

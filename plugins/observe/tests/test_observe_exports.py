@@ -387,6 +387,7 @@ def test_every_extra_that_an_error_names_brings_the_library():
     extras = tomllib.loads(table.read_text("utf-8"))["project"]["optional-dependencies"]
     brought = {
         "cuda": "cuda-bindings",
+        "headrace_testing": "headrace-testing",
         "opentelemetry": "opentelemetry-sdk",
         "prometheus_client": "prometheus-client",
         "pynvml": "nvidia-ml-py",
