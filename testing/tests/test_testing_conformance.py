@@ -532,7 +532,7 @@ def test_a_qualified_name_and_an_unknown_one(installed, command):
 def test_a_certificate_that_cannot_be_written_is_told_before_anything_is_judged(command):
     done = command("Shout", "--certificate", "/proc/out.json")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "--certificate /proc/out.json: it cannot be written" in done.stderr
+    assert "the certificate '/proc/out.json' cannot be written" in done.stderr
 
 
 def test_a_device_that_is_lacking_is_said_first_and_is_no_certificate(installed, command):

@@ -11,13 +11,14 @@ import tempfile
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
 import headrace
 from headrace.errors import MissingDependencyError, PluginError
 from headrace_cli.arguments import Json, names_beginning
+from headrace_cli.certificates import judged_here, source_file
 from headrace_cli.console import (
     FAILED,
     OK,
@@ -75,6 +76,13 @@ def conformance(
             show_default=False,
         ),
     ] = None,
+    write: Annotated[
+        bool,
+        typer.Option(
+            "--write",
+            help="Write certificate.json into the source folder of the distribution, for its wheel.",
+        ),
+    ] = False,
     json: Json = False,
 ) -> int:
     """Judge backends by the rules of the backend contract, and print a certificate.
@@ -84,24 +92,32 @@ def conformance(
     exit status 1, as is a rule that is broken. Rules that its author excepts are shown with the
     reason. With --json the certificates go to stdout.
 
+    With --write hatchling puts them into the wheel: [tool.hatch.build.targets.wheel.extra-metadata].
+    `headrace plugins list` shows who certified a plugin.
+
     \b
     Examples:
       headrace conformance ResizeMat
       headrace conformance headrace-cv headrace-ort --certificate certificate.json
+      headrace conformance headrace-cv --write
     """  # noqa: D301 - typer keeps the lines after a backspace character
     kit = _kit()
     wanted = {(plugin.distribution, one): plugin for name in names for one, plugin in _named(name)}
-    if certificate is not None:
-        _check_writable(certificate)
+    files = [] if certificate is None else [certificate]
+    if write:
+        files.append(_file_for_the_wheel({distribution for distribution, _ in wanted}))
+    for file in files:
+        _check_writable(file)
     classes = _conformance_classes()
     paths = {key: classes.get((_OFFERED_BY.get(key[0], key[0]), key[1])) for key in wanted}
     found = {key: _job(kit, key[1], plugin, paths[key]) for key, plugin in wanted.items()}
     jobs = [one for one in found.values() if not isinstance(one, str)]
+    judged = judged_here(wanted.values())
     certificates: list[Certificate] = []
-    with closing(kit.certify_apart(jobs)) as judged:
+    with closing(kit.certify_apart(jobs)) as verdicts:
         for key, plugin in wanted.items():
             job = found[key]
-            given = job if isinstance(job, str) else next(judged)
+            given = job if isinstance(job, str) else next(verdicts)
             if isinstance(given, Exception):
                 given = f"{paths[key]} cannot be judged: {error_text(given)}"
             if isinstance(given, str):
@@ -111,22 +127,34 @@ def conformance(
                 _show(given)
     whole = {
         "headrace": headrace.__version__,
+        **judged,
         "certified": all(one.certified for one in certificates),
         "certificates": [one.to_dict() for one in certificates],
     }
-    if certificate is not None:
-        text = f"{as_json(whole)}\n"
-        try:
-            Path(certificate).write_text(text, encoding="utf-8", errors="backslashreplace")
-        except OSError as error:
-            error.filename = certificate  # a full disk names no file
-            raise
+    for file in files:
+        _write(file, whole)
     if json:
         print_json(whole)
     failed = sum(not one.certified for one in certificates)
     if failed and not json:
         print_message(f"{failed} of {counted(len(certificates), 'backend')} not certified")
     return FAILED if failed else OK
+
+
+def _file_for_the_wheel(distributions: set[str]) -> str:
+    """Return the path of the certificate of a distribution in its source folder."""
+    if len(distributions) > 1:
+        names = " and ".join(sorted(distributions))
+        raise WrongArgument(f"--write: name one distribution, not {names}")
+    return source_file(*distributions)
+
+
+def _write(file: str, whole: dict[str, Any]) -> None:
+    try:
+        Path(file).write_text(f"{as_json(whole)}\n", encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        error.filename = file  # a full disk names no file
+        raise
 
 
 def _check_writable(certificate: str) -> None:
@@ -149,7 +177,7 @@ def _check_writable(certificate: str) -> None:
         except OSError as error:
             why = error.strerror
     if why is not None:
-        raise WrongArgument(f"--certificate {certificate}: it cannot be written: {why}")
+        raise WrongArgument(f"the certificate {certificate!r} cannot be written: {why}")
 
 
 def _kit() -> ModuleType:

@@ -11,6 +11,7 @@ from packaging.utils import canonicalize_name
 
 from headrace.errors import MissingDependencyError, PluginError, PluginLoadError
 from headrace.plugins import installed
+from headrace_cli.certificates import outdated
 from headrace_cli.findings import (
     Finding,
     finding_about,
@@ -26,10 +27,10 @@ if TYPE_CHECKING:
 
     from headrace.plugins import Plugin
 
-HARMLESS = ("disabled", "unknown_plugin")
-"""Kinds of findings that the user may have wanted: they are printed, and the exit status stays 0."""
+HARMLESS = ("disabled", "outdated_certificate", "unknown_plugin")
+"""Kinds of findings that the user may have wanted, or can live with: they are printed, and the exit status stays 0."""
 
-_LAST = ("duplicate", "unknown_plugin")
+_LAST = ("duplicate", "outdated_certificate", "unknown_plugin")
 """Kinds of findings that come after all others, because the first finding about a plugin is its state."""
 
 
@@ -63,7 +64,7 @@ def examined(among: Sequence[Plugin] | None = None) -> tuple[list[Finding], list
             *_overlaps(plugin, owners),
             *_not_importable(plugin),
         ]
-    found += wrong_offers(examined)
+    found += [*wrong_offers(examined), *outdated(plugins)]
     found.sort(key=lambda one: _LAST.index(one.kind) + 1 if one.kind in _LAST else 0)
     return found, with_states(plugins, found)
 

@@ -38,7 +38,8 @@ class Finding:
 
     Attributes:
         kind: ``"disabled"``, ``"incompatible"``, ``"broken"``, ``"missing_dependency"``,
-            ``"duplicate"`` or ``"unknown_plugin"`` (a name in ``HEADRACE_PLUGINS``).
+            ``"overlap"``, ``"duplicate"``, ``"outdated_certificate"`` or ``"unknown_plugin"`` (a name in
+            ``HEADRACE_PLUGINS``).
         reason: The problem, in a sentence.
         remedy: What to do about it, or None.
         plugin: The qualifier of the plugin.
@@ -214,7 +215,7 @@ def missing_requirements(
         remedy = f'Install it: pip install "{str(wanted).partition(";")[0].strip()}"'
         if found is None:
             yield f"{reader} {wish}, which is not installed", remedy
-        elif not _contains(wanted, version := _version(found)):
+        elif not _contains(wanted, version := version_of(found)):
             yield f"{reader} {wish}, installed is {version}", remedy
 
 
@@ -230,7 +231,8 @@ def required(requires: Iterable[str], extras: Iterable[str] = ()) -> Iterator[Re
             yield wanted
 
 
-def _version(found: Distribution) -> str:
+def version_of(found: Distribution) -> str:
+    """Return the version of a library, read from the name of its folder where that has one."""
     folder = _FOLDER.fullmatch(getattr(getattr(found, "_path", None), "name", ""))
     return folder[1] if folder is not None else found.version
 

@@ -12,6 +12,7 @@ import typer
 import headrace
 from headrace.plugins import installed
 from headrace_cli.arguments import Json, group, names_beginning
+from headrace_cli.certificates import outdated, row, sentence
 from headrace_cli.console import FAILED, OK, counted, print_data, print_message
 from headrace_cli.findings import findings, with_states
 from headrace_cli.names import COMMANDS
@@ -43,16 +44,16 @@ plugins = group(COMMANDS["plugins"], _Plugins)
 def list_(json: Json = False) -> int:
     """List the installed plugins (also without this word).
 
-    Version, the range of headrace that each requires, its backends, its state with the reason.
+    Version, the range of headrace that each requires, its backends, its state with the reason, its certificate.
     No backend is imported, only the light modules with hooks.
     """
-    wrong = findings()
+    wrong = [*findings(), *outdated(installed())]
     found = with_states(installed(), wrong)
     for slip in wrong:
         if slip.kind == "unknown_plugin":
             print_message(f"warning: HEADRACE_PLUGINS: {slip.reason}. {slip.remedy}")
     if json:
-        print_json([plugin.to_dict() for plugin in found])
+        print_json([row(plugin) for plugin in found])
         return OK
     if not found:
         print_message(_INSTALL)
@@ -66,7 +67,7 @@ def list_(json: Json = False) -> int:
     _print_row(table[0], widths)
     for cells, plugin in zip(table[1:], found, strict=True):
         _print_row(cells, widths)
-        for text in filter(None, (plugin.reason, plugin.remedy)):
+        for text in filter(None, (plugin.reason, plugin.remedy, sentence(plugin))):
             print_data(f"    {text}")
     return OK
 
@@ -113,6 +114,7 @@ def doctor(json: Json = False) -> int:
 
     Broken and incompatible plugins, missing libraries, names offered twice, names of core. The objects that their
     hooks name are imported and checked. Each finding has a reason and a remedy. Exit status 1 if there is a problem.
+    A certificate that no longer holds is reported, but is no problem.
     """
     from headrace_cli.doctor import HARMLESS, examined
 
@@ -124,7 +126,7 @@ def doctor(json: Json = False) -> int:
                 "ok": not wrong,
                 "headrace": headrace.__version__,
                 "findings": [finding.to_dict() for finding in found],
-                "plugins": [plugin.to_dict() for plugin in known],
+                "plugins": [row(plugin) for plugin in known],
             }
         )
         return FAILED if wrong else OK

@@ -1,0 +1,156 @@
+"""Certificates in the metadata of installed plugins: made by ``headrace conformance --write``, read by ``plugins``."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import importlib.util
+import json
+import platform
+from importlib.metadata import PackageNotFoundError, distribution, distributions, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace_cli.console import WrongArgument, counted
+from headrace_cli.findings import finding_about, required, version_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from headrace.plugins import Plugin
+    from headrace_cli.findings import Finding
+
+FILE = "certificate.json"
+"""The name of a certificate in a source folder, and in the folder ``extra_metadata`` of a wheel's metadata."""
+
+
+def source_file(name: str) -> str:
+    """Return the path of the certificate in the folder from which a distribution is installed.
+
+    Raises:
+        WrongArgument: It is installed from elsewhere.
+    """
+    from urllib.parse import urlsplit
+    from urllib.request import url2pathname  # it loads a client of HTTP, which no listing needs
+
+    told = json.loads(distribution(name).read_text("direct_url.json") or "{}")
+    if "dir_info" not in told:
+        raise WrongArgument(
+            f"--write: {name} is not installed from its source folder. "
+            f"Install it from there, or name the file: --certificate FOLDER/{FILE}"
+        )
+    return str(Path(url2pathname(urlsplit(told["url"]).path)) / FILE)
+
+
+def judged_here(plugins: Iterable[Plugin]) -> dict[str, Any]:
+    """Return what judges here, and of each distribution the digests of its modules and its libraries' versions."""
+    return {
+        "kit": version("headrace-testing"),
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "date": dt.datetime.now(dt.timezone.utc).date().isoformat(),
+        "distributions": {
+            one.distribution: {"modules": _modules(one), "libraries": _libraries(one)}
+            for one in {plugin.distribution: plugin for plugin in plugins}.values()
+        },
+    }
+
+
+def _modules(plugin: Plugin) -> dict[str, str]:
+    """Return the SHA-256 of each module beside the backends of a plugin, by its path in a wheel. Import none."""
+    from hashlib import sha256  # it loads OpenSSL, which most listings do not need
+
+    found = {}
+    places = {_place(path.partition(":")[0]) for path in plugin.backends.values()}
+    for place, depth in filter(None, places):
+        for file in [place] if place.is_file() else place.rglob("*"):
+            if file.suffix in (".py", ".so", ".pyd"):
+                path = file.relative_to(place.parents[depth]).as_posix()
+                found[path] = sha256(file.read_bytes()).hexdigest()
+    return dict(sorted(found.items()))
+
+
+def _place(module: str) -> tuple[Path, int] | None:
+    """Return the outermost package of a module, or its file, and how many namespaces it is in. None: it is missing."""
+    parts = module.split(".")
+    with contextlib.suppress(ImportError, ValueError):
+        for depth in range(len(parts)):
+            spec = importlib.util.find_spec(".".join(parts[: depth + 1]))
+            if spec is not None and spec.origin is not None:
+                file = Path(spec.origin)
+                return file if spec.submodule_search_locations is None else file.parent, depth
+    return None
+
+
+def _libraries(plugin: Plugin) -> dict[str, str]:
+    """Return the versions of the installed libraries that a plugin requires, with any of its extras."""
+    extras = distribution(plugin.distribution).metadata.get_all("Provides-Extra") or ()
+    names = sorted({one.name for one in required(plugin.requires, extras)})
+    return {name: have for name in names if (have := _installed(name)) is not None}
+
+
+def _installed(name: str) -> str | None:
+    found = next(iter(distributions(name=name)), None)
+    return None if found is None else version_of(found)
+
+
+def certificate_of(plugin: Plugin) -> tuple[dict[str, Any] | None, str | None]:
+    """Return the certificate that a plugin's metadata carry, in short, or the reason why it does not hold here.
+
+    Both are None where there is none.
+    """
+    try:
+        text = distribution(plugin.distribution).read_text(f"extra_metadata/{FILE}")
+        if text is None:
+            return None, None
+        told = json.loads(text)
+        own = told["distributions"][plugin.distribution]
+        reason = _difference(plugin, own["modules"], own["libraries"])
+        if reason is not None:
+            return None, reason
+        ran = {name: str(told[name]) for name in ("kit", "headrace", "python", "platform", "date")}
+        good = {one["backend"] for one in told["certificates"] if one["certified"]}
+        return {**ran, "backends": sorted(good & {*plugin.backends})}, None
+    except PackageNotFoundError:
+        return None, None
+    except (AttributeError, KeyError, OSError, TypeError, ValueError) as error:
+        return None, f"its certificate cannot be read: {type(error).__name__}: {error}"
+
+
+def _difference(plugin: Plugin, modules: dict[str, str], libraries: dict[str, str]) -> str | None:
+    """Return how what is installed differs from what was certified."""
+    here = _modules(plugin)
+    changed = sorted(one for one in {*here, *modules} if here.get(one) != modules.get(one))
+    if changed:
+        more = f" and {counted(len(changed) - 1, 'more module')}" if changed[1:] else ""
+        return f"{changed[0]}{more} changed after it was certified"
+    for name, was in libraries.items():
+        have = _installed(name)
+        if have is not None and have.split(".")[0] != was.split(".")[0]:
+            return f"it was certified with {name} {was}, installed is {have}"
+    return None
+
+
+def outdated(plugins: Iterable[Plugin]) -> Iterator[Finding]:
+    """Report certificates that do not hold here."""
+    for plugin in plugins:
+        _, reason = certificate_of(plugin)
+        if reason is not None:
+            remedy = f"Certify it as it is here: headrace conformance {plugin.distribution}"
+            yield finding_about(plugin, "outdated_certificate", reason, remedy)
+
+
+def row(plugin: Plugin) -> dict[str, Any]:
+    """Return a plugin as plain data for JSON, with its certificate if that holds."""
+    return {**plugin.to_dict(), "certificate": certificate_of(plugin)[0]}
+
+
+def sentence(plugin: Plugin) -> str | None:
+    """Say who certified a plugin, if anybody did."""
+    found, _ = certificate_of(plugin)
+    if found is None:
+        return None
+    good, every = len(found["backends"]), len(plugin.backends)
+    some = "" if good == every else f"{good} of {counted(every, 'backend')} "
+    where = f"Python {found['python']}, {found['platform']}"
+    return f"{some}certified by headrace-testing {found['kit']} on {found['date']} ({where})"
