@@ -99,7 +99,7 @@ class Plugin:
         return load(path, self.distribution)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plugin as plain data for JSON, as ``headrace plugins list --json`` prints it."""
+        """Return the plugin as plain data for JSON. ``headrace plugins list --json`` adds its certificate."""
         return asdict(self)
 
     def _as_refused(self, state: str, reason: str, remedy: str = "") -> Plugin:
