@@ -30,7 +30,7 @@ LINES = {
 """The most lines of code of core, and of the rooms that are not small."""
 
 TESTS_OF_CORE = 20_940
-SOURCES = 73_880
+SOURCES = 74_390
 
 
 def test_core_is_no_larger():

@@ -21,6 +21,7 @@ from headrace_cli.app import app
 # In an order in which each command finds what those before it have written.
 COMMANDS = (
     "bench",
+    "certify",
     "trace",
     "observe inspect",
     "simulate",
@@ -31,6 +32,7 @@ COMMANDS = (
 )
 SHORT = {
     "bench": ["--seconds", "0.02", "--warm-up", "0", "--clients", "1,10"],
+    "certify": ["--repeat", "2"],
     "observe inspect": ["--repeat", "2", "--warm-up", "0", "--sizes", "1"],
     "simulate": ["--requests", "200"],
     "tune": ["--seconds", "0.3", "--warm-up", "0", "--trials", "2"],
@@ -63,7 +65,8 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "monday.txt").write_text("".join(f"{k / 100}\n" for k in range(50)))
     for name in ("photos", "pages"):
         (tmp_path / name).mkdir()
-        cv2.imwrite(f"{name}/a.jpg", np.zeros((16, 16, 3), np.uint8))
+        for picture in "ab":
+            cv2.imwrite(f"{name}/{picture}.jpg", np.full((16, 16, 3), ord(picture), np.uint8))
     values = [
         onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["n", 3, 224, 224])
         for name in ("image", "scores")

@@ -8,6 +8,7 @@ __all__ = ["COMMANDS", "PROBES", "headrace_commands", "headrace_probes"]
 
 COMMANDS: dict[str, str] = {
     "bench": "headrace_observe.commands.bench:bench",
+    "certify": "headrace_observe.commands.certify:certify",
     "observe": "headrace_observe.commands.observe:observe",
     "top": "headrace_observe.commands.top:top",
     "tune": "headrace_observe.commands.tune:tune",

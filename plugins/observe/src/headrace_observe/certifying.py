@@ -1,0 +1,372 @@
+"""Runs the rows of a configuration alone, beside others and beside other instances, and compares their results."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import hashlib
+import importlib
+import json
+import queue
+import random
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import headrace
+from headrace_observe.agreement import apart, beyond, distance, ulps
+from headrace_observe.codes import text_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from headrace.plan import Plan
+
+    Answers = list[dict[str, Any] | Exception]
+
+__all__ = ["Output", "RowFailed", "Runner", "compare", "compare_reference", "digests", "runner_of"]
+
+_EVERY = 32
+"""Batches up to this size are tried in every size, larger ones in doublings; and the bound where there is none."""
+
+_MISSING = object()
+
+
+class RowFailed(Exception):  # noqa: N818 - its cause is the error
+    """The request of a number fails alone."""
+
+
+@dataclass(frozen=True)
+class Runner:
+    """A built configuration.
+
+    Attributes:
+        call: Runs requests on the instance of a number, and gives an answer or an error for each.
+        instances: How many instances there are, or how many callers send lists at the same time.
+        sizes: The sizes to compare.
+        compared: What has these sizes: ``"batches"``, or ``"lists"`` where the pipeline forms batches of them itself.
+    """
+
+    call: Callable[[list[dict[str, Any]], int], Answers]
+    instances: int
+    sizes: list[int]
+    compared: str
+
+
+@contextlib.contextmanager
+def runner_of(config: headrace.PipelineConfig, **building: Any) -> Iterator[Runner]:
+    """Build a configuration: instances that take batches of any size where it is one node, else a pipeline."""
+    plan = config.plan()
+    nodes = [one for one in plan.nodes.values() if one.alias_of is None]
+    if len(plan.nodes) == 1 and plan.entrypoint is None:
+        with headrace.plugins.build(config) as built:
+            (low, high), first = nodes[0].range, built.instances[0]
+            ends = [end for end in (high, first.max) if end is not None]
+            chosen = nodes[0].keys["batch_sizes"].value
+            sizes = _sizes(max(low, first.min), min(ends, default=None), chosen)
+
+            def call(batch: list[dict[str, Any]], instance: int) -> Answers:
+                errors = built.call(batch, instance)
+                return [
+                    one if error is None else error
+                    for one, error in zip(batch, errors, strict=True)
+                ]
+
+            yield Runner(call, len(built.instances), sizes, "batches")
+        return
+    with headrace.pipe(config, **building) as pipe:
+        ranges = [node["range"][1] for node in pipe.describe()["nodes"].values()]
+        most = None if None in ranges else max(ranges)
+
+        def submit(batch: list[dict[str, Any]], _: int) -> Answers:
+            answers: Answers = []
+            for future in pipe.submit(batch):
+                try:
+                    answers.append(future.result())
+                except Exception as error:  # noqa: BLE001 - a backend may raise anything
+                    answers.append(error)
+            return answers
+
+        # Several callers share batches, even where each node has one instance.
+        yield Runner(submit, max(2, *(one.instance_num for one in nodes)), _sizes(1, most), "lists")
+
+
+def _sizes(low: int, high: int | None, chosen: Sequence[int] | None = None) -> list[int]:
+    if chosen:
+        return [size for size in chosen if low <= size and (high is None or size <= high)]
+    most = max(low, _EVERY) if high is None else high
+    doublings = [2**k for k in range(most.bit_length()) if low <= 2**k]
+    return sorted({most, *range(low, min(most, _EVERY) + 1), *doublings})
+
+
+@dataclass
+class Output:
+    """What is found of one output.
+
+    Attributes:
+        ulps: How far a result was from that of the row alone, at most, in units of the last place.
+        sizes: The sizes in which a result was further away than is allowed.
+        beside: The same, while other instances ran.
+        repeats: How many results of the same row alone were further away.
+        example: A row, and the size and place in which its result was the furthest away.
+        reference: How far the row alone is from the reference. None: that has no such output, or there is none.
+    """
+
+    ulps: float = 0.0
+    sizes: set[int] = field(default_factory=set)
+    beside: set[int] = field(default_factory=set)
+    repeats: int = 0
+    example: dict[str, int] | None = None
+    reference: dict[str, Any] | None = None
+
+    @property
+    def verdict(self) -> str:
+        """``"equal"``, ``"within"`` (as many units as are allowed), ``"dependent"`` or ``"random"``."""
+        if self.repeats:
+            return "random"
+        return "dependent" if self.sizes or self.beside else "within" if self.ulps else "equal"
+
+    @property
+    def agrees(self) -> bool:
+        """Whether a row has the same result everywhere, and that of the reference."""
+        as_told = self.reference is None or self.reference["agrees"]
+        return as_told and self.verdict in {"equal", "within"}
+
+    def note(self, far: float, ulp: float, where: dict[str, int], *, beside: bool) -> None:
+        """Note how far the result of a row in a batch is from that of the row alone."""
+        if far > self.ulps:
+            self.ulps, self.example = far, where
+        if far > ulp:
+            (self.beside if beside else self.sizes).add(where["size"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain data for JSON, in which null is an infinite distance."""
+        return {
+            "verdict": self.verdict,
+            "ulps": _finite(self.ulps),
+            "sizes": sorted(self.sizes),
+            "sizes_beside_instances": sorted(self.beside),
+            "repeats_apart": self.repeats,
+            "example": self.example,
+            "reference": self.reference,
+        }
+
+
+def _finite(number: float) -> float | None:
+    return None if number == inf else number
+
+
+def compare(
+    runner: Runner,
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    ulp: float,
+    repeat: int,
+    began: Callable[[int], Callable[[int], object]],
+) -> tuple[list[dict[str, Any]], dict[str, Output]]:
+    """Run each row alone, at each place of a batch of each size, again while other instances run, and the first one often.
+
+    Args:
+        runner: What runs them.
+        rows: The requests, at least two.
+        ulp: How far floats may be apart, in units of the last place.
+        repeat: How often the first row runs alone.
+        began: Called with the number of batches to run. It gives a function that is called with the batches that have ended.
+
+    Returns:
+        The outputs of each row alone, and what is found of each output by name.
+
+    Raises:
+        RowFailed: A row fails alone.
+    """
+    least, several = runner.sizes[0], runner.instances > 1
+    places = [
+        [(start + place) % len(rows) for place in range(size)]
+        for size in runner.sizes
+        for start in range(len(rows))
+    ]
+    ended = began(len(rows) + (1 + several) * len(places) + repeat)
+    alone: list[dict[str, Any]] = []
+    for number in range(len(rows)):
+        alone.append(_alone(runner, rows, number))
+        ended(1)
+    found = {name: Output() for one in alone for name in one}
+
+    for instances in sorted({1, runner.instances}):
+        shuffled = [*range(len(rows))]
+        random.Random(instances).shuffle(shuffled)  # noqa: S311 - other neighbours
+        batches = [[shuffled[number] for number in numbers] for numbers in places]
+        for numbers, answers in _run(runner, rows, batches, instances):
+            for place, (number, answer) in enumerate(zip(numbers, answers, strict=True)):
+                where = {"row": number, "size": len(numbers), "place": place}
+                got = _outputs(rows[number], answer)
+                for name, far in _distances(alone[number], got).items():
+                    one = found.setdefault(name, Output())
+                    one.note(far, ulp, where, beside=instances > 1)
+            ended(1)
+    for _, answers in _run(runner, rows, [[0] * least] * repeat, runner.instances):
+        for name, far in _distances(alone[0], _outputs(rows[0], answers[0])).items():
+            one = found.setdefault(name, Output())
+            one.ulps = max(one.ulps, far)
+            one.repeats += far > ulp
+        ended(1)
+    return alone, found
+
+
+def _run(
+    runner: Runner,
+    rows: Sequence[Mapping[str, Any]],
+    batches: Sequence[list[int]],
+    instances: int,
+) -> Iterator[tuple[list[int], Answers]]:
+    """Run batches of rows by their numbers on so many instances at the same time; give each with its answers."""
+    free: queue.SimpleQueue[int] = queue.SimpleQueue()
+    for instance in range(instances):
+        free.put(instance)
+
+    def run(numbers: list[int]) -> Answers:
+        instance = free.get()
+        try:
+            return runner.call([dict(rows[number]) for number in numbers], instance)
+        except Exception as error:  # noqa: BLE001 - a backend may raise anything
+            return [error] * len(numbers)
+        finally:
+            free.put(instance)
+
+    with ThreadPoolExecutor(instances) as pool:
+        step = 8 * instances
+        for start in range(0, len(batches), step):
+            some = batches[start : start + step]
+            # All run before the first is compared, so that a result that later runs overwrite is found.
+            yield from zip(some, [*pool.map(run, some)], strict=True)
+
+
+def _alone(runner: Runner, rows: Sequence[Mapping[str, Any]], number: int) -> dict[str, Any]:
+    """Return the outputs of a row beside copies of itself, if a batch of one is not allowed."""
+    ((_, answers),) = _run(runner, rows, [[number] * runner.sizes[0]], 1)
+    if isinstance(answers[0], Exception):
+        raise RowFailed(number) from answers[0]
+    return {name: _copy(one) for name, one in _outputs(rows[number], answers[0]).items()}
+
+
+def _copy(value: Any) -> Any:
+    with contextlib.suppress(Exception):  # an object of any library may refuse to be copied
+        return copy.deepcopy(value)
+    return value
+
+
+def _distances(alone: Mapping[str, Any], got: Mapping[str, Any]) -> dict[str, float]:
+    """Return for each output how far it is from that of the row alone."""
+    pairs = {
+        name: (alone.get(name, _MISSING), got.get(name, _MISSING)) for name in {**alone, **got}
+    }
+    return {name: apart(*pair, ulps) for name, pair in pairs.items()}
+
+
+def _outputs(row: Mapping[str, Any], answer: dict[str, Any] | Exception) -> dict[str, Any]:
+    """Return what an answer has that its request has not."""
+    if isinstance(answer, Exception):
+        return {"error": text_of(answer)}
+    return {key: one for key, one in answer.items() if key not in row or one is not row[key]}
+
+
+def compare_reference(
+    runner: Runner,
+    rows: Sequence[Mapping[str, Any]],
+    alone: Sequence[Mapping[str, Any]],
+    found: Mapping[str, Output],
+    *,
+    rtol: float,
+    atol: float,
+) -> int:
+    """Compare the rows alone with those of a reference; return how many outputs both have.
+
+    Raises:
+        RowFailed: The reference fails.
+    """
+    near = partial(beyond, rtol=rtol, atol=atol)
+    told = [_alone(runner, rows, number) for number in range(len(rows))]
+    for name in found.keys() & {name for one in told for name in one}:
+        differing, most = [], 0.0
+        for number, (ours, theirs) in enumerate(zip(alone, told, strict=True)):
+            pair = ours.get(name, _MISSING), theirs.get(name, _MISSING)
+            most = max(most, apart(*pair, distance))
+            if apart(*pair, near) > 1:
+                differing.append(number)
+        found[name].reference = {
+            "agrees": not differing,
+            "max_abs": _finite(most),
+            "rows": differing,
+        }
+    return sum(one.reference is not None for one in found.values())
+
+
+def digests(config: headrace.PipelineConfig) -> dict[str, Any]:
+    """Return the SHA-256 of a configuration and of the files it names, and whether those that ONNX models name are among them.
+
+    Returns:
+        ``{"config_sha256", "files", "external_data"}``. ``files`` are the imported Python files and the files that options name.
+        ``external_data`` is True if the weights outside of ONNX models are among them, False if they cannot be found since
+        onnx is not installed, None without a model of ONNX.
+    """
+    text = json.dumps(config.to_dict(), sort_keys=True, default=str)
+    files = {*config.files, *_files_of(config.plan())}
+    models = [one for one in files if one.suffix == ".onnx"]
+    external: bool | None = True if models else None
+    try:
+        files.update(one for model in models for one in _external(model))
+    except ImportError:
+        external = False
+    return {
+        "config_sha256": hashlib.sha256(text.encode()).hexdigest(),
+        "files": {str(one): _sha256(one) for one in sorted(files)},
+        "external_data": external,
+    }
+
+
+def _files_of(plan: Plan) -> Iterator[Path]:
+    trees = [tree for node in plan.nodes.values() for tree in node.trees]
+    trees += [plan.entrypoint] if plan.entrypoint is not None else []
+    left = [one.value for tree in trees for part in tree.walk() for one in part.options.values()]
+    while left:
+        value = left.pop()
+        if isinstance(value, Mapping):
+            left += value.values()
+        elif isinstance(value, (list, tuple)):
+            left += value
+        elif isinstance(value, str):
+            with contextlib.suppress(OSError, ValueError):  # a text that is no path
+                if Path(value).is_absolute() and Path(value).is_file():
+                    yield Path(value)
+
+
+def _external(model: Path) -> Iterator[Path]:
+    """Yield the files beside a model of ONNX that hold its weights.
+
+    Raises:
+        ImportError: onnx is not installed.
+    """
+    onnx = importlib.import_module("onnx")
+    left: list[Any] = [onnx.load(str(model), load_external_data=False)]
+    while left:
+        message = left.pop()
+        if isinstance(message, onnx.TensorProto):
+            for entry in message.external_data:
+                if entry.key == "location":
+                    yield model.parent / entry.value
+            continue
+        for kind, value in message.ListFields():
+            if kind.message_type is not None:
+                left += [value] if hasattr(value, "ListFields") else value
+
+
+def _sha256(path: Path) -> str:
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        while part := file.read(1 << 20):
+            found.update(part)
+    return found.hexdigest()

@@ -1,0 +1,228 @@
+"""``headrace certify``: whether a row has one result, whatever runs beside it, and that of a reference."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+import headrace
+import headrace_observe
+from headrace.errors import MissingDependencyError
+from headrace_cli.for_plugins import (
+    FAILED,
+    OK,
+    Config,
+    Json,
+    NoImport,
+    Settings,
+    WrongArgument,
+    counted,
+    hinting_at_a_file,
+    print_data,
+    print_message,
+    printing_warnings,
+    showing_progress,
+    source_of,
+)
+from headrace_observe.certifying import (
+    Output,
+    RowFailed,
+    compare,
+    compare_reference,
+    digests,
+    runner_of,
+)
+from headrace_observe.codes import text_of
+from headrace_observe.commands.shared import (
+    Inputs,
+    RandomArrays,
+    check_outputs,
+    print_document,
+    print_table,
+    samples_of,
+)
+from headrace_observe.environment import environment
+from headrace_observe.extras import library
+from headrace_observe.files import write_json
+from headrace_observe.gpu import gpus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+__all__ = ["certify"]
+
+_ARRAYS = 4
+"""How many arrays are made for each ``--data``: rows must differ from each other."""
+
+
+def certify(  # noqa: PLR0913, PLR0917 - one per option
+    config: Config,
+    inputs: Inputs = None,
+    data: RandomArrays = None,
+    ulp: Annotated[
+        float,
+        typer.Option(
+            "--ulp",
+            metavar="K",
+            min=0,
+            help="How far floats of a row may be apart, in units of the last place.",
+        ),
+    ] = 0,
+    repeat: Annotated[
+        int, typer.Option("--repeat", min=0, help="How often the first row runs alone.")
+    ] = 1000,
+    reference: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(
+            "--reference",
+            metavar="CONFIG",
+            help='The configuration with the right results, such as "Call(module:function)".',
+            show_default=False,
+        ),
+    ] = None,
+    rtol: Annotated[
+        float, typer.Option("--rtol", min=0, help="How far from the reference, relative to it.")
+    ] = 1e-3,
+    atol: Annotated[
+        float, typer.Option("--atol", min=0, help="How far from the reference besides.")
+    ] = 1e-5,
+    output: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--output", "-o", metavar="FILE", help="Write the JSON to this file."),
+    ] = None,
+    json: Json = False,
+    settings: Settings = None,
+    no_import: NoImport = False,
+) -> int:
+    """Compare the results of each row alone, beside others and beside other instances.
+
+    Each INPUT is a row, or each of four arrays for a --data. It runs alone, then at each place of a batch of each
+    size that the node allows (up to 32, above in doublings), then so again while all instances run. Several nodes get lists of these
+    sizes, and form batches of them. The first row runs --repeat times. An output is equal, within K units of the last
+    place, dependent on its batch, or random. With --reference the rows alone are compared with its results too.
+
+    The JSON has the SHA-256 of the configuration, of each file that an option names, and of weights outside of ONNX models.
+    The exit status is 1 if an output is dependent or random, or differs from the reference.
+
+    \b
+    Examples:
+      headrace certify "S[DecodeMat,ResizeMat(64,64)]" photos/ --set max=8
+      headrace certify OnnxTensor --set model=light.onnx --set max=8 --data float32:3x224x224 --ulp 64 -o light.json
+    """  # noqa: D301 - typer keeps the lines after a backspace character
+    library("numpy", None, "headrace certify")
+    check_outputs({"--output": output}, [config, *(inputs or ()), reference or config])
+    arrays = [text for text in data or () for _ in range(_ARRAYS)]
+    rows = samples_of(inputs or (), arrays)
+    if len(rows) == 1:
+        raise WrongArgument("one row has no other one beside it: give at least two INPUT files")
+    names = [f"{text} #{k}" for k, text in enumerate(arrays)] or [row["path"] for row in rows]
+    document: dict[str, Any] = {
+        "kind": "certify",
+        "headrace_observe": headrace_observe.__version__,
+        "environment": {**environment(), "gpus": _names_of_gpus()},
+        "config": config,
+        "rows": names,
+    }
+    what = config
+    try:
+        with printing_warnings(), showing_progress() as bars, contextlib.ExitStack() as opened:
+            loaded = _loaded(config, settings, no_import)
+            told = None if reference is None else _loaded(reference, None, no_import)
+            runner = opened.enter_context(runner_of(loaded, progress=bars))
+            document |= digests(loaded)
+
+            def began(total: int) -> Any:
+                return opened.enter_context(bars(total, "batches"))
+
+            alone, found = compare(runner, rows, ulp=ulp, repeat=repeat, began=began)
+            if reference is not None and told is not None:
+                what = reference
+                other = opened.enter_context(runner_of(told, progress=bars))
+                if not compare_reference(other, rows, alone, found, rtol=rtol, atol=atol):
+                    raise WrongArgument(
+                        f"--reference {reference}: it has none of the outputs {', '.join(found)}"
+                    )
+                document["reference"] = {
+                    "config": reference,
+                    "rtol": rtol,
+                    "atol": atol,
+                    **digests(told),
+                }
+    except RowFailed as failed:
+        print_message(
+            f"{what}: {names[failed.args[0]]} fails alone: {text_of(failed.__cause__ or failed)}"
+        )
+        return FAILED
+    agrees = all(one.agrees for one in found.values())
+    document |= {
+        "instances": runner.instances,
+        "compared": runner.compared,
+        "sizes": runner.sizes,
+        "repeat": repeat,
+        "ulp": ulp,
+        "outputs": {name: one.to_dict() for name, one in found.items()},
+        "agrees": agrees,
+    }
+    if output is not None:
+        write_json(output, document)
+    if json:
+        print_document(document)
+    else:
+        _print(document, found)
+    return OK if agrees else FAILED
+
+
+def _loaded(what: str, settings: list[str] | None, no_import: bool) -> headrace.PipelineConfig:
+    with hinting_at_a_file(what):
+        source = source_of(what, settings or ())
+        return headrace.PipelineConfig.load(source, allow_import=not no_import)
+
+
+def _names_of_gpus() -> list[str]:
+    with contextlib.suppress(MissingDependencyError):
+        return [str(one["name"]) for one in gpus()]
+    return []
+
+
+def _print(document: Mapping[str, Any], found: Mapping[str, Output]) -> None:
+    rows = []
+    for name, one in found.items():
+        verdict = f"within {document['ulp']:g} ulp" if one.verdict == "within" else one.verdict
+        told = one.reference
+        agreed = "-" if told is None else "agrees" if told["agrees"] else "DIFFERS"
+        sizes = [_numbers(numbers) for numbers in (one.sizes, one.beside)]
+        cells = [verdict, f"{one.ulps:.3g}", *sizes, str(one.repeats), agreed]
+        rows.append([name, *cells])
+    headings = ("output", "verdict", "ulp", "sizes apart", "beside instances", "repeats apart")
+    print_table((*headings, "reference"), rows)
+    batches = document["compared"] == "batches"
+    print_data(
+        f"{counted(len(document['rows']), 'row')} in {document['compared']} of {_numbers(document['sizes'])}, "
+        f"{counted(document['instances'], 'instance' if batches else 'caller')}, {document['repeat']} repeats."
+    )
+    for name, one in found.items():
+        if one.example is not None and not one.agrees:
+            row, size, place = (one.example[key] for key in ("row", "size", "place"))
+            print_data(
+                f"{name} of {document['rows'][row]}, at place {place} of {size}, is the furthest apart."
+            )
+        if one.reference is not None and one.reference["rows"]:
+            wrong = [document["rows"][row] for row in one.reference["rows"][:3]]
+            most = one.reference["max_abs"]
+            far = "" if most is None else f" by up to {most:.3g}"
+            print_data(f"{name} of {', '.join(wrong)} differs from the reference{far}.")
+    if document["external_data"] is False:
+        print_message("weights outside of ONNX models have no digest: pip install onnx")
+
+
+def _numbers(numbers: Iterable[int]) -> str:
+    """Write ``1-4,8``."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1][1:] = [number]
+        else:
+            runs.append([number])
+    return ",".join("-".join(map(str, run)) for run in runs) or "-"
