@@ -83,7 +83,7 @@ def prepare(folder: Path, frames: int) -> tuple[list[str], str]:
         render(path, [(red, colors["red"]), (blue, colors["blue"])], frames)
         videos.append(str(path))
     model = folder / "detector.onnx"
-    onnx.save(made["detector"](), model)
+    onnx.save(made["detector"](made["SIDE"]), model)
     return videos, str(model)
 
 
