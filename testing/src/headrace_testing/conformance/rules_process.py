@@ -32,7 +32,7 @@ _BATCHES = 16
 _LARGE_BYTES = 64
 """Memory that grows by this much per batch, in each of the first cycles, is kept for every request."""
 
-_LEAST_BYTES = 4
+_LEAST_BYTES = 6
 """Smaller growth does not count: a list takes eight bytes per element, and sometimes room for more."""
 
 _STEADY = 0.75
