@@ -213,7 +213,7 @@ class FixTensor(TensorBackend):
     declared. Values do not change.
 
     Reads:
-        data: An array of the model's dtype (with ``cast`` of any dtype convertible to it): one
+        data: An array of the model's dtype (with ``cast`` of another, convertible one): one
             sample, or rows; with the model's axes, or with the channels last.
 
     Writes:
