@@ -193,6 +193,10 @@ def test_a_step_of_a_sequence_is_given_up_and_not_sent_again(stand_in, remote, r
     assert set(outcomes) <= {ConnectionLostError, ServersAwayError, type(None)}
 
 
+# A thread of grpcio that watches the channel may raise ValueError as the channel is closed.
+@pytest.mark.filterwarnings(
+    r"ignore:Exception in thread Thread-\d+ \(_run\):pytest.PytestUnhandledThreadExceptionWarning"
+)
 def test_closing_ends_a_new_connection_that_is_being_made(stand_in, relay):
     hole = relay(stand_in())
     hole.open()
