@@ -105,6 +105,8 @@ def connected(request):
 @pytest.fixture
 def extra_node(cluster):
     """Return a function that adds a node with a resource of its own; it is gone after the test."""
+    import ray
+
     made = []
 
     def add(**resources):
@@ -120,6 +122,9 @@ def extra_node(cluster):
             with contextlib.suppress(Exception):
                 os.kill(raylet_of(one), signal.SIGCONT)
             cluster.remove_node(one, allow_graceful=False)
+    # The cluster lists a killed node until it misses its heartbeats.
+    gone = {one.node_id for one in made}
+    until(lambda: not any(one["Alive"] and one["NodeID"] in gone for one in ray.nodes()))
 
 
 FILE = '''
