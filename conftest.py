@@ -41,7 +41,7 @@ else:
 
     providers._get_local_constants = constants
 
-NOT_QUICK = frozenset(("browser", "docs", "gpu", "peers", "ray", "slow", "stress"))
+NOT_QUICK = frozenset(("browser", "docs", "gpu", "peers", "ray", "slow", "stress", "whole_device"))
 """Marks of tests that ``./dev test`` leaves out: each of them is marked ``slow`` as well, so ``-m "not slow"`` is its tier."""
 
 MARKS_OF_MODULE = re.compile(r"^pytestmark = (?:\[\n.*?^\]|.*?$)", re.MULTILINE | re.DOTALL)

@@ -1,6 +1,7 @@
 """Run the tests marked ``gpu`` from a checkout, with pytest and without any installation.
 
 scripts/check gpu                    the tests of every plugin whose library is there
+scripts/check gpu --parallel         in 8 processes, by pytest-xdist; those marked whole_device follow, one after another
 scripts/check gpu -k race -x         what pytest takes
 
 Needs pytest, what core needs, and the plugins' libraries (torch; ONNX Runtime and others if they are
@@ -10,6 +11,7 @@ through PYTHONPATH: their metadata are written into a temporary folder, as an in
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import os
 import subprocess
@@ -38,6 +40,7 @@ SETTINGS = """[pytest]
 addopts = -ra --import-mode=importlib
 markers =
     gpu: needs a CUDA device
+    whole_device: needs all of that device, its memory or its time
     slow: takes more than a few seconds of a processor
     peers: runs another framework or tool
     stress: races, ends and leaks over minutes
@@ -46,6 +49,9 @@ markers =
 
 LEFT_OUT = "not imports-lazily and not missing-library"
 """Leaves out the rules about imports: they need no GPU, and start processes that import the library."""
+
+NOTHING_FOUND = 5
+"""The exit status of pytest where ``-k`` leaves nothing, as it may for one of two runs."""
 
 
 def chosen() -> list[str]:
@@ -67,8 +73,24 @@ def chosen() -> list[str]:
     return found
 
 
+def run(command: list[str], environ: dict[str, str]) -> tuple[int, list[str]]:
+    """Run pytest and print what it prints; give its exit status, and the lines that name what failed."""
+    failed = []
+    with subprocess.Popen(
+        command, env=environ, cwd=ROOT, stdout=subprocess.PIPE, text=True, errors="replace"
+    ) as process:
+        for line in process.stdout or ():
+            print(line, end="", flush=True)
+            if line.startswith(("FAILED ", "ERROR ")):
+                failed.append(line)
+    return process.returncode, failed
+
+
 def main(arguments: list[str]) -> int:
-    """Run pytest on them; give its exit status."""
+    """Run pytest on them; give its exit status, or that of the first of two runs that fails."""
+    parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
+    parser.add_argument("--parallel", nargs="?", type=int, const=8)
+    asked, arguments = parser.parse_known_args(arguments)
     files = chosen()
     if not files:
         print("nothing to run", file=sys.stderr)
@@ -87,8 +109,17 @@ def main(arguments: list[str]) -> int:
         command += ["--confcutdir", str(ROOT / "plugins"), "-p", "no:cacheprovider", "-m", "gpu"]
         if "-k" not in arguments:
             command += ["-k", LEFT_OUT]
-        done = subprocess.run([*command, *files, *arguments], env=environ, cwd=ROOT, check=False)
-        return done.returncode
+        command += [*files, *arguments]
+        if asked.parallel is None:
+            return subprocess.run(command, env=environ, cwd=ROOT, check=False).returncode
+        spread = ["-n", str(asked.parallel), "--dist", "worksteal"]
+        runs = [
+            run([*command, "-m", "gpu and not whole_device", *spread], environ),
+            run([*command, "-m", "gpu and whole_device"], environ),
+        ]
+    print("".join(line for _, failed in runs for line in failed), end="")
+    statuses = [status for status, _ in runs if status != NOTHING_FOUND]
+    return next(filter(None, statuses), 0 if statuses else NOTHING_FOUND)
 
 
 if __name__ == "__main__":

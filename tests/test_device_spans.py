@@ -10,7 +10,7 @@ import pytest
 import headrace
 import headrace_observe
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.whole_device]
 torch = pytest.importorskip("torch")
 BATCHES = 6
 SIDES = (256, 256)

@@ -7,7 +7,7 @@ import pytest
 
 from headrace_models import Models
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.whole_device]
 torch = pytest.importorskip("torch")
 WIDTH = 4096
 """64 MiB of weights, so that a copy that stayed behind is seen in the device's free memory."""

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import check_gpu
 import pytest
 
 if sys.version_info >= (3, 11):
@@ -152,3 +153,41 @@ def test_ci_runs_a_test_that_failed_once_more(tmp_path, retry, test, status):
     assert done.stdout.count("FAILED test_one.py::test_it") == 1 + (status and retry == "1")
     last = re.sub(r" in [0-9.]+s", "", done.stdout.splitlines()[-1]).strip("= ")
     assert last == {0: "1 passed", 1: "1 failed" if retry else "1 failed, 1 passed"}[status]
+
+
+@pytest.mark.parametrize(("fails", "status"), [("together", 1), ("alone", 1), ("neither", 0)])
+def test_tests_that_need_the_whole_device_follow_the_parallel_ones(
+    tmp_path, monkeypatch, capfd, fails, status
+):
+    """Both runs are made, and what failed in either is named at the end."""
+    module, order = tmp_path / "test_device.py", tmp_path / "order"
+    module.write_text(
+        f"""
+import os
+import pathlib
+import pytest
+pytestmark = pytest.mark.gpu
+
+def note(name):
+    with pathlib.Path({str(order)!r}).open("a") as file:
+        print(name, os.environ.get("PYTEST_XDIST_WORKER"), file=file)
+    assert name != {fails!r}
+
+@pytest.mark.whole_device
+def test_alone():
+    note("alone")
+
+@pytest.mark.parametrize("k", range(2))
+def test_together(k):
+    note("together")
+"""
+    )
+    monkeypatch.setattr(check_gpu, "chosen", lambda: [str(module)])
+    for name in ("PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER"):
+        monkeypatch.delenv(name, raising=False)
+    assert check_gpu.main(["--parallel", "1", "-q"]) == status
+    assert order.read_text().splitlines() == ["together gw0", "together gw0", "alone None"]
+    named = [line for line in capfd.readouterr().out.splitlines() if line.startswith("FAILED ")]
+    # Each run names its own as well.
+    assert len(named) == {"together": 4, "alone": 2, "neither": 0}[fails]
+    assert all(f"::test_{fails}" in line for line in named)

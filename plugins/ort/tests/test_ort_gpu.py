@@ -256,6 +256,7 @@ def test_one_wait_per_batch(torch, matmul, monkeypatch):
             assert len(waits) <= 5
 
 
+@pytest.mark.whole_device
 def test_devices_change_by_reload_and_memory_comes_back(torch, deep):
     config = {"backend": "OnnxTensor", "model": str(deep), "device": "cuda", "max": 4}
     x = np.random.default_rng(1).standard_normal((16, 32, 32)).astype(np.float32)
@@ -299,6 +300,7 @@ assert "torch" not in sys.modules
     assert done.stdout.strip() == str(weights.sum(0).tolist())
 
 
+@pytest.mark.whole_device
 def test_memory_that_runs_out_fails_that_batch_alone(torch, start, save):
     path = save(
         [("Expand", ["x", "shape"], ["y"], {})],

@@ -128,6 +128,7 @@ def test_a_compatible_plan_without_its_runtime_runs_where_it_was_built(pipe, sma
     assert relative(got, expected_of(small_net, x=x)[0]) < 1e-3
 
 
+@pytest.mark.whole_device
 def test_too_little_memory_is_an_error_and_the_others_go_on(pipe, small_net, cuda):
     p = pipe(backend=ALONE, model=str(small_net), profiles=[PROFILE], max=4, **QUICK)
     free, _ = cuda.memory_bytes()
@@ -141,6 +142,7 @@ def test_too_little_memory_is_an_error_and_the_others_go_on(pipe, small_net, cud
     assert p({"data": images(1)[0]})["result"].shape == (10,)
 
 
+@pytest.mark.whole_device
 def test_memory_and_threads_after_ten_reloads_and_close(small_net, cuda):
     gc.collect()
     threads = threading.active_count()
