@@ -17,21 +17,18 @@ with OpenCV), through a network on the GPU, to the number of its class. Parts:
   one after the other, each of which takes the rows of all requests; and inside of ``CatSplit``, which
   gathers them once. Both sides run batches back to back: a thread that has slept is slow at first,
   whatever it runs.
-- ``onnx``: OnnxTensor with the CUDA provider and inputs on the device, beside a bare
-  ``run_with_iobinding`` loop, and beside the way through the CPU.
 
 The clock of a request runs from the call with the bytes to the class in the client's hands. Weights
 are random: the arithmetic is the same.
 
-    python -m benchmarks.gpu_torch [--device cuda:0] [--part model resnet graphs host onnx]
+    python -m benchmarks.gpu_torch [--device cuda:0] [--part model resnet graphs host]
                                    [--decoding 16 40 p16x8@4 ...] [--batch 8] [--timeout-ms 2]
                                    [--seconds 4] [--json FILE]
 
 ``--decoding`` says how pictures are decoded, in turn: ``[p]INSTANCES[xMAX][@CPUS[s]]`` (`benchmarks.ways`), an
 instance per processor unless said; all but the first also with 160 clients. The program written by hand has as many threads as the first way has instances.
 
-Needs headrace, headrace-cv, headrace-torch and torchvision; ``onnx`` also headrace-ort with a GPU
-build of ONNX Runtime, and onnx. ``--device cpu --quick`` shows on any machine that it runs.
+Needs headrace, headrace-cv, headrace-torch and torchvision. ``--device cpu --quick`` shows on any machine that it runs.
 """
 
 from __future__ import annotations
@@ -64,7 +61,7 @@ if TYPE_CHECKING:
 
 
 IN_A_ROW = 20
-PARTS = ("model", "resnet", "graphs", "host", "onnx")
+PARTS = ("model", "resnet", "graphs", "host")
 NETWORKS = ("resnet101", "resnet152", "vit_l_16", "vit_h_14")
 
 
@@ -323,12 +320,6 @@ def part_host(bench: Bench) -> dict[str, Any]:
     return {"bare_us": bare_us, "more_us": more_us}
 
 
-def part_onnx(bench: Bench) -> dict[str, Any]:
-    from benchmarks.gpu_onnx import run
-
-    return run(bench)
-
-
 def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--device", default="cuda:0", help="where the model runs")
@@ -341,7 +332,7 @@ def main() -> None:
     parser.add_argument("--timeout-ms", type=float, default=TIMEOUT_MS, help="batching_timeout")
     given = parser.parse_args()
     seconds = given.seconds or (0.3 if given.quick else 4.0)
-    about = environment(("headrace", "torch", "torchvision", "onnxruntime-gpu", "onnxruntime"))
+    about = environment(("headrace", "torch", "torchvision"))
     if given.device.startswith("cuda"):
         about["gpu"] = torch.cuda.get_device_name(given.device)
         print(about["gpu"])
@@ -354,7 +345,6 @@ def main() -> None:
         "resnet": part_resnet,
         "graphs": part_graphs,
         "host": part_host,
-        "onnx": part_onnx,
     }
     figures = {}
     for name in given.part:

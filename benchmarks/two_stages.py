@@ -38,10 +38,10 @@ class TwoStages:
     """Threads that decode, and threads that run a model on what they decoded.
 
     Args:
-        decode: From a file to a picture, called in ``decoders`` threads.
+        decode: From a file to a picture, called in ``decoders`` threads, or by the clients.
         runners: One function per model thread: from at most ``batch`` pictures to as many answers. A
             function that needs state of its thread (a current stream) must set that state itself.
-        decoders: Threads that decode.
+        decoders: Threads that decode; 0: each client decodes what it sends.
         batch: Most pictures in one batch.
         timeout_ms: How long a model thread waits for a batch to fill up, from its first picture.
     """
@@ -59,11 +59,11 @@ class TwoStages:
         self._pictures: SimpleQueue[_Slot | None] = SimpleQueue()
         self._gathering = threading.Lock()
         self._own = threading.local()
+        self._decode_file = decode
         self._batch, self._timeout_s = batch, timeout_ms / 1e3
         self._failure: BaseException | None = None
         self._decoding = [
-            threading.Thread(target=self._decode, args=(decode,), daemon=True)
-            for _ in range(decoders)
+            threading.Thread(target=self._decode, daemon=True) for _ in range(decoders)
         ]
         self._running = [
             threading.Thread(target=self._run, args=(runner,), daemon=True) for runner in runners
@@ -80,17 +80,21 @@ class TwoStages:
         slot: _Slot | None = getattr(self._own, "slot", None)
         if slot is None:
             slot = self._own.slot = _Slot()
-        slot.file = file
-        self._files.put(slot)
+        if self._decoding:
+            slot.file = file
+            self._files.put(slot)
+        else:
+            slot.picture = self._decode_file(file)
+            self._pictures.put(slot)
         while not slot.lock.acquire(timeout=5):
             if self._failure is not None:
                 raise RuntimeError("a thread of the program has failed") from self._failure
         return slot.answer
 
-    def _decode(self, decode: Callable[[Any], Any]) -> None:
+    def _decode(self) -> None:
         try:
             while (slot := self._files.get()) is not None:
-                slot.picture = decode(slot.file)
+                slot.picture = self._decode_file(slot.file)
                 self._pictures.put(slot)
         except BaseException as error:  # noqa: BLE001 - the clients are told
             self._failure = error

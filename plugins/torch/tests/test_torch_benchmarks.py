@@ -13,11 +13,12 @@ ROOT = Path(__file__).resolve().parents[3]
     [
         (
             ["benchmarks.gpu_torch", "--device", "cpu"],
-            ["model", "resnet", "graphs", "host", "onnx"],
+            ["model", "resnet", "graphs", "host"],
         ),
+        (["benchmarks.gpu_clients", "--device", "cpu", "--load", "4x2"], []),
         (["benchmarks.jpeg_torch", "--network", "light", "--clients", "2"], ["light"]),
     ],
-    ids=["gpu_torch", "jpeg_torch"],
+    ids=["gpu_torch", "gpu_clients", "jpeg_torch"],
 )
 def test_a_benchmark_runs_and_writes_its_figures(tmp_path, run_here, arguments, parts):
     pytest.importorskip("torchvision")
@@ -27,5 +28,9 @@ def test_a_benchmark_runs_and_writes_its_figures(tmp_path, run_here, arguments, 
     figures = json.loads(file.read_text(encoding="utf-8"))
     assert set(figures) == {"environment", "run", "kept", *parts}
     assert all(figures[part] for part in parts)
+    if "benchmarks.gpu_clients" in arguments:
+        ours = {one["what"].split(": ")[0].split(", ")[-1] for one in figures["kept"]}
+        assert ours == {"pipe()", "list", "submit", "clients decode", "a node decodes"}
+        assert all(one["ratio"] > 0 for one in figures["kept"])
     for part in {"model", "resnet"}.intersection(parts):
         assert all(load["rps"] > 0 for load in figures[part]["by_hand"])
