@@ -1,11 +1,20 @@
 """The benchmarks with torch run, in their smallest form, and write what they say; no time is looked at."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_a_hunt_looks_at_every_answer(tmp_path, run_here):
+    hunt = ("benchmarks.gpu_hunt", "--device", "cpu", "--clients", "2", "--plugin", "torch")
+    printed = run_here(*hunt, "--requests", "80", cwd=ROOT)
+    assert re.findall(r"(\d+) of \d\d wrong", printed) == ["0"] * 4
+    printed = run_here(*hunt, "--requests", "40", "--compile", "false", cwd=ROOT)
+    assert re.search(r"compile = false, 1 instance\(s\): 0 of 4\d wrong", printed)
 
 
 @pytest.mark.parametrize(
