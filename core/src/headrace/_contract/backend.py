@@ -87,7 +87,8 @@ class Backend(Checked):
     is for knowledge of the caller's thread, such as its current stream. It runs there once per request, as the
     request comes in, wherever the class stands in a pipeline (except inside a container that `builds_elsewhere`). It
     must neither block nor change the request. `forward` reads its return value as ``context.entered(request)``. Its
-    exception fails this request alone.
+    exception fails this request alone. With a parameter ``*, call=None`` it also gets a dict, which is empty as a call
+    begins, and the same for all requests of a list.
 
     **Imports.** Import the library that computes in `init`, not at the top of the module. So ``headrace check`` works
     where the library is not installed.
