@@ -216,6 +216,11 @@ class Torch:
 @needs_dlpack
 def test_tensors_of_torch_are_read_without_a_capsule(device, start, one_to_one, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", Torch)
+
+    def mark_of(ordinal, handle):
+        return SimpleNamespace(hold_back=lambda to: device.append(("behind", to, handle, ordinal)))
+
+    monkeypatch.setattr("headrace_tensors.entering.mark_of", mark_of)
     backend = start(one_to_one(["n", 2, 3], op="Neg"), output_device="device")
     device.clear()
     for shift in (0.0, 1.0):  # the second time the input is bound there already
@@ -501,42 +506,6 @@ def test_a_result_is_exported_where_it_is_and_in_the_order_of_the_readers_stream
         __dlpack__=lambda **_: result.__dlpack__(copy=False, dl_device=(2, 0), max_version=(1, 0)),
     )
     assert np.array_equal(np.from_dlpack(read), ROWS[0])
-
-
-def test_streams_of_another_device_than_the_threads_are_ordered_there(monkeypatch):
-    """Device 1 is not current: stream 0, and a new event, would be those of device 0."""
-    done, current = [], [0]
-
-    def switch(ordinal):
-        current[0] = ordinal
-        done.append(("device", ordinal))
-        return (0,)
-
-    fake = SimpleNamespace(
-        cudaEventDisableTiming=2,
-        cudaGetDevice=lambda: (0, current[0]),
-        cudaSetDevice=switch,
-        cudaStreamQuery=lambda stream: (600,),
-        cudaGetLastError=lambda: (0,),
-        cudaEventCreateWithFlags=lambda flags: (0, ("event of", current[0])),
-        cudaEventRecord=lambda event, stream: (done.append((event, current[0], stream)), (0,))[1],
-        cudaStreamWaitEvent=lambda stream, event, flags: (done.append((stream, event)), (0,))[1],
-        cudaEventDestroy=lambda event: (0,),
-    )
-    monkeypatch.setattr(cuda, "runtime", lambda: fake)
-    monkeypatch.setattr(cuda, "_is_used", lambda ordinal: ordinal in used)
-    used = {0, 1}
-    cuda.order_behind(77, 0, 1)
-    event = ("event of", 1)
-    assert done == [("device", 1), (event, 1, 0), (77, event), ("device", 0)]
-    done.clear()
-    used.remove(0)  # to make it current again would take memory of it
-    cuda.order_behind(77, 0, 1)
-    assert done == [("device", 1), (event, 1, 0), (77, event)]
-    current[0] = 0
-    done.clear()
-    cuda.order_behind(77, 0, 0)
-    assert done == [(("event of", 0), 0, 0), (77, ("event of", 0))]  # no switch where there is none
 
 
 @pytest.mark.parametrize(
@@ -923,8 +892,8 @@ def marks(monkeypatch):
             array = found.arrays[self.stream]
             array.memory[...] = array.values
 
-    monkeypatch.setattr(cuda, "Mark", Mark)
-    monkeypatch.setattr(cuda, "runtime", lambda: None)
+    monkeypatch.setattr("headrace_tensors.entering.mark_of", Mark)
+    monkeypatch.setattr("headrace_tensors.entering.Mark.made", True)
     return found
 
 

@@ -1,6 +1,7 @@
-"""What callers have queued on streams of their own: recorded in their threads, waited for in the instance's thread."""
+"""What callers have queued on streams of their own: marked in their threads, waited for in the instance's thread."""
 
 import threading
+import weakref
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,21 +9,19 @@ import pytest
 import torch
 
 import headrace
-from headrace_torch import _tensor_backend, entering
+from headrace_tensors import entering
+from headrace_torch.place import Place
 
 
-class Stream:
-    """A stand-in for torch's stream, which notes what is recorded and waited for, and in which thread."""
+class Marked:
+    """A mark, which notes who waits for it, and in which thread."""
 
-    def __init__(self, handle, log):
-        self.cuda_stream, self.log = handle, log
+    def __init__(self, ordinal, handle, log):
+        self.handle, self.log = handle, log
+        log.append(("marked", handle, threading.get_ident()))
 
-    def record_event(self):
-        self.log.append(("recorded", self.cuda_stream, threading.get_ident()))
-        return f"event of {self.cuda_stream}"
-
-    def wait_event(self, event):
-        self.log.append((event, self.cuda_stream, threading.get_ident()))
+    def hold_back(self, stream):
+        self.log.append((self.handle, stream, threading.get_ident()))
 
 
 class Interface:
@@ -34,55 +33,61 @@ class Interface:
 
 @pytest.fixture
 def log(monkeypatch):
-    """Streams that are none: 5 is current in every thread, others are external."""
+    """Streams that are none. All are busy, and 5 is torch's in every thread."""
     found = []
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: Stream(5, found))
-    monkeypatch.setattr(
-        torch.cuda, "ExternalStream", lambda handle, device=None: Stream(handle, found)
-    )
-    monkeypatch.setattr(entering.Recorded, "any", False)
+    monkeypatch.setattr(entering, "mark_of", lambda *stream: Marked(*stream, found))
+    monkeypatch.setattr(entering.Mark, "made", True)
     return found
 
 
-def test_an_event_is_recorded_on_each_stream_that_is_no_default_one(log):
+@pytest.fixture
+def place():
+    return Place(torch.device("cpu"), None)
+
+
+def test_the_current_stream_waits_once_for_each_mark_and_the_values_are_kept(log, place):
+    place.stream = place.current_stream = lambda: SimpleNamespace(cuda_stream=9)
+    one, two, three = (Marked(0, number, log) for number in (1, 2, 3))
+    values = [np.ones(1), np.ones(2), np.ones(3)]
+    batch = [{"data": values[0], "mask": values[1]}, {"data": 1}, {"data": values[2]}]
+    marks = dict(zip(map(id, batch), [(one, two), None, (two, three)], strict=True))
+    log.clear()
+    place.wait_for_callers(batch, lambda request: marks[id(request)])
     me = threading.get_ident()
-    request = {"data": Interface(77), "list": [Interface(5), Interface(1)], "more": Interface(77)}
-    assert sorted(entering.enter(request)) == ["event of 5", "event of 77"]
-    assert sorted(log) == [("recorded", 5, me), ("recorded", 77, me)]
-    assert entering.Recorded.any
+    assert sorted(log) == [(1, 9, me), (2, 9, me), (3, 9, me)]
+    alive = [weakref.ref(value) for value in values]
+    batch.clear()
+    values.clear()
+    assert all(one() is not None for one in alive)
+    place.stream = None
+    place.end()
+    assert [one() for one in alive] == [None] * 3
 
 
-def test_nothing_is_recorded_for_arrays_of_the_host_and_on_default_streams(log):
-    request = {"data": torch.ones(3), "list": [torch.ones(3), np.ones(3), 1], "table": {"x": 1}}
-    assert entering.enter(request) is None
-    assert entering.enter({"data": Interface(1), "none": Interface(None)}) is None
+def test_a_stream_of_another_device_waits_too(log, place):
+    """The instance is on the CPU, and reads from the device by a stream of its own."""
+    mark = Marked(0, 1, log)
+    log.clear()
+    place.wait_for_callers([{"data": 1}], lambda _: (mark,))
     assert log == []
-    assert not entering.Recorded.any
-
-
-def test_the_current_stream_waits_and_the_values_are_kept(log):
-    own, kept = Stream(9, log), []
-    place = SimpleNamespace(events=[], keep=kept.append, stream=own, current_stream=lambda: own)
-    batch = [{"data": "a", "mask": "b"}, {"data": "c"}, {"data": "d"}]
-    events = [("one", "two"), None, ("three",)]
-    entering.wait_for_callers(place, batch, lambda request: events[batch.index(request)])
-    me = threading.get_ident()
-    assert log == [("one", 9, me), ("two", 9, me), ("three", 9, me)]
-    assert place.events == ["one", "two", "three"]
-    assert kept == [["a", "b"], ["d"]]
+    device = torch.device("cuda:0")
+    place._others[device] = SimpleNamespace(stream=SimpleNamespace(cuda_stream=9), end=lambda: None)
+    place.beside(device)
+    assert log == [(1, 9, threading.get_ident())]
+    place.end()
+    place.beside(device)
+    assert len(log) == 1
 
 
 @pytest.mark.parametrize("way", ["call", "list", "submit", "each"])
-def test_what_is_recorded_in_the_callers_thread_reaches_the_instances(log, way, monkeypatch):
-    seen, wait = [], entering.wait_for_callers
+def test_what_is_marked_in_the_callers_thread_reaches_the_instances(log, way, monkeypatch):
+    seen, wait = [], Place.wait_for_callers
 
     def spy(place, batch, entered):
         seen.extend((entered(request), threading.get_ident()) for request in batch)
         wait(place, batch, entered)
 
-    monkeypatch.setattr(_tensor_backend, "wait_for_callers", spy)
+    monkeypatch.setattr(Place, "wait_for_callers", spy)
     config = {"backend": "SoftmaxTensor", "device": "cpu", "max": 4}
     if way == "each":
         config = {
@@ -101,6 +106,6 @@ def test_what_is_recorded_in_the_callers_thread_reaches_the_instances(log, way, 
         else:
             results = [pipe(request)["result"]]
     assert all(one.tolist() == [0.25] * 4 for one in results)
-    assert log == [("recorded", 77, threading.get_ident())]
-    assert {events for events, _ in seen} == {("event of 77",)}
+    assert log == [("marked", 77, threading.get_ident())]
+    assert {mark.handle for marks, _ in seen for mark in marks} == {77}
     assert threading.get_ident() not in {thread for _, thread in seen}

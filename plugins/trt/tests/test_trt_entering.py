@@ -1,11 +1,16 @@
 """Arrays on which the caller's own stream still works, on a device of host memory."""
 
 import ctypes
+import sys
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from trt_expressions import BOTH, samples
+
+from headrace.errors import InputError
+from headrace_tensors.entering import Mark
 
 pytest.importorskip("onnxruntime")
 
@@ -38,25 +43,43 @@ def submit(p, request):
     return p.submit(request).result(60)["result"]
 
 
+@pytest.fixture
+def waits(device, monkeypatch):
+    """Which streams of the device wait for a mark, and in which thread; a mark on a stream does its work."""
+    found = []
+
+    def mark_of(ordinal, handle):
+        assert ordinal is None
+        assert device.streams[handle]  # the stream is busy
+        device.stream_synchronize(handle)
+        return type(
+            "", (), {"hold_back": lambda self, to: found.append((to, threading.get_ident()))}
+        )()
+
+    monkeypatch.setattr("headrace_tensors.entering.mark_of", mark_of)
+    monkeypatch.setattr(Mark, "made", True)
+    return found
+
+
 WAYS = pytest.mark.parametrize("way", [call, call_with_a_list, submit], ids=lambda w: w.__name__)
 
 
 @WAYS
 @BOTH
-def test_what_a_callers_stream_has_queued_is_waited_for(device, plan, pipe, linear, backend, way):
+def test_what_a_callers_stream_has_queued_is_waited_for(
+    device, waits, plan, pipe, linear, backend, way
+):
     model, expected = linear
     p = pipe(backend=backend, model=str(plan(model, {"x": ((1, 3), (4, 3), (8, 3))})), max=8)
-    waits = []
-    device.stream_wait = lambda stream, event: waits.append((stream, threading.get_ident()))
     arrays = [Queued(device, sample) for sample in samples(4)]
-    device.waits = 0
     for sample, array in zip(samples(4), arrays, strict=True):
         assert np.allclose(way(p, {"data": array}), expected(sample))
+    assert len(waits) == 4
     assert {thread for _, thread in waits}.isdisjoint({threading.get_ident()})
     assert {stream for stream, _ in waits}.isdisjoint({array.stream for array in arrays})
 
 
-def test_copies_of_a_request_wait_too(device, plan, pipe, linear):
+def test_copies_of_a_request_wait_too(device, waits, plan, pipe, linear):
     model, expected = linear
     made = str(plan(model, {"x": ((1, 3), (4, 3), (8, 3))}))
     nodes = {
@@ -68,15 +91,87 @@ def test_copies_of_a_request_wait_too(device, plan, pipe, linear):
     answer = p({"data": 0, "list": [Queued(device, one), Queued(device, two)]})["result"]
     assert np.allclose(answer[0], expected(one))
     assert np.allclose(answer[1], expected(two))
+    assert len(waits) == 2
 
 
-def test_nothing_is_recorded_for_arrays_of_the_host(device, plan, pipe, linear):
+def test_nothing_is_marked_for_arrays_of_the_host(device, waits, plan, pipe, linear):
     model, expected = linear
     p = pipe(backend="TensorrtTensor", model=str(plan(model, {"x": ((1, 3), (4, 3), (8, 3))})))
     (sample,) = samples(1)
-    p({"data": sample})
-    made = []
-    device.event_create = lambda **_: made.append(1)
-    device.event_record = device.stream_wait = lambda *_: made.append(1)
     assert np.allclose(p({"data": sample})["result"], expected(sample))
-    assert made == []
+    assert waits == []
+
+
+@pytest.fixture
+def torch(device, monkeypatch):
+    """A stand-in for torch: tensors lie on the device, and a stream of this thread writes them."""
+
+    class Tensor:
+        is_cuda, requires_grad, dtype, layout = True, False, "torch.float32", "strided"
+
+        def __init__(self, values, **about):
+            self.shape, self.values, self.here = values.shape, values, device.malloc(values.nbytes)
+            ctypes.memmove(self.here, values.ctypes.data, values.nbytes)
+            self.dense, self.ordinal = True, 0
+            self.__dict__.update(about)
+
+        def get_device(self):
+            return self.ordinal
+
+        def data_ptr(self):
+            return self.here
+
+        def is_contiguous(self):
+            return self.dense
+
+        def is_conj(self):
+            return False
+
+        is_neg = is_conj
+
+        def __dlpack_device__(self):
+            return 2, self.ordinal
+
+        def __dlpack__(self, *, stream=None):
+            raise BufferError("not as it is")
+
+    found = SimpleNamespace(Tensor=Tensor, strided="strided", behind=[])
+    found._C = SimpleNamespace(_cuda_getCurrentRawStream=lambda ordinal: 5)
+
+    def mark_of(ordinal, handle):
+        found.behind.append((ordinal, handle, threading.get_ident()))
+
+    monkeypatch.setattr("headrace_tensors.entering.mark_of", mark_of)
+    monkeypatch.setitem(sys.modules, "torch", found)
+    return found
+
+
+@BOTH
+def test_tensors_of_torch_are_read_by_their_address(torch, plan, pipe, linear, backend):
+    model, expected = linear
+    p = pipe(backend=backend, model=str(plan(model, {"x": ((1, 3), (4, 3), (8, 3))})), max=8)
+    rows = samples(4)
+    answers = p([{"data": torch.Tensor(row)} for row in rows])
+    for row, answer in zip(rows, answers, strict=True):
+        assert np.allclose(answer["result"], expected(row))
+    me = threading.get_ident()
+    assert torch.behind.count((0, 5, me)) == 1  # one question for a list
+    others = [thread for *_, thread in torch.behind if thread != me]
+    assert others  # the stream that is current in the instance's thread comes first
+    answer = p({"data": torch.Tensor(np.stack(rows)), "request_size": 4})["result"]
+    assert np.allclose(answer, np.stack([expected(row) for row in rows]))
+
+
+def test_a_tensor_of_torch_that_may_have_to_be_refused_is_read_by_its_capsule(
+    torch, plan, pipe, linear
+):
+    model, _ = linear
+    p = pipe(backend="TensorrtTensor", model=str(plan(model, {"x": ((1, 3), (4, 3), (8, 3))})))
+    (row,) = samples(1)
+    for about in ({"requires_grad": True}, {"dense": False}, {"layout": "sparse"}):
+        with pytest.raises(InputError, match="not as it is"):
+            p({"data": torch.Tensor(row, **about)})
+    with pytest.raises(InputError, match="another device"):
+        p({"data": torch.Tensor(row, ordinal=1)})
+    with pytest.raises(InputError, match="dtype"):
+        p({"data": torch.Tensor(row, dtype="torch.int32")})

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headrace_tensors.comparing import RowVerdict, compare_rows, sizes_to_compare
     from headrace_tensors.dlpack import export_capsule, read_capsule
-    from headrace_tensors.entering import CallerStream, caller_streams
+    from headrace_tensors.entering import enter, marks_of, order_behind, wait_for_callers
     from headrace_tensors.grouping import cut_groups, group_items, refuse_ragged
     from headrace_tensors.host_arrays import array_of_numbers, host_array, is_plain, numpy_dtype
     from headrace_tensors.joining import concatenate, gather, joined, rows_apart
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         with_rows,
     )
     from headrace_tensors.results import check_rows, cropped, split_outputs
+    from headrace_tensors.torch_views import TorchView, order_behind_torch, view_of_torch
     from headrace_tensors.warming import (
         check_followed,
         invented_inputs,
@@ -60,7 +61,6 @@ __all__ = [
     "LOST_DEVICE",
     "STRING",
     "BatchAxisOptions",
-    "CallerStream",
     "Crop",
     "Item",
     "LostDevice",
@@ -68,11 +68,11 @@ __all__ = [
     "RowVerdict",
     "Signature",
     "TensorOptions",
+    "TorchView",
     "UnbatchedOptions",
     "__version__",
     "array_of_numbers",
     "batch_length",
-    "caller_streams",
     "check_axes",
     "check_equal_axes",
     "check_followed",
@@ -84,6 +84,7 @@ __all__ = [
     "counted_rows",
     "cropped",
     "cut_groups",
+    "enter",
     "export_capsule",
     "find_crops",
     "gather",
@@ -94,8 +95,11 @@ __all__ = [
     "is_plain",
     "joined",
     "lost_device",
+    "marks_of",
     "nearest",
     "numpy_dtype",
+    "order_behind",
+    "order_behind_torch",
     "pad_values",
     "padded",
     "padded_shape",
@@ -111,6 +115,8 @@ __all__ = [
     "sizes_to_compare",
     "split_outputs",
     "text_of",
+    "view_of_torch",
+    "wait_for_callers",
     "warm_up_rows",
     "warning_of_padding",
     "with_rows",
@@ -120,7 +126,6 @@ _HOME = {
     "export_capsule": "dlpack",
     "read_capsule": "dlpack",
     "BatchAxisOptions": "options",
-    "CallerStream": "entering",
     "Crop": "padding",
     "Item": "reading",
     "LOST_DEVICE": "lost",
@@ -130,10 +135,10 @@ _HOME = {
     "STRING": "ports",
     "Signature": "ports",
     "TensorOptions": "options",
+    "TorchView": "torch_views",
     "UnbatchedOptions": "options",
     "array_of_numbers": "host_arrays",
     "batch_length": "ports",
-    "caller_streams": "entering",
     "check_axes": "reading",
     "check_equal_axes": "reading",
     "check_followed": "warming",
@@ -145,6 +150,7 @@ _HOME = {
     "counted_rows": "ports",
     "cropped": "results",
     "cut_groups": "grouping",
+    "enter": "entering",
     "find_crops": "padding",
     "gather": "joining",
     "group_items": "grouping",
@@ -154,8 +160,11 @@ _HOME = {
     "is_plain": "host_arrays",
     "joined": "joining",
     "lost_device": "lost",
+    "marks_of": "entering",
     "nearest": "ports",
     "numpy_dtype": "host_arrays",
+    "order_behind": "entering",
+    "order_behind_torch": "torch_views",
     "pad_values": "padding",
     "padded": "padding",
     "padded_shape": "padding",
@@ -170,6 +179,8 @@ _HOME = {
     "sizes_to_compare": "comparing",
     "split_outputs": "results",
     "text_of": "reading",
+    "view_of_torch": "torch_views",
+    "wait_for_callers": "entering",
     "warm_up_rows": "warming",
     "warning_of_padding": "padding",
     "with_rows": "reading",

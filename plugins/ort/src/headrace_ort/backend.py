@@ -14,11 +14,11 @@ from headrace.keys import RESERVED
 from headrace_ort.model_file import read_facts, warning_of_batch_dependence
 from headrace_ort.options import OnnxOptions
 from headrace_tensors import (
-    caller_streams,
     check_equal_axes,
     check_padding,
     choose_keys,
     concatenate,
+    enter,
     find_crops,
     group_items,
     pad_values,
@@ -27,6 +27,7 @@ from headrace_tensors import (
     read_warm_up,
     refuse_ragged,
     split_outputs,
+    wait_for_callers,
     warm_up_rows,
     warning_of_padding,
 )
@@ -72,6 +73,7 @@ class OnnxTensor(headrace.Backend):
     rerun = True
     reads: tuple[str, ...] | type = ("{inputs}",)
     writes = ("result",)
+    enter = staticmethod(enter)
 
     _session: Any = None
     _runner: Any = None
@@ -211,21 +213,11 @@ class OnnxTensor(headrace.Backend):
         elif rows is not None:
             self.min, self.max = rows, rows
 
-    @staticmethod
-    def enter(request: Request) -> Any:
-        """Return marks behind what the caller's thread has queued for arrays on CUDA devices; None: nothing is."""
-        streams = caller_streams(request)
-        if not streams:
-            return None
-        from headrace_ort.cuda import marks_of
-
-        return marks_of(streams)
-
     def forward(self, batch: list[Request]) -> list[Exception | None] | None:
         """Run the model on all valid requests."""
         if self._weights is not None:
             self._weights.check()
-        self._wait_for_callers(batch)
+        self._wait(batch)
         if self._run_samples is not None and self._run_samples(batch):
             return None
         if len(batch) == 1:
@@ -252,12 +244,9 @@ class OnnxTensor(headrace.Backend):
                 batch[places[i]]["result"] = result
         return outcomes if len(places) < len(batch) or any(outcomes) else None
 
-    def _wait_for_callers(self, batch: list[Request]) -> None:
-        """Let the instance's stream wait for what the callers had queued on theirs as these requests came in."""
+    def _wait(self, batch: list[Request]) -> None:
         if self._place is not None:
-            for request in batch:
-                for mark in self._entered(request) or ():
-                    mark.hold_back(self._place.stream)
+            wait_for_callers(batch, self._entered, self._place.stream)
 
     def _read(self, request: Request) -> Item:
         """Read a request; if its arrays will be padded, axes of one name must be equal before."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import time
@@ -11,18 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headrace.errors import BackendError, InstanceLostError, MissingDependencyError, SetupError
-from headrace_tensors import is_lost, lost_device
+from headrace_tensors import is_lost, lost_device, order_behind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from headrace_tensors import CallerStream
+    from collections.abc import Callable
 
 __all__ = [
     "SHORT_S",
     "CudaStream",
     "Current",
-    "Mark",
     "PinnedBuffer",
     "check_ordinal",
     "close_event",
@@ -31,7 +27,6 @@ __all__ = [
     "copy_within_device",
     "lost_device",
     "make_event",
-    "marks_of",
     "order_behind",
     "wait_for",
 ]
@@ -199,70 +194,6 @@ def copy_within_device(target: int, source: int, nbytes: int, stream: int) -> No
     """Start a copy from device memory to device memory, on a stream."""
     kind = runtime().cudaMemcpyKind.cudaMemcpyDeviceToDevice
     call("cudaMemcpyAsync", target, source, nbytes, kind, stream)
-
-
-def order_behind(stream: int, first: int, ordinal: int) -> None:
-    """Make later work on ``stream`` wait for the work that is queued on ``first``.
-
-    Both are streams of the device ``ordinal``, which need not be the one that is current in this thread.
-    """
-    if stream == first:
-        return
-    cudart = runtime()
-    with Current(ordinal):  # the default stream, and a new event, are those of the current device
-        if int(cudart.cudaStreamQuery(first)[0]) == 0:
-            return  # there is nothing to wait for
-        # "Not ready" is kept as the thread's last error. It is cleared here, because another library would otherwise
-        # report it as its own.
-        cudart.cudaGetLastError()
-        event = call("cudaEventCreateWithFlags", cudart.cudaEventDisableTiming)
-        try:
-            call("cudaEventRecord", event, first)
-            call("cudaStreamWaitEvent", stream, event, 0)
-        finally:
-            call("cudaEventDestroy", event)
-
-
-class Mark:
-    """A mark behind the work that is queued on a stream now, for which other streams wait. The host does not.
-
-    Args:
-        ordinal: The number of the stream's device.
-        stream: The handle of the stream.
-    """
-
-    def __init__(self, ordinal: int, stream: int) -> None:
-        self._event: Any = None
-        with Current(ordinal):
-            self._event = call("cudaEventCreateWithFlags", runtime().cudaEventDisableTiming)
-            call("cudaEventRecord", self._event, stream)
-
-    def hold_back(self, stream: int) -> None:
-        """Make later work on ``stream``, which may be one of another device, wait for the work before the mark."""
-        call("cudaStreamWaitEvent", stream, self._event, 0)
-
-    def __del__(self) -> None:
-        event, self._event = self._event, None
-        if event is not None:
-            with contextlib.suppress(Exception):  # at the end of the process there may be no CUDA
-                runtime().cudaEventDestroy(event)
-
-
-def marks_of(streams: Iterable[CallerStream]) -> tuple[Mark, ...] | None:
-    """Put a mark on each stream of a caller, in the caller's thread.
-
-    Returns:
-        The marks. None if there are none, or cuda-bindings is not installed, so that no instance computes on a device.
-    """
-    try:
-        runtime()
-    except MissingDependencyError:
-        return None
-    marks = []
-    for ordinal, handle in streams:
-        here = int(call("cudaGetDevice")) if ordinal is None else ordinal
-        marks.append(Mark(here, handle))
-    return tuple(marks) or None
 
 
 class _Awaited:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import sys
 from typing import TYPE_CHECKING, Any
@@ -15,11 +14,9 @@ from headrace_tensors import host_array, text_of
 from headrace_tensors.dlpack import read_capsule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from headrace_tensors import Port
 
-__all__ = ["DeviceArray", "DeviceView", "is_on_device", "read_value", "view_of", "view_of_torch"]
+__all__ = ["DeviceArray", "DeviceView", "is_on_device", "read_value", "view_of"]
 
 _DLPACK_CUDA = 2
 _PER_THREAD = 2
@@ -115,7 +112,7 @@ def view_of(value: Any, ordinal: int, stream: int, key: str = "data") -> DeviceV
     """Return a view of another library's array on the device. ``stream`` is ordered behind the work that makes it.
 
     Args:
-        value: An array that `view_of_torch` does not take, with ``__cuda_array_interface__`` or ``__dlpack__``,
+        value: An array that `headrace_tensors.view_of_torch` does not take, with ``__cuda_array_interface__`` or ``__dlpack__``,
             with the latter its library orders the streams.
         ordinal: The number of the model's device.
         stream: The handle of the stream that will read the array.
@@ -162,42 +159,6 @@ def view_of(value: Any, ordinal: int, stream: int, key: str = "data") -> DeviceV
     if made_on not in (None, _PER_THREAD) and not hasattr(value, "__dlpack__"):
         cuda.order_behind(stream, int(made_on), ordinal)
     return DeviceView(int(about["data"][0] or 0), shape, dtype, value)
-
-
-def view_of_torch(value: Any, ordinal: int, stream: int) -> DeviceView | None:
-    """Give a view of a plain torch tensor without its capsule, which would cost ten times as much.
-
-    As with ``__dlpack__``, ``stream`` is ordered behind torch's current stream of this thread. None for
-    every other value, and for a tensor that may have to be refused.
-    """
-    torch = sys.modules.get("torch")
-    if torch is None or type(value) is not torch.Tensor or value.get_device() != ordinal:
-        return None
-    dtype = _torch_dtype(value.dtype)
-    if dtype is None or value.layout is not torch.strided or value.requires_grad:
-        return None
-    if not value.is_contiguous() or value.is_conj() or value.is_neg():
-        return None
-    cuda.order_behind(stream, _torch_stream(torch)(ordinal), ordinal)
-    return DeviceView(value.data_ptr(), tuple(value.shape), dtype, value)
-
-
-@functools.cache
-def _torch_stream(torch: Any) -> Callable[[int], int]:
-    """Return a function for the handle of torch's current stream; it avoids torch's Stream object if torch allows."""
-    raw: Callable[[int], int] | None = getattr(
-        getattr(torch, "_C", None), "_cuda_getCurrentRawStream", None
-    )
-    return raw or (lambda ordinal: int(torch.cuda.current_stream(ordinal).cuda_stream))
-
-
-@functools.cache
-def _torch_dtype(dtype: Any) -> np.dtype[Any] | None:
-    """Return numpy's dtype for a dtype of torch; None if numpy has none."""
-    try:
-        return np.dtype(str(dtype).removeprefix("torch."))
-    except TypeError:
-        return None
 
 
 def _view_of_capsule(capsule: Any, value: Any, key: str) -> DeviceView:

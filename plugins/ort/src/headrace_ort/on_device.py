@@ -11,12 +11,14 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import onnxruntime as ort
 
 from headrace_ort import cuda
 from headrace_ort.binding import DeviceRunner
-from headrace_ort.device_arrays import is_on_device, view_of, view_of_torch
+from headrace_ort.device_arrays import DeviceView, is_on_device, view_of
 from headrace_ort.providers import ON_CUDA
+from headrace_tensors import order_behind_torch, view_of_torch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,6 +51,15 @@ def _preload() -> None:
         load()
     if printed.getvalue():
         logging.getLogger("headrace.ort").debug("%s", printed.getvalue().strip())
+
+
+@functools.cache
+def _numpy_dtype(name: str) -> np.dtype[Any] | None:
+    """Return numpy's dtype by name; None if numpy has none."""
+    try:
+        return np.dtype(name)
+    except TypeError:
+        return None
 
 
 @dataclass(frozen=True)
@@ -94,9 +105,10 @@ class Place:
 
     def look(self, value: Any, key: str) -> Any:
         """Return a view of an array on the device; return any other value unchanged."""
-        found = view_of_torch(value, self.ordinal, self.stream)
-        if found is not None:
-            return found  # tried first, because most arrays on a device are torch tensors
+        found = view_of_torch(value, self.ordinal)
+        if found is not None and (dtype := _numpy_dtype(found.dtype)) is not None:
+            order_behind_torch(self.stream, self.ordinal)
+            return DeviceView(found.pointer, found.shape, dtype, value)
         return view_of(value, self.ordinal, self.stream, key) if is_on_device(value) else value
 
 

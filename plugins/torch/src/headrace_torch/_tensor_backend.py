@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import headrace
 from headrace.errors import InputError, InstanceLostError
+from headrace_tensors import enter
 from headrace_torch._each import each_holds, of_each, put_in_each
-from headrace_torch.entering import Recorded, enter, wait_for_callers
 from headrace_torch.rows import Row
 
 if TYPE_CHECKING:
@@ -98,8 +98,7 @@ class TensorBackend(OnPlace, ABC):
         """Run a batch on the instance's device, without gradients."""
         self._place.used = True
         try:
-            if Recorded.any:
-                wait_for_callers(self._place, batch, self._entered)
+            self._place.wait_for_callers(batch, self._entered)
             with self._inference(True):
                 return self.run(batch)
         except Exception as error:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from headrace_tensors import marks_of
 from headrace_torch._each import any_has, each_holds, of_each, put_in_each
 from headrace_torch.arrays import is_dense, stacked_arrays
 from headrace_torch.devices import check_device, wait_for_device
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
     from headrace import InitContext
     from headrace.keys import DeviceStream, Request
+    from headrace_tensors.entering import Mark
     from headrace_torch.rows import Row
 
 __all__ = ["INFERENCE", "Passing", "Place", "place_of", "places_of"]
@@ -60,7 +62,7 @@ class Place:
         turns: The number of batches that have ended.
         made: The last tensor that an element of this instance made as the rows of one request. The next element need
             not check it, because it is dense, on this device, and was made on the instance's stream.
-        events: What callers have recorded on their streams for the requests of this batch.
+        marks: What callers have put on their streams for the requests of this batch.
     """
 
     def __init__(self, device: torch.device, stream: torch.cuda.Stream | None) -> None:
@@ -71,7 +73,7 @@ class Place:
         self.turns = 0
         self.made: Any = None
         self._ordered = False
-        self.events: list[torch.cuda.Event] = []
+        self.marks: set[Mark] = set()
         self._kept: list[Any] = []
         self._with_axis: dict[int, Any] = {}
         self._others: dict[torch.device, Passing] = {}
@@ -103,7 +105,7 @@ class Place:
         """Order the current stream behind the work that produces a CUDA tensor of a caller.
 
         Work that the caller has started on the device's default stream comes first. For work on another
-        stream see `entering.wait_for_callers`. The allocator does not reuse the tensor's memory before the
+        stream see `wait_for_callers`. The allocator does not reuse the tensor's memory before the
         current stream has passed this point. For a tensor that this instance has made the call changes nothing.
         """
         self._order()
@@ -115,6 +117,27 @@ class Place:
             self._ordered = True
             if not self._default.query():
                 torch.cuda.current_stream(self.device).wait_stream(self._default)
+
+    def wait_for_callers(
+        self, batch: Sequence[Request], entered: Callable[[Request], tuple[Mark, ...] | None]
+    ) -> None:
+        """Let the current stream wait for the marks that were made as the requests of a batch came in.
+
+        The values of such requests are kept alive to the end of the batch.
+
+        Args:
+            batch: Requests.
+            entered: Returns what `headrace_tensors.enter` has returned for a request.
+        """
+        marks = marks_of(batch, entered)
+        if not marks:
+            return
+        self.marks |= marks  # for the streams of other devices, see `beside`
+        self.keep([list(request.values()) for request in batch])
+        if self.stream is not None:
+            handle = self.current_stream().cuda_stream
+            for mark in marks:
+                mark.hold_back(handle)
 
     def current_stream(self) -> torch.cuda.Stream:
         """Return the stream that is current: the instance's, or within a `StreamPool` one of the pool."""
@@ -132,8 +155,8 @@ class Place:
             self._others[device] = Passing(device)
         other = self._others[device]
         if other.stream is not None:
-            for event in self.events:
-                other.stream.wait_event(event)
+            for mark in self.marks:
+                mark.hold_back(other.stream.cuda_stream)
         return other
 
     def keep(self, thing: Any) -> None:
@@ -168,7 +191,7 @@ class Place:
             for other in self._others.values():
                 other.end()
             self._kept.clear()
-            self.events.clear()
+            self.marks.clear()
             self._with_axis.clear()
             self._ordered = False
             self._let_go()

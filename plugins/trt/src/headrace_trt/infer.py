@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import headrace
 from headrace.errors import BackendError, SetupError
-from headrace_tensors import check_padding, choose_keys, find_crops, pad_values, warning_of_padding
-from headrace_trt.entering import enter, wait_for_callers
+from headrace_tensors import (
+    check_padding,
+    choose_keys,
+    enter,
+    find_crops,
+    pad_values,
+    wait_for_callers,
+    warning_of_padding,
+)
 from headrace_trt.options import InferOptions
 from headrace_trt.words import (
     GATHERING,

@@ -7,8 +7,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headrace.errors import InputError
-from headrace_tensors import Item, host_array, numpy_dtype, read_item, text_of
-from headrace_trt.arrays import DeviceArray, Foreign, read_foreign
+from headrace_tensors import (
+    Item,
+    host_array,
+    numpy_dtype,
+    order_behind_torch,
+    read_item,
+    text_of,
+    view_of_torch,
+)
+from headrace_trt.arrays import ArrayKind, DeviceArray, Foreign, StreamRef, read_foreign
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +25,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from headrace_tensors import Signature
-    from headrace_trt.arrays import ArrayKind
     from headrace_trt.cuda import Cuda
     from headrace_trt.signature import Port
 
@@ -54,7 +61,9 @@ class Reader:
         ports = signature.inputs
         if len(ports) == 1 and (shape := ports[0].exact) is not None:
             dtype = numpy_dtype(ports[0].dtype)
-            self._alone = (keys[ports[0].name], shape, dtype, ports[0].dtype)
+            name = ports[0].dtype
+            self._alone = (keys[ports[0].name], shape, dtype, name)
+            self._of_torch = ArrayKind(cuda, StreamRef(0), ordinal, name, shape)
 
     def read(self, request: Mapping[str, Any]) -> Item:
         """Read one request. See `headrace_tensors.read_item`.
@@ -74,27 +83,26 @@ class Reader:
         """Give the arrays of a batch in which every request brings one valid sample, the most frequent case.
 
         The engine has one input, and all samples are numpy arrays, or all are `DeviceArray` on this device and
-        stream, of exactly the input's dtype and shape. None for any other batch. `read` then reads each request.
+        stream, or all are plain tensors of torch on this device, of exactly the input's dtype and shape. None for any
+        other batch. `read` then reads each request.
         """
         if self._alone is None:
             return None
-        key, shape, dtype, name = self._alone
+        kind = type(batch[0].get(self._alone[0]))
+        if kind is np.ndarray:
+            return self._on_host(batch, *self._alone)
+        read = self._made_here if kind is DeviceArray else self._made_by_torch
+        return read(batch, *self._alone)
+
+    def _on_host(
+        self,
+        batch: Sequence[Mapping[str, Any]],
+        key: str,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        _: str,
+    ) -> list[Any] | None:
         values: list[Any] = []
-        if type(batch[0].get(key)) is DeviceArray:
-            kind: ArrayKind | None = None
-            ordinal, streams = self._ordinal, (0, self._stream())
-            for request in batch:
-                value: Any = request.get(key)
-                if type(value) is not DeviceArray or "request_size" in request:
-                    return None
-                if value._kind is not kind:
-                    kind = value._kind
-                    if kind.shape != shape or kind.dtype != name:
-                        return None
-                    if kind.ordinal != ordinal or kind.stream.handle not in streams:
-                        return None
-                values.append(value)
-            return values
         for request in batch:
             value = request.get(key)
             if (
@@ -107,6 +115,53 @@ class Reader:
             values.append(value)
         return values
 
+    def _made_here(
+        self,
+        batch: Sequence[Mapping[str, Any]],
+        key: str,
+        shape: tuple[int, ...],
+        _: np.dtype[Any],
+        name: str,
+    ) -> list[Any] | None:
+        values: list[Any] = []
+        kind: ArrayKind | None = None
+        ordinal, streams = self._ordinal, (0, self._stream())
+        for request in batch:
+            value: Any = request.get(key)
+            if type(value) is not DeviceArray or "request_size" in request:
+                return None
+            if value._kind is not kind:
+                kind = value._kind
+                if kind.shape != shape or kind.dtype != name:
+                    return None
+                if kind.ordinal != ordinal or kind.stream.handle not in streams:
+                    return None
+            values.append(value)
+        return values
+
+    def _made_by_torch(
+        self,
+        batch: Sequence[Mapping[str, Any]],
+        key: str,
+        shape: tuple[int, ...],
+        _: np.dtype[Any],
+        name: str,
+    ) -> list[Any] | None:
+        values: list[Any] = []
+        for request in batch:
+            value = request.get(key)
+            found = view_of_torch(value, self._ordinal)
+            if (
+                found is None
+                or found.shape != shape
+                or found.dtype != name
+                or "request_size" in request
+            ):
+                return None
+            values.append(self._of_torch.array(found.pointer, value))
+        order_behind_torch(self._stream(), self._ordinal)
+        return values
+
     def _tensor(self, value: Any, port: Port, key: str) -> Tensor:
         if type(value) is not np.ndarray:
             found = self._foreign(value, port, key)
@@ -115,8 +170,14 @@ class Reader:
         return host_array(value, port, key)
 
     def _foreign(self, value: Any, port: Port, key: str) -> Foreign | None:
+        found: Foreign | None
         try:
-            found = read_foreign(value, self._cuda, self._stream(), self._ordinal)
+            view = view_of_torch(value, self._ordinal)
+            if view is not None:
+                order_behind_torch(self._stream(), self._ordinal)
+                found = Foreign(*view, True, value)
+            else:
+                found = read_foreign(value, self._cuda, self._stream(), self._ordinal)
         except InputError as error:
             error.key = key
             raise
