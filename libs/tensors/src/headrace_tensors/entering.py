@@ -11,7 +11,7 @@ import ctypes
 import functools
 import sys
 from ctypes import byref
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from headrace.errors import BackendError, InputError, InstanceLostError
 from headrace_tensors.lost import is_lost
@@ -19,12 +19,12 @@ from headrace_tensors.lost import is_lost
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    CallerStream = tuple[int | None, int]
+
 __all__ = [
     "LEGACY",
     "PER_THREAD",
-    "CallerStream",
     "Mark",
-    "caller_streams",
     "enter",
     "mark_of",
     "marks_of",
@@ -47,19 +47,7 @@ _free: Final[dict[int, list[int]]] = {}
 """The events that nobody holds, by context."""
 
 
-class CallerStream(NamedTuple):
-    """A stream of the calling thread.
-
-    Attributes:
-        ordinal: The number of its CUDA device. None: the one that is current in the thread.
-        handle: The ``cudaStream_t`` as an int. `LEGACY` and `PER_THREAD` are default streams.
-    """
-
-    ordinal: int | None
-    handle: int
-
-
-def caller_streams(request: Mapping[str, Any]) -> set[CallerStream]:
+def _caller_streams(request: Mapping[str, Any]) -> set[CallerStream]:
     """Return the streams on which work for the arrays of a request may be queued. To be called in the caller's thread.
 
     What is read for each kind of array:
@@ -69,14 +57,11 @@ def caller_streams(request: Mapping[str, Any]) -> set[CallerStream]:
     - DLPack alone: ``__dlpack__(stream=PER_THREAD)`` orders the default stream of the calling thread behind the work of
       the array's maker.
 
-    Arrays of Headrace's own plugins are results of a batch, so they are finished.
-
-    Args:
-        request: A request. All values are looked at, and the elements of lists, tuples and dicts among them, but
-            not what is inside these.
+    Arrays of Headrace's own plugins are results of a batch, so they are finished. All values are looked at, and the
+    elements of lists, tuples and dicts among them, but not what is inside these.
 
     Returns:
-        The streams. Empty for a request without arrays on a CUDA device.
+        The number of the device (None: the one that is current in the thread) and the handle of each stream.
     """
     found: set[CallerStream] = set()
     for value in request.values():
@@ -105,7 +90,7 @@ def _add(value: Any, found: set[CallerStream]) -> None:
     if isinstance(value, tensor):
         if value.is_cuda:
             ordinal = value.get_device()
-            found.add(CallerStream(ordinal, torch_stream(torch, ordinal)))
+            found.add((ordinal, torch_stream(torch, ordinal)))
         return
     if kind.__module__.startswith(("numpy", "headrace_")):
         _passed.add(kind)
@@ -117,10 +102,10 @@ def _add(value: Any, found: set[CallerStream]) -> None:
         if about is not None:
             handle = about.get("stream")
             if handle is not None:
-                found.add(CallerStream(None if where is None else int(where[1]), int(handle)))
+                found.add((None if where is None else int(where[1]), int(handle)))
         elif where is not None and int(where[0]) == _CUDA:
             value.__dlpack__(stream=PER_THREAD)
-            found.add(CallerStream(int(where[1]), PER_THREAD))
+            found.add((int(where[1]), PER_THREAD))
     except Exception:  # noqa: BLE001 - a foreign array may raise anything. Reading it reports the error
         return
 
@@ -145,15 +130,14 @@ def enter(
     Returns:
         The marks. None if all the streams are idle.
     """
-    streams = caller_streams(request)
-    if not streams:
-        return None
-    if call is None:
-        call = {}
-    for stream in streams:
-        if stream not in call:
-            call[stream] = mark_of(*stream)
-    return tuple(mark for stream in streams if (mark := call[stream]) is not None) or None
+    known = {} if call is None else call
+    marks = []
+    for stream in _caller_streams(request):
+        if stream not in known:
+            known[stream] = mark_of(*stream)
+        if known[stream] is not None:
+            marks.append(known[stream])
+    return tuple(marks) or None
 
 
 def marks_of(
