@@ -27,7 +27,11 @@ LIBRARIES = {"ort": "onnxruntime", "torch": "torch", "trt": "tensorrt", "observe
 """Per plugin with tests for a GPU: the library that the tests need."""
 
 MORE = {
-    "torch": ("tests/test_device_spans.py", "tests/test_models_on_gpu.py"),
+    "torch": (
+        "tests/test_callers_streams_on_gpu.py",
+        "tests/test_device_spans.py",
+        "tests/test_models_on_gpu.py",
+    ),
     "trt": (
         "tests/test_tensorrt_pages.py",
         "tests/test_example_detect.py",
