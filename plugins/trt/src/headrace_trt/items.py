@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from headrace_trt.signature import Port
 
     Tensor: TypeAlias = NDArray[Any] | Foreign
+    Batch: TypeAlias = Sequence[Mapping[str, Any]]
+    Alone: TypeAlias = tuple[str, tuple[int, ...], np.dtype[Any], str]
 
 __all__ = ["Reader", "zeros"]
 
@@ -57,7 +59,7 @@ class Reader:
         self._cuda = cuda
         self._stream = stream
         self._ordinal = ordinal
-        self._alone: tuple[str, tuple[int, ...], np.dtype[Any], str] | None = None
+        self._alone: Alone | None = None
         ports = signature.inputs
         if len(ports) == 1 and (shape := ports[0].exact) is not None:
             dtype = numpy_dtype(ports[0].dtype)
@@ -79,7 +81,7 @@ class Reader:
                 _check_values(item.tensors[port.name], port, self._keys[port.name])
         return item
 
-    def read_samples(self, batch: Sequence[Mapping[str, Any]]) -> list[Any] | None:
+    def read_samples(self, batch: Batch) -> list[Any] | None:
         """Give the arrays of a batch in which every request brings one valid sample, the most frequent case.
 
         The engine has one input, and all samples are numpy arrays, or all are `DeviceArray` on this device and
@@ -90,19 +92,13 @@ class Reader:
             return None
         kind = type(batch[0].get(self._alone[0]))
         if kind is np.ndarray:
-            return self._on_host(batch, *self._alone)
+            return self._on_host(batch, self._alone)
         read = self._made_here if kind is DeviceArray else self._made_by_torch
-        return read(batch, *self._alone)
+        return read(batch, self._alone)
 
-    def _on_host(
-        self,
-        batch: Sequence[Mapping[str, Any]],
-        key: str,
-        shape: tuple[int, ...],
-        dtype: np.dtype[Any],
-        _: str,
-    ) -> list[Any] | None:
+    def _on_host(self, batch: Batch, alone: Alone) -> list[Any] | None:
         values: list[Any] = []
+        key, shape, dtype, _ = alone
         for request in batch:
             value = request.get(key)
             if (
@@ -115,15 +111,9 @@ class Reader:
             values.append(value)
         return values
 
-    def _made_here(
-        self,
-        batch: Sequence[Mapping[str, Any]],
-        key: str,
-        shape: tuple[int, ...],
-        _: np.dtype[Any],
-        name: str,
-    ) -> list[Any] | None:
+    def _made_here(self, batch: Batch, alone: Alone) -> list[Any] | None:
         values: list[Any] = []
+        key, shape, _, name = alone
         kind: ArrayKind | None = None
         ordinal, streams = self._ordinal, (0, self._stream())
         for request in batch:
@@ -139,15 +129,9 @@ class Reader:
             values.append(value)
         return values
 
-    def _made_by_torch(
-        self,
-        batch: Sequence[Mapping[str, Any]],
-        key: str,
-        shape: tuple[int, ...],
-        _: np.dtype[Any],
-        name: str,
-    ) -> list[Any] | None:
+    def _made_by_torch(self, batch: Batch, alone: Alone) -> list[Any] | None:
         values: list[Any] = []
+        key, shape, _, name = alone
         for request in batch:
             value = request.get(key)
             found = view_of_torch(value, self._ordinal)
