@@ -304,16 +304,21 @@ def test_events_are_used_again_once_nobody_holds_their_mark(driver):
     assert len(driver.log) == 300
 
 
-def test_the_default_stream_is_that_of_the_arrays_device(two, current):
+def test_the_default_stream_of_the_arrays_device_is_asked_as_the_batch_begins(two, current):
     """Device 0 is current: stream 0 would be idle there."""
     current.handles = {1: 0}
-    two.busy = {(101, 1)}
     two.stack.append(100)
-    assert entering.enter({"data": Tensor(1)}) is not None
+    request = {"data": Tensor(1)}
+    marks = entering.enter(request)
+    assert recorded(two) == []
+    two.busy = {(101, 1)}
+    entering.wait_for_callers([request, {**request}], lambda _: marks, 33)
     assert recorded(two) == [(101, 1)]
+    assert ("wait", 33, 500) in two.log
     assert two.stack == [100]
     two.busy = {(100, 1)}
-    assert entering.enter({"data": Tensor(1)}) is None
+    entering.wait_for_callers([request], lambda _: marks, 33)
+    assert recorded(two) == [(101, 1)]
 
 
 @pytest.mark.parametrize(

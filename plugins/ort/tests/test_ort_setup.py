@@ -108,7 +108,7 @@ def test_a_model_that_is_too_new_is_told_as_such(start, one_to_one, of_the_file)
         (None, "cpu", [(CPU, {})]),
         (["cpu"], "cuda:0", [(CPU, {})]),
         (["CPUexecutionprovider"], None, [(CPU, {})]),
-        (None, "cuda", [(CUDA, {"device_id": "0"})]),
+        (None, "cuda", [(CUDA, {})]),
         (None, "cuda:3", [(CUDA, {"device_id": "3"})]),
         (
             ["tensorrt", "cuda", "cpu"],

@@ -18,12 +18,15 @@ from headrace_tensors.lost import is_lost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+    from typing import TypeAlias
 
     CallerStream = tuple[int | None, int]
+    AnyMark: TypeAlias = "Mark | DefaultStream"
 
 __all__ = [
     "LEGACY",
     "PER_THREAD",
+    "DefaultStream",
     "Mark",
     "enter",
     "mark_of",
@@ -120,7 +123,7 @@ def torch_stream(torch: Any, ordinal: int) -> int:
 
 def enter(
     request: Mapping[str, Any], *, call: dict[Any, Any] | None = None
-) -> tuple[Mark, ...] | None:
+) -> tuple[AnyMark, ...] | None:
     """Put a mark on each stream on which the calling thread may still be writing arrays of a request.
 
     Args:
@@ -128,21 +131,23 @@ def enter(
         call: What is known of the streams since the call began that brings this request, perhaps with others.
 
     Returns:
-        The marks. None if all the streams are idle.
+        The marks. None if all the streams are idle. A `DefaultStream` stands for the legacy default stream.
     """
     known = {} if call is None else call
     marks = []
     for stream in _caller_streams(request):
         if stream not in known:
-            known[stream] = mark_of(*stream)
+            ordinal, handle = stream
+            late = ordinal is not None and handle <= LEGACY
+            known[stream] = _default_stream(ordinal) if late else mark_of(ordinal, handle)
         if known[stream] is not None:
             marks.append(known[stream])
     return tuple(marks) or None
 
 
 def marks_of(
-    batch: Iterable[Mapping[str, Any]], entered: Callable[[Any], tuple[Mark, ...] | None]
-) -> set[Mark]:
+    batch: Iterable[Mapping[str, Any]], entered: Callable[[Any], tuple[AnyMark, ...] | None]
+) -> set[AnyMark]:
     """Return the marks of all requests of a batch; ``entered`` returns what `enter` has returned for one."""
     if not Mark.made:
         return set()
@@ -151,7 +156,7 @@ def marks_of(
 
 def wait_for_callers(
     batch: Iterable[Mapping[str, Any]],
-    entered: Callable[[Any], tuple[Mark, ...] | None],
+    entered: Callable[[Any], tuple[AnyMark, ...] | None],
     stream: int,
 ) -> None:
     """Make ``stream`` wait once for each mark of the requests of a batch, see `marks_of`."""
@@ -251,6 +256,27 @@ class Mark:
             home.append(self._event)
 
 
+class DefaultStream:
+    """The legacy default stream of a device, which all threads share. It is asked once per batch, and not in each call.
+
+    Args:
+        ordinal: The number of the device.
+    """
+
+    __slots__ = ("_ordinal",)
+
+    def __init__(self, ordinal: int) -> None:
+        self._ordinal = ordinal
+        Mark.made = True
+
+    def hold_back(self, stream: int) -> None:
+        """Make later work on ``stream`` wait for the work that is queued on the default stream now."""
+        mark = mark_of(self._ordinal, LEGACY)
+        if mark is not None:
+            mark.hold_back(stream)
+
+
+_default_stream = functools.cache(DefaultStream)
 _CALLS: Final = {
     "cuCtxGetCurrent": (ctypes.c_void_p,),
     "cuCtxPopCurrent_v2": (ctypes.c_void_p,),

@@ -40,7 +40,8 @@ def choose_providers(
         names: Names with or without the ending "ExecutionProvider", in any case. None: the provider of
             ``device``.
         device: None or ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. ``N`` becomes the ``device_id`` of
-            the CUDA and TensorRT providers that have none in ``options``.
+            the CUDA and TensorRT providers that have none in ``options``. 0 is left out: it is the default, and ONNX
+            Runtime from 1.26 on warns in each session that gets one.
         options: Provider options by provider name (written like ``names``).
         libraries: Names of plugin provider libraries, which ``names`` may hold too.
 
@@ -81,7 +82,7 @@ def choose_providers(
     result = []
     for name in chosen:
         values = {key: _text(value) for key, value in given.get(name, {}).items()}
-        if index is not None and name in ON_CUDA:
+        if index and name in ON_CUDA:
             values.setdefault("device_id", str(index))
         result.append((name, values))
     return result

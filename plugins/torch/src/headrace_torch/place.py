@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from headrace import InitContext
     from headrace.keys import DeviceStream, Request
-    from headrace_tensors.entering import Mark
+    from headrace_tensors.entering import AnyMark
     from headrace_torch.rows import Row
 
 __all__ = ["INFERENCE", "Passing", "Place", "place_of", "places_of"]
@@ -73,7 +73,7 @@ class Place:
         self.turns = 0
         self.made: Any = None
         self._ordered = False
-        self.marks: set[Mark] = set()
+        self.marks: set[AnyMark] = set()
         self._kept: list[Any] = []
         self._with_axis: dict[int, Any] = {}
         self._others: dict[torch.device, Passing] = {}
@@ -119,7 +119,7 @@ class Place:
                 torch.cuda.current_stream(self.device).wait_stream(self._default)
 
     def wait_for_callers(
-        self, batch: Sequence[Request], entered: Callable[[Request], tuple[Mark, ...] | None]
+        self, batch: Sequence[Request], entered: Callable[[Request], tuple[AnyMark, ...] | None]
     ) -> None:
         """Let the current stream wait for the marks that were made as the requests of a batch came in.
 
