@@ -461,7 +461,8 @@ def model(path, outputs, names=None, size=(96, 128), **metadata):
     nodes = [
         helper.make_node("ReduceMean", ["image"], ["mean"], axes=[1, 2, 3], keepdims=1),
         helper.make_node("Squeeze", ["mean"], ["flat"], axes=[3]),
-        helper.make_node("Mul", ["flat", "zero"], ["none"]),
+        helper.make_node("Mul", ["flat", "zero"], ["none2"]),
+        helper.make_node("Mul", ["mean", "zero"], ["none3"]),
     ]
     constants = [helper.make_tensor("zero", TensorProto.FLOAT, [1], [0.0])]
     infos = []
@@ -469,7 +470,7 @@ def model(path, outputs, names=None, size=(96, 128), **metadata):
         constants.append(
             helper.make_tensor(f"{name}_c", TensorProto.FLOAT, [1, *array.shape], array.ravel())
         )
-        nodes.append(helper.make_node("Add", ["none", f"{name}_c"], [name]))
+        nodes.append(helper.make_node("Add", [f"none{array.ndim}", f"{name}_c"], [name]))
         infos.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", *array.shape]))
     image = helper.make_tensor_value_info("image", TensorProto.FLOAT, ["n", 3, *size])
     graph = helper.make_graph(nodes, "fixed", [image], infos, constants)
@@ -516,12 +517,66 @@ def export(task):
 
 
 @pytest.mark.parametrize("layout", ["auto", "v8"])
-@pytest.mark.parametrize("task", ["pose", "obb", "segment"])
-def test_detect_refuses_a_network_for_another_task(kit, tmp_path, task, layout):
-    output, names = export(task)
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [
+        ("obb", "for the task 'obb'"),
+        ("depth", "for the task 'depth'"),
+        ("pose", "how many keypoints"),
+        ("segment", "no detector that is known"),
+    ],
+)
+def test_detect_refuses_a_network_whose_outputs_it_does_not_know(kit, tmp_path, task, said, layout):
+    output, names = export("obb" if task == "depth" else task)
     path = model(tmp_path / "m.onnx", {"out": output}, dict(enumerate(names)), task=task)
-    with pytest.raises(InputError, match=f"for the task '{task}'"):
+    with pytest.raises(InputError, match=said):
         detect(path, kit.picture(0), layout=layout)
+
+
+@pytest.mark.parametrize("layout", ["auto", "v8"])
+def test_detect_takes_keypoints_from_the_file(tmp_path, layout):
+    output = export("pose")[0]
+    output[5:, 7] = [*[70, 40, 0.75] * 16, 64, 48, 0.5]
+    said = {"task": "pose", "kpt_shape": "[17, 3]"}
+    path = model(tmp_path / "m.onnx", {"out": output}, {0: "person"}, **said)
+    found = detect(path, np.zeros((192, 256, 3), np.uint8), layout=layout)
+    assert found.took.endswith("1 classes (from the file), 17 keypoints")
+    (frame,) = found
+    # The picture is twice as large as the input.
+    np.testing.assert_allclose(frame.result.xyxy, [[96, 72, 160, 120]])
+    points = frame.result.data["keypoints"]
+    np.testing.assert_allclose(points[0, 15:], [[140, 80, 0.75], [128, 96, 0.5]])
+    assert points.shape == (1, 17, 3)
+
+
+@pytest.mark.parametrize("task", [{}, {"task": "segment"}])
+def test_detect_takes_masks_from_the_file(tmp_path, task):
+    output = export("segment")[0][:39]
+    output[5:, 7] = 0
+    output[8, 7] = 1  # the coefficient of the second prototype
+    prototypes = np.full((32, 24, 32), -1, np.float32)
+    prototypes[1, :12] = 1
+    path = model(tmp_path / "m.onnx", {"out": output, "more": prototypes}, list("abc"), **task)
+    found = detect(path, np.zeros((96, 128, 3), np.uint8))
+    assert found.took.endswith("3 classes (from the file), masks")
+    (frame,) = found
+    wanted = np.zeros((96, 128), bool)
+    wanted[36:48, 48:80] = True  # the upper half of the picture, in the box
+    np.testing.assert_array_equal(frame.result.mask[0], wanted)
+
+
+def test_detect_takes_masks_of_a_detr_and_refuses_its_keypoints(tmp_path):
+    outputs = {
+        "dets": np.array([[0.5, 0.5, 0.25, 0.5]], np.float32),
+        "labels": np.array([[-3, 2.0, -3]], np.float32),
+        "masks": np.where(np.arange(24) < 12, 1, -1).reshape(1, 1, 24).repeat(24, 1),
+    }
+    path = model(tmp_path / "detr.onnx", outputs)
+    (frame,) = detect(path, np.zeros((48, 64, 3), np.uint8))
+    np.testing.assert_array_equal(frame.result.mask[0], np.tile(np.arange(64) < 32, (48, 1)))
+    outputs["keypoints"] = outputs.pop("masks")
+    with pytest.raises(InputError, match="keypoints"):
+        detect(model(tmp_path / "points.onnx", outputs), np.zeros((48, 64, 3), np.uint8))
 
 
 @pytest.mark.parametrize("task", ["pose", "obb", "segment"])

@@ -140,7 +140,8 @@ def test_what_is_above_the_threshold_equals_a_slow_loop(layout, threshold, seed)
     shape = {"v5": (60, 8), "v8": (7, 60), "end2end": (60, 6)}[layout]
     # Of one decimal, so that scores and thresholds meet, and classes tie.
     output = random.random(shape).round(1).astype(np.float32)
-    boxes, scores, classes = read_layout(output, layout, None, threshold)
+    boxes, scores, classes, rest = read_layout(output, layout, None, threshold)
+    assert rest.shape == (len(boxes), 0)
     wanted = slow_reading(layout, output, threshold)
     assert boxes.tolist() == [box for box, _, _ in wanted]
     assert scores.tolist() == [score for _, score, _ in wanted]

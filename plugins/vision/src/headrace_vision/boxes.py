@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -16,11 +16,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = [
+    "Fit",
     "as_detections",
     "as_picture",
     "best_boxes",
     "class_scores",
     "finite",
+    "fit_of",
     "from_center",
     "image_size",
     "known_image_size",
@@ -28,7 +30,6 @@ __all__ = [
     "make_detections",
     "names_of",
     "ranked",
-    "to_image",
 ]
 
 
@@ -95,13 +96,36 @@ def from_center(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.concatenate([boxes[:, :2] - half, boxes[:, :2] + half], 1)
 
 
-def to_image(
-    boxes: NDArray[np.float64], request: Mapping[str, Any], input_size: tuple[int, int] | None
-) -> NDArray[np.float32]:
-    """Map boxes from pixels of the network's input to the source image, and clip them to it.
+class Fit(NamedTuple):
+    """How an image was fitted into the input of a network.
+
+    Attributes:
+        image: Its height and width, in pixels.
+        canvas: Height and width of the input, in pixels.
+        shift: Where x and y of the image begin in the input, in pixels.
+        scale: How many pixels of the image one of the input has along x and y.
+    """
+
+    image: tuple[int, int]
+    canvas: tuple[int, int]
+    shift: NDArray[np.float64]
+    scale: NDArray[np.float64]
+
+    def to_image(self, points: NDArray[Any]) -> NDArray[np.float32]:
+        """Map points from pixels of the input to the image, and clip them to it.
+
+        Args:
+            points: ``[..., 2k]``, x and y in turn: boxes, or keypoints.
+        """
+        mapped = (points.reshape(-1, 2) - self.shift) * self.scale
+        clipped = np.clip(mapped, 0, self.image[::-1]).astype(np.float32)
+        return clipped.reshape(points.shape)
+
+
+def fit_of(request: Mapping[str, Any], input_size: tuple[int, int] | None) -> Fit:
+    """Return how the image of a request was fitted into the input.
 
     Args:
-        boxes: ``[N, 4]``: ``x1, y1, x2, y2``.
         request: Has ``letterbox``, else ``image``.
         input_size: Height and width of the input, if the image was resized without a letterbox.
 
@@ -109,23 +133,20 @@ def to_image(
         InputError: It is unknown how the image was resized.
     """
     height, width = image_size(request)
-    letterbox = request.get("letterbox")
-    if letterbox is not None:
-        shift = np.array([letterbox.left, letterbox.top] * 2, np.float64)
-        scale_x, scale_y = width / letterbox.content_w, height / letterbox.content_h
-    elif input_size is not None:
-        shift = np.zeros(4)
-        scale_x, scale_y = width / input_size[1], height / input_size[0]
-    else:
-        raise InputError(
-            "it is unknown how the image was resized",
-            key="letterbox",
-            expected="the key letterbox, as LetterBoxMat writes it, or the option input_size",
-            got="neither",
-        )
-    mapped: NDArray[np.float64] = (boxes - shift) * np.array([scale_x, scale_y] * 2)
-    clipped: NDArray[np.float32] = np.clip(mapped, 0, [width, height] * 2).astype(np.float32)
-    return clipped
+    box = request.get("letterbox")
+    if box is not None:
+        canvas = (int(box.canvas_h), int(box.canvas_w))
+        scale = np.array([width / box.content_w, height / box.content_h])
+        return Fit((height, width), canvas, np.array([box.left, box.top], np.float64), scale)
+    if input_size is not None:
+        scale = np.array([width / input_size[1], height / input_size[0]])
+        return Fit((height, width), input_size, np.zeros(2), scale)
+    raise InputError(
+        "it is unknown how the image was resized",
+        key="letterbox",
+        expected="the key letterbox, as LetterBoxMat writes it, or the option input_size",
+        got="neither",
+    )
 
 
 def best_boxes(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import logging
+import math
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -57,10 +58,11 @@ def detect(  # noqa: PLR0913 - each is what somebody changes in one line
     """Return the frames of a source with what a detector found in them.
 
     It needs headrace-cv and headrace-ort. Layout, labels and size are taken from the file, as Ultralytics writes them too
-    (``task``, ``names``, ``imgsz``, ``stride``). What was taken is in ``took`` of what this returns, and logged.
+    (``task``, ``names``, ``imgsz``, ``stride``, ``kpt_shape``). What was taken is in ``took`` of what this returns, and logged.
 
     Args:
-        model: An ONNX file: a network of the YOLO family (one output), or of the DETR family (boxes and logits).
+        model: An ONNX file: a network of the YOLO family (one output, and prototypes of masks), or of the DETR family (boxes,
+            logits, and masks).
         source: See ``VideoRunner.run``.
         track: A tracker (``"bytetrack"``, ...) that numbers the objects of each source. None for none.
         layout: ``"auto"``, ``"v5"``, ``"v8"``, ``"end2end"``, ``"yolox"`` or ``"detr"``.
@@ -127,10 +129,13 @@ def configuration_of(
     described = _Described(session.get_modelmeta().custom_metadata_map)
     names = labels if labels is not None else described.names
     height, width = described.input_size(session.get_inputs()[0].shape, size)
+    outputs = _output_shapes(session, (height, width))
+    keypoints = described.keypoints()
+    named = [one.name for one in session.get_outputs()]
+    family, extra = _family(dict(zip(named, outputs, strict=True)), described.task, keypoints)
     if layout == "auto":
-        layout = _guess(
-            _output_shapes(session, (height, width)), (height, width), len(names) or None
-        )
+        rows, columns = outputs[0][1:]
+        layout = family or guess_layout((rows, columns), (height, width), len(names) or None, extra)
     # Two instances: while the network computes for one batch, another one is prepared, or its boxes are found.
     config: dict[str, Any] = {"model": str(path), "max": 8, "instance_num": 2}
     scaled: dict[str, Any] = {"scale": 1 / 255}
@@ -141,6 +146,8 @@ def configuration_of(
         fit, scaled = "TopLeftResizeMat", {}
     if layout != "detr":
         config["layout"] = layout
+    if keypoints:
+        config["keypoints"] = keypoints
     color = [] if layout == "yolox" else ["CvtColorMat(rgb)"]
     chain = [f"{fit}({height},{width})", *color, "Mat2Tensor", "OnnxTensor", word]
     config["backend"] = f"S[{','.join(chain)}]"
@@ -152,8 +159,12 @@ def configuration_of(
     took = (
         f"{path.name}: layout {layout}, input {height} x {width}, "
         f"{len(names) or 'unnamed'} classes{'' if labels is not None else ' (from the file)' * bool(names)}"
+        f"{f', {keypoints[0]} keypoints' if keypoints else ''}{', masks' if len(outputs[-1]) == 4 else ''}"
     )
     return config, took
+
+
+_TASKS = ("detect", "segment", "pose")
 
 
 class _Described:
@@ -163,20 +174,21 @@ class _Described:
         metadata: Texts by name.
 
     Attributes:
+        task: What the network is for. None where the file says nothing.
         names: Names of the classes. None where the file says none.
 
     Raises:
-        InputError: The network is for another task than detection.
+        InputError: The network is for another task than `_TASKS`.
     """
 
     def __init__(self, metadata: dict[str, str]) -> None:
         self._metadata = metadata
-        task = metadata.get("task", "detect")
-        if task != "detect":
+        self.task = metadata.get("task")
+        if self.task not in (None, *_TASKS):
             raise InputError(
                 "this is no detector",
-                expected="a network for the task 'detect'",
-                got=f"one for the task {task!r}, as its file says",
+                expected=f"a network for one of the tasks {', '.join(_TASKS)}",
+                got=f"one for the task {self.task!r}, as its file says",
             )
         names = self._value("names") or []
         self.names = [str(one) for one in (names.values() if isinstance(names, dict) else names)]
@@ -186,6 +198,23 @@ class _Described:
             return ast.literal_eval(self._metadata.get(name, "None"))
         except (ValueError, SyntaxError):
             return None
+
+    def keypoints(self) -> list[int] | None:
+        """Return how many keypoints each box has, and of how many numbers.
+
+        Raises:
+            InputError: The network is for keypoints, and the file does not say it.
+        """
+        if self.task != "pose":
+            return None
+        said = self._value("kpt_shape")
+        if isinstance(said, (list, tuple)) and len(said) == 2:
+            return [int(one) for one in said]
+        raise InputError(
+            "it is unknown how many keypoints there are",
+            expected="kpt_shape in the file, as [17, 3]",
+            got=self._metadata.get("kpt_shape", "nothing"),
+        )
 
     def input_size(self, shape: list[Any], size: int | None) -> tuple[int, int]:
         """Return height and width of the input, in pixels.
@@ -269,15 +298,30 @@ def _output_shapes(session: Any, size: tuple[int, int]) -> list[list[Any]]:
     return [list(one.shape) for one in answers]
 
 
-def _guess(outputs: list[list[Any]], size: tuple[int, int], classes: int | None) -> str:
-    if len(outputs) == 2 and all(len(one) == 3 for one in outputs):
-        return "detr"
-    rank = [len(one) for one in outputs]
-    if rank != [3]:
-        raise InputError(
-            "this is no detector that is known",
-            expected="one output [N, R, C], or boxes and logits [N, Q, ...]",
-            got=" and ".join(map(str, outputs)),
-        )
-    rows, columns = outputs[0][1:]
-    return guess_layout((rows, columns), size, classes)
+def _family(
+    outputs: dict[str, list[Any]], task: str | None, keypoints: list[int] | None
+) -> tuple[str | None, int]:
+    """Return ``"detr"``, or None for the YOLO family, and how many numbers of each box follow its classes.
+
+    Args:
+        outputs: The shapes by name.
+        task: What the network is for, if the file says it.
+        keypoints: How many keypoints each box has, and of how many numbers.
+
+    Raises:
+        InputError: These are the outputs of neither.
+    """
+    shapes = list(outputs.values())
+    axes = [len(one) for one in shapes]
+    if axes in ([3, 3], [3, 3, 4]) and "keypoints" not in outputs:
+        return "detr", 0
+    if axes == [3] and task != "segment":
+        return None, math.prod(keypoints or [0])
+    if axes == [3, 4] and not keypoints:
+        return None, shapes[1][1]
+    raise InputError(
+        "this is no detector that is known",
+        expected="an output [N, R, C], of a network for masks with prototypes [N, M, h, w], or boxes and logits [N, Q, ...], "
+        "of one for masks with [N, Q, h, w]",
+        got=" and ".join(f"{name} {shape}" for name, shape in outputs.items()),
+    )

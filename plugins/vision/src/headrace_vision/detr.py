@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DetrDetections"]
 
-_EXPECTED = (
-    "a mapping or list of two arrays, boxes [Q, 4] and logits [Q, C], or one array [Q, 4 + C]"
-)
+_EXPECTED = "a mapping or list of boxes [Q, 4], logits [Q, C], and masks [Q, h, w] if there are any, or one array [Q, 4 + C]"
 
 
 class DetrDetections(Each):
@@ -34,12 +32,13 @@ class DetrDetections(Each):
     Reads:
         data: A mapping or list of two arrays, boxes ``[Q, 4]`` and logits ``[Q, C]`` (with a leading axis of 1, if you
             like), or one array ``[Q, 4 + C]``. With four classes, a mapping whose names contain ``box`` or ``dets`` for
-            the boxes.
+            the boxes. A third array may have the logits of masks, ``[Q, h, w]``.
         letterbox: How the image was fitted into the input, if it was.
         image: Without a letterbox, the source image, for its size.
 
     Writes:
-        result: ``supervision.Detections``, by descending score, with ``data["class_name"]``.
+        result: ``supervision.Detections``, by descending score, with ``data["class_name"]``, and with masks ``mask``
+            (``supervision.CompactMask``), which may reach beyond their boxes.
 
     Batch:
         1 or more. Items are independent, a bad one fails alone.
@@ -48,7 +47,7 @@ class DetrDetections(Each):
         InputError: ``data`` is missing or something else, a score is above 1, or the size of the source image is unknown.
 
     Source:
-        The post-processing described by DETR (softmax) and by Deformable DETR (sigmoid, best pairs).
+        The post-processing described by DETR (softmax) and by Deformable DETR (sigmoid, best pairs); masks as RF-DETR has them.
     """
 
     class Options(KeptBoxes):
@@ -71,43 +70,52 @@ class DetrDetections(Each):
         import numpy as np
 
         from headrace_vision.boxes import (
+            fit_of,
             from_center,
             image_size,
             labels_of,
             make_detections,
             ranked,
-            to_image,
         )
+        from headrace_vision.masks import image_masks
 
         labels = labels_of(options.labels)
 
         def work(request: Request) -> None:
-            places, logits = _pair(need(request, "data", _EXPECTED))
+            places, logits, masks = _parts(need(request, "data", _EXPECTED))
             scores, queries, classes = _scores(logits, options.activation)
             order = ranked(scores, options.score_threshold, options.max_boxes)
-            letterbox = request.get("letterbox")
-            size = image_size(request)
-            if letterbox is not None:
-                size = (letterbox.canvas_h, letterbox.canvas_w)
-            scale = np.array([size[1], size[0]] * 2, np.float64)
-            boxes = to_image(from_center(places[queries[order]]) * scale, request, size)
-            request["result"] = make_detections(boxes, scores[order], classes[order], labels)
+            fit = fit_of(request, image_size(request))
+            scale = np.array([*fit.canvas[::-1]] * 2, np.float64)
+            best = queries[order]
+            boxes = fit.to_image(from_center(places[best]) * scale)
+            found = make_detections(boxes, scores[order], classes[order], labels)
+            if masks is not None:
+                whole = np.tile([0, 0, *fit.image[::-1]], (len(best), 1))
+                maps = masks[best]
+                found.mask = image_masks(
+                    whole, maps.shape[1:], lambda row, ys, xs: maps[row, ys, xs], fit
+                )
+            request["result"] = found
 
         return work
 
 
-def _pair(data: Any) -> tuple[Any, Any]:
-    """Return boxes ``[Q, 4]`` and logits ``[Q, C]``."""
+def _parts(data: Any) -> tuple[Any, Any, Any]:
+    """Return boxes ``[Q, 4]``, logits ``[Q, C]``, and masks ``[Q, h, w]`` or None."""
     from headrace_vision.boxes import finite
 
     if not isinstance(data, (Mapping, list, tuple)):
         rows = finite(data, "outputs", 2)
         if rows.shape[1] < 5:
             raise InputError("these are no outputs", expected=_EXPECTED, got=str(list(rows.shape)))
-        return rows[:, :4], rows[:, 4:]
-    if len(data) != 2:
-        raise InputError("these are no outputs", expected=_EXPECTED, got=f"{len(data)} parts")
+        return rows[:, :4], rows[:, 4:], None
+    if len(data) not in (2, 3) or (isinstance(data, Mapping) and "keypoints" in data):
+        got = ", ".join(map(str, data)) if isinstance(data, Mapping) else f"{len(data)} parts"
+        raise InputError("these are no outputs", expected=_EXPECTED, got=got)
     parts = list(data.items()) if isinstance(data, Mapping) else [("", one) for one in data]
+    parts.sort(key=lambda one: getattr(one[1], "ndim", 0))
+    masks = None if len(parts) == 2 else finite(parts.pop()[1], "masks", 3, is_narrow=True)
     arrays = [(str(name).lower(), finite(value, "outputs", 2)) for name, value in parts]
     boxes = [k for k, (_, one) in enumerate(arrays) if one.shape[1] == 4]
     if len(boxes) == 2:
@@ -115,7 +123,10 @@ def _pair(data: Any) -> tuple[Any, Any]:
     if len(boxes) != 1 or len(arrays[0][1]) != len(arrays[1][1]):
         got = " and ".join(str(list(one.shape)) for _, one in arrays)
         raise InputError("it is unclear which array has the boxes", expected=_EXPECTED, got=got)
-    return arrays[boxes[0]][1], arrays[1 - boxes[0]][1]
+    if masks is not None and len(masks) != len(arrays[0][1]):
+        got = f"{len(masks)} masks for {len(arrays[0][1])} boxes"
+        raise InputError("the arrays do not fit each other", expected=_EXPECTED, got=got)
+    return arrays[boxes[0]][1], arrays[1 - boxes[0]][1], masks
 
 
 def _scores(logits: Any, activation: str) -> tuple[Any, Any, Any]:

@@ -73,12 +73,12 @@ class BoxDetections(Each):
 
         from headrace_vision.boxes import (
             finite,
+            fit_of,
             image_size,
             known_image_size,
             labels_of,
             make_detections,
             ranked,
-            to_image,
         )
 
         labels = labels_of(options.labels)
@@ -113,7 +113,7 @@ class BoxDetections(Each):
                     box = request.get("letterbox")
                     size = image_size(request) if box is None else (box.canvas_h, box.canvas_w)
                     boxes = boxes * np.array([size[1], size[0]] * 2)
-                mapped = to_image(boxes, request, size)
+                mapped = fit_of(request, size).to_image(boxes)
             mapped = mapped.astype(np.float32)
             request["result"] = make_detections(mapped, scores[order], classes[order], labels)
 

@@ -27,7 +27,10 @@ def cells_of(height: int, width: int, strides: tuple[int, ...] = _STRIDES[0]) ->
 
 
 def fitting_layouts(
-    shape: tuple[int, int], input_size: tuple[int, int] | None, classes: int | None
+    shape: tuple[int, int],
+    input_size: tuple[int, int] | None,
+    classes: int | None,
+    extra: int = 0,
 ) -> list[str]:
     """Return the layouts that an output ``[R, C]`` may have.
 
@@ -35,6 +38,7 @@ def fitting_layouts(
         shape: Rows and columns of the output of one image.
         input_size: Height and width of the input of the network, if known.
         classes: How many classes there are, if known.
+        extra: How many numbers of each box follow its classes: coefficients of its mask, or keypoints.
     """
     rows, columns = shape
     cells = None if input_size is None else {cells_of(*input_size, one) for one in _STRIDES}
@@ -46,20 +50,23 @@ def fitting_layouts(
         return count >= 1 and classes in (None, count)
 
     found = []
-    if columns >= 6 and rows > columns and is_grid(rows, 3) and has_classes(columns - 5):
+    if rows > columns and is_grid(rows, 3) and has_classes(columns - 5 - extra):
         found.append("v5")
     is_wide = cells is not None or columns > rows
-    if is_wide and is_grid(columns, 1) and has_classes(rows - 4):
+    if is_wide and is_grid(columns, 1) and has_classes(rows - 4 - extra):
         found.append("v8")
-    if columns == 6 and (cells is None or not (is_grid(rows, 3) or is_grid(rows, 1))):
+    if columns == 6 + extra and (cells is None or not (is_grid(rows, 3) or is_grid(rows, 1))):
         found.append("end2end")
-    if columns >= 6 and rows > columns and is_grid(rows, 1) and has_classes(columns - 5):
+    if rows > columns and is_grid(rows, 1) and has_classes(columns - 5 - extra):
         found.append("yolox")
     return found
 
 
 def guess_layout(
-    shape: tuple[int, int], input_size: tuple[int, int] | None, classes: int | None
+    shape: tuple[int, int],
+    input_size: tuple[int, int] | None,
+    classes: int | None,
+    extra: int = 0,
 ) -> str:
     """Return the one layout that an output may have.
 
@@ -67,11 +74,12 @@ def guess_layout(
         shape: See `fitting_layouts`.
         input_size: See `fitting_layouts`.
         classes: See `fitting_layouts`.
+        extra: See `fitting_layouts`.
 
     Raises:
         InputError: None fits, or several do.
     """
-    found = fitting_layouts(shape, input_size, classes)
+    found = fitting_layouts(shape, input_size, classes, extra)
     if len(found) == 1:
         return found[0]
     raise InputError(
@@ -83,15 +91,20 @@ def guess_layout(
 
 
 def read_layout(
-    output: NDArray[Any], layout: str, input_size: tuple[int, int] | None, score_threshold: float
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
-    """Return boxes ``[N, 4]`` (``x1, y1, x2, y2``, pixels of the input), scores and classes ``[N]``.
+    output: NDArray[Any],
+    layout: str,
+    input_size: tuple[int, int] | None,
+    score_threshold: float,
+    extra: int = 0,
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64], NDArray[np.float64]]:
+    """Return boxes ``[N, 4]`` (``x1, y1, x2, y2``, pixels of the input), scores and classes ``[N]``, and the rest ``[N, extra]``.
 
     Args:
         output: What the network gave for one image, ``[R, C]``.
         layout: One of `LAYOUTS`.
         input_size: Height and width of the input. ``yolox`` needs it.
         score_threshold: Boxes of a lower score are left out, and those of 0.
+        extra: How many numbers of each box follow its classes, or its class.
 
     Raises:
         InputError: The output does not have this layout.
@@ -100,25 +113,29 @@ def read_layout(
         v5: YOLOv5's export; score is objectness times class. v8: YOLOv8's export. end2end: YOLOv10's.
         yolox: YOLOX's export without decoding: ``(xy + cell) * stride``, ``exp(wh) * stride``.
     """
-    rows, columns = output.shape
-    fits = {"end2end": columns == 6, "v8": rows >= 5}.get(layout, columns >= 6)
-    if not fits:
-        got = f"an output {list(output.shape)}"
-        raise InputError("the output does not fit the layout", expected=f"{layout!r}", got=got)
     cells = output.T if layout == "v8" else output
+    rows, columns = cells.shape
+    last = columns - extra
+    fits = {"end2end": last == 6, "v8": last >= 5}.get(layout, last >= 6)
+    if not fits:
+        more = f" and {extra} more numbers of each box" if extra else ""
+        got = f"an output {list(output.shape)}"
+        raise InputError(
+            "the output does not fit the layout", expected=f"{layout!r}{more}", got=got
+        )
     # Nearly all cells are below the threshold, so that only one number of each is looked at. No class is above 1.
-    scores = (cells[:, 4:].max(1) if layout == "v8" else cells[:, 4]).astype(np.float64)
+    scores = (cells[:, 4:last].max(1) if layout == "v8" else cells[:, 4]).astype(np.float64)
     kept = _above(scores, score_threshold)
     found, scores = cells[kept].astype(np.float64), scores[kept]
     if layout == "end2end":
-        return found[:, :4], scores, found[:, 5].astype(np.int64)
+        return found[:, :4], scores, found[:, 5].astype(np.int64), found[:, last:]
     if layout == "v8":
-        return from_center(found[:, :4]), scores, found[:, 4:].argmax(1)
-    scores *= found[:, 5:].max(1)
+        return from_center(found[:, :4]), scores, found[:, 4:last].argmax(1), found[:, last:]
+    scores *= found[:, 5:last].max(1)
     best = _above(scores, score_threshold)
     found, kept = found[best], kept[best]
     places = found[:, :4] if layout == "v5" else _on_grid(found, kept, rows, input_size)
-    return from_center(places), scores[best], found[:, 5:].argmax(1)
+    return from_center(places), scores[best], found[:, 5:last].argmax(1), found[:, last:]
 
 
 def _above(scores: NDArray[np.float64], threshold: float) -> NDArray[np.int64]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
+from headrace.errors import InputError
 from headrace_vision._box_options import SizedBoxes
 from headrace_vision._each import Each, ReadsSize, need
 
@@ -23,15 +25,17 @@ class YoloDetections(Each):
 
     The best class of each box counts. Boxes below ``score_threshold`` are dropped, then the lesser ones of those
     that overlap (not for ``end2end``, where the network did that). The rest is mapped back through the letterbox and
-    clipped to the image.
+    clipped to the image. Masks lie inside of their boxes.
 
     Reads:
-        data: The output of one image, numbers ``[R, C]`` or ``[1, R, C]``.
+        data: The output of one image, numbers ``[R, C]`` or ``[1, R, C]``. Of a network for masks, a mapping or list of it
+            and the prototypes ``[M, h, w]`` or ``[1, M, h, w]``, whose M coefficients follow the classes of each box.
         letterbox: How the image was fitted into the input, as LetterBoxMat writes it.
         image: Without a letterbox, the source image, whose size says with ``input_size`` how it was resized.
 
     Writes:
-        result: ``supervision.Detections``, by descending score, with ``data["class_name"]``.
+        result: ``supervision.Detections``, by descending score, with ``data["class_name"]``, with prototypes ``mask``
+            (``supervision.CompactMask``), and with ``keypoints`` ``data["keypoints"]``: ``float32 [N, K, 2 or 3]``.
 
     Batch:
         1 or more. Items are independent, a bad one fails alone.
@@ -42,7 +46,7 @@ class YoloDetections(Each):
 
     Source:
         The exports of YOLOv5, YOLOv8 (and its successors of the same layout), YOLOv10 and YOLOX, as their documentation
-        describes them. The suppression is OpenCV's.
+        describes them. The suppression is OpenCV's, the masks are those of YOLACT.
     """
 
     class Options(SizedBoxes):
@@ -66,6 +70,11 @@ class YoloDetections(Each):
             default=False,
             description="Boxes of different classes drop each other too (true or false).",
         )
+        keypoints: tuple[Annotated[int, Field(ge=1)], Literal[2, 3]] | None = Field(
+            default=None,
+            description="How many keypoints follow the classes of each box, and of how many numbers: 2 (x, y) or 3 (and a "
+            "score). [17, 3] for people.",
+        )
 
         positional = ("layout", "score_threshold")
 
@@ -75,23 +84,28 @@ class YoloDetections(Each):
         """Read the labels, and return what works on one request."""
         import numpy as np
 
-        from headrace_vision.boxes import best_boxes, finite, labels_of, make_detections, to_image
+        from headrace_vision.boxes import best_boxes, finite, fit_of, labels_of, make_detections
         from headrace_vision.layouts import guess_layout, read_layout
+        from headrace_vision.masks import combined, image_masks
 
         labels = labels_of(options.labels)
 
         def work(request: Request) -> None:
-            data = need(request, "data", "the output of a network [R, C]")
+            data, masks = _parts(need(request, "data", _EXPECTED))
             output = finite(data, "outputs", 2, is_narrow=True)
             size = options.input_size
             letterbox = request.get("letterbox")
             if letterbox is not None:
                 size = (int(letterbox.canvas_h), int(letterbox.canvas_w))
+            prototypes = None if masks is None else finite(masks, "prototypes", 3, is_narrow=True)
+            extra = _extra(options.keypoints, prototypes)
             layout = options.layout
             if layout == "auto":
                 shape = (output.shape[0], output.shape[1])
-                layout = guess_layout(shape, size, len(labels) or None)
-            boxes, scores, classes = read_layout(output, layout, size, options.score_threshold)
+                layout = guess_layout(shape, size, len(labels) or None, extra)
+            boxes, scores, classes, rest = read_layout(
+                output, layout, size, options.score_threshold, extra
+            )
             if layout == "end2end":
                 kept = np.argsort(-scores, kind="stable")
             else:
@@ -103,7 +117,42 @@ class YoloDetections(Each):
                     class_agnostic=options.class_agnostic,
                 )
             kept = kept[: options.max_boxes]
-            mapped = to_image(boxes[kept], request, options.input_size)
-            request["result"] = make_detections(mapped, scores[kept], classes[kept], labels)
+            fit = fit_of(request, options.input_size)
+            found = make_detections(fit.to_image(boxes[kept]), scores[kept], classes[kept], labels)
+            rest = rest[kept]
+            if options.keypoints is not None:
+                points = rest.reshape(-1, *options.keypoints).astype(np.float32)
+                points[..., :2] = fit.to_image(points[..., :2])
+                found.data["keypoints"] = points
+            elif prototypes is not None:
+                part_of = combined(rest, prototypes)
+                found.mask = image_masks(found.xyxy, prototypes.shape[1:], part_of, fit)
+            request["result"] = found
 
         return work
+
+
+_EXPECTED = "the output of a network [R, C], or a mapping or list of it and prototypes [M, h, w]"
+
+
+def _extra(keypoints: tuple[int, int] | None, prototypes: Any) -> int:
+    """Return how many numbers of each box follow its classes."""
+    if keypoints is not None and prototypes is not None:
+        expected = "prototypes or keypoints"
+        raise InputError("a box has no masks and keypoints", expected=expected, got="both")
+    if keypoints is not None:
+        return keypoints[0] * keypoints[1]
+    return 0 if prototypes is None else len(prototypes)
+
+
+def _parts(data: Any) -> tuple[Any, Any]:
+    """Return the output, and the prototypes or None."""
+    parts = list(data.values()) if isinstance(data, Mapping) else data
+    if not isinstance(parts, (list, tuple)) or getattr(parts[0] if parts else 0, "ndim", 0) < 2:
+        return data, None
+    axes = [getattr(one, "ndim", 0) for one in parts]
+    if len(parts) > 2 or len(set(axes)) < len(parts):
+        got = f"arrays with {' and '.join(map(str, axes))} axes"
+        raise InputError("these are no outputs", expected=_EXPECTED, got=got)
+    output, *prototypes = sorted(parts, key=lambda one: one.ndim)
+    return output, prototypes[0] if prototypes else None
