@@ -1,7 +1,8 @@
 """Write what other libraries make of outputs of networks: `python make_peers.py OUT.npz`, where torch is installed.
 
-Ultralytics, RF-DETR and SAHI answer with their own post-processing. `test_vision_peers` compares with the file, and, marked
-``peers``, runs this program again.
+Ultralytics, RF-DETR and SAHI answer with their own post-processing. `test_vision_peers` compares with the file, and
+`test_vision_torchvision` runs this program again. With ``--networks`` it also exports networks with random weights beside the file,
+and adds what Ultralytics finds with them in a picture of noise.
 """
 
 from __future__ import annotations
@@ -148,10 +149,38 @@ def by_sahi(made):
     return found
 
 
+def by_random_networks(folder):
+    """Export networks with random weights; return a picture, and what they find in it."""
+    import torch
+    from ultralytics import YOLO
+
+    torch.manual_seed(1)
+    found = {"picture": np.random.default_rng(2).integers(0, 256, (240, 320, 3), np.uint8)}
+    for name in ("yolov8n-seg", "yolo11n-pose"):
+        network = YOLO(f"{name}.yaml")
+        # One batch of noise normalises the layers: else all cells say nearly the same.
+        for layer in network.model.modules():
+            if isinstance(layer, torch.nn.BatchNorm2d):
+                layer.momentum = None
+        network.model.train()(torch.rand(8, 3, CANVAS, CANVAS))
+        path = network.export(format="onnx", imgsz=CANVAS, simplify=False)
+        path = Path(path).rename(folder / f"{name}.onnx")
+        chosen = {"conf": 1e-9, "iou": 0.5, "imgsz": CANVAS, "retina_masks": True, "verbose": False}
+        (result,) = YOLO(path).predict(found["picture"], device="cpu", **chosen)
+        found[f"{name}_boxes"] = result.boxes.data.numpy()
+        if result.masks is not None:
+            found[f"{name}_masks"] = result.masks.data.numpy().astype(bool)
+        else:
+            found[f"{name}_points"] = result.keypoints.data.numpy()
+    return found
+
+
 if __name__ == "__main__":
     made = raw()
     kept = {name: array.astype(np.float16) for name, array in made.items()}
     kept |= {"images": np.array(IMAGES), "tiles": np.array(TILES)}
+    if "--networks" in sys.argv:
+        kept |= by_random_networks(Path(sys.argv[1]).parent)
     np.savez_compressed(
         sys.argv[1], **kept, **by_ultralytics(made), **by_rfdetr(made), **by_sahi(made)
     )

@@ -1,10 +1,17 @@
-"""Suppression of boxes beside that of torchvision: `./dev test torch` runs it, where torch is installed."""
+"""Detections beside torchvision, Ultralytics, RF-DETR and SAHI: `./dev test torch` runs it, where torch is installed."""
 
 from __future__ import annotations
+
+import os
+import subprocess
+import sysconfig
+import venv
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from headrace_vision import detect
 from headrace_vision.boxes import best_boxes
 
 torch = pytest.importorskip("torch", reason="./dev test torch runs this")
@@ -29,3 +36,59 @@ def test_suppression_equals_that_of_torchvision(seed, agnostic):
     )
     assert found.tolist() == expected.tolist()
     assert 3 < len(found) < 80
+
+
+HERE = Path(__file__).parent
+LIBRARIES = ("ultralytics==8.4.190", "rfdetr==1.11.2", "sahi==0.12.8", "shapely>=2")
+
+
+@pytest.fixture(scope="module")
+def answers(pytestconfig, tmp_path_factory):
+    """What the libraries answer today, and the folder of the networks."""
+    home = pytestconfig.rootpath / ".pytest_cache" / "environments" / "vision-peers"
+    python = home / "bin" / "python"
+    if not (home / "complete").exists():
+        venv.create(home, with_pip=True, clear=True)
+        # torch and what else they need are those of this environment.
+        place = sysconfig.get_path("purelib", vars={"base": home, "platbase": home})
+        Path(place, "torch.pth").write_text(sysconfig.get_path("purelib"))
+        install = [python, "-m", "pip", "install", "-q", "--no-deps", "--retries", "3", *LIBRARIES]
+        done = subprocess.run(install, capture_output=True, text=True, check=False)
+        if done.returncode:
+            pytest.skip(f"they cannot be installed here: {done.stderr.strip().splitlines()[-1]}")
+        (home / "complete").touch()
+    folder = tmp_path_factory.mktemp("peers")
+    settings = {"YOLO_CONFIG_DIR": str(folder), "YOLO_OFFLINE": "1", "YOLO_AUTOINSTALL": "false"}
+    done = subprocess.run(
+        [python, HERE / "make_peers.py", folder / "peers.npz", "--networks"],
+        cwd=folder, env={**os.environ, **settings}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    with np.load(folder / "peers.npz") as file:
+        return dict(file), folder
+
+
+@pytest.mark.peers
+def test_the_file_says_what_the_libraries_answer(answers):
+    with np.load(HERE / "peers.npz") as file:
+        for name in file:
+            np.testing.assert_allclose(file[name], answers[0][name], rtol=1e-6, err_msg=name)
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("name", ["yolov8n-seg", "yolo11n-pose"])
+def test_detect_finds_with_an_export_what_ultralytics_does(answers, name):
+    found, folder = answers
+    (frame,) = detect(folder / f"{name}.onnx", found["picture"], score_threshold=1e-9)
+    # The last ones have nearly equal scores.
+    ours, boxes = frame.result[:20], found[f"{name}_boxes"][:20]
+    np.testing.assert_allclose(ours.xyxy, boxes[:, :4], atol=0.02)
+    np.testing.assert_allclose(ours.confidence, boxes[:, 4], rtol=1e-3)
+    assert ours.class_id.tolist() == boxes[:, 5].tolist()
+    if ours.mask is not None:
+        masks = found[f"{name}_masks"][:20]
+        assert (np.asarray(ours.mask) != masks).sum() <= 0.001 * masks.sum()
+    else:
+        points = found[f"{name}_points"][:20]
+        np.testing.assert_allclose(ours.data["keypoints"], points, atol=0.02)
+    assert len(boxes) == 20
