@@ -69,6 +69,7 @@ RUN_ELSEWHERE = {
     "headrace video examples/video/video.toml": "plugins/vision: test_vision_example",
     "python examples/video/evaluate.py": "plugins/vision: test_vision_example",
     "headrace video examples/video/plates.toml": "plugins/vision: test_vision_example",
+    "headrace video examples/video/tiles.toml": "plugins/vision: test_vision_example",
     "./dev demo": "test_dev",
     "./dev page": "test_dev",
     "./dev install": "test_dev",

@@ -2,7 +2,7 @@
 
 Everything goes to ``made/`` beside this file: ``*.mp4``, their truth in ``*.csv`` (a line per object and frame:
 frame, object, class, x1, y1, x2, y2), and ``detector.onnx``, a network in the layout of YOLOv8. The objects in ``plates/plates.mp4`` are
-larger, and say something: ``plates/detector.onnx`` finds those.
+larger, and say something: ``plates/detector.onnx`` finds those. The pictures of ``wide/wide.mp4`` are larger than the network's input.
 """
 
 from __future__ import annotations
@@ -94,15 +94,19 @@ PLATES = [
     Mover("blue", 240, 90, -0.3, 0, "B6 583", is_turned=True),
     Mover("blue", 160, 240, 0, 0.1, "ZH 902"),
 ]
+WIDE = [Mover("blue" if x % 200 else "red", x, 60 + x % 370, 2, 0.5) for x in range(40, 900, 70)]
 
 
-def picture(movers: list[Mover], frame: int, random: np.random.Generator) -> Any:
+def picture(
+    movers: list[Mover], frame: int, random: np.random.Generator, size: tuple[int, int]
+) -> Any:
     """Return a frame, ``uint8 [H, W, 3]``, and the boxes in it that are at least half visible."""
-    image = random.normal(70, 6, (HEIGHT, WIDTH, 3)).clip(0, 255).astype(np.uint8)
+    height, width = size
+    image = random.normal(70, 6, (height, width, 3)).clip(0, 255).astype(np.uint8)
     truth = []
     for number, mover in enumerate(movers):
         x1, y1, x2, y2 = mover.box(frame)
-        seen = (max(x1, 0), max(y1, 0), min(x2, WIDTH), min(y2, HEIGHT))
+        seen = (max(x1, 0), max(y1, 0), min(x2, width), min(y2, height))
         if seen[2] > seen[0] and seen[3] > seen[1]:
             look = mover.look()[seen[1] - y1 : seen[3] - y1, seen[0] - x1 : seen[2] - x1]
             image[seen[1] : seen[3], seen[0] : seen[2]] = look
@@ -112,15 +116,20 @@ def picture(movers: list[Mover], frame: int, random: np.random.Generator) -> Any
     return image, truth
 
 
-def render(name: str, movers: list[Mover], frames: int = FRAMES) -> None:
+def render(
+    name: str,
+    movers: list[Mover],
+    frames: int = FRAMES,
+    size: tuple[int, int] = (HEIGHT, WIDTH),
+) -> None:
     """Write a clip and its truth."""
     random = np.random.default_rng(len(name))
     rows = []
     with av.open(str(MADE / f"{name}.mp4"), "w") as container:
         stream: Any = container.add_stream("libx264", rate=FPS, options={"crf": "18"})
-        stream.height, stream.width, stream.pix_fmt = HEIGHT, WIDTH, "yuv420p"
+        stream.height, stream.width, stream.pix_fmt = *size, "yuv420p"
         for number in range(frames):
-            image, truth = picture(movers, number, random)
+            image, truth = picture(movers, number, random, size)
             rows += truth
             frame = av.VideoFrame.from_ndarray(image, format="bgr24")
             frame.pts, frame.time_base = number, Fraction(1, FPS)
@@ -243,10 +252,12 @@ def constant_shape(node: Any, stride: int) -> str:
 
 def main() -> None:
     """Write everything."""
-    (MADE / "plates").mkdir(parents=True, exist_ok=True)
+    for folder in ("plates", "wide"):
+        (MADE / folder).mkdir(parents=True, exist_ok=True)
     for name, movers in CLIPS.items():
         render(name, movers)
     render("plates/plates", PLATES, 25)
+    render("wide/wide", WIDE, 10, (540, 960))
     onnx.save(detector(SIDE), MADE / "detector.onnx")
     onnx.save(detector(PLATE_SIDE), MADE / "plates" / "detector.onnx")
     print(f"{len(CLIPS)} clips of {FRAMES} frames and detector.onnx in {MADE}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import shutil
@@ -26,7 +27,7 @@ def example(tmp_path_factory):
     root = tmp_path_factory.mktemp("root")
     folder = root / "examples" / "video"
     folder.mkdir(parents=True)
-    for name in ("prepare.py", "evaluate.py", "video.toml", "plates.toml"):
+    for name in ("prepare.py", "evaluate.py", "video.toml", "plates.toml", "tiles.toml"):
         shutil.copyfile(FOLDER / name, folder / name)
     shutil.copytree(
         FOLDER.parent / "ocr", root / "examples" / "ocr", ignore=shutil.ignore_patterns("made")
@@ -122,8 +123,7 @@ def test_a_classifier_and_a_recogniser_say_of_each_object_what_was_drawn_on_it(e
     folder = example / "examples" / "video"
     if not (folder / "made" / "plates").is_dir():
         run_commands(example, COMMANDS[:1])
-    assert len(COMMANDS) == 5
-    printed = run_commands(example, COMMANDS[3:])
+    printed = run_commands(example, COMMANDS[3:5])
     assert printed[-1] == "plates\t25 delivered\t0 failed\t0 dropped\n"
     lines = (folder / "made" / "out" / "plates.jsonl").read_text().splitlines()
     # By prepare.py: where each one is in the first frame, its text, and whether it stands on its head.
@@ -140,3 +140,31 @@ def test_a_classifier_and_a_recogniser_say_of_each_object_what_was_drawn_on_it(e
     assert [
         sorted(one["track_id"] for one in json.loads(line)["detections"]) for line in lines[1:]
     ] == [[0, 1, 2]] * 24
+
+
+@pytest.mark.slow
+def test_objects_that_are_too_small_in_the_whole_picture_are_found_in_tiles(example):
+    made = example / "examples" / "video" / "made"
+    if not (made / "wide").is_dir():
+        run_commands(example, COMMANDS[:1])
+    assert len(COMMANDS) == 6
+    assert run_commands(example, COMMANDS[5:])[-1] == "wide\t10 delivered\t0 failed\t0 dropped\n"
+    with (made / "wide" / "wide.csv").open(newline="", encoding="utf-8") as file:
+        truth = [(int(row[0]), row[2], [float(one) for one in row[3:]]) for row in csv.reader(file)]
+    for line in (made / "out" / "wide.jsonl").read_text().splitlines():
+        one = json.loads(line)
+        left = [(kind, box) for frame, kind, box in truth if frame == one["frame"]]
+        assert len(one["detections"]) == len(left) == 13
+        for found in one["detections"]:
+            nearest = min(left, key=lambda there: abs(there[1][0] - found["box"][0]))
+            left.remove(nearest)
+            assert found["class_name"] == nearest[0]
+            np.testing.assert_allclose(found["box"], nearest[1], atol=1)
+    whole = example / "whole.toml"
+    whole.write_text(
+        'model = "examples/video/made/detector.onnx"\n'
+        '[sinks.lines]\nkind = "SaveJSONL"\npath = "whole.jsonl"\n'
+    )
+    run_commands(example, ["headrace video whole.toml examples/video/made/wide/wide.mp4"])
+    lines = (example / "whole.jsonl").read_text().splitlines()
+    assert [json.loads(one)["detections"] for one in lines] == [[]] * 10

@@ -174,3 +174,34 @@ def test_masks_that_are_not_those_of_the_boxes_are_refused():
         run("DetrDetections", {"data": data | {"masks": data["masks"][1:]}, "image": image})
     with pytest.raises(InputError, match="keypoints"):
         run("DetrDetections", {"data": {**data, "keypoints": data.pop("masks")}, "image": image})
+
+
+def test_tiles_are_the_slices_of_sahi():
+    for number, (height, width, tile_h, tile_w, overlap) in enumerate(PEERS["tiles"].tolist()):
+        image = np.random.default_rng(number).integers(
+            0, 256, (int(height), int(width), 3), np.uint8
+        )
+        options = {"tile_h": int(tile_h), "tile_w": int(tile_w), "overlap": overlap}
+        with headrace.pipe({"backend": "Tiles", "whole": False, **options}) as pipe:
+            answer = pipe({"data": image})
+        assert answer["tiles"] == PEERS[f"tiles_{number}"].tolist()
+        for tile, (x1, y1, x2, y2) in zip(answer["result"], answer["tiles"], strict=True):
+            np.testing.assert_array_equal(tile, image[y1:y2, x1:x2])
+            assert not np.shares_memory(tile, image)
+
+
+@pytest.mark.parametrize("metric", ["iou", "ios"])
+@pytest.mark.parametrize("agnostic", [False, True])
+def test_what_overlaps_is_dropped_as_sahi_does(metric, agnostic):
+    rows = PEERS["boxes"].astype(np.float32)
+    wanted = PEERS[f"kept_{metric.upper()}_{'all' if agnostic else 'class'}"]
+    tiles = [[0, 0, 70, 70], [50, 30, 120, 100]]
+    parts = []
+    for part, (x, y, *_) in zip((rows[:40], rows[40:]), tiles, strict=True):
+        boxes = part[:, :4] - np.array([x, y, x, y], np.float32)
+        parts.append(sv.Detections(boxes, confidence=part[:, 4], class_id=part[:, 5].astype(int)))
+    options = {"overlap_threshold": 0.43, "class_agnostic": agnostic}
+    found = run(f"MergeTiles({metric})", {"data": parts, "tiles": tiles}, **options)
+    np.testing.assert_allclose(found.xyxy, rows[wanted, :4], atol=1e-4)
+    np.testing.assert_array_equal(found.confidence, rows[wanted, 4])
+    assert 10 < len(found) < len(rows)

@@ -286,16 +286,16 @@ def as_detections(value: Any) -> sv.Detections:
     return value
 
 
-def as_picture(request: Mapping[str, Any]) -> NDArray[np.uint8]:
-    """Return the picture in the key ``image``.
+def as_picture(request: Mapping[str, Any], key: str = "image") -> NDArray[np.uint8]:
+    """Return the picture in a key.
 
     Raises:
         InputError: There is none.
     """
-    image = request.get("image")
+    image = request.get(key)
     shape: tuple[int, ...] = getattr(image, "shape", ())
     is_colour = len(shape) == 3 and shape[2] == 3 and all(shape)
     if isinstance(image, np.ndarray) and image.dtype == np.uint8 and is_colour:
         return image
     got = f"{image.dtype} {list(shape)}" if isinstance(image, np.ndarray) else type(image).__name__
-    raise InputError("this is no image", key="image", expected="uint8 [H, W, 3]", got=got)
+    raise InputError("this is no image", key=key, expected="uint8 [H, W, 3]", got=got)

@@ -26,6 +26,8 @@ __all__ = [
     "DrawDetectionsConformance",
     "FilterDetectionsConformance",
     "KeysConformance",
+    "MergeTilesConformance",
+    "TilesConformance",
     "TrackConformance",
     "YoloDetectionsConformance",
 ]
@@ -130,6 +132,27 @@ class KeysConformance(BackendConformance):
         """Return detections, and a mapping for each."""
         plates = [{"text": f"A{k}", "confidence": 0.5}, {"text": "B", "confidence": 1 / (1 + k)}]
         return {"data": _detections(k), "value": plates}
+
+
+class TilesConformance(BackendConformance):
+    """Images of several tiles."""
+
+    expression = "Tiles(32,32)"
+
+    def make_item(self, k: int) -> Request:
+        """Return an image."""
+        return {"data": _image(k)}
+
+
+class MergeTilesConformance(BackendConformance):
+    """Detections of two tiles."""
+
+    expression = "MergeTiles"
+
+    def make_item(self, k: int) -> Request:
+        """Return the same detections for both."""
+        tiles = [[0, 0, 60, 40], [0, 30, 60, 70 + k]]
+        return {"data": [_detections(k), _detections(k)], "tiles": tiles}
 
 
 class FilterDetectionsConformance(BackendConformance):
