@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -139,6 +140,8 @@ def test_masks_and_keypoints_go_through_filter_records_and_drawing():
     found = run("S[YoloDetections(v8),FilterDetections([b])]", dict(request), labels=["a", "b"])
     masks = wanted_masks("segment", 0)[PEERS["segment_0_boxes"][:, 5] == 1]
     np.testing.assert_array_equal(np.asarray(found.mask), masks)
+    dense = replace(found, mask=masks)
+    assert to_records(found) == to_records(dense)
     back = from_records(json.loads(json.dumps(to_records(found))))
     np.testing.assert_array_equal(back.mask, masks)
     drawn = run("S[YoloDetections(v8),DrawDetections(false)]", dict(request))

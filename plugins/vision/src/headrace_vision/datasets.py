@@ -196,8 +196,8 @@ class SaveCOCO(_DataSet):
                 "iscrowd": 0,
             }
             if found.mask is not None:
-                annotation["segmentation"] = rle_of(found.mask[row])
-                annotation["area"] = int(found.mask[row].sum())
+                mask = annotation["segmentation"] = rle_of(found.mask, row)
+                annotation["area"] = sum(mask["counts"][1::2])
             if "keypoints" in found.data:
                 points = found.data["keypoints"][row].tolist()
                 seen = [2 if all(score) else 0 for _, _, *score in points]

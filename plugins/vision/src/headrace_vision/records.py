@@ -32,7 +32,7 @@ def to_records(detections: sv.Detections) -> list[dict[str, Any]]:
         if values is not None:
             columns[name] = values.tolist()
     if detections.mask is not None:
-        columns["mask"] = [rle_of(one) for one in detections.mask]
+        columns["mask"] = [rle_of(detections.mask, row) for row in range(len(detections))]
     for name, values in detections.data.items():
         if name in columns or name in _FIELDS or name == "mask":
             raise InputError(f"data has {name!r}, which is a field of a record", key=name)
@@ -41,13 +41,30 @@ def to_records(detections: sv.Detections) -> list[dict[str, Any]]:
     return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
-def rle_of(mask: Any) -> dict[str, Any]:
-    """Return a mask ``bool [H, W]`` in the run-length encoding of COCO: runs along the columns, beginning with what is outside."""
+def rle_of(masks: Any, row: int) -> dict[str, Any]:
+    """Return one of ``masks`` (``bool [N, H, W]``) in the run-length encoding of COCO: runs along the columns, from what is outside.
+
+    Of a ``CompactMask`` only the columns of the object are looked at.
+    """
     import numpy as np
     import supervision as sv
 
-    pixels = np.asarray(mask, bool)
-    return {"size": list(pixels.shape), "counts": [int(one) for one in sv.mask_to_rle(pixels)]}
+    _, height, width = masks.shape
+    left = 0
+    if isinstance(masks, sv.CompactMask):
+        crop, (left, top) = masks.crop(row), masks.offsets[row].tolist()
+        columns = np.zeros((height, crop.shape[1]), bool)
+        columns[top : top + crop.shape[0]] = crop
+    else:
+        columns = np.asarray(masks[row], bool)
+    counts = [int(one) for one in sv.mask_to_rle(columns)]
+    counts[0] += left * height
+    after = (width - left - columns.shape[1]) * height
+    if len(counts) % 2:
+        counts[-1] += after
+    elif after:
+        counts.append(after)
+    return {"size": [height, width], "counts": counts}
 
 
 def _mask_of(value: Any) -> Any:
