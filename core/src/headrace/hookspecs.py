@@ -48,6 +48,7 @@ __all__ = [
     "headrace_definitions",
     "headrace_dispatch_policies",
     "headrace_node_entrypoint",
+    "headrace_node_keys",
     "headrace_probes",
     "hookimpl",
     "hookspec",
@@ -294,3 +295,37 @@ def headrace_node_entrypoint() -> str | None:
             return "Batching[Reflect[backend]]"
     """
     return None
+
+
+@hookspec
+def headrace_node_keys() -> dict[str, str]:
+    """Return keys of nodes that ask for a check before anything is built.
+
+    Returns:
+        Name of the key to the import path of a subclass of `headrace.Options` that has a field of this name and a method
+        ``check(config, node)``. Since 0.1.
+
+    Example::
+
+        @hookimpl
+        def headrace_node_keys():
+            return {"owner": "headrace_x.owner:Owner"}
+
+    and in ``headrace_x/owner.py``::
+
+        import headrace
+
+        class Owner(headrace.Options):
+            owner: str
+
+            def check(self, config, node):
+                if self.owner not in {"vision", "speech"}:
+                    what = f"nobody is called {self.owner!r}"
+                    raise headrace.errors.ConfigError(config.problem_at(node, "owner", "owner", what))
+
+    The class is imported for nodes that have one of its keys, in their table or in ``[global]``. Its options are checked
+    with the configuration. ``check`` is called before a pipeline of the configuration is built, and before a reload. It
+    gets the configuration as it will run. Properties ``batch_sizes``, ``batching_timeout`` and ``pad`` take the place of
+    these keys of the node, unless they are None.
+    """
+    return {}

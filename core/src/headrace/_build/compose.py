@@ -65,6 +65,8 @@ def compose(config: PipelineConfig, progress: ProgressFactory = no_progress) -> 
 
 def _blueprint(config: PipelineConfig, builder: Builder, of_nodes: Builder) -> Blueprint:
     plan, build = config._plan, of_nodes.node
+    for node, own in ((one, own) for one in plan.nodes.values() for own in one.own_keys):
+        own.check(config, node.name)
     walks = plan.entrypoint is not None and word_of(plan.entrypoint.cls)._walks
     return Blueprint(
         nodes={name: _node(plan, node, partial(build, name)) for name, node in plan.nodes.items()},

@@ -226,6 +226,7 @@ class NodePlan:
         init: The expression that is built before the node, or None.
         entrypoint: The expression of the whole node. ``instance`` itself where nobody has written one.
         instance: The element from which each instance is built, None when the node registers none.
+        own_keys: The keys that belong to plugins, checked: an object of each class (`headrace.hookspecs.headrace_node_keys`).
         runs: What runs a batch: each instance, else what the node is called through.
         bypassed: Whether the node is called through what it registers, and not through ``entrypoint``.
         batch_policy, dispatch_policy: Its policies.
@@ -239,6 +240,7 @@ class NodePlan:
     dispatch_policy: NamedPlan
     init: Element | None = None
     instance: Element | None = None
+    own_keys: tuple[Any, ...] = ()
     runs: Element = field(init=False)
     bypassed: bool = False
 

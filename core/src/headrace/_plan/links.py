@@ -25,7 +25,7 @@ from headrace._plan.element import (
     place_of,
     with_aliased,
 )
-from headrace._plan.parameters import check_keys, value_written
+from headrace._plan.parameters import check_keys, place_at
 from headrace._plan.word import keys_required_by, word_of
 from headrace._running.route import KEPT, closure, pairs_of, parallel
 from headrace.plan import Links
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from headrace._config.problems import Problems
-    from headrace._plan.parameters import Found
 
 
 Pairs = list[tuple[str, str]]
@@ -74,7 +73,6 @@ class _Graph:
 
     Attributes:
         links: How each node is linked.
-        places: By node and key, the place where the key was written.
         reposts: By node, those at which its backends let requests go on, each with the element that does.
         complete: Whether all keys could be read.
         before: By node, those that name it in their ``next``, in file order. Set by `check`.
@@ -82,7 +80,6 @@ class _Graph:
 
     def __init__(self, shape: Sections, nodes: Mapping[str, NodePlan], problems: Problems) -> None:
         self.shape, self.nodes, self.problems = shape, nodes, problems
-        self.places: dict[str, dict[str, Found]] = {}
         self.reposts: dict[str, dict[str, Element]] = {}
         self.complete = True
         self.before: dict[str, list[str]] = {name: [] for name in shape.nodes}
@@ -90,21 +87,14 @@ class _Graph:
 
     def report(self, name: str, key: str, message: str, code: str = "graph", **more: Any) -> None:
         """Report a problem with a key of a node, or with the node where the key is not written."""
-        place = {"file": self.shape.file_of(name), "path": name}
-        if key in self.places[name]:
-            place = self.places[name][key].place()
-        self.problems.add(code, message, **{**place, **more})
+        self.problems.add(code, message, **{**place_at(key, name, self.shape), **more})
 
     # Reading the keys of one node.
 
     def _read_links(self, name: str, shape: Sections) -> Links:
         before, table = len(self.problems), shape.nodes[name]
-        keys, origins = check_keys(LinkKeys, name, shape, self.problems)
+        keys, _ = check_keys(LinkKeys, name, shape, self.problems)
         self.complete &= len(self.problems) == before
-        self.places[name] = {}
-        for key, origin in origins.items():
-            if origin != "default" and (found := value_written(key, name, shape)) is not None:
-                self.places[name][key] = found
         errors = table.get("each_errors")
         if errors is not None and errors.value is not None and "each" not in table:
             self.report(name, "each_errors", "the node has no 'each'")

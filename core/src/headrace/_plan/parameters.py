@@ -122,6 +122,13 @@ def value_written(key: str, node: str, shape: Sections) -> Found | None:
     return None if written is None or written.value is None else key_of(owner, key, written, origin)
 
 
+def place_at(key: str, node: str, shape: Sections, *, at_key: bool = False) -> dict[str, Any]:
+    """Return the place of a key of a node, or of its value; where it is not written, the place of the node."""
+    found = value_written(key, node, shape)
+    of_node = {"file": shape.file_of(node), "path": node}
+    return of_node if found is None else found.place(at_key=at_key)
+
+
 @dataclass(eq=False)
 class Parameters:
     """The plain keys of one node and of ``[global]``, and which of them some backend has.
@@ -344,7 +351,7 @@ def with_keys_of(
     policy: NamedPlan,
     keys: NodeKeys,
     origins: dict[str, str],
-    place: Callable[[], dict[str, Any]],
+    place: dict[str, Any],
     problems: Problems,
 ) -> NodeKeys:
     """Return the keys of a node with those that its batch policy has: as its args, or by ``Name::key``.
@@ -361,7 +368,7 @@ def with_keys_of(
     try:
         taken = NodeKeys.model_validate(keys.model_dump(exclude_unset=True) | values)
     except ValidationError as error:
-        _report_keys(error, NodeKeys, dict.fromkeys(values, place), "", problems)
+        _report_keys(error, NodeKeys, dict.fromkeys(values, lambda: place), "", problems)
         return keys
     origins.update({key: policy.origins[key] for key in values})
     return taken

@@ -16,7 +16,7 @@ from headrace._expression.nesting import with_room
 from headrace._expression.parser import parse
 from headrace._expression.tree import Call
 from headrace._plan.element import PipelinePlan, elements_of
-from headrace._plan.parameters import value_written
+from headrace._plan.parameters import place_at
 from headrace._plan.planner import Planner, plan_expression
 from headrace._plan.publish import distributions_of, public_element, public_plan
 from headrace._portable import nearest
@@ -173,9 +173,7 @@ class PipelineConfig:
         self, node: str, key: str, code: str, message: str, hint: str | None = None
     ) -> Problem:
         """Make a problem at the place of a key of a node; at the node where the key is not written."""
-        found = value_written(key, node, self._shape)
-        of_node = {"file": self._shape.file_of(node), "path": node}
-        place = of_node if found is None else found.place(at_key=True)
+        place = place_at(key, node, self._shape, at_key=True)
         return with_lines([Problem(code, message, hint=hint, **place)])[0]
 
     @property

@@ -29,6 +29,7 @@ from headrace._plan.parameters import (
     Parameters,
     check_keys,
     key_of,
+    place_at,
     report_keys,
     value_written,
     with_keys_of,
@@ -60,7 +61,10 @@ from headrace._registry.registry import Offer, registry
 from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from headrace._contract.backend import Backend
+    from headrace._contract.options import Options
     from headrace._plan.element import NamedPlan
 
 
@@ -156,9 +160,12 @@ class Planner(Planning):
 
     def _plan_present(self, keys: NodeKeys, origins: dict[str, str]) -> NodePlan | None:
         """Plan the present node."""
-        policies, found = plan_policies(self), self.parameters.key("batch_policy")
-        if policies is not None:
-            place = self._place_of_node if found is None else found.place
+        own = tuple(filter(None, self._keys_of_plugins()))
+        for sizes in filter(None, (getattr(one, "batch_sizes", None) for one in own)):
+            keys = keys.model_copy(update={"batch_sizes": sizes})
+            self.parameters.keys, origins["batch_sizes"] = keys, "node"
+        if (policies := plan_policies(self)) is not None:
+            place = place_at("batch_policy", self.node, self.shape)
             keys = with_keys_of(policies[0], keys, origins, place, self.problems)
             self.parameters.keys = keys
         wires = self.node in self.wired_nodes
@@ -167,7 +174,7 @@ class Planner(Planning):
             return None
         first = self.registered.get(f"{self.node}.0")
         instance = None if first is None else first.element
-        plan = NodePlan(self.node, keys, origins, whole, *policies, init, instance)
+        plan = NodePlan(self.node, keys, origins, whole, *policies, init, instance, own)
         for root in reversed(plan.roots):
             self.give_threads(root)
         if (callee := self.wiring.callee(self, plan) if wires else whole) is None:
@@ -178,8 +185,13 @@ class Planner(Planning):
         self._check_instances(plan)
         return plan
 
-    def _place_of_node(self) -> dict[str, Any]:
-        return {"file": self.shape.file_of(self.node), "path": self.node}
+    def _keys_of_plugins(self) -> Iterator[Options | None]:
+        """Read the keys of the present node that belong to plugins, once for each class that has some."""
+        written = (o for o in registry.offers("node_keys") if self.parameters.key(o.name))
+        for offer in {one.path: one for one in written}.values():
+            call = Call(offer.name, source=Source(self.node))
+            if (cls := self.load(call, [offer], "key")) is not None:
+                yield OptionsReader(call, cls, self).read()[0]
 
     @cached_property
     def wired_nodes(self) -> set[str]:

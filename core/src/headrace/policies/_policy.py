@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Annotated, Any, ClassVar, Protocol, TypeVar
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from headrace._contract.checked import largest_size
 from headrace._contract.options import Options as _Options
@@ -246,25 +246,16 @@ class Sized(BatchPolicy):
     class Options(_Options):
         """Keys of the node that the policy reads."""
 
-        batch_sizes: tuple[int, ...] | None = Field(
-            None, description="The weights a batch may have; None allows all."
+        batch_sizes: tuple[Annotated[int, Field(ge=1)], ...] | None = Field(
+            None, min_length=1, description="The weights a batch may have; None allows all."
         )
         pad: bool = Field(
             False, description="Fill a batch that is too small with copies of its last item."
         )
 
-        @field_validator("batch_sizes")
-        @classmethod
-        def _ascending(cls, sizes: tuple[int, ...] | None) -> tuple[int, ...] | None:
-            if sizes is None:
-                return None
-            if not sizes or min(sizes) < 1:
-                raise ValueError("batch_sizes needs at least one size, and sizes of at least 1")
-            return tuple(sorted(set(sizes)))
-
     def __init__(self, options: Any = None) -> None:
         super().__init__(options)
-        self._sizes: tuple[int, ...] = self.options.batch_sizes or ()
+        self._sizes: tuple[int, ...] = tuple(sorted({*(self.options.batch_sizes or ())}))
         self._pad: bool = self.options.pad
 
     def _most(self, instance: InstanceView) -> int | None:
