@@ -514,7 +514,7 @@ def test_info_lists_what_the_hooks_of_a_plugin_give_and_imports_nothing_of_it(si
     assert row["hooks"]["node_entrypoint"] == "Reflect[backend]"
     assert set(row["hooks"]) == {
         *("definitions", "batch_policies", "dispatch_policies", "probes", "commands"),
-        "node_entrypoint",
+        *("node_entrypoint", "node_keys"),
     }
 
 

@@ -28,6 +28,7 @@ HOOK_NOUNS = {
     "dispatch_policies": "dispatch policy",
     "probes": "probe",
     "commands": "command",
+    "node_keys": "node key",
 }
 """The hooks that give tables, by their short names, and the word for an entry of each."""
 

@@ -68,6 +68,10 @@ def _check_class(hook: str, found: Any) -> None:
     if hook == "probes":
         if not isinstance(found, type) or not any(hasattr(found, m) for m in PROBE_METHODS):
             raise TypeError(f"is no class with {' or '.join(PROBE_METHODS)}")
+    elif hook == "node_keys":
+        right = isinstance(found, type) and issubclass(found, headrace.Options)
+        if not right or not hasattr(found, "check"):
+            raise TypeError("is no subclass of headrace.Options with check")
     else:
         kind = BatchPolicy if hook == "batch_policies" else DispatchPolicy
         if not isinstance(found, type) or not issubclass(found, kind):

@@ -219,12 +219,15 @@ def _option_keys(definitions: dict[str, Any]) -> tuple[dict[str, Any], bool]:
     for plugin in all_plugins():
         if plugin.usable:
             offered += [(name, partial(plugin.backend, name)) for name in plugin.backends]
-            for hook in ("batch_policies", "dispatch_policies", "probes"):
+            for hook in ("batch_policies", "dispatch_policies", "probes", "node_keys"):
                 classes = plugin.hooks[hook].items()
                 offered += [(name, partial(plugin.load, path)) for name, path in classes]
     for name, load in sorted(offered, key=lambda one: one[0]):
         try:
-            keys = _keys_of(getattr(load(), "Options", Options), definitions)
+            found = load()
+            keys = _keys_of(getattr(found, "Options", Options), definitions)
+            if issubclass(found, Options):  # of a key, which is a field
+                keys = {name: _keys_of(found, definitions)[name]}
         except (PluginError, PydanticUserError, ValueError, TypeError):
             all_known = False  # a class cannot be imported, or an option has no JSON form
             continue

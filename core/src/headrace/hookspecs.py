@@ -325,7 +325,7 @@ def headrace_node_keys() -> dict[str, str]:
 
     The class is imported for nodes that have one of its keys, in their table or in ``[global]``. Its options are checked
     with the configuration. ``check`` is called before a pipeline of the configuration is built, and before a reload. It
-    gets the configuration as it will run. Properties ``batch_sizes``, ``batching_timeout`` and ``pad`` take the place of
-    these keys of the node, unless they are None.
+    gets the configuration as it will run. Its property ``batch_sizes``, where it is not None, takes the place of this key
+    of the node.
     """
     return {}

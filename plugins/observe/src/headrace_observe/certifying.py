@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import hashlib
-import importlib
-import json
 import queue
 import random
 from collections.abc import Iterator, Mapping
@@ -14,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import headrace
@@ -24,11 +20,9 @@ from headrace_observe.codes import text_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headrace.plan import Plan
-
     Answers = list[dict[str, Any] | Exception]
 
-__all__ = ["Output", "RowFailed", "Runner", "compare", "compare_reference", "digests", "runner_of"]
+__all__ = ["Output", "RowFailed", "Runner", "compare", "compare_reference", "runner_of"]
 
 _EVERY = 32
 """Batches up to this size are tried in every size, larger ones in doublings; and the bound where there is none."""
@@ -303,70 +297,3 @@ def compare_reference(
             "rows": differing,
         }
     return sum(one.reference is not None for one in found.values())
-
-
-def digests(config: headrace.PipelineConfig) -> dict[str, Any]:
-    """Return the SHA-256 of a configuration and of the files it names, and whether those that ONNX models name are among them.
-
-    Returns:
-        ``{"config_sha256", "files", "external_data"}``. ``files`` are the imported Python files and the files that options name.
-        ``external_data`` is True if the weights outside of ONNX models are among them, False if they cannot be found since
-        onnx is not installed, None without a model of ONNX.
-    """
-    text = json.dumps(config.to_dict(), sort_keys=True, default=str)
-    files = {*config.files, *_files_of(config.plan())}
-    models = [one for one in files if one.suffix == ".onnx"]
-    external: bool | None = True if models else None
-    try:
-        files.update(one for model in models for one in _external(model))
-    except ImportError:
-        external = False
-    return {
-        "config_sha256": hashlib.sha256(text.encode()).hexdigest(),
-        "files": {str(one): _sha256(one) for one in sorted(files)},
-        "external_data": external,
-    }
-
-
-def _files_of(plan: Plan) -> Iterator[Path]:
-    trees = [tree for node in plan.nodes.values() for tree in node.trees]
-    trees += [plan.entrypoint] if plan.entrypoint is not None else []
-    left = [one.value for tree in trees for part in tree.walk() for one in part.options.values()]
-    while left:
-        value = left.pop()
-        if isinstance(value, Mapping):
-            left += value.values()
-        elif isinstance(value, (list, tuple)):
-            left += value
-        elif isinstance(value, str):
-            with contextlib.suppress(OSError, ValueError):  # a text that is no path
-                if Path(value).is_absolute() and Path(value).is_file():
-                    yield Path(value)
-
-
-def _external(model: Path) -> Iterator[Path]:
-    """Yield the files beside a model of ONNX that hold its weights.
-
-    Raises:
-        ImportError: onnx is not installed.
-    """
-    onnx = importlib.import_module("onnx")
-    left: list[Any] = [onnx.load(str(model), load_external_data=False)]
-    while left:
-        message = left.pop()
-        if isinstance(message, onnx.TensorProto):
-            for entry in message.external_data:
-                if entry.key == "location":
-                    yield model.parent / entry.value
-            continue
-        for kind, value in message.ListFields():
-            if kind.message_type is not None:
-                left += [value] if hasattr(value, "ListFields") else value
-
-
-def _sha256(path: Path) -> str:
-    found = hashlib.sha256()
-    with path.open("rb") as file:
-        while part := file.read(1 << 20):
-            found.update(part)
-    return found.hexdigest()

@@ -9,7 +9,6 @@ import typer
 
 import headrace
 import headrace_observe
-from headrace.errors import MissingDependencyError
 from headrace_cli.for_plugins import (
     FAILED,
     OK,
@@ -31,7 +30,6 @@ from headrace_observe.certifying import (
     RowFailed,
     compare,
     compare_reference,
-    digests,
     runner_of,
 )
 from headrace_observe.codes import text_of
@@ -46,7 +44,8 @@ from headrace_observe.commands.shared import (
 from headrace_observe.environment import environment
 from headrace_observe.extras import library
 from headrace_observe.files import write_json
-from headrace_observe.gpu import gpus
+from headrace_observe.identity import identity
+from headrace_observe.require import without_certificates
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -121,22 +120,25 @@ def certify(  # noqa: PLR0913, PLR0917 - one per option
     document: dict[str, Any] = {
         "kind": "certify",
         "headrace_observe": headrace_observe.__version__,
-        "environment": {**environment(), "gpus": _names_of_gpus()},
+        "environment": environment(),
         "config": config,
         "rows": names,
     }
     what = config
     try:
-        with printing_warnings(), showing_progress() as bars, contextlib.ExitStack() as opened:
+        with contextlib.ExitStack() as opened:
+            opened.enter_context(printing_warnings())
+            opened.enter_context(without_certificates())
+            bars = opened.enter_context(showing_progress())
             loaded = _loaded(config, settings, no_import)
             told = None if reference is None else _loaded(reference, None, no_import)
             runner = opened.enter_context(runner_of(loaded, progress=bars))
-            document |= digests(loaded)
 
             def began(total: int) -> Any:
                 return opened.enter_context(bars(total, "batches"))
 
             alone, found = compare(runner, rows, ulp=ulp, repeat=repeat, began=began)
+            document |= identity(loaded)
             if reference is not None and told is not None:
                 what = reference
                 other = opened.enter_context(runner_of(told, progress=bars))
@@ -148,7 +150,7 @@ def certify(  # noqa: PLR0913, PLR0917 - one per option
                     "config": reference,
                     "rtol": rtol,
                     "atol": atol,
-                    **digests(told),
+                    **identity(told),
                 }
     except RowFailed as failed:
         print_message(
@@ -178,12 +180,6 @@ def _loaded(what: str, settings: list[str] | None, no_import: bool) -> headrace.
     with hinting_at_a_file(what):
         source = source_of(what, settings or ())
         return headrace.PipelineConfig.load(source, allow_import=not no_import)
-
-
-def _names_of_gpus() -> list[str]:
-    with contextlib.suppress(MissingDependencyError):
-        return [str(one["name"]) for one in gpus()]
-    return []
 
 
 def _print(document: Mapping[str, Any], found: Mapping[str, Output]) -> None:

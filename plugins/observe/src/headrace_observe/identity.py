@@ -1,0 +1,287 @@
+"""Says what a configuration runs here: files, modules, versions, GPUs; and how that differs from what was certified."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib
+import json
+import os
+import platform
+import re
+import sys
+from collections.abc import Mapping
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import headrace
+from headrace_observe.gpu import devices
+from headrace_observe.hooks import NODE_KEYS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from headrace.plan import Plan
+
+__all__ = ["differences", "identity"]
+
+_REQUIRED = re.compile(r"\s*([\w.-]+)")
+_PRECISION = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "CUBLAS_WORKSPACE_CONFIG")
+
+
+def identity(config: headrace.PipelineConfig, *, in_use: bool = True) -> dict[str, Any]:
+    """Return what decides the results of a configuration here, as plain data for JSON.
+
+    Args:
+        config: The configuration.
+        in_use: Whether only the GPUs count on which this process has computed.
+
+    Returns:
+        ``{"config_sha256", "files", "external_data", "modules", "versions", "python", "machine", "gpu"}``. ``files`` has
+        the SHA-256 of the imported Python files and the files that options name, ``modules`` that of the packages with its
+        backends. ``external_data`` is True if the weights outside of ONNX models are among the files, False if they cannot
+        be found since onnx is not installed, None without a model of ONNX. ``gpu`` is None without a GPU.
+    """
+    plan = config.plan()
+    files = [*config.files, *_files_of(plan)]
+    models = [one for one in files if one.suffix == ".onnx"]
+    external: bool | None = True if models else None
+    try:
+        files += [one for model in models for one in _external(model)]
+    except ImportError:
+        external = False
+    names = _distributions(plan)
+    return {
+        "config_sha256": hashlib.sha256(_text_of(config, plan).encode()).hexdigest(),
+        "files": {str(one): _sha256(one) for one in dict.fromkeys(files)},
+        "external_data": external,
+        "modules": dict(sorted(_modules(config, plan, names))),
+        "versions": _versions([*names, *(one for name in names for one in _required_by(name))]),
+        "python": ".".join(platform.python_version_tuple()[:2]),
+        "machine": f"{platform.system()} {platform.machine()}",
+        "gpu": _gpu(in_use=in_use),
+    }
+
+
+def _text_of(config: headrace.PipelineConfig, plan: Plan) -> str:
+    """Return a text that differs if a value differs: as written, and as read, which placeholders decide."""
+    written = _without_certificate(config.to_dict())
+    written = {name: _without_certificate(one) for name, one in written.items()}
+    elements = [part for tree in _trees(plan) for part in tree.walk()]
+    options = [[name, part.value] for one in elements for name, part in one.options.items()]
+    # A certificate may restrict the sizes. As written, they count.
+    keys = [
+        [name, one.value]
+        for node in plan.nodes.values()
+        for name, one in node.keys.items()
+        if name != "batch_sizes"
+    ]
+    return json.dumps([written, _without_folders([options, keys])], sort_keys=True, default=str)
+
+
+def _without_certificate(table: Any) -> Any:
+    """Return a table of the configuration without the keys about its certificate."""
+    if not isinstance(table, Mapping):
+        return table
+    return {key: one for key, one in table.items() if key not in NODE_KEYS}
+
+
+def _without_folders(value: Any) -> Any:
+    """Return a value in which each absolute path is its name, since a certificate holds in any folder."""
+    if isinstance(value, Mapping):
+        return {key: _without_folders(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_folders(one) for one in value]
+    is_path = isinstance(value, str) and Path(value).is_absolute()
+    return Path(value).name if is_path else value
+
+
+def _trees(plan: Plan) -> list[Any]:
+    trees = [tree for node in plan.nodes.values() for tree in node.trees]
+    return trees if plan.entrypoint is None else [*trees, plan.entrypoint]
+
+
+def _files_of(plan: Plan) -> Iterator[Path]:
+    """Yield the files that options name, also one in ``file.py:name``."""
+    left = [
+        one.value for tree in _trees(plan) for part in tree.walk() for one in part.options.values()
+    ]
+    while left:
+        value = left.pop(0)
+        if isinstance(value, Mapping):
+            left += value.values()
+        elif isinstance(value, (list, tuple)):
+            left += value
+        elif isinstance(value, str):
+            for text in dict.fromkeys((value, value.rpartition(":")[0])):
+                with contextlib.suppress(OSError, ValueError):  # a text that is no path
+                    if Path(text).is_absolute() and Path(text).is_file():
+                        yield Path(text)
+
+
+def _external(model: Path) -> Iterator[Path]:
+    """Yield the files beside a model of ONNX that hold its weights.
+
+    Raises:
+        ImportError: onnx is not installed.
+    """
+    onnx = importlib.import_module("onnx")
+    left: list[Any] = [onnx.load(str(model), load_external_data=False)]
+    while left:
+        message = left.pop()
+        if isinstance(message, onnx.TensorProto):
+            for entry in message.external_data:
+                if entry.key == "location":
+                    yield model.parent / entry.value
+            continue
+        for kind, value in message.ListFields():
+            if kind.message_type is not None:
+                left += [value] if hasattr(value, "ListFields") else value
+
+
+def _sha256(path: Path) -> str:
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        while part := file.read(1 << 20):
+            found.update(part)
+    return found.hexdigest()
+
+
+# The code that runs.
+
+
+def _distributions(plan: Plan) -> list[str]:
+    """Return the distributions of backends, and the libraries of Headrace that they require."""
+    found = dict.fromkeys(["headrace", *(one.distribution for one in plan.asks_for if one.version)])
+    left = [*found]
+    while left:
+        new = [one for one in _required_by(left.pop()) if one.startswith("headrace-")]
+        left += [one for one in new if one not in found]
+        found.update(dict.fromkeys(new))
+    return [*found]
+
+
+def _required_by(name: str) -> list[str]:
+    """Return what a distribution requires; with its extras, if these are no parts of Headrace."""
+    texts = metadata.distribution(name).requires or ()
+    pairs = [(match[1], text) for text in texts if (match := _REQUIRED.match(text)) is not None]
+    return [one for one, text in pairs if "extra ==" not in text or not one.startswith("headrace")]
+
+
+def _versions(names: Iterable[str]) -> dict[str, str]:
+    found = {}
+    for name in sorted({*names}):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
+
+
+def _modules(
+    config: headrace.PipelineConfig, plan: Plan, names: Iterable[str]
+) -> Iterator[tuple[str, str]]:
+    """Yield the path and the SHA-256 of each module of the outermost packages in which backends are."""
+    modules = {one.replace("-", "_") for one in names}
+    for plugin in headrace.plugins.installed():
+        if plugin.distribution in names:
+            modules |= {path.partition(":")[0] for path in plugin.backends.values()}
+    files = {*map(str, config.files)}
+    modules |= {one.distribution for one in plan.asks_for if not one.version} - files
+    for place, depth in {one for module in modules if (one := _place(module)) is not None}:
+        for file in [place] if place.is_file() else place.rglob("*"):
+            if file.suffix in {".py", ".so", ".pyd"}:
+                yield file.relative_to(place.parents[depth]).as_posix(), _sha256(file)
+
+
+def _place(module: str) -> tuple[Path, int] | None:
+    """Return the outermost package of a module, or its file, and how many namespaces it is in. None: it has no file."""
+    parts = module.split(".")
+    for depth in range(len(parts)):
+        with contextlib.suppress(ImportError, ValueError):
+            spec = find_spec(".".join(parts[: depth + 1]))
+            if spec is not None and spec.origin is not None:
+                file = Path(spec.origin)
+                return file if spec.submodule_search_locations is None else file.parent, depth
+    file_of_main = getattr(sys.modules.get(module), "__file__", None)
+    return None if file_of_main is None else (Path(file_of_main), 0)
+
+
+def _gpu(*, in_use: bool) -> dict[str, Any] | None:
+    found = devices(in_use=in_use)
+    if found is None:
+        return None
+    names = [str(one.name) for one in metadata.distributions()]
+    libraries = [one for one in names if one.startswith(("nvidia-", "tensorrt"))]
+    return {**found, "versions": _versions(libraries), "precision": _precision()}
+
+
+def _precision() -> dict[str, Any]:
+    """Return what decides, outside of a configuration, how exactly a GPU multiplies."""
+    said: dict[str, Any] = {name: os.environ.get(name) for name in _PRECISION}
+    torch: Any = sys.modules.get("torch")
+    if torch is not None:
+        said["torch matmul.allow_tf32"] = torch.backends.cuda.matmul.allow_tf32
+        said["torch cudnn.allow_tf32"] = torch.backends.cudnn.allow_tf32
+        said["torch deterministic algorithms"] = torch.are_deterministic_algorithms_enabled()
+    return said
+
+
+# The comparison.
+
+
+def differences(said: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+    """Return in sentences how a configuration here differs from what a certificate says. Both are an `identity`."""
+    found = []
+    if said["config_sha256"] != here["config_sha256"]:
+        found.append("the configuration is another one")
+    names = [[Path(path).name for path in of["files"]] for of in (said, here)]
+    if names[0] != names[1]:
+        found.append(f"it reads {_joined(names[1])}, not {_joined(names[0])}")
+    else:
+        pairs = zip(names[0], said["files"].values(), here["files"].values(), strict=True)
+        found += [f"{name} has changed" for name, then, now in pairs if then != now]
+    if said["external_data"] is False or (said["external_data"] and not here["external_data"]):
+        found.append("weights outside of ONNX models cannot be compared without onnx")
+    changed = _changed(said["modules"], here["modules"])
+    found += [f"{name} has changed" for name, _, _ in changed]
+    found += [_sentence(*one) for one in _changed(said["versions"], here["versions"])]
+    for key in ("python", "machine"):
+        if said[key] != here[key]:
+            found.append(_sentence(key, said[key], here[key]))
+    return found + _differences_of_gpus(said["gpu"], here["gpu"])
+
+
+def _differences_of_gpus(said: Any, here: Any) -> list[str]:
+    if said is None:
+        return []
+    if here is None:
+        return [f"there is no {' or '.join(one['name'] for one in said['devices'])} here"]
+    found = [
+        _sentence(key, said[key], here[key]) for key in ("driver", "cuda") if said[key] != here[key]
+    ]
+    found += [
+        f"there is no {one['name']} ({one['compute_capability']}) here"
+        for one in said["devices"]
+        if one not in here["devices"]
+    ]
+    found += [_sentence(*one) for one in _changed(said["versions"], here["versions"])]
+    # torch may be imported later: until then it has its defaults, which nobody can ask for.
+    both = said["precision"].keys() & here["precision"].keys()
+    then, now = ({key: of["precision"][key] for key in sorted(both)} for of in (said, here))
+    return found + [_sentence(*one) for one in _changed(then, now)]
+
+
+def _changed(said: Mapping[str, Any], here: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Return each key whose value differs, with both values."""
+    keys = dict.fromkeys([*said, *here])
+    return [(key, said.get(key), here.get(key)) for key in keys if said.get(key) != here.get(key)]
+
+
+def _sentence(name: str, said: Any, here: Any) -> str:
+    then, now = ("missing" if one is None else one for one in (said, here))
+    return f"{name} was {then}, here it is {now}"
+
+
+def _joined(names: Iterable[str]) -> str:
+    return ", ".join(names) or "no file"

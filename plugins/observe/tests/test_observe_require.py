@@ -1,0 +1,317 @@
+"""The node keys ``require`` and ``invariant``: a node runs only as ``headrace certify`` found it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import headrace
+from headrace_cli.app import app
+
+BACKEND = '''
+import headrace
+from pathlib import Path
+from {helper} import OFFSET
+
+class Sized(headrace.Backend):
+    """Adds a number, and one more in batches of three."""
+
+    max = None
+
+    class Options(headrace.Options):
+        model: headrace.FilePath
+        add: int = 0
+
+    def init(self, options, ctx):
+        self.add = options.add + OFFSET
+        self.sizes = ctx.pipeline.get_or_create("sizes", set)
+
+    def forward(self, batch):
+        self.sizes.add(len(batch))
+        for request in batch:
+            request["result"] = int(request["data"]) + self.add + (len(batch) == 3)
+        BATCHES.append(len(batch))
+
+BATCHES = []
+headrace.register("RequireSized", Sized, replace=True)
+'''
+
+
+def certify(*arguments):
+    return CliRunner().invoke(app, ["certify", *arguments, "0.txt", "1.txt", "--repeat", "2"])
+
+
+def problem(source="m.toml"):
+    with pytest.raises(headrace.errors.ConfigError) as caught:
+        headrace.pipe(source)
+    (found,) = caught.value.problems
+    return found
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A configuration whose model has its weights in a file of their own, and whose backend is in a file and a module."""
+    onnx = pytest.importorskip("onnx")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    numbers = onnx.numpy_helper.from_array(np.arange(4, dtype=np.float32), "w")
+    values = [onnx.helper.make_tensor_value_info(name, 1, [4]) for name in "xy"]
+    add = onnx.helper.make_node("Add", ["x", "w"], ["y"])
+    graph = onnx.helper.make_graph([add], "add", values[:1], values[1:], [numbers])
+    settings = {"location": "m.onnx.data", "size_threshold": 0}
+    onnx.save(onnx.helper.make_model(graph), "m.onnx", save_as_external_data=True, **settings)
+    for number in range(2):
+        Path(f"{number}.txt").write_text(str(number))
+    helper = f"require_helper_{tmp_path.name}".replace("-", "_")
+    Path(f"{helper}.py").write_text("OFFSET = 0\n")
+    Path("mine.py").write_text(BACKEND.replace("{helper}", helper))
+    Path("m.toml").write_text(
+        'import = ["mine.py"]\nbackend = "RequireSized"\nmodel = "m.onnx"\nmax = 2\nrequire = "m.cert.json"\n'
+    )
+    return tmp_path
+
+
+def test_a_certified_configuration_answers_in_any_folder(folder, tmp_path_factory):
+    assert certify("m.toml", "--output", "m.cert.json").exit_code == 0
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "deep"
+    shutil.copytree(folder, elsewhere)
+    for place in (folder, elsewhere):
+        with headrace.pipe(place / "m.toml") as pipe:
+            assert pipe({"data": "20"})["result"] == 20
+
+
+@pytest.mark.parametrize(
+    ("name", "was", "becomes"),
+    [("m.onnx", b"add", b"adz"), ("m.onnx.data", b"\0", b"\1"), ("mine.py", b"Adds", b"Adss")],
+)
+def test_one_changed_byte_of_a_file_is_refused(folder, name, was, becomes):
+    assert certify("m.toml", "--output", "m.cert.json").exit_code == 0
+    content = Path(name).read_bytes()
+    Path(name).write_bytes(content.replace(was, becomes, 1))
+    found = problem()
+    assert found.code == "certificate"
+    assert found.message == f"m.cert.json does not certify this: {name} has changed"
+    assert (found.path, Path(found.file).name) == ("main.require", "m.toml")
+    Path(name).write_bytes(content)
+    headrace.pipe("m.toml").close()
+
+
+def test_one_changed_byte_beside_an_imported_file_is_refused(folder):
+    assert certify("m.toml", "--output", "m.cert.json").exit_code == 0
+    (helper,) = folder.glob("require_helper*.py")
+    helper.write_text("OFFSET = 1\n")
+    assert f"{helper.name} has changed" in problem().message
+
+
+def test_one_changed_byte_of_a_plugin_is_refused(folder, monkeypatch):
+    """The backend's own module stays: another one of its package changes."""
+    package = folder / "require_plugin"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "numbers.py").write_text("OFFSET = 0\n")
+    (package / "words.py").write_text(BACKEND.replace("{helper}", "require_plugin.numbers"))
+    text = Path("m.toml").read_text().replace("mine.py", "require_plugin.words")
+    Path("m.toml").write_text(text)
+    try:
+        assert certify("m.toml", "--output", "m.cert.json").exit_code == 0
+        headrace.pipe("m.toml").close()
+        (package / "numbers.py").write_text("OFFSET = 1\n")
+        assert "this: require_plugin/numbers.py has changed" in problem().message
+    finally:
+        for name in [one for one in sys.modules if one.startswith("require_plugin")]:
+            monkeypatch.delitem(sys.modules, name)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (("max = 2", "max = 3"), "the configuration is another one"),
+        (('"m.onnx"', '"other.onnx"'), "it reads mine.py, require_helper"),
+        (('"m.onnx"', '"m.onnx"\nadd = 1'), "the configuration is another one"),
+    ],
+)
+def test_another_configuration_is_refused(folder, change, says):
+    shutil.copy("m.onnx", "other.onnx")
+    assert certify("m.toml", "--output", "m.cert.json").exit_code == 0
+    Path("m.toml").write_text(Path("m.toml").read_text().replace(*change))
+    assert says in problem().message
+
+
+def test_the_value_of_a_placeholder_counts(folder, monkeypatch):
+    Path("m.toml").write_text(Path("m.toml").read_text() + 'add = "${REQUIRE_ADD}"\n')
+    monkeypatch.setenv("REQUIRE_ADD", "1")
+    assert certify("m.toml", "--output", "m.cert.json").exit_code == 0
+    headrace.pipe("m.toml").close()
+    monkeypatch.setenv("REQUIRE_ADD", "2")
+    assert "the configuration is another one" in problem().message
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "says"),
+    [
+        (("versions", "headrace"), "0.0.9", "headrace was 0.0.9, here it is "),
+        (("versions", "numpy-of-old"), "1.0", "numpy-of-old was 1.0, here it is missing"),
+        (("python",), "2.7", "python was 2.7, here it is 3."),
+        (("machine",), "Linux vax", "machine was Linux vax, here it is"),
+        (("agrees",), False, "its results differ, as headrace certify says"),
+        (("external_data",), False, "cannot be compared without onnx"),
+    ],
+)
+def test_what_a_certificate_says_of_a_machine_is_compared(folder, keys, value, says):
+    assert certify("m.toml", "--output", "m.cert.json").exit_code == 0
+    document = json.loads(Path("m.cert.json").read_text())
+    *tables, key = keys
+    table = document[tables[0]] if tables else document
+    table[key] = value
+    Path("m.cert.json").write_text(json.dumps(document))
+    assert says in problem().message
+
+
+def test_an_error_names_three_differences_and_counts_the_others(folder):
+    assert certify("m.toml", "--output", "m.cert.json").exit_code == 0
+    document = json.loads(Path("m.cert.json").read_text())
+    document["versions"] = dict.fromkeys(document["versions"], "0")
+    Path("m.cert.json").write_text(json.dumps(document))
+    assert problem().message.endswith(f"; and {len(document['versions']) - 3} more")
+
+
+def test_a_reload_is_refused_as_well(folder):
+    assert certify("m.toml", "--output", "m.cert.json").exit_code == 0
+    with headrace.pipe("m.toml") as pipe:
+        with pytest.raises(headrace.errors.ConfigError, match="the configuration is another one"):
+            pipe.reload("main", {"add": 1})
+        assert pipe({"data": "1"})["result"] == 1
+
+
+def test_a_file_that_is_no_certificate_is_found_by_check(folder):
+    runner = CliRunner()
+    done = runner.invoke(app, ["check", "m.toml"])
+    assert done.exit_code == 2
+    assert "no such file" in done.stderr
+    Path("m.cert.json").write_text("{}")
+    done = runner.invoke(app, ["check", "m.toml"])
+    assert done.exit_code == 2
+    assert "is no certificate of headrace certify" in done.stderr
+    assert certify("m.toml", "--output", "m.cert.json").exit_code == 0
+    assert runner.invoke(app, ["check", "m.toml"]).exit_code == 0
+
+
+@pytest.fixture
+def dependent(folder):
+    """The same with batches of up to four, of which three have another result; certified."""
+    text = Path("m.toml").read_text().replace("max = 2", "max = 4")
+    Path("m.toml").write_text(text)
+    assert certify("m.toml", "--output", "m.cert.json").exit_code == 1
+    return text
+
+
+def test_an_invariant_node_forms_batches_of_the_sizes_that_agree(dependent):
+    assert "its results differ" in problem().message
+    Path("m.toml").write_text(dependent + "invariant = true\n")
+    explained = headrace.explain("m.toml")["nodes"]["main"]
+    assert explained["keys"]["batch_sizes"] == {"value": [1, 2, 4], "origin": "node"}
+    with headrace.pipe("m.toml") as pipe:
+        answers = pipe([{"data": str(number)} for number in range(7)])
+        assert [one["result"] for one in answers] == [*range(7)]
+        assert pipe.stats()["nodes"]["main"]["batch_size"]["histogram"].keys() <= {
+            1,
+            2,
+            4,
+            "1",
+            "2",
+            "4",
+        }
+    # It can be certified again, in every size.
+    assert certify("m.toml", "--output", "m.cert.json").exit_code == 1
+    assert json.loads(Path("m.cert.json").read_text())["sizes"] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"compared": "lists"}, "the certificate compares lists, not batches"),
+        ({"sizes": [3]}, "no size has results that agree"),
+        ({"outputs": {"result": {"verdict": "random", "reference": None}}}, "no size makes result"),
+        (
+            {"outputs": {"result": {"verdict": "equal", "reference": {"agrees": False}}}},
+            "no size makes result agree",
+        ),
+    ],
+)
+def test_sizes_are_taken_only_from_results_that_can_agree(dependent, change, says):
+    document = json.loads(Path("m.cert.json").read_text())
+    Path("m.cert.json").write_text(json.dumps(document | change))
+    Path("m.toml").write_text(dependent + "invariant = true\n")
+    assert says in problem().message
+
+
+def test_invariant_alone_is_an_error():
+    found = problem({"backend": "Identity", "invariant": True})
+    assert (found.code, found.message) == ("missing_option", "invariant needs the option 'require'")
+
+
+# GPUs, told by fakes of the libraries: the first device has the context of this process.
+
+
+def fake_driver(name="Fake 100", active=(1, 0)):
+    kinds = SimpleNamespace(
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR="major",
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR="minor",
+    )
+    attributes = {"major": 9, "minor": 0}
+    return SimpleNamespace(
+        CUresult=SimpleNamespace(CUDA_SUCCESS=0),
+        CUdevice_attribute=kinds,
+        cuInit=lambda flags: (0,),
+        cuDeviceGetCount=lambda: (0, len(active)),
+        cuDeviceGet=lambda index: (0, index),
+        cuDevicePrimaryCtxGetState=lambda device: (0, 0, active[device]),
+        cuDeviceGetName=lambda size, device: (0, f"{name} #{device}".encode() + b"\0"),
+        cuDeviceGetAttribute=lambda kind, device: (0, attributes[kind]),
+        cuDriverGetVersion=lambda: (0, 12080),
+    )
+
+
+def fake_nvml(version):
+    return SimpleNamespace(
+        nvmlInit=lambda: None,
+        nvmlShutdown=lambda: None,
+        nvmlSystemGetDriverVersion=lambda: version,
+    )
+
+
+def test_the_gpu_that_was_used_is_in_the_certificate_and_compared(folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", fake_driver())
+    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml("570.1"))
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
+    assert certify("m.toml", "--output", "m.cert.json").exit_code == 0
+    gpu = json.loads(Path("m.cert.json").read_text())["gpu"]
+    assert gpu["devices"] == [{"name": "Fake 100 #0", "compute_capability": "9.0"}]
+    assert (gpu["driver"], gpu["cuda"]) == ("570.1", "12.8")
+    assert gpu["precision"]["NVIDIA_TF32_OVERRIDE"] == "0"
+    # Before a build no device is in use yet.
+    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", fake_driver(active=(0, 0)))
+    headrace.pipe("m.toml").close()
+    monkeypatch.delenv("NVIDIA_TF32_OVERRIDE")
+    assert "NVIDIA_TF32_OVERRIDE was 0, here it is missing" in problem().message
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
+    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml("580.2"))
+    assert "driver was 570.1, here it is 580.2" in problem().message
+    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml("570.1"))
+    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", fake_driver("Other", active=(0,)))
+    assert "there is no Fake 100 #0 (9.0) here" in problem().message
+    monkeypatch.delitem(sys.modules, "cuda.bindings.driver")
+    assert "there is no Fake 100 #0 here" in problem().message
+
+
+def test_a_gpu_that_was_not_used_is_in_no_certificate(folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", fake_driver(active=(0,)))
+    assert certify("m.toml", "--output", "m.cert.json").exit_code == 0
+    assert json.loads(Path("m.cert.json").read_text())["gpu"] is None
