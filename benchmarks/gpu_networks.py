@@ -100,6 +100,73 @@ def _saved(path: Path, nodes: Any, weights: Any, takes: Any, gives: Any) -> Path
     return path
 
 
+def in_half(path: Path) -> Path:
+    """Write a network of `resnet` that computes in float16, and takes and gives float32."""
+    model = onnx.load(path)
+    graph = model.graph
+    for tensor in graph.initializer:
+        tensor.CopyFrom(
+            numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float16), tensor.name)
+        )
+    for node in graph.node:
+        node.input[:] = ["x16" if one == "x" else one for one in node.input]
+        node.output[:] = ["y16" if one == "y" else one for one in node.output]
+    graph.node.insert(0, helper.make_node("Cast", ["x"], ["x16"], "half", to=TensorProto.FLOAT16))
+    graph.node.append(helper.make_node("Cast", ["y16"], ["y"], "full", to=TensorProto.FLOAT))
+    half = path.with_name(f"{path.stem}_fp16.onnx")
+    onnx.save(model, half)
+    return half
+
+
+def torch_of(path: str, *, tf32: bool) -> Any:
+    """Return a network of `resnet` as a module of torch, with the weights of its file.
+
+    Args:
+        path: The file.
+        tf32: Whether convolutions and products of float32 may be computed in TF32, in all of the process.
+    """
+    import torch
+    from torch.nn import functional
+
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = tf32
+    graph = onnx.load(path).graph
+    run = {
+        "Conv": lambda about, *args: functional.conv2d(
+            *args, stride=about["strides"], padding=about["pads"][:2]
+        ),
+        "Relu": lambda _, x: x.relu(),
+        "MaxPool": lambda _, x: functional.max_pool2d(x, 3, 2, 1),
+        "GlobalAveragePool": lambda _, x: x.mean((2, 3), keepdim=True),
+        "Flatten": lambda _, x: x.flatten(1),
+        "MatMul": lambda _, x, matrix: x @ matrix,
+        "Add": lambda _, x, other: x + other,
+    }
+    steps = [
+        (
+            run[node.op_type],
+            {one.name: helper.get_attribute_value(one) for one in node.attribute},
+            [*node.input],
+            node.output[0],
+        )
+        for node in graph.node
+    ]
+
+    class Network(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            for tensor in graph.initializer:
+                value = torch.from_numpy(numpy_helper.to_array(tensor).copy())
+                self.register_parameter(tensor.name, torch.nn.Parameter(value))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            values = {**dict(self.named_parameters()), "x": x}
+            for function, about, names, made in steps:
+                values[made] = function(about, *(values[name] for name in names))
+            return values["y"]
+
+    return Network()
+
+
 def torch_resnet() -> Any:
     """Return ResNet-50 of torchvision, whose arithmetic is that of `resnet`."""
     import torchvision

@@ -312,6 +312,19 @@ def test_gpu_trt_runs_every_part(tmp_path):
     assert {"overhead", "limit", "resnet", "table", "image", "start"} <= set(figures)
 
 
+def test_gpu_certify_prints_a_table_of_engines(tmp_path):
+    pytest.importorskip("onnx")
+    chosen = ("--engines", "ort", "tensorrt", "--precisions", "fp32", "fp16")
+    printed, figures = run("benchmarks.gpu_certify", tmp_path, "--device", "cpu", *chosen)
+    for precision, error in (("fp32", 0), ("fp16", 1e-2)):
+        one = figures["ort"][precision]
+        assert one["sizes"] == [1, 2]
+        assert one["outputs"]["result"]["reference"]["max_rel"] <= error
+        assert f"| ort | {precision} | " in printed
+    assert figures["ort"]["fp16"]["outputs"]["result"]["reference"]["max_rel"] > 0
+    assert "| tensorrt | fp16 | left out: " in printed
+
+
 def test_observe_bench_compares_bench_with_measurements_by_hand(tmp_path):
     printed, figures = run("benchmarks.observe_bench", tmp_path)
     cells = figures["cells"]

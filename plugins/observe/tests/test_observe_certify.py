@@ -137,6 +137,7 @@ def test_floats_may_be_a_few_units_of_the_last_place_apart(certify):
 
     status, _, result = certify(answer, "--set", "max=3")
     assert (status, result["verdict"], result["sizes"]) == (1, "dependent", [2, 3])
+    assert result["relative"] == pytest.approx(2 * np.finfo(np.float32).eps)
     status, _, result = certify(answer, "--set", "max=3", "--ulp", "1")
     assert (status, result["verdict"], result["sizes"]) == (1, "dependent", [3])
     status, _, result = certify(answer, "--set", "max=3", "--ulp", "2")
@@ -195,6 +196,7 @@ def test_rows_alone_are_compared_with_a_reference(certify, factor, arguments, st
     assert result["reference"]["agrees"] == (not status)
     assert result["reference"]["rows"] == ([0, 1, 2] if status else [])
     assert result["reference"]["max_abs"] == pytest.approx(3 * (float(factor) - 1))
+    assert result["reference"]["max_rel"] == pytest.approx(1 - 1 / float(factor))
     program = Path("right.py").read_bytes()
     assert [*document["reference"]["files"].values()] == [hashlib.sha256(program).hexdigest()]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["apart", "beyond", "distance", "ulps"]
+__all__ = ["apart", "beyond", "distance", "relative", "ulps"]
 
 
 def apart(one: Any, other: Any, measure: Callable[[Any, Any], float]) -> float:
@@ -73,6 +73,14 @@ def distance(one: Any, other: Any) -> float:
 
     with np.errstate(all="ignore"):
         return _most(np.abs(_wide(one) - _wide(other)), _same(one, other))
+
+
+def relative(one: Any, other: Any) -> float:
+    """Return how far two arrays are apart at most, as a part of the greatest number of the other one."""
+    import numpy as np
+
+    far, most = distance(one, other), float(np.max(np.abs(_wide(other)), initial=0.0))
+    return far / most if most else inf if far else 0.0
 
 
 def _wide(array: Any) -> Any:

@@ -14,7 +14,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 import headrace
-from headrace_observe.agreement import apart, beyond, distance, ulps
+from headrace_observe.agreement import apart, beyond, distance, relative, ulps
 from headrace_observe.codes import text_of
 
 if TYPE_CHECKING:
@@ -103,6 +103,7 @@ class Output:
 
     Attributes:
         ulps: How far a result was from that of the row alone, at most, in units of the last place.
+        relative: The same, as a part of the greatest number of the row alone.
         sizes: The sizes in which a result was further away than is allowed.
         beside: The same, while other instances ran.
         repeats: How many results of the same row alone were further away.
@@ -111,6 +112,7 @@ class Output:
     """
 
     ulps: float = 0.0
+    relative: float = 0.0
     sizes: set[int] = field(default_factory=set)
     beside: set[int] = field(default_factory=set)
     repeats: int = 0
@@ -130,11 +132,14 @@ class Output:
         as_told = self.reference is None or self.reference["agrees"]
         return as_told and self.verdict in {"equal", "within"}
 
-    def note(self, far: float, ulp: float, where: dict[str, int], *, beside: bool) -> None:
-        """Note how far the result of a row in a batch is from that of the row alone."""
-        if far > self.ulps:
-            self.ulps, self.example = far, where
-        if far > ulp:
+    def note(
+        self, far: tuple[float, float], ulp: float, where: dict[str, int], *, beside: bool
+    ) -> None:
+        """Note how far the result of a row in a batch is from that of the row alone, see `_distances`."""
+        self.relative = max(self.relative, far[1])
+        if far[0] > self.ulps:
+            self.ulps, self.example = far[0], where
+        if far[0] > ulp:
             (self.beside if beside else self.sizes).add(where["size"])
 
     def to_dict(self) -> dict[str, Any]:
@@ -142,6 +147,7 @@ class Output:
         return {
             "verdict": self.verdict,
             "ulps": _finite(self.ulps),
+            "relative": _finite(self.relative),
             "sizes": sorted(self.sizes),
             "sizes_beside_instances": sorted(self.beside),
             "repeats_apart": self.repeats,
@@ -205,8 +211,8 @@ def compare(
     for _, answers in _run(runner, rows, [[0] * least] * repeat, runner.instances):
         for name, far in _distances(alone[0], _outputs(rows[0], answers[0])).items():
             one = found.setdefault(name, Output())
-            one.ulps = max(one.ulps, far)
-            one.repeats += far > ulp
+            one.ulps, one.relative = max(one.ulps, far[0]), max(one.relative, far[1])
+            one.repeats += far[0] > ulp
         ended(1)
     return alone, found
 
@@ -253,12 +259,14 @@ def _copy(value: Any) -> Any:
     return value
 
 
-def _distances(alone: Mapping[str, Any], got: Mapping[str, Any]) -> dict[str, float]:
-    """Return for each output how far it is from that of the row alone."""
-    pairs = {
-        name: (alone.get(name, _MISSING), got.get(name, _MISSING)) for name in {**alone, **got}
-    }
-    return {name: apart(*pair, ulps) for name, pair in pairs.items()}
+def _distances(alone: Mapping[str, Any], got: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
+    """Return for each output how far it is from that of the row alone: in ulps, and as a part of its greatest number."""
+    found = {}
+    for name in {**got, **alone}:
+        pair = got.get(name, _MISSING), alone.get(name, _MISSING)
+        far = apart(*pair, ulps)
+        found[name] = (far, apart(*pair, relative) if far else 0.0)
+    return found
 
 
 def _outputs(row: Mapping[str, Any], answer: dict[str, Any] | Exception) -> dict[str, Any]:
@@ -285,15 +293,17 @@ def compare_reference(
     near = partial(beyond, rtol=rtol, atol=atol)
     told = [_alone(runner, rows, number) for number in range(len(rows))]
     for name in found.keys() & {name for one in told for name in one}:
-        differing, most = [], 0.0
+        differing, most, part = [], 0.0, 0.0
         for number, (ours, theirs) in enumerate(zip(alone, told, strict=True)):
             pair = ours.get(name, _MISSING), theirs.get(name, _MISSING)
             most = max(most, apart(*pair, distance))
+            part = max(part, apart(*pair, relative))
             if apart(*pair, near) > 1:
                 differing.append(number)
         found[name].reference = {
             "agrees": not differing,
             "max_abs": _finite(most),
+            "max_rel": _finite(part),
             "rows": differing,
         }
     return sum(one.reference is not None for one in found.values())
