@@ -83,6 +83,42 @@ def test_a_row_is_tried_at_each_place_of_each_size_and_on_each_instance(certify)
     assert next(alone) >= 20
 
 
+def test_of_many_rows_eight_are_tried_at_each_place_and_each_in_each_size(certify):
+    lock, batches = threading.Lock(), []
+
+    def answer(number, place, batch):
+        with lock:
+            batches.append((place, tuple(batch)))
+        return number + (len(batch) == 3)
+
+    names = [f"row{number}.txt" for number in range(20)]
+    for number, name in enumerate(names):
+        Path(name).write_text(str(number))
+    arguments = ("--set", "max=12", "--set", "instance_num=2", "--repeat", "0")
+    _, document, result = certify(answer, *arguments, rows=names)
+    assert document["sizes"] == [*range(1, 13)]
+    assert (result["sizes"], result["sizes_beside_instances"]) == ([3], [3])
+    ran = [batch for place, batch in batches if place == 0]
+    for size in range(1, 13):
+        some = [batch for batch in ran if len(batch) == size]
+        assert {number for batch in some for number in batch} == {*range(20)}
+        assert all(len({batch[place] for batch in some}) >= 8 for place in range(size))
+    wanted = {1: 20 + 20, 2: 10, 3: 2 * 8}  # alone first; what disagrees runs again
+    assert all(sum(len(b) == size for b in ran) == wanted.get(size, 8) for size in range(1, 13))
+
+
+def test_data_that_a_backend_leaves_behind_is_no_output(certify):
+    class Leaves(Answers):
+        def forward(self, batch):
+            for place, request in enumerate(batch):
+                request["result"] = int(request["data"])
+                request["data"] = place
+
+    headrace.register("CertifyLeaves", Leaves, replace=True)
+    status, document, _ = certify(Answers.answer, "--set", "max=3", config="CertifyLeaves")
+    assert (status, [*document["outputs"]]) == (0, ["result"])
+
+
 @pytest.mark.parametrize(
     ("answer", "sizes"),
     [

@@ -27,6 +27,9 @@ __all__ = ["Output", "RowFailed", "Runner", "compare", "compare_reference", "run
 _EVERY = 32
 """Batches up to this size are tried in every size, larger ones in doublings; and the bound where there is none."""
 
+_ROWS = 8
+"""How many rows are tried at each place of a batch of each size, if there are as many. Each row is tried in each size."""
+
 _MISSING = object()
 
 
@@ -168,7 +171,9 @@ def compare(
     repeat: int,
     began: Callable[[int], Callable[[int], object]],
 ) -> tuple[list[dict[str, Any]], dict[str, Output]]:
-    """Run each row alone, at each place of a batch of each size, again while other instances run, and the first one often.
+    """Run each row alone, then rows at each place of batches of each size on all instances, and the first row often.
+
+    Sizes that disagree run again on one instance alone.
 
     Args:
         runner: What runs them.
@@ -183,24 +188,16 @@ def compare(
     Raises:
         RowFailed: A row fails alone.
     """
-    least, several = runner.sizes[0], runner.instances > 1
-    places = [
-        [(start + place) % len(rows) for place in range(size)]
-        for size in runner.sizes
-        for start in range(len(rows))
-    ]
-    ended = began(len(rows) + (1 + several) * len(places) + repeat)
+    batches = [numbers for size in runner.sizes for numbers in _batches(size, len(rows))]
+    ended = began(len(rows) + len(batches) + repeat)
     alone: list[dict[str, Any]] = []
     for number in range(len(rows)):
         alone.append(_alone(runner, rows, number))
         ended(1)
     found = {name: Output() for one in alone for name in one}
 
-    for instances in sorted({1, runner.instances}):
-        shuffled = [*range(len(rows))]
-        random.Random(instances).shuffle(shuffled)  # noqa: S311 - other neighbours
-        batches = [[shuffled[number] for number in numbers] for numbers in places]
-        for numbers, answers in _run(runner, rows, batches, instances):
+    def run(some: list[list[int]], instances: int, ended: Callable[[int], object]) -> None:
+        for numbers, answers in _run(runner, rows, some, instances):
             for place, (number, answer) in enumerate(zip(numbers, answers, strict=True)):
                 where = {"row": number, "size": len(numbers), "place": place}
                 got = _outputs(rows[number], answer)
@@ -208,6 +205,13 @@ def compare(
                     one = found.setdefault(name, Output())
                     one.note(far, ulp, where, beside=instances > 1)
             ended(1)
+
+    run(batches, runner.instances, ended)
+    apart_beside = {size for one in found.values() for size in one.beside}
+    again = [numbers for numbers in batches if len(numbers) in apart_beside]
+    if again:
+        run(again, 1, began(len(again)))
+    least = runner.sizes[0]
     for _, answers in _run(runner, rows, [[0] * least] * repeat, runner.instances):
         for name, far in _distances(alone[0], _outputs(rows[0], answers[0])).items():
             one = found.setdefault(name, Output())
@@ -215,6 +219,15 @@ def compare(
             one.repeats += far[0] > ulp
         ended(1)
     return alone, found
+
+
+def _batches(size: int, rows: int) -> list[list[int]]:
+    """Return batches of a size, by the numbers of their rows: each row in one, and `_ROWS` rows at each place."""
+    numbers = [*range(rows)]
+    random.Random(size).shuffle(numbers)  # noqa: S311 - other neighbours in each size
+    count = max(-(-rows // size), min(rows, _ROWS))
+    starts = [index * rows // count for index in range(count)]
+    return [[numbers[(start + place) % rows] for place in range(size)] for start in starts]
 
 
 def _run(
@@ -270,10 +283,14 @@ def _distances(alone: Mapping[str, Any], got: Mapping[str, Any]) -> dict[str, tu
 
 
 def _outputs(row: Mapping[str, Any], answer: dict[str, Any] | Exception) -> dict[str, Any]:
-    """Return what an answer has that its request has not."""
+    """Return what an answer has that its request has not; ``data`` is the caller's own again when a pipeline answers."""
     if isinstance(answer, Exception):
         return {"error": text_of(answer)}
-    return {key: one for key, one in answer.items() if key not in row or one is not row[key]}
+    return {
+        key: one
+        for key, one in answer.items()
+        if key != "data" and (key not in row or one is not row[key])
+    }
 
 
 def compare_reference(
