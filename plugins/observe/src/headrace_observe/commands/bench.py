@@ -33,8 +33,11 @@ from headrace_cli.for_plugins import (
 from headrace_observe.batch_times import BatchTimes
 from headrace_observe.bench import measure_loads
 from headrace_observe.commands.shared import (
+    Arrivals,
     Inputs,
+    PlotOfLoads,
     RandomArrays,
+    Rates,
     check_outputs,
     limited,
     loads_of,
@@ -73,20 +76,8 @@ def bench(  # noqa: PLR0913, PLR0917 - one per option
             show_default="1,10,40, without another load",
         ),
     ] = None,
-    rate: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option(
-            "--rate",
-            metavar="N,...",
-            help="Open loop: requests per second on average, at random times (Poisson).",
-        ),
-    ] = None,
-    arrivals: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option(
-            "--arrivals", metavar="FILE", help="Open loop: a time in seconds per line of a file."
-        ),
-    ] = None,
+    rate: Rates = None,
+    arrivals: Arrivals = None,
     against: Annotated[
         Optional[list[str]],  # noqa: UP045
         typer.Option(
@@ -121,14 +112,7 @@ def bench(  # noqa: PLR0913, PLR0917 - one per option
             help="Measure this many seconds, stable or not.",
         ),
     ] = None,
-    plot_path: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option(
-            "--plot",
-            metavar="FILE",
-            help="Draw throughput and latency over the load: .png, .svg, .pdf or .html.",
-        ),
-    ] = None,
+    plot_path: PlotOfLoads = None,
     save_times: Annotated[
         Optional[str],  # noqa: UP045
         typer.Option(

@@ -97,13 +97,15 @@ def certify(  # noqa: PLR0913, PLR0917 - one per option
 ) -> int:
     """Compare the results of each row alone, beside others and beside other instances.
 
-    Each INPUT is a row, or each of four arrays for a --data. It runs alone, then at each place of a batch of each
-    size that the node allows (up to 32, above in doublings), then so again while all instances run. Several nodes get lists of these
-    sizes, and form batches of them. The first row runs --repeat times. An output is equal, within K units of the last
-    place, dependent on its batch, or random. With --reference the rows alone are compared with its results too.
+    Each INPUT is a row, or each of four arrays for a --data. It runs alone, then while all instances run in a batch of each
+    size that the node allows (up to 32, above in doublings), with eight rows at each place. Sizes that disagree run again on
+    one instance. Several nodes get lists of these sizes, and form batches of them. The first row runs --repeat times. An
+    output is equal, within K units of the last place, dependent on its batch, or random. With --reference the rows alone
+    are compared with its results too.
 
-    The JSON has the SHA-256 of the configuration, of each file that an option names, and of weights outside of ONNX models.
-    The exit status is 1 if an output is dependent or random, or differs from the reference.
+    A node with require = "FILE" is built only if the configuration, files, weights outside of ONNX models, modules of
+    backends, versions and GPU are those of the JSON. With invariant = true it forms only batches of sizes that agree. The
+    exit status is 1 if an output is dependent or random, or differs from the reference.
 
     \b
     Examples:

@@ -32,8 +32,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 __all__ = [
+    "Arrivals",
     "Inputs",
+    "PlotOfLoads",
     "RandomArrays",
+    "Rates",
     "check_outputs",
     "limited",
     "loads_of",
@@ -63,6 +66,34 @@ RandomArrays = Annotated[
     typer.Option("--data", metavar="DTYPE:SHAPE", help="Random arrays, as float32:3x224x224."),
 ]
 """The option for random arrays instead of files."""
+
+Rates = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(
+        "--rate",
+        metavar="N,...",
+        help="Open loop: requests per second on average, at random times (Poisson).",
+    ),
+]
+"""The option for loads whose requests come at random times."""
+
+Arrivals = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(
+        "--arrivals", metavar="FILE", help="Open loop: a time in seconds per line of a file."
+    ),
+]
+"""The option for a load whose requests come at given times."""
+
+PlotOfLoads = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(
+        "--plot",
+        metavar="FILE",
+        help="Draw throughput and latency over the load: .png, .svg, .pdf or .html.",
+    ),
+]
+"""The option for a picture, see `plot_loads`."""
 
 
 def samples_of(inputs: Sequence[str], data: Sequence[str]) -> list[dict[str, Any]]:

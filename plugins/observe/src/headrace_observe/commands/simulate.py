@@ -24,6 +24,9 @@ from headrace_cli.for_plugins import (
 )
 from headrace_observe.arrivals import read_samples
 from headrace_observe.commands.shared import (
+    Arrivals,
+    PlotOfLoads,
+    Rates,
     loads_of,
     plot_loads,
     print_document,
@@ -70,16 +73,8 @@ def simulate(  # noqa: PLR0913, PLR0917 - one per option
         Optional[str],  # noqa: UP045 - older typers read no other spelling
         typer.Option("--clients", metavar="N,...", help="Closed loop: the number of clients."),
     ] = None,
-    rate: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option("--rate", metavar="N,...", help="Open loop: arrivals per second (Poisson)."),
-    ] = None,
-    arrivals: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option(
-            "--arrivals", metavar="FILE", help="Open loop: a time in seconds per line of a file."
-        ),
-    ] = None,
+    rate: Rates = None,
+    arrivals: Arrivals = None,
     like: Annotated[
         Optional[str],  # noqa: UP045
         typer.Option(
@@ -110,10 +105,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - one per option
             show_default="a tenth of the requests",
         ),
     ] = None,
-    plot_path: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option("--plot", metavar="FILE", help="Draw the figures: .png, .svg, .pdf or .html."),
-    ] = None,
+    plot_path: PlotOfLoads = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of arrivals and of times.")] = 0,
     json: Json = False,
     settings: Settings = None,
