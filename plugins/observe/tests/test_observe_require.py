@@ -144,6 +144,39 @@ def test_another_configuration_is_refused(folder, change, says):
     assert says in problem().message
 
 
+def test_neither_probes_nor_the_form_of_a_configuration_count(folder):
+    assert certify("m.toml", "--output", "m.cert.json").exit_code == 0
+    Path("other.toml").write_text(
+        'extends = "m.toml"\n[global]\nprobes = ["Trace"]\ntimings = true\n'
+    )
+    headrace.pipe("other.toml").close()
+    done = CliRunner().invoke(app, ["trace", "m.toml", "0.txt"])
+    assert done.exit_code == 0, done.stderr
+    Path("other.toml").write_text('extends = "m.toml"\nbatch_sizes = [1, 2]\n')
+    assert "the configuration is another one" in problem("other.toml").message
+
+
+def test_a_module_that_a_text_names_counts(folder, monkeypatch):
+    module = f"{next(folder.glob('require_helper*.py')).stem}_function"
+    Path(f"{module}.py").write_text("def twice(data):\n    return 2 * int(data)\n")
+    config = {"backend": f"Call({module}:twice)", "require": "m.cert.json"}
+    Path("m.toml").write_text("".join(f'{key} = "{one}"\n' for key, one in config.items()))
+    assert certify("m.toml", "--output", "m.cert.json").exit_code == 0
+    headrace.pipe("m.toml").close()
+    Path(f"{module}.py").write_text("def twice(data):\n    return 3 * int(data)\n")
+    assert f"this: {module}.py has changed" in problem().message
+
+
+def test_a_backend_in_no_file_cannot_be_certified(folder):
+    found = {}
+    exec("import headrace\nclass Nowhere(headrace.Backend):\n    def forward(self, batch):\n"
+         "        for one in batch:\n            one['result'] = 1\n", {"__name__": "of_no_file"}, found)  # fmt: skip
+    headrace.register("RequireNowhere", found["Nowhere"], replace=True)
+    Path("m.toml").write_text('backend = "RequireNowhere"\nrequire = "m.cert.json"\n')
+    assert certify("m.toml", "--output", "m.cert.json").exit_code == 0
+    assert "this: of_no_file is in no file" in problem().message
+
+
 def test_the_value_of_a_placeholder_counts(folder, monkeypatch):
     Path("m.toml").write_text(Path("m.toml").read_text() + 'add = "${REQUIRE_ADD}"\n')
     monkeypatch.setenv("REQUIRE_ADD", "1")

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import headrace
 from headrace_observe.gpu import devices
-from headrace_observe.hooks import NODE_KEYS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -66,26 +65,28 @@ def identity(config: headrace.PipelineConfig, *, in_use: bool = True) -> dict[st
 
 
 def _text_of(config: headrace.PipelineConfig, plan: Plan) -> str:
-    """Return a text that differs if a value differs: as written, and as read, which placeholders decide."""
-    written = _without_certificate(config.to_dict())
-    written = {name: _without_certificate(one) for name, one in written.items()}
-    elements = [part for tree in _trees(plan) for part in tree.walk()]
-    options = [[name, part.value] for one in elements for name, part in one.options.items()]
-    # A certificate may restrict the sizes. As written, they count.
-    keys = [
-        [name, one.value]
-        for node in plan.nodes.values()
-        for name, one in node.keys.items()
-        if name != "batch_sizes"
+    """Return a text that differs if a value differs that may count for results: probes do not, nor how it is written."""
+    # A certificate may restrict the sizes of a node. Here they count as written.
+    tables = {"": config.to_dict(), **config.to_dict()}
+    sizes = {
+        name: table["batch_sizes"]
+        for name, table in tables.items()
+        if isinstance(table, Mapping) and "batch_sizes" in table
+    }
+    nodes = [
+        [name, node.node_expression, node.links.to_dict(), _values(node.keys)]
+        for name, node in plan.nodes.items()
     ]
-    return json.dumps([written, _without_folders([options, keys])], sort_keys=True, default=str)
+    elements = [
+        [part.name, len(part.children), part.prefixes, _values(part.options)]
+        for tree in _trees(plan)
+        for part in tree.walk()
+    ]
+    return json.dumps(_without_folders([sizes, nodes, elements]), sort_keys=True, default=str)
 
 
-def _without_certificate(table: Any) -> Any:
-    """Return a table of the configuration without the keys about its certificate."""
-    if not isinstance(table, Mapping):
-        return table
-    return {key: one for key, one in table.items() if key not in NODE_KEYS}
+def _values(of: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: one.value for key, one in of.items() if key != "batch_sizes"}
 
 
 def _without_folders(value: Any) -> Any:
@@ -104,7 +105,7 @@ def _trees(plan: Plan) -> list[Any]:
 
 
 def _files_of(plan: Plan) -> Iterator[Path]:
-    """Yield the files that options name, also one in ``file.py:name``."""
+    """Yield the files that options name, also those of ``file.py:name`` and ``module:name``."""
     left = [
         one.value for tree in _trees(plan) for part in tree.walk() for one in part.options.values()
     ]
@@ -119,6 +120,12 @@ def _files_of(plan: Plan) -> Iterator[Path]:
                 with contextlib.suppress(OSError, ValueError):  # a text that is no path
                     if Path(text).is_absolute() and Path(text).is_file():
                         yield Path(text)
+            module, _, _ = value.rpartition(":")
+            if all(part.isidentifier() for part in module.split(".")):
+                with contextlib.suppress(ImportError, ValueError):
+                    spec = find_spec(module)
+                    if spec is not None and spec.has_location:
+                        yield Path(str(spec.origin))
 
 
 def _external(model: Path) -> Iterator[Path]:
@@ -154,7 +161,8 @@ def _sha256(path: Path) -> str:
 
 def _distributions(plan: Plan) -> list[str]:
     """Return the distributions of backends, and the libraries of Headrace that they require."""
-    found = dict.fromkeys(["headrace", *(one.distribution for one in plan.asks_for if one.version)])
+    elements = [part for tree in _trees(plan) for part in tree.walk()]
+    found = dict.fromkeys(["headrace", *(one.distribution for one in elements if one.version)])
     left = [*found]
     while left:
         new = [one for one in _required_by(left.pop()) if one.startswith("headrace-")]
@@ -165,9 +173,14 @@ def _distributions(plan: Plan) -> list[str]:
 
 def _required_by(name: str) -> list[str]:
     """Return what a distribution requires; with its extras, if these are no parts of Headrace."""
-    texts = metadata.distribution(name).requires or ()
+    try:
+        texts = metadata.distribution(name).requires or ()
+    except metadata.PackageNotFoundError:
+        return []
     pairs = [(match[1], text) for text in texts if (match := _REQUIRED.match(text)) is not None]
-    return [one for one, text in pairs if "extra ==" not in text or not one.startswith("headrace")]
+    own = [(one, text) for one, text in pairs if one.startswith("headrace")]
+    extra = {one for one, text in own if "extra" in text.partition(";")[2]}
+    return [one for one, _ in pairs if one not in extra]
 
 
 def _versions(names: Iterable[str]) -> dict[str, str]:
@@ -180,15 +193,18 @@ def _versions(names: Iterable[str]) -> dict[str, str]:
 
 def _modules(
     config: headrace.PipelineConfig, plan: Plan, names: Iterable[str]
-) -> Iterator[tuple[str, str]]:
-    """Yield the path and the SHA-256 of each module of the outermost packages in which backends are."""
+) -> Iterator[tuple[str, str | None]]:
+    """Yield the path and the SHA-256 of each module of the outermost packages in which backends are. None: no file."""
     modules = {one.replace("-", "_") for one in names}
     for plugin in headrace.plugins.installed():
         if plugin.distribution in names:
             modules |= {path.partition(":")[0] for path in plugin.backends.values()}
-    files = {*map(str, config.files)}
-    modules |= {one.distribution for one in plan.asks_for if not one.version} - files
-    for place, depth in {one for module in modules if (one := _place(module)) is not None}:
+    registered = {part.distribution for tree in _trees(plan) for part in tree.walk()}
+    own = registered - {one.distribution for one in plan.asks_for if one.version}
+    modules |= own - {*map(str, config.files)}
+    places = {module: _place(module) for module in modules}
+    yield from ((module, None) for module in own if places.get(module, True) is None)
+    for place, depth in {*filter(None, places.values())}:
         for file in [place] if place.is_file() else place.rglob("*"):
             if file.suffix in {".py", ".so", ".pyd"}:
                 yield file.relative_to(place.parents[depth]).as_posix(), _sha256(file)
@@ -245,6 +261,7 @@ def differences(said: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
         found.append("weights outside of ONNX models cannot be compared without onnx")
     changed = _changed(said["modules"], here["modules"])
     found += [f"{name} has changed" for name, _, _ in changed]
+    found += [f"{name} is in no file" for name, sha in here["modules"].items() if sha is None]
     found += [_sentence(*one) for one in _changed(said["versions"], here["versions"])]
     for key in ("python", "machine"):
         if said[key] != here[key]:
