@@ -348,3 +348,31 @@ def test_a_gpu_that_was_not_used_is_in_no_certificate(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "cuda.bindings.driver", fake_driver(active=(0,)))
     assert certify("m.toml", "--output", "m.cert.json").exit_code == 0
     assert json.loads(Path("m.cert.json").read_text())["gpu"] is None
+
+
+def test_torch_tells_of_a_gpu_and_how_exactly_it_multiplies(folder, monkeypatch):
+    flags = SimpleNamespace(allow_tf32=True)
+    properties = SimpleNamespace(name="Fake 100", major=9, minor=0)
+    cuda = SimpleNamespace(
+        is_available=lambda: True,
+        is_initialized=lambda: True,
+        device_count=lambda: 1,
+        get_device_properties=lambda index: properties,
+    )
+    torch = SimpleNamespace(
+        cuda=cuda,
+        version=SimpleNamespace(cuda="13.0"),
+        backends=SimpleNamespace(cuda=SimpleNamespace(matmul=flags), cudnn=flags),
+        are_deterministic_algorithms_enabled=lambda: False,
+    )
+    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", None)
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    assert certify("m.toml", "--output", "m.cert.json").exit_code == 0
+    gpu = json.loads(Path("m.cert.json").read_text())["gpu"]
+    assert gpu["devices"] == [{"name": "Fake 100", "compute_capability": "9.0"}]
+    assert (gpu["driver"], gpu["cuda"]) == (None, "13.0")
+    headrace.pipe("m.toml").close()
+    flags.allow_tf32 = False
+    what = "torch.backends.cuda.matmul.allow_tf32 was True, here it is False"
+    assert what in problem().message

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Mapping
 from importlib import metadata
 from importlib.util import find_spec
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
 __all__ = ["differences", "identity"]
 
 _REQUIRED = re.compile(r"\s*([\w.-]+)")
+_PRECISION_OF_TORCH = (
+    *("backends.fp32_precision", "backends.cuda.matmul.fp32_precision"),
+    *("backends.cudnn.conv.fp32_precision", "backends.cudnn.allow_tf32"),
+    "backends.cuda.matmul.allow_tf32",
+)
 _PRECISION = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "CUBLAS_WORKSPACE_CONFIG")
 
 
@@ -237,9 +243,11 @@ def _precision() -> dict[str, Any]:
     said: dict[str, Any] = {name: os.environ.get(name) for name in _PRECISION}
     torch: Any = sys.modules.get("torch")
     if torch is not None:
-        said["torch matmul.allow_tf32"] = torch.backends.cuda.matmul.allow_tf32
-        said["torch cudnn.allow_tf32"] = torch.backends.cudnn.allow_tf32
-        said["torch deterministic algorithms"] = torch.are_deterministic_algorithms_enabled()
+        said["torch deterministic"] = torch.are_deterministic_algorithms_enabled()
+    for path in _PRECISION_OF_TORCH:
+        # An older torch has not all of them, and torch refuses to tell if old and new ones were mixed.
+        with contextlib.suppress(AttributeError, RuntimeError):
+            said[f"torch.{path}"] = attrgetter(path)(torch)
     return said
 
 
