@@ -209,7 +209,7 @@ def _torch(bench: EngineBench, model: Path, make: Callable[[], Any]) -> Iterator
 
 def resident(cuda: Any, shape: tuple[int, ...]) -> Any:
     """Return an array of random numbers on the device."""
-    from headrace_trt.arrays import DeviceArray, StreamRef
+    from headrace_tensors.device_arrays import DeviceArray, StreamRef
     from headrace_trt.memory import DevicePool, Stream
 
     stream = Stream(cuda)

@@ -89,7 +89,7 @@ class Bench(EngineBench):
 
     def overhead(self) -> None:
         """Show what gathering, running and splitting cost the host beyond the bare loop."""
-        from headrace_trt.arrays import DeviceArray, StreamRef
+        from headrace_tensors.device_arrays import DeviceArray, StreamRef
         from headrace_trt.gathering import Gathering
         from headrace_trt.memory import DevicePool, Stream
         from headrace_trt.runner import Runner, RunSettings

@@ -21,13 +21,13 @@ from headrace.errors import (
     InstanceLostError,
     SetupError,
 )
-from headrace_ort import binding, cuda, on_device, provider_library, providers, session
+from headrace_ort import cuda, on_device, provider_library, providers, session
 from headrace_ort.binding import DeviceRunner
-from headrace_ort.device_arrays import DeviceArray, DeviceView, is_on_device, view_of
+from headrace_ort.device_arrays import DeviceView, is_on_device, view_of
+from headrace_tensors import DeviceArray, read_capsule
 
 STREAM_OPTIONS = on_device.stream_options
 VERSION = tuple(map(int, onnxruntime.__version__.split(".")[:2]))
-needs_dlpack = pytest.mark.skipif(VERSION < (1, 21), reason="ONNX Runtime 1.21 brought DLPack")
 needs_libraries = pytest.mark.skipif(VERSION < (1, 22), reason="1.22 brought provider libraries")
 
 
@@ -76,6 +76,12 @@ def device(monkeypatch):
     monkeypatch.setattr(cuda, "copy_to_device", to_device)
     monkeypatch.setattr(cuda, "copy_to_host", to_host)
     monkeypatch.setattr(cuda, "copy_within_device", within)
+
+    def read(target, source, stream, ordinal):
+        calls.append(("read", stream, ordinal))
+        ctypes.memmove(target.ctypes.data, source, target.nbytes)
+
+    monkeypatch.setattr(cuda, "read", read)
     monkeypatch.setattr(cuda, "order_behind", lambda *streams: calls.append(("behind", *streams)))
     monkeypatch.setattr(cuda, "make_event", lambda ordinal: None)
     monkeypatch.setattr(cuda, "wait_for", lambda stream, event: calls.append("wait"))
@@ -112,7 +118,7 @@ class OnDevice:
 
 def back(result):
     """Read a result that lies on the device that is memory of this process."""
-    assert isinstance(result, DeviceArray)
+    assert type(result) is DeviceArray
     about = result.__cuda_array_interface__
     size = result.nbytes
     memory = (ctypes.c_uint8 * size).from_address(about["data"][0])
@@ -122,7 +128,6 @@ def back(result):
 ROWS = np.arange(24, dtype=np.float32).reshape(4, 2, 3)
 
 
-@needs_dlpack
 @pytest.mark.parametrize("where", ["cpu", "device"])
 def test_rows_from_the_cpu_and_the_device_share_a_batch(device, start, one_to_one, where):
     backend = start(one_to_one(["n", 2, 3], op="Neg"), output_device=where)
@@ -144,7 +149,6 @@ def test_rows_from_the_cpu_and_the_device_share_a_batch(device, start, one_to_on
     assert batch[1]["data"].asked == [77]  # it was ordered before the stream that reads it
 
 
-@needs_dlpack
 @pytest.mark.parametrize("version", [onnxruntime.__version__, "1.23.2"])
 def test_results_last_whether_or_not_their_binding_owns_them(
     device, start, one_to_one, version, monkeypatch
@@ -160,7 +164,6 @@ def test_results_last_whether_or_not_their_binding_owns_them(
         assert np.array_equal(back(request["result"]), -(ROWS + k))
 
 
-@needs_dlpack
 def test_a_closed_instance_holds_no_session(device, start, one_to_one):
     backend = start(one_to_one(["n", 2, 3], op="Neg"), output_device="device")
     batch = [{"data": OnDevice(ROWS), "request_size": 4}, {"data": ROWS[0]}]
@@ -213,7 +216,6 @@ class Torch:
             raise BufferError("not as it is")
 
 
-@needs_dlpack
 def test_tensors_of_torch_are_read_without_a_capsule(device, start, one_to_one, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", Torch)
 
@@ -239,7 +241,6 @@ def test_tensors_of_torch_are_read_without_a_capsule(device, start, one_to_one, 
         assert error.what == ("wrong dtype" if "dtype" in wrong else read)
 
 
-@needs_dlpack
 def test_one_binding_serves_batches_of_any_size(device, start, one_to_one):
     backend = start(one_to_one(["n", 2, 3], op="Neg"), output_device="device")
     kept = []
@@ -255,7 +256,6 @@ def test_one_binding_serves_batches_of_any_size(device, start, one_to_one):
         assert np.array_equal(back(result), -rows)
 
 
-@needs_dlpack
 def test_what_lies_on_the_device_is_bound_where_it_is(device, start, one_to_one):
     backend = start(one_to_one(["n", 2, 3], op="Neg"), output_device="device")
     device.clear()
@@ -267,16 +267,33 @@ def test_what_lies_on_the_device_is_bound_where_it_is(device, start, one_to_one)
     assert np.array_equal(back(alone["result"]), -ROWS)
     assert backend(behind) is None
     assert "to device" not in device
-    assert device.count("within") == 4  # each result on its own memory
+    assert "within" not in device  # results are rows of one output
     assert [np.array_equal(back(r["result"]), -row) for r, row in zip(behind, ROWS, strict=True)]
     backwards = behind[::-1]
     device.clear()
     assert backend(backwards) is None
-    assert device.count("within") == 8
+    assert device.count("within") == 4
     assert all(
         np.array_equal(back(r["result"]), -row)
         for r, row in zip(backwards, ROWS[::-1], strict=True)
     )
+
+
+def test_a_result_is_sliced_and_copied_to_the_host(device, start, one_to_one):
+    backend = start(one_to_one(["n", 2, 3], op="Neg"), output_device="device")
+    request = {"data": ROWS, "request_size": 4}
+    assert backend([request]) is None
+    result = request["result"]
+    device.clear()
+    for part, rows in ((result, ROWS), (result[1], ROWS[1]), (result[2:], ROWS[2:])):
+        assert np.array_equal(part.get(), -rows)
+    assert np.array_equal([row.get() for row in result.rows()], -ROWS)
+    assert set(device) == {("read", 77, 0)}
+    backend._runner.end()
+    del request, result
+    gc.collect()
+    assert np.array_equal(part.get(), -ROWS[2:])  # a slice keeps the memory
+    assert device[-1] == ("read", 0, 0)  # its stream may be gone, and has nothing to wait for
 
 
 def test_inputs_on_the_cpu_are_copied_once(device, start, one_to_one):
@@ -286,18 +303,6 @@ def test_inputs_on_the_cpu_are_copied_once(device, start, one_to_one):
     assert device.count("to device") == 1
 
 
-def test_results_stay_on_the_device_only_where_others_can_read_them(
-    device, start, one_to_one, monkeypatch
-):
-    monkeypatch.setattr(binding, "gives_dlpack", lambda: False)  # as before version 1.21
-    model = one_to_one(["n", 2, 3])
-    assert start(model)([{"data": ROWS[0]}]) is None
-    with pytest.raises(SetupError, match="DLPack") as caught:
-        start(model, output_device="device")
-    assert "1.21" in caught.value.hint
-
-
-@needs_dlpack
 def test_a_batch_is_waited_for_once_and_results_say_when_they_are_finished(
     device, start, one_to_one
 ):
@@ -319,7 +324,6 @@ def test_a_batch_is_waited_for_once_and_results_say_when_they_are_finished(
     assert result.__cuda_array_interface__["stream"] is None
 
 
-@needs_dlpack
 @pytest.mark.parametrize("where", ["cpu", "device"])
 def test_graphs_run_the_next_size_and_give_new_memory(
     device, start, one_to_one, where, monkeypatch
@@ -351,7 +355,6 @@ def test_graphs_run_the_next_size_and_give_new_memory(
         start(one_to_one(["n", None]), cuda_graph=True)
 
 
-@needs_dlpack
 def test_a_fixed_batch_is_filled_up_on_the_device(device, start, one_to_one):
     backend = start(one_to_one([4, 2, 3], op="Neg"), output_device="device")
     batch = [{"data": OnDevice(ROWS[0])}, {"data": ROWS[1]}, {"data": ROWS[2]}, {"data": ROWS[3]}]
@@ -359,7 +362,6 @@ def test_a_fixed_batch_is_filled_up_on_the_device(device, start, one_to_one):
     assert all(np.array_equal(back(r["result"]), -row) for r, row in zip(batch, ROWS, strict=True))
 
 
-@needs_dlpack
 @pytest.mark.parametrize("where", ["cpu", "device"])
 def test_rows_are_filled_up_to_the_sizes_of_the_node(device, start, save, where):
     """Whatever fails or is missing, the session sees no other shape."""
@@ -485,7 +487,6 @@ def test_an_input_without_batch_axis_is_read_on_the_cpu_and_refused_elsewhere(de
         assert all(np.array_equal(one["result"], ROWS[0, 0] * 2) for one in batch[1:])
 
 
-@needs_dlpack
 def test_a_result_is_exported_where_it_is_and_in_the_order_of_the_readers_stream(
     device, start, one_to_one
 ):
@@ -494,18 +495,17 @@ def test_a_result_is_exported_where_it_is_and_in_the_order_of_the_readers_stream
     assert backend(batch) is None
     result = batch[0]["result"]
     device.clear()
-    for asked, order in ((None, [0]), (1, [1]), (5, [5]), (-1, [])):
+    for asked, order in ((None, [1]), (1, [1]), (5, [5]), (-1, [])):
         result.__dlpack__(stream=asked)
         assert device == [("behind", one, 77, 0) for one in order]
         device.clear()
-    for elsewhere in ({"copy": True}, {"dl_device": (1, 0)}, {"dl_device": (2, 1)}):
+    assert result.__dlpack__(dl_device=(1, 0)) is not None  # a copy on the host
+    for elsewhere in ({"copy": True}, {"dl_device": (2, 1)}):
         with pytest.raises(BufferError, match="without a copy"):
             result.__dlpack__(**elsewhere)
-    read = SimpleNamespace(  # the device is memory of this process, where numpy can read it
-        __dlpack_device__=lambda: (1, 0),
-        __dlpack__=lambda **_: result.__dlpack__(copy=False, dl_device=(2, 0), max_version=(1, 0)),
-    )
-    assert np.array_equal(np.from_dlpack(read), ROWS[0])
+    found = read_capsule(result.__dlpack__(copy=False, dl_device=(2, 0), max_version=(1, 0)))
+    assert (found.pointer, found.shape, found.device) == (result.pointer, (2, 3), (2, 0))
+    assert np.array_equal(back(result), ROWS[0])
 
 
 @pytest.mark.parametrize(

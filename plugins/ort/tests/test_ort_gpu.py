@@ -11,7 +11,7 @@ from onnx import TensorProto as T
 import headrace
 from headrace.errors import InputError, SetupError
 from headrace_ort import binding, cuda
-from headrace_ort.device_arrays import DeviceArray
+from headrace_tensors import DeviceArray
 
 pytestmark = pytest.mark.gpu
 
@@ -76,11 +76,7 @@ def samples_of(count, seed=0):
 
 
 def on_host(array):
-    if not isinstance(array, DeviceArray):
-        return array
-    import torch
-
-    return torch.from_dlpack(array).cpu().numpy()
+    return array.get() if isinstance(array, DeviceArray) else array
 
 
 @pytest.mark.parametrize("to", ["cpu", "device"])

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from headrace_trt.cuda import CudaError
+from headrace_trt.cuda import Cuda, CudaError
 
 POISON = 0xAB
 
@@ -162,6 +162,8 @@ class FakeCuda:
 
     def stream_wait(self, stream, event):
         pass
+
+    order_behind, read = Cuda.order_behind, Cuda.read
 
     def begin_capture(self, stream):
         assert stream not in self.captures

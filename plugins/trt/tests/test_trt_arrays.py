@@ -10,7 +10,8 @@ from fake_device import FakeCuda, OnDevice
 
 from headrace.errors import InputError
 from headrace_tensors import dlpack, host_array
-from headrace_trt.arrays import DeviceArray, StreamRef, read_foreign
+from headrace_tensors.device_arrays import DeviceArray, StreamRef
+from headrace_trt.arrays import read_foreign
 from headrace_trt.cuda import Cuda, CudaError, device_of, request_error
 from headrace_trt.memory import Buffer, DevicePool, PinnedArena
 from headrace_trt.signature import Port

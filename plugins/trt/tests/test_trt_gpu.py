@@ -10,8 +10,8 @@ from onnx import TensorProto as T
 
 import headrace
 from headrace.errors import InputError, SetupError
+from headrace_tensors.device_arrays import StreamRef
 from headrace_trt import DeviceArray
-from headrace_trt.arrays import StreamRef
 from headrace_trt.cuda import load_cuda
 from headrace_trt.memory import DevicePool, Stream
 

@@ -13,9 +13,9 @@ from onnx import TensorProto as T
 
 from headrace.errors import BackendError, SetupError
 from headrace_tensors import gather
+from headrace_tensors.device_arrays import StreamRef
 from headrace_trt import DeviceArray
 from headrace_trt import cuda as cuda_module
-from headrace_trt.arrays import StreamRef
 from headrace_trt.cuda import CudaError
 from headrace_trt.engine import Engine
 from headrace_trt.gathering import Gathering

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headrace_tensors.comparing import RowVerdict, compare_rows, sizes_to_compare
+    from headrace_tensors.device_arrays import DeviceArray
     from headrace_tensors.dlpack import export_capsule, read_capsule
     from headrace_tensors.entering import enter, marks_of, order_behind, wait_for_callers
     from headrace_tensors.grouping import cut_groups, group_items, refuse_ragged
@@ -62,6 +63,7 @@ __all__ = [
     "STRING",
     "BatchAxisOptions",
     "Crop",
+    "DeviceArray",
     "Item",
     "LostDevice",
     "Port",
@@ -123,6 +125,7 @@ __all__ = [
 ]
 
 _HOME = {
+    "DeviceArray": "device_arrays",
     "export_capsule": "dlpack",
     "read_capsule": "dlpack",
     "BatchAxisOptions": "options",

@@ -53,7 +53,7 @@ class OnnxTensor(headrace.Backend):
     Writes:
         result: The array of the only output, or a dict of arrays by output name; without batch
             axis if the request brought one sample. A numpy array, or with
-            ``output_device = "device"`` an array on the device; new memory, the request's own.
+            ``output_device = "device"`` a `DeviceArray`, which shares its memory with the batch's other results.
     Batch:
         1 or more if the batch axis is dynamic, else the fixed number of the model. Rows are concatenated.
         Requests with different values of an input without batch axis run separately. They run one at a time

@@ -9,17 +9,17 @@ import numpy as np
 
 from headrace.errors import BackendError, SetupError
 from headrace_ort import cuda
-from headrace_ort.device_arrays import DeviceArray
 from headrace_ort.device_memory import Cut, DeviceMemory, in_place, pad_items
 from headrace_ort.graphs import Graph, Graphs
 from headrace_tensors import Item, counted_rows, numpy_dtype, split_outputs
+from headrace_tensors.device_arrays import DeviceArray, StreamRef
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from headrace_tensors import Crop, Port, Signature
 
-__all__ = ["DeviceRunner", "gives_dlpack", "outputs_last"]
+__all__ = ["DeviceRunner", "outputs_last"]
 
 _GRAPH, _NO_CAPTURE = "gpu_graph_id", "-1"
 _UNFINISHED = "disable_synchronize_execution_providers"
@@ -31,13 +31,6 @@ def outputs_last() -> bool:
 
     major, minor = onnxruntime.__version__.split(".")[:2]
     return (int(major), int(minor)) >= (1, 30)
-
-
-def gives_dlpack() -> bool:
-    """Return whether a value of ONNX Runtime can be passed to other libraries, as since version 1.21."""
-    from onnxruntime.capi import onnxruntime_pybind11_state as native
-
-    return hasattr(native.OrtValue, "__dlpack__")
 
 
 class DeviceRunner:
@@ -53,9 +46,6 @@ class DeviceRunner:
         shared: Whether several instances use the session, which then computes on a stream of its own.
         sizes: The numbers of rows that runs may have. A batch is filled up to the next one. Empty: any.
         kind: ONNX Runtime's name of the kind of device.
-
-    Raises:
-        SetupError: Results are to stay on the device, and this ONNX Runtime cannot hand them out.
     """
 
     def __init__(  # noqa: PLR0913 - all by name
@@ -71,13 +61,6 @@ class DeviceRunner:
         sizes: Sequence[int] = (),
         kind: str = "cuda",
     ) -> None:
-        if not to_cpu and not gives_dlpack():
-            import onnxruntime
-
-            raise SetupError(
-                f"ONNX Runtime {onnxruntime.__version__} cannot leave results on the device: it has no DLPack",
-                hint="It came with version 1.21: `pip install --upgrade onnxruntime-gpu`, or leave output_device out.",
-            )
         self._session, self._signature = session, signature
         self._kind = kind
         self._ordinal, self._stream = ordinal, stream
@@ -98,7 +81,7 @@ class DeviceRunner:
         self._binding: Any = None
         self._lasting = outputs_last()
         self._bound: dict[str, tuple[int, tuple[int, ...]]] = {}
-        self._given: list[DeviceArray] = []
+        self._made_on = StreamRef(stream)
         self._graphs = Graphs(session.run_with_iobinding)
         self._optional = any(port.optional for port in signature.inputs)
         self._cut = Cut({}, {}, ())
@@ -257,12 +240,12 @@ class DeviceRunner:
         *,
         copied: bool,
     ) -> None:
-        shape, dtype = tuple(output.shape()), numpy_dtype(port.dtype)
+        shape = tuple(output.shape())
         total = sum(item.rows for item in items)
         if not port.batched:
-            results[0].append(self._given_as(output, shape, dtype))
-            for result in results[1:]:
-                result.append(results[0][-1])
+            whole = self._array(port, output, shape)
+            for result in results:
+                result.append(whole)
             return
         if not shape or shape[0] < total:
             raise BackendError(
@@ -270,41 +253,67 @@ class DeviceRunner:
                 hint="If it has no batch axis, name it in `unbatched`.",
             )
         cuts = self._cut.lengths(port.name, shape)
-        alone = len(items) == 1 and not items[0].sample and shape[0] == total
-        if alone and not copied and not cuts:
-            results[0].append(self._given_as(output, shape, dtype))
+        if cuts:
+            self._split_cut(port, output, items, results, cuts)
             return
-        start, row = output.data_ptr(), math.prod(shape[1:]) * dtype.itemsize
-        for place, (item, result) in enumerate(zip(items, results, strict=True)):
-            one = (cuts[place], *shape[2:]) if cuts else shape[1:]
+        if copied:
+            output = self._copy_of(output, (total, *shape[1:]), port)
+        whole = self._array(port, output, (total, *shape[1:]))
+        start = 0
+        for item, result in zip(items, results, strict=True):
+            stop = start + item.rows
+            result.append(whole[start] if item.sample else whole[start:stop])
+            start = stop
+
+    def _copy_of(self, output: Any, shape: tuple[int, ...], port: Port) -> Any:
+        """Copy the first rows of an output into new memory."""
+        dtype = numpy_dtype(port.dtype)
+        value, nbytes = self._memory.empty(shape, dtype), math.prod(shape) * dtype.itemsize
+        cuda.copy_within_device(value.data_ptr(), output.data_ptr(), nbytes, self._stream)
+        return value
+
+    def _split_cut(
+        self,
+        port: Port,
+        output: Any,
+        items: Sequence[Item],
+        results: list[list[Any]],
+        cuts: Sequence[int],
+    ) -> None:
+        """Copy the rows of each item into its own memory, cut to its lengths."""
+        shape, dtype = tuple(output.shape()), numpy_dtype(port.dtype)
+        source, row = output.data_ptr(), math.prod(shape[1:]) * dtype.itemsize
+        for item, result, length in zip(items, results, cuts, strict=True):
+            one = (length, *shape[2:])
             own = one if item.sample else (item.rows, *one)
-            value = self._memory.empty(own, dtype)
-            if cuts:
-                size, to = math.prod(one) * dtype.itemsize, value.data_ptr()
-                for number in range(item.rows):
-                    source = start + number * row
-                    cuda.copy_within_device(to + number * size, source, size, self._stream)
-            else:
-                cuda.copy_within_device(value.data_ptr(), start, row * item.rows, self._stream)
-            start += row * item.rows
-            result.append(self._given_as(value, own, dtype))
+            value, size = self._memory.empty(own, dtype), math.prod(one) * dtype.itemsize
+            for number in range(item.rows):
+                target = value.data_ptr() + number * size
+                cuda.copy_within_device(target, source, size, self._stream)
+                source += row
+            result.append(self._array(port, value, own))
         self._kept.append(output)
 
-    def _given_as(self, value: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> DeviceArray:
-        given = DeviceArray(value, shape, dtype, self._stream, self._ordinal)
-        self._given.append(given)
-        return given
+    def _array(self, port: Port, value: Any, shape: tuple[int, ...]) -> DeviceArray:
+        return DeviceArray(
+            cuda,
+            value.data_ptr(),
+            shape,
+            port.dtype,
+            ordinal=self._ordinal,
+            stream=self._made_on,
+            owner=value,
+        )
 
     def end(self) -> None:
-        """End the batch: wait for its work, mark results on the device as finished, drop what was kept for it."""
-        if not self._pending and not self._kept and not self._given:
+        """End the batch: wait for its work, mark results on the device as finished, and drop what was kept for it."""
+        if not self._pending and not self._kept:
             return
         try:
             self._wait()
         finally:
-            for given in self._given:
-                given.finished = True
-            self._given.clear()
+            self._made_on.close()  # readers of its results have nothing to wait for
+            self._made_on = StreamRef(self._stream)
             self._kept.clear()
 
     def _wait(self) -> None:
@@ -388,7 +397,6 @@ class DeviceRunner:
         """Release buffers and graphs."""
         self._graphs.close()
         self._kept.clear()
-        self._given.clear()
         self._memory.close()
         cuda.close_event(self._done)
         # The context still refers to the runner (`at_batch_end`), which must not keep the session alive.

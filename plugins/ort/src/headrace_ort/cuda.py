@@ -28,6 +28,7 @@ __all__ = [
     "lost_device",
     "make_event",
     "order_behind",
+    "read",
     "wait_for",
 ]
 
@@ -185,7 +186,7 @@ def copy_to_device(target: int, source: np.ndarray[Any, Any], stream: int) -> No
 
 
 def copy_to_host(target: np.ndarray[Any, Any], source: int, stream: int) -> None:
-    """Start a copy from the device to contiguous pinned memory, on a stream."""
+    """Start a copy from the device to contiguous memory of the host, on a stream."""
     kind = runtime().cudaMemcpyKind.cudaMemcpyDeviceToHost
     call("cudaMemcpyAsync", target.ctypes.data, source, target.nbytes, kind, stream)
 
@@ -194,6 +195,13 @@ def copy_within_device(target: int, source: int, nbytes: int, stream: int) -> No
     """Start a copy from device memory to device memory, on a stream."""
     kind = runtime().cudaMemcpyKind.cudaMemcpyDeviceToDevice
     call("cudaMemcpyAsync", target, source, nbytes, kind, stream)
+
+
+def read(target: np.ndarray[Any, Any], source: int, stream: int, ordinal: int) -> None:
+    """Copy device memory to any array of the host, in order on a stream, and wait for it."""
+    with Current(ordinal):
+        copy_to_host(target, source, stream)
+        call("cudaStreamSynchronize", stream)
 
 
 class _Awaited:

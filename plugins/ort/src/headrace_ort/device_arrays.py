@@ -1,4 +1,4 @@
-"""Arrays on a CUDA device: views of the arrays that requests bring, and the class of results."""
+"""Views of the arrays on a CUDA device that requests bring."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace_tensors.dlpack import read_capsule
 if TYPE_CHECKING:
     from headrace_tensors import Port
 
-__all__ = ["DeviceArray", "DeviceView", "is_on_device", "read_value", "view_of"]
+__all__ = ["DeviceView", "is_on_device", "read_value", "view_of"]
 
 _DLPACK_CUDA = 2
 _PER_THREAD = 2
@@ -181,59 +181,3 @@ def _steps(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
         steps.append(step)
         step *= length
     return tuple(reversed(steps))
-
-
-class DeviceArray:
-    """A result on a CUDA device, for any library that reads DLPack or the CUDA array interface.
-
-    The values are valid at the end of the batch. An earlier reader has to wait for the stream:
-    ``__dlpack__`` orders the reader's stream, the array interface names the stream.
-
-    Attributes:
-        shape, dtype: As in a numpy array.
-        finished: Whether the values are valid.
-    """
-
-    def __init__(
-        self, value: Any, shape: tuple[int, ...], dtype: np.dtype[Any], stream: int, ordinal: int
-    ) -> None:
-        self._value, self.shape, self.dtype = value, shape, dtype
-        self._stream, self._ordinal = stream, ordinal
-        self.finished = False
-
-    @property
-    def nbytes(self) -> int:
-        """How many bytes it has."""
-        return math.prod(self.shape) * self.dtype.itemsize
-
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
-        return {
-            "shape": self.shape,
-            "typestr": self.dtype.str,
-            "data": (self._value.data_ptr(), False),
-            "strides": None,
-            "version": 3,
-            "stream": None if self.finished else self._stream,
-        }
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return _DLPACK_CUDA, self._ordinal
-
-    def __dlpack__(
-        self,
-        *,
-        stream: int | None = None,
-        max_version: tuple[int, int] | None = None,
-        dl_device: tuple[int, int] | None = None,
-        copy: bool | None = None,
-    ) -> Any:
-        """Return a capsule; the reader's ``stream`` (None: the default one) waits for the values."""
-        if copy or (dl_device is not None and tuple(dl_device) != self.__dlpack_device__()):
-            raise BufferError("a DeviceArray is exported where it is, without a copy")
-        if not self.finished and stream != -1:
-            cuda.order_behind(int(stream or 0), self._stream, self._ordinal)
-        return getattr(self._value, "_ortvalue", self._value).__dlpack__()
-
-    def __repr__(self) -> str:
-        return f"DeviceArray({self.dtype} {list(self.shape)} on cuda:{self._ordinal})"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headrace_trt.arrays import DeviceArray
+    from headrace_tensors import DeviceArray
     from headrace_trt.building import BuildCancelledError, BuiltPlan, build_plan
     from headrace_trt.cache import CachedPlan, default_cache_dir, trim_cache
     from headrace_trt.engine import Engine, load_plan

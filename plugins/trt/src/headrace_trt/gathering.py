@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import BackendError, InputError
-from headrace_trt.arrays import DeviceArray
+from headrace_tensors import DeviceArray
 from headrace_trt.results import check_run, rows_of, whole
 
 if TYPE_CHECKING:

@@ -58,7 +58,7 @@ class TensorrtInferTensor(headrace.Backend):
     Writes:
         result: The array of the only output, or a dict of arrays by output name; without batch
             axis if the request brought one sample. A numpy array, or with
-            ``output_device = "device"`` a `DeviceArray`; in memory of its own.
+            ``output_device = "device"`` a `DeviceArray`, which shares its memory with the batch's other results.
     Batch:
         The batch range of its profile. One at a time if an input or output has no batch axis.
 

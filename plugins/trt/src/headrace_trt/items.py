@@ -8,6 +8,7 @@ import numpy as np
 
 from headrace.errors import InputError
 from headrace_tensors import (
+    DeviceArray,
     Item,
     host_array,
     numpy_dtype,
@@ -16,7 +17,8 @@ from headrace_tensors import (
     text_of,
     view_of_torch,
 )
-from headrace_trt.arrays import ArrayKind, DeviceArray, Foreign, StreamRef, read_foreign
+from headrace_tensors.device_arrays import ArrayKind, StreamRef
+from headrace_trt.arrays import Foreign, read_foreign
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

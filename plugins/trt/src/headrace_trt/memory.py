@@ -117,10 +117,7 @@ class DevicePool:
         A library that got the address by DLPack may have dropped the array while its own work on
         the default stream still reads the memory.
         """
-        event = self._cuda.event_create()
-        self._cuda.event_record(event, _LEGACY_STREAM)
-        self._cuda.stream_wait(self._stream, event)
-        self._cuda.event_destroy(event)
+        self._cuda.order_behind(self._stream, _LEGACY_STREAM)
 
     def _give_back(self, pointer: int, nbytes: int, *, foreign: bool) -> None:
         if self._closed:

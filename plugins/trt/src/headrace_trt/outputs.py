@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace_tensors import numpy_dtype
-from headrace_trt.arrays import ArrayKind, DeviceArray, StreamRef, item_bytes
+from headrace_tensors.device_arrays import ArrayKind, DeviceArray, StreamRef, item_bytes
 from headrace_trt.memory import Buffer, DevicePool, PinnedArena, close_all
 
 if TYPE_CHECKING:

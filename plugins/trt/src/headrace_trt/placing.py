@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headrace_tensors import gather, numpy_dtype
-from headrace_trt.arrays import Foreign, item_bytes
+from headrace_tensors.device_arrays import item_bytes
+from headrace_trt.arrays import Foreign
 from headrace_trt.memory import ALIGNMENT, Buffer, close_all
 
 if TYPE_CHECKING:
@@ -17,8 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from headrace_tensors import Item, Signature
-    from headrace_trt.arrays import DeviceArray
+    from headrace_tensors import DeviceArray, Item, Signature
     from headrace_trt.cuda import Cuda
     from headrace_trt.grouping import Run
     from headrace_trt.memory import PinnedArena

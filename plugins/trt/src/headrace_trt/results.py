@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headrace_tensors import check_rows, cropped
-from headrace_trt.arrays import DeviceArray
+from headrace_tensors import DeviceArray, check_rows, cropped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import BackendError, InputError
 from headrace_tensors import Item, find_crops, pad_values, read_warm_up, warm_up_rows
-from headrace_trt.arrays import StreamRef
+from headrace_tensors.device_arrays import StreamRef
 from headrace_trt.execution import ContextMemory, Execution
 from headrace_trt.graphs import GraphCache
 from headrace_trt.grouping import Run, plan_runs

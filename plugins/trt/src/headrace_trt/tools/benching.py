@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headrace.errors import SetupError
-from headrace_trt.arrays import item_bytes
+from headrace_tensors.device_arrays import item_bytes
 from headrace_trt.execution import Execution
 from headrace_trt.memory import Buffer, DevicePool, PinnedArena, Stream, close_all
 from headrace_trt.outputs import nbytes_of
