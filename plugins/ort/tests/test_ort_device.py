@@ -296,6 +296,36 @@ def test_a_result_is_sliced_and_copied_to_the_host(device, start, one_to_one):
     assert device[-1] == ("read", 0, 0)  # its stream may be gone, and has nothing to wait for
 
 
+def test_the_rows_of_an_engine_are_the_batch_of_the_next_one(device, start, one_to_one):
+    ends = []
+    first, second = (
+        start(
+            one_to_one(["n", 2, 3], op="Neg"),
+            context={"at_batch_end": ends.append},
+            output_device="device",
+        )
+        for _ in range(2)
+    )
+    batch = [{"data": row} for row in ROWS]
+    assert first(batch) is None
+    for request in batch:
+        request["data"] = request.pop("result")
+    assert len({id(request["data"]._owner) for request in batch}) == 1
+    kept = weakref.ref(batch[0]["data"]._owner)
+    device.clear()
+    assert second(batch) is None
+    assert device == []  # no copy, and on one stream nothing to wait for
+    for request in batch:
+        del request["data"]
+    gc.collect()
+    assert kept() is not None  # the stream may not have read it yet
+    assert np.array_equal([request["result"].get() for request in batch], ROWS)
+    for end in ends:
+        end()
+    gc.collect()
+    assert kept() is None
+
+
 def test_inputs_on_the_cpu_are_copied_once(device, start, one_to_one):
     backend = start(one_to_one(["n", 2, 3]))
     device.clear()

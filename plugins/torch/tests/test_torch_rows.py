@@ -10,6 +10,8 @@ import torch
 
 import headrace
 from headrace.errors import InputError
+from headrace_tensors import DeviceArray, dlpack
+from headrace_tensors.device_arrays import StreamRef
 from headrace_torch.arrays import gather
 from headrace_torch.place import Place
 from headrace_torch.pool import _tensors_in
@@ -178,6 +180,94 @@ def test_what_is_handed_on_is_found_in_a_request_and_let_go_with_the_batch():
     del whole, found
     place.end()
     assert kept() is None
+
+
+class Engine:
+    """Gives its batch as rows of an array on a device, which is memory of this process."""
+
+    def order_behind(self, stream, first, ordinal):
+        raise AssertionError("the CPU has no streams")
+
+
+@pytest.fixture
+def engine(monkeypatch):
+    """Register the word RowsEngine; return the arrays that torch has read, and a function that changes the rows."""
+    found = SimpleNamespace(read=[], wholes=[], change=lambda rows: rows)
+    monkeypatch.setattr(dlpack, "CUDA", dlpack.CPU)  # where a capsule says that the memory is
+    real = torch.from_dlpack
+    monkeypatch.setattr(torch, "from_dlpack", lambda one: found.read.append(one) or real(one))
+
+    @headrace.register("RowsEngine", replace=True)
+    class Word(headrace.Backend):
+        owns_thread = True
+
+        def forward(self, batch):
+            values = np.stack([np.asarray(request["data"]) for request in batch])
+            whole = DeviceArray(
+                Engine(), values.ctypes.data, values.shape, values.dtype.name,
+                ordinal=0, stream=StreamRef(0), owner=SimpleNamespace(values=values),
+            )  # fmt: skip
+            found.wholes.append(whole)
+            for request, row in zip(batch, found.change(whole.rows()), strict=True):
+                request["result"] = row
+
+    return found
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "S[RowsEngine,SoftmaxTensor]",
+        "S[NormalizeTensor(1.0),RowsEngine,NormalizeTensor(1.0),SoftmaxTensor]",
+        "S[RowsEngine,CatSplit[CatTensor,SoftmaxTensor,SplitTensor]]",
+        "S[IoC[Identity;RowsEngine],SoftmaxTensor]",
+    ],
+)
+def test_the_batch_of_an_engine_is_read_as_one_array(words, engine):
+    given = [{"data": torch.rand(1, 2, 3)} for _ in range(4)]
+    with headrace.pipe({"backend": words, "max": 8, "device": "cpu"}) as pipe:
+        found = pipe(given)
+    assert [one.pointer for one in engine.read] == [one.pointer for one in engine.wholes]
+    assert sum(one.shape[0] for one in engine.read) == 4
+    for request, one in zip(found, given, strict=True):
+        assert torch.allclose(request["result"], torch.softmax(one["data"], -1))
+
+
+def test_a_model_reads_the_batch_of_an_engine_where_it_is_and_does_not_write_into_it(engine):
+    config = {"backend": "S[RowsEngine,TorchModule]", "max": 8, "device": "cpu", "shape": "2x3"}
+    config |= {"module": "torch.nn:ReLU", "args": {"inplace": True}}
+    given = [{"data": torch.randn(2, 3)} for _ in range(4)]
+    with headrace.pipe(config) as pipe:
+        engine.read.clear()
+        engine.wholes.clear()
+        found = pipe(given)
+    assert [one.pointer for one in engine.read] == [one.pointer for one in engine.wholes]
+    for request, one in zip(found, given, strict=True):
+        assert torch.equal(request["result"], one["data"].relu())
+    kept = [row for whole in engine.wholes for row in np.from_dlpack(whole)]
+    assert all(np.array_equal(row, one["data"]) for row, one in zip(kept, given, strict=True))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda rows: rows[::-1],
+        lambda rows: [rows[0], np.full((2, 3), 7, np.float32), *rows[2:]],
+        lambda rows: [rows[0], torch.full((2, 3), 7.0), *rows[2:]],
+        lambda rows: [row[:1] for row in rows],
+        lambda rows: [rows[1]] * len(rows),
+    ],
+    ids=["order", "numpy", "torch", "slices", "twice"],
+)
+def test_rows_that_somebody_has_changed_are_read_one_by_one(change, engine):
+    engine.change = change
+    given = [{"data": torch.rand(2, 3)} for _ in range(4)]
+    config = {"max": 4, "min": 4, "batching_timeout": 10_000, "device": "cpu"}
+    with headrace.pipe({"backend": "S[RowsEngine,SoftmaxTensor]", **config}) as pipe:
+        found = pipe(given)
+    expected = change([one["data"].numpy() for one in given])
+    for request, one in zip(found, expected, strict=True):
+        assert torch.allclose(request["result"], torch.softmax(torch.as_tensor(one), -1))
 
 
 class Event:

@@ -12,7 +12,7 @@ from headrace_tensors import dlpack
 from headrace_tensors.host_arrays import numpy_dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -201,6 +201,24 @@ class DeviceArray:
             made.append(row)
             pointer += step
         return made
+
+    @staticmethod
+    def of_rows(rows: Sequence[Any]) -> DeviceArray | None:
+        """Return the array of which ``rows`` are neighbouring rows, in order; None if they are not. No copy.
+
+        So the next reader takes the batch of another one as a whole, however it came by the rows.
+        """
+        first = rows[0]
+        if type(first) is not DeviceArray or first._owner is None:
+            return None
+        kind, owner, pointer = first._kind, first._owner, first.pointer
+        for row in rows:
+            if type(row) is not DeviceArray or row._kind is not kind:
+                return None
+            if row._owner is not owner or row.pointer != pointer:
+                return None
+            pointer += kind.nbytes
+        return kind.of_shape((len(rows), *kind.shape)).array(first.pointer, owner)
 
     def reshape(self, *shape: int) -> DeviceArray:
         """Return the same memory in another shape."""

@@ -295,6 +295,7 @@ class DeviceRunner:
         self._kept.append(output)
 
     def _array(self, port: Port, value: Any, shape: tuple[int, ...]) -> DeviceArray:
+        self._kept.append(value)  # the next backend may drop it before the stream has read it
         return DeviceArray(
             cuda,
             value.data_ptr(),
@@ -313,7 +314,7 @@ class DeviceRunner:
             self._wait()
         finally:
             self._made_on.close()  # readers of its results have nothing to wait for
-            self._made_on = StreamRef(self._stream)
+            self._made_on, self._cut = StreamRef(self._stream), Cut({}, {}, ())
             self._kept.clear()
 
     def _wait(self) -> None:

@@ -18,7 +18,7 @@ from headrace_ort import cuda
 from headrace_ort.binding import DeviceRunner
 from headrace_ort.device_arrays import DeviceView, is_on_device, view_of
 from headrace_ort.providers import ON_CUDA
-from headrace_tensors import order_behind_torch, view_of_torch
+from headrace_tensors import DeviceArray, numpy_dtype, order_behind_torch, view_of_torch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -109,6 +109,9 @@ class Place:
         if found is not None and (dtype := _numpy_dtype(found.dtype)) is not None:
             order_behind_torch(self.stream, self.ordinal)
             return DeviceView(found.pointer, found.shape, dtype, value)
+        if type(value) is DeviceArray and value.ordinal == self.ordinal:
+            value.order(self.stream)
+            return DeviceView(value.pointer, value.shape, numpy_dtype(value.dtype), value)
         return view_of(value, self.ordinal, self.stream, key) if is_on_device(value) else value
 
 

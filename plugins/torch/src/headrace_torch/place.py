@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from headrace_tensors import marks_of
+from headrace_tensors import DeviceArray, marks_of
 from headrace_torch._each import any_has, each_holds, of_each, put_in_each
 from headrace_torch.arrays import is_dense, stacked_arrays
 from headrace_torch.devices import check_device, wait_for_device
@@ -245,7 +245,12 @@ class Place:
         return self._one_each
 
     def carried(self, batch: Sequence[Request]) -> torch.Tensor | None:
-        """Return the tensor of `give` if its rows are the ``data`` of these requests, in order; else None."""
+        """Return one tensor whose rows are the ``data`` of these requests, in order, without a copy; None if there is none.
+
+        It is that of `give`, or the batch of another plugin's engine, see `headrace_tensors.DeviceArray.of_rows`.
+        """
+        if type(batch[0].get("data")) is DeviceArray:
+            return self._of_engine(batch)
         rows, handed = self._rows, self._handed
         if len(rows) != len(batch):
             return None
@@ -258,6 +263,21 @@ class Place:
         if not each_holds(batch, "data", rows) or any_has(batch, "request_size"):
             return None
         return self._whole
+
+    def _of_engine(self, batch: Sequence[Request]) -> torch.Tensor | None:
+        if any_has(batch, "request_size"):
+            return None
+        whole = DeviceArray.of_rows(of_each(batch, "data"))
+        try:
+            tensor = None if whole is None else torch.from_dlpack(whole)
+        except Exception:  # noqa: BLE001 - torch may raise anything. Read one by one, each request gets its error
+            return None
+        if tensor is None or tensor.device != self.device:
+            return None
+        if self.stream is not None:
+            self.take_in(tensor)
+            self.keep(tensor)
+        return tensor
 
     def stacked(self, batch: Sequence[Request]) -> torch.Tensor | None:
         """Stack samples of one shape and dtype on this device to one new tensor.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headrace_tensors import gather, numpy_dtype
-from headrace_tensors.device_arrays import item_bytes
+from headrace_tensors.device_arrays import DeviceArray, item_bytes
 from headrace_trt.arrays import Foreign
 from headrace_trt.memory import ALIGNMENT, Buffer, close_all
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from headrace_tensors import DeviceArray, Item, Signature
+    from headrace_tensors import Item, Signature
     from headrace_trt.cuda import Cuda
     from headrace_trt.grouping import Run
     from headrace_trt.memory import PinnedArena
@@ -116,7 +116,7 @@ class InputBuffers:
                 self.before_copies()
                 self._cuda.queue_copy(target, pointer, count * row_bytes, stream)
             return target
-        together = _lie_together(values, row_bytes)
+        together = count == 1 or DeviceArray.of_rows(values) is not None
         if self._in_place and together and first.pointer % ALIGNMENT == 0 < first.pointer:
             return int(first.pointer)
         target = self.pointer(port.name, count * row_bytes)
@@ -237,16 +237,3 @@ def _rows_on_device(tensor: Any, *, batched: bool) -> int:
     if not isinstance(tensor, Foreign):
         return 0
     return tensor.shape[0] if batched else 1
-
-
-def _lie_together(values: Sequence[DeviceArray], row_bytes: int) -> bool:
-    """Return whether samples are consecutive, in order, in one allocation."""
-    first = values[0]
-    owner, pointer = first._owner, first.pointer
-    if owner is None and len(values) > 1:
-        return False
-    for value in values:
-        if value.pointer != pointer or value._owner is not owner:
-            return False
-        pointer += row_bytes
-    return True

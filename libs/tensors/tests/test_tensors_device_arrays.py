@@ -1,0 +1,137 @@
+"""`DeviceArray` on a device that is memory of this process: what a reader gets, and what it waits for."""
+
+import ctypes
+import gc
+import weakref
+
+import numpy as np
+import pytest
+
+from headrace_tensors import DeviceArray, dlpack, read_capsule
+from headrace_tensors.device_arrays import StreamRef
+
+
+class Runtime:
+    """The two calls of CUDA that an array needs."""
+
+    def __init__(self):
+        self.calls = []
+
+    def order_behind(self, stream, first, ordinal):
+        self.calls.append((stream, first, ordinal))
+
+    def read(self, target, source, stream, ordinal):
+        self.calls.append(("read", stream, ordinal))
+        ctypes.memmove(target.ctypes.data, source, target.nbytes)
+
+
+class Memory:
+    """An allocation."""
+
+    def __init__(self, values):
+        self.values = values
+
+
+def on_device(values, runtime=None, stream=7):
+    return DeviceArray(
+        runtime or Runtime(),
+        values.ctypes.data,
+        values.shape,
+        values.dtype.name,
+        ordinal=0,
+        stream=StreamRef(stream),
+        owner=Memory(values),
+    )
+
+
+BATCH = np.arange(24, dtype=np.float32).reshape(4, 2, 3)
+
+
+@pytest.mark.parametrize(
+    "take",
+    [
+        lambda whole: whole.rows(),
+        lambda whole: list(whole),
+        lambda whole: [whole[i] for i in range(4)],
+        lambda whole: [*whole[:2].rows(), *whole[2:]],
+        lambda whole: whole.rows()[1:3],
+        lambda whole: whole.rows()[:1],
+    ],
+    ids=["rows", "iterated", "one by one", "slices", "some", "one"],
+)
+def test_neighbouring_rows_in_order_are_one_array_again(take):
+    rows = take(on_device(BATCH))
+    found = DeviceArray.of_rows(rows)
+    assert found.pointer == rows[0].pointer
+    assert np.array_equal(found.get(), [row.get() for row in rows])
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda rows: rows[::-1],
+        lambda rows: rows[::2],
+        lambda rows: [rows[0], rows[0]],
+        lambda rows: [rows[0], on_device(BATCH)[1]],
+        lambda rows: [rows[0], BATCH[1]],
+        lambda rows: [BATCH[0], rows[1]],
+        lambda rows: [rows[0][0], rows[0][1], rows[1]],
+        lambda rows: [rows[0], rows[1].reshape(3, 2)],
+        lambda rows: [rows[0], None],
+    ],
+    ids=["backwards", "gaps", "twice", "two batches", "numpy", "numpy first", "parts", "shape", ""],
+)
+def test_rows_that_are_not_the_neighbours_of_one_array_are_left_apart(spoil):
+    assert DeviceArray.of_rows(spoil(on_device(BATCH).rows())) is None
+
+
+def test_memory_that_the_array_does_not_own_is_not_put_together():
+    lent = DeviceArray(
+        Runtime(),
+        BATCH.ctypes.data,
+        BATCH.shape,
+        "float32",
+        ordinal=0,
+        stream=StreamRef(7),
+        owner=None,
+    )
+    assert DeviceArray.of_rows(lent.rows()) is None
+
+
+def test_a_row_that_was_written_is_seen_in_the_whole():
+    values = BATCH.copy()
+    rows = on_device(values).rows()
+    values[2] = -1
+    assert np.array_equal(DeviceArray.of_rows(rows).get(), values)
+
+
+def test_the_whole_keeps_the_memory_and_is_waited_for_once():
+    runtime, values = Runtime(), BATCH.copy()
+    rows = on_device(values, runtime).rows()
+    kept = weakref.ref(rows[0]._owner)
+    found = DeviceArray.of_rows(rows)
+    del rows
+    gc.collect()
+    capsule = found.__dlpack__(stream=9)
+    assert read_capsule(capsule) == dlpack.Tensor(
+        values.ctypes.data, (4, 2, 3), "float32", (dlpack.CUDA, 0), True
+    )
+    assert runtime.calls == [(9, 7, 0)]
+    assert found.__cuda_array_interface__["stream"] == 7
+    del found
+    gc.collect()
+    assert kept() is not None
+    del capsule
+    gc.collect()
+    assert kept() is None
+
+
+def test_a_finished_array_has_nothing_to_wait_for():
+    runtime, stream = Runtime(), StreamRef(7)
+    array = DeviceArray(
+        runtime, BATCH.ctypes.data, (4,), "float32", ordinal=0, stream=stream, owner=0
+    )
+    stream.close()
+    array.__dlpack__(stream=9)
+    assert runtime.calls == []
+    assert array.__cuda_array_interface__["stream"] is None
