@@ -1,5 +1,7 @@
 """Words of torch around an engine of TensorRT: all work on one stream of the device, and give the engine's answers."""
 
+from collections import Counter
+
 import numpy as np
 import onnx
 import pytest
@@ -28,13 +30,9 @@ def answer(rows, form):
     return made.softmax(1) if "SoftmaxTensor" in form else made
 
 
-@pytest.mark.parametrize("cuda_graph", [False, True])
-@pytest.mark.parametrize("form", FORMS)
-def test_forms_with_words_of_torch_give_the_answers_of_the_engine(
-    tmp_path, monkeypatch, form, cuda_graph
-):
-    pytest.importorskip("tensorrt")
-    monkeypatch.setenv("HEADRACE_TRT_CACHE", str(tmp_path / "cache"))
+@pytest.fixture
+def net(tmp_path):
+    """A convolution and a mean, as a file."""
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["c"]),
         helper.make_node("ReduceMean", ["c"], ["y"], axes=[2, 3], keepdims=0),
@@ -47,11 +45,21 @@ def test_forms_with_words_of_torch_give_the_answers_of_the_engine(
     graph = helper.make_graph(nodes, "graph", ports[:1], ports[1:], weights)
     opset = [helper.make_opsetid("", 17)]
     onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), tmp_path / "net.onnx")
+    return str(tmp_path / "net.onnx")
+
+
+@pytest.mark.parametrize("cuda_graph", [False, True])
+@pytest.mark.parametrize("form", FORMS)
+def test_forms_with_words_of_torch_give_the_answers_of_the_engine(
+    net, monkeypatch, tmp_path, form, cuda_graph
+):
+    pytest.importorskip("tensorrt")
+    monkeypatch.setenv("HEADRACE_TRT_CACHE", str(tmp_path / "cache"))
     random = np.random.default_rng(1)
     samples = random.standard_normal((40, 3, 16, 16)).astype(np.float32)
     config = {
         "backend": form,
-        "model": str(tmp_path / "net.onnx"),
+        "model": net,
         "max": 8,
         "batching_timeout": 20,
         "instance_num": 2,
@@ -76,3 +84,39 @@ def test_forms_with_words_of_torch_give_the_answers_of_the_engine(
             found = found.cpu().double().reshape(-1, 8)
             assert found.shape == expected.shape
             torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("engine", ["TensorrtTensor", "OnnxTensor"])
+def test_a_batch_goes_through_an_engine_between_words_of_torch_as_one_array(
+    net, monkeypatch, tmp_path, engine
+):
+    if engine == "TensorrtTensor":
+        pytest.importorskip("tensorrt")
+        config = {"tf32": False, "optimization_level": 0}
+    else:
+        runtime = pytest.importorskip("onnxruntime")
+        if "CUDAExecutionProvider" not in runtime.get_available_providers():
+            pytest.skip("this build of ONNX Runtime has no CUDA provider")
+        config = {"provider_options": {"cuda": {"use_tf32": "0"}}}
+    monkeypatch.setenv("HEADRACE_TRT_CACHE", str(tmp_path / "cache"))
+    config |= {"backend": f"S[NormalizeTensor(1.0),{engine},SoftmaxTensor]", "model": net}
+    config |= {"device": "cuda:0", "output_device": "device"}
+    config |= {"min": 8, "max": 8, "batching_timeout": 10_000}
+    random = np.random.default_rng(1)
+    samples = random.standard_normal((8, 3, 16, 16)).astype(np.float32)
+    given = list(torch.from_numpy(samples).cuda().clone().unbind(0))
+    batches, read, real = 20, [], torch.from_dlpack
+    monkeypatch.setattr(torch, "from_dlpack", lambda one: read.append(one.shape) or real(one))
+    with headrace.pipe(config) as pipe:
+        pipe([{"data": one} for one in given])
+        read.clear()
+        activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+        with torch.profiler.profile(activities=activities) as trace:
+            for _ in range(batches):
+                found = pipe([{"data": one} for one in given])
+    assert read == [(8, 8)] * batches
+    names = Counter(event.name for event in trace.events())
+    assert not [name for name in names if "Memcpy DtoD" in name or name.startswith("gather_")]
+    assert names["cudaEventRecord"] < 8 * batches  # none per row
+    found = torch.stack([request["result"] for request in found]).cpu().double()
+    torch.testing.assert_close(found, answer(samples, "SoftmaxTensor"), rtol=1e-3, atol=1e-3)
