@@ -57,7 +57,8 @@ class OnnxTensor(headrace.Backend):
     Batch:
         1 or more if the batch axis is dynamic, else the fixed number of the model. Rows are concatenated.
         Requests with different values of an input without batch axis run separately. They run one at a time
-        if such an input is large, or if an output has no batch axis.
+        if such an input is large, or if an output has no batch axis. Leave the node's ``batch_sizes`` out if
+        requests bring rows: any number runs (a graph fills it up), and copies of requests may not reach a size.
 
     Raises:
         InputError: A key is missing. Dtype, rank, axes or number of rows do not fit, or

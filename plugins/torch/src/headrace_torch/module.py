@@ -40,7 +40,9 @@ class TorchModule(TensorBackend):
         result: The tensor of the only output, or a table of tensors by name; without batch axis if the request
             brought one sample. In new memory.
     Batch:
-        1 or more if the batch axis is dynamic, or the range of the exported program, or its fixed number.
+        1 or more if the batch axis is dynamic, or the range of the exported program, or its fixed number. Leave the
+        node's ``batch_sizes`` out if requests bring rows: any number runs (a graph fills it up), and copies of requests
+        may not reach a size.
 
     Raises:
         InputError: A key is missing. Dtype, rank, axes, rows or device do not fit, or

@@ -60,7 +60,8 @@ class TensorrtInferTensor(headrace.Backend):
             axis if the request brought one sample. A numpy array, or with
             ``output_device = "device"`` a `DeviceArray`, which shares its memory with the batch's other results.
     Batch:
-        The batch range of its profile. One at a time if an input or output has no batch axis.
+        The batch range of its profile. One at a time if an input or output has no batch axis. Leave the node's
+        ``batch_sizes`` out if requests bring rows: any number runs, and copies of requests may not reach a size.
 
     Raises:
         InputError: A key is missing. Dtype, rank, axes or number of rows do not fit the profile, or
