@@ -162,6 +162,30 @@ def test_tensors_of_torch_are_read_by_their_address(torch, plan, pipe, linear, b
     assert np.allclose(answer, np.stack([expected(row) for row in rows]))
 
 
+@BOTH
+def test_neighbouring_tensors_of_torch_are_read_where_they_are(
+    torch, device, plan, pipe, linear, backend
+):
+    model, expected = linear
+    p = pipe(
+        backend=backend,
+        model=str(plan(model, {"x": ((1, 3), (4, 3), (8, 3))})),
+        min=4,
+        max=4,
+        batching_timeout=10_000,
+        output_device="device",
+    )
+    rows = np.stack(samples(4))
+    start, step = torch.Tensor(rows).here, rows[0].nbytes
+    given = [torch.Tensor(row, here=start + k * step) for k, row in enumerate(rows)]
+    for order, copied in (([0, 1, 2, 3], 0), ([1, 0, 2, 3], 4), ([0, 0, 1, 2], 4)):
+        device.copies.clear()
+        answers = p([{"data": given[k]} for k in order])
+        assert len(device.copies) == copied
+        for k, answer in zip(order, answers, strict=True):
+            assert np.allclose(answer["result"].get(), expected(rows[k]))
+
+
 def test_a_tensor_of_torch_that_may_have_to_be_refused_is_read_by_its_capsule(
     torch, plan, pipe, linear
 ):

@@ -134,6 +134,7 @@ class Reader:
     def _made_by_torch(self, batch: Batch, alone: Alone) -> list[Any] | None:
         values: list[Any] = []
         key, shape, _, name = alone
+        tensors: list[Any] = []  # one owner of all, so that neighbours are found to be one array
         for request in batch:
             value = request.get(key)
             found = view_of_torch(value, self._ordinal)
@@ -144,7 +145,8 @@ class Reader:
                 or "request_size" in request
             ):
                 return None
-            values.append(self._of_torch.array(found.pointer, value))
+            tensors.append(value)
+            values.append(self._of_torch.array(found.pointer, tensors))
         order_behind_torch(self._stream(), self._ordinal)
         return values
 
