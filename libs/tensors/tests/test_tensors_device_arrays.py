@@ -7,8 +7,9 @@ import weakref
 import numpy as np
 import pytest
 
+from headrace.errors import InputError
 from headrace_tensors import DeviceArray, dlpack, read_capsule
-from headrace_tensors.device_arrays import StreamRef
+from headrace_tensors.device_arrays import StreamRef, read_on_device
 
 
 class Runtime:
@@ -135,3 +136,54 @@ def test_a_finished_array_has_nothing_to_wait_for():
     array.__dlpack__(stream=9)
     assert runtime.calls == []
     assert array.__cuda_array_interface__["stream"] is None
+
+
+class Plain:
+    """An array with the CUDA array interface alone, as numba has it."""
+
+    def __init__(self, values, **about):
+        self.__cuda_array_interface__ = {**values.__array_interface__, "version": 3, **about}
+
+
+class Exported:
+    """An array with DLPack alone."""
+
+    def __init__(self, values, where=(dlpack.CUDA, 0)):
+        self.values, self.where, self.asked = values, where, []
+
+    def __dlpack_device__(self):
+        return self.where
+
+    def __dlpack__(self, *, stream):
+        self.asked.append(stream)
+        return self.values.__dlpack__()
+
+
+def test_arrays_of_any_library_are_read_where_they_are_behind_their_stream():
+    runtime, exported = Runtime(), Exported(BATCH)
+    own = on_device(BATCH, runtime, stream=5)
+    for value in (own, exported, Plain(BATCH, stream=6), Plain(BATCH)):
+        found = read_on_device(value, runtime, 9, 0)
+        assert (found.pointer, found.shape, found.dtype) == (own.pointer, (4, 2, 3), "float32")
+    assert runtime.calls == [(9, 5, 0), (9, 6, 0)]
+    assert exported.asked == [9]  # its library orders the streams
+    for elsewhere in (BATCH, [1.0], None, Exported(BATCH, (dlpack.CPU, 0))):
+        assert read_on_device(elsewhere, runtime, 9, 0) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "word"),
+    [
+        (Exported(BATCH, (dlpack.CUDA, 1)), "another device"),
+        (Exported(BATCH[:, ::2].T), "not contiguous"),
+        (Plain(BATCH.T), "not contiguous"),
+        (Exported(BATCH.astype(np.complex64)), "dtype"),
+        (Exported([1.0]), "cannot be read"),
+        (Plain(BATCH, typestr="what"), "cannot be read"),
+    ],
+)
+def test_an_array_that_cannot_be_read_is_refused_with_what_is_wrong(value, word):
+    with pytest.raises(InputError, match=word) as caught:
+        read_on_device(value, Runtime(), 9, 0)
+    assert caught.value.expected
+    assert caught.value.got

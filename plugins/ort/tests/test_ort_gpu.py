@@ -112,7 +112,7 @@ def test_no_copy_where_the_device_is_the_same(torch, start, matmul, monkeypatch)
     whole = torch.from_numpy(samples_of(4)).cuda()
     batch = [{"data": row} for row in whole]
     assert backend(batch) is None
-    assert [view.pointer for view in found] == [whole.data_ptr()]
+    assert found == [True]
     tensors = [torch.from_dlpack(request["result"]) for request in batch]
     for request, tensor in zip(batch, tensors, strict=True):
         about = request["result"].__cuda_array_interface__

@@ -10,8 +10,7 @@ from fake_device import FakeCuda, OnDevice
 
 from headrace.errors import InputError
 from headrace_tensors import dlpack, host_array
-from headrace_tensors.device_arrays import DeviceArray, StreamRef
-from headrace_trt.arrays import read_foreign
+from headrace_tensors.device_arrays import DeviceArray, StreamRef, read_on_device
 from headrace_trt.cuda import Cuda, CudaError, device_of, request_error
 from headrace_trt.memory import Buffer, DevicePool, PinnedArena
 from headrace_trt.signature import Port
@@ -238,21 +237,19 @@ def test_the_device_of_a_thread_is_set_for_a_block_and_set_back():
 def test_arrays_of_others_are_read_where_they_are():
     cuda = FakeCuda(devices=2)
     array = OnDevice(cuda, np.zeros((2, 3), np.float16), stream=7)
-    found = read_foreign(array, cuda, 5, 0)
+    found = read_on_device(array, cuda, 5, 0)
     assert (found.pointer, found.shape, found.dtype) == (array.pointer, (2, 3), "float16")
-    assert found.contiguous
-    assert not read_foreign(
-        OnDevice(cuda, np.zeros((2, 3)), strides=(8, 16)), cuda, 5, 0
-    ).contiguous
-    assert read_foreign(np.zeros(3), cuda, 5, 0) is None
-    assert read_foreign([1, 2], cuda, 5, 0) is None
+    with pytest.raises(InputError, match="contiguous"):
+        read_on_device(OnDevice(cuda, np.zeros((2, 3)), strides=(8, 16)), cuda, 5, 0)
+    assert read_on_device(np.zeros(3), cuda, 5, 0) is None
+    assert read_on_device([1, 2], cuda, 5, 0) is None
 
     class Elsewhere:
         def __dlpack_device__(self):
             return dlpack.CUDA, 1
 
     with pytest.raises(InputError, match="another device"):
-        read_foreign(Elsewhere(), cuda, 5, 0)
+        read_on_device(Elsewhere(), cuda, 5, 0)
 
 
 def test_blocks_are_used_again_only_when_dropped_and_given_back_when_memory_is_short():

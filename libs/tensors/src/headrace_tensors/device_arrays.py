@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
+from headrace.errors import InputError
 from headrace_tensors import dlpack
+from headrace_tensors.entering import PER_THREAD
 from headrace_tensors.host_arrays import numpy_dtype
+from headrace_tensors.torch_views import order_behind_torch, view_of_torch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
-__all__ = ["ArrayKind", "DeviceArray", "StreamRef", "item_bytes"]
+__all__ = ["ArrayKind", "DeviceArray", "StreamRef", "item_bytes", "read_on_device"]
 
 _EXTENDED: Final = ("bfloat16", "float8_e4m3fn")
 
@@ -177,9 +180,11 @@ class DeviceArray:
     def __iter__(self) -> Iterator[DeviceArray]:
         return (self[i] for i in range(len(self)))
 
-    def __getitem__(self, rows: int | slice) -> DeviceArray:
-        """Return one row, or neighbouring rows, of the first axis; no copy."""
+    def __getitem__(self, rows: int | slice | None) -> DeviceArray:
+        """Return one row, or neighbouring rows, of the first axis; for None the array with one more axis in front. No copy."""
         kind = self._kind
+        if rows is None:
+            return self.reshape(1, *kind.shape)
         row = kind.row
         if isinstance(rows, slice):
             start, stop, step = rows.indices(len(self))
@@ -282,3 +287,80 @@ class DeviceArray:
     def _note_foreign(self) -> None:
         if hasattr(self._owner, "foreign"):
             self._owner.foreign = True
+
+
+_FINISHED: Final = StreamRef(0)
+
+
+def read_on_device(value: Any, cuda: Runtime, stream: int, ordinal: int) -> DeviceArray | None:
+    """Return an array of any library on a CUDA device, without a copy. None for a value that is none.
+
+    ``stream``, one of the device ``ordinal``, then waits for the work that makes the array. The host does not.
+
+    Raises:
+        InputError: The array is on another device, not in the order of its axes, or cannot be read.
+    """
+    if type(value) is np.ndarray:
+        return None
+    if type(value) is DeviceArray and value.ordinal == ordinal:
+        value.order(stream)
+        return value
+    try:
+        view = view_of_torch(value, ordinal)
+        if view is not None:
+            kind = ArrayKind(cuda, _FINISHED, ordinal, view.dtype, view.shape)
+            order_behind_torch(stream, ordinal)
+            return kind.array(view.pointer, value)
+        return _of_protocol(value, cuda, stream, ordinal)
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(
+            f"this array cannot be read ({type(error).__name__}: {error})",
+            expected="an array with __dlpack__ or __cuda_array_interface__",
+            got=type(value).__name__,
+        ) from error
+
+
+def _of_protocol(value: Any, cuda: Runtime, stream: int, ordinal: int) -> DeviceArray | None:
+    owner, has_device = value, hasattr(value, "__dlpack_device__")
+    if has_device:
+        kind, number = value.__dlpack_device__()
+        if int(kind) not in (dlpack.CUDA, dlpack.CUDA_MANAGED):
+            return None
+        if number != ordinal:
+            raise InputError(
+                "the array is on another device", expected=f"cuda:{ordinal}", got=f"cuda:{number}"
+            )
+    if has_device and hasattr(value, "__dlpack__"):
+        capsule = value.__dlpack__(stream=stream)
+        found = dlpack.read_capsule(capsule)
+        pointer, shape, dtype, owner = found.pointer, found.shape, found.dtype, (value, capsule)
+        in_order = found.contiguous
+    else:
+        about = getattr(value, "__cuda_array_interface__", None)
+        if about is None:
+            return None
+        pointer, shape = int(about["data"][0] or 0), tuple(int(n) for n in about["shape"])
+        dtype = np.dtype(about["typestr"]).name
+        steps = about.get("strides")
+        in_order = steps is None or tuple(steps) == _steps(shape, np.dtype(dtype).itemsize)
+        if about.get("stream") not in (None, stream, PER_THREAD):
+            cuda.order_behind(stream, int(about["stream"]), ordinal)
+    if not in_order or not dtype:
+        what = "has a dtype that numpy lacks" if in_order else "is not contiguous"
+        raise InputError(
+            f"the array on the device {what}",
+            expected="memory in C order, of a dtype of numpy's",
+            got=f"{dtype or type(value).__name__} {list(shape)}",
+            hint="ContiguousTensor of headrace-torch puts it into that order.",
+        )
+    return ArrayKind(cuda, _FINISHED, ordinal, dtype, shape).array(pointer, owner)
+
+
+def _steps(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    steps, step = [], itemsize
+    for length in reversed(shape):
+        steps.append(step)
+        step *= length
+    return tuple(reversed(steps))

@@ -116,10 +116,10 @@ class OnnxTensor(headrace.Backend):
 
         onnxruntime = builds.import_runtime()
         from headrace_ort import session, signature
-        from headrace_ort.device_arrays import read_value
         from headrace_ort.opening import open_session
+        from headrace_ort.values import read_on_cpu
 
-        self._value = read_value
+        self._value = read_on_cpu
         self._options = options
         self._logger, self._entered = context.logger, context.entered
         opened = open_session(options, context)
@@ -251,15 +251,12 @@ class OnnxTensor(headrace.Backend):
 
     def _read(self, request: Request) -> Item:
         """Read a request; if its arrays will be padded, axes of one name must be equal before."""
-        value = self._value if self._place is None else self._placed_value
+        value = self._value if self._place is None else self._place.read
         on_host = self._runner is None
         item = read_item(request, self._signature, self._keys, value, takes_empty=on_host)
         if self._pads is not None:
             check_equal_axes(item, self._signature, self._keys)
         return item
-
-    def _placed_value(self, value: Any, port: Any, key: str) -> Any:
-        return self._value(self._place.look(value, key), port, key)
 
     def _alike(
         self,

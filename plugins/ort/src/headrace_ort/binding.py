@@ -179,12 +179,11 @@ class DeviceRunner:
         if not port.batched:
             binding.bind_cpu_input(port.name, np.ascontiguousarray(arrays[0]))
             return
-        there = in_place(arrays, rows)
-        if there is not None:
-            self._bind(binding, port, there.pointer, there.shape)
-            self._kept.append(there.owner)
+        shape = (rows, *arrays[0].shape[1:])
+        if in_place(arrays, rows):
+            self._bind(binding, port, arrays[0].pointer, shape)
+            self._kept.append(arrays)
         else:
-            shape = (rows, *arrays[0].shape[1:])
             value = self._memory.staged(port, shape)
             self._memory.fill(value, arrays, port, rows)
             self._bind(binding, port, value.data_ptr(), shape)

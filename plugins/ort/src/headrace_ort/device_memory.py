@@ -10,8 +10,7 @@ import onnxruntime as ort
 
 from headrace.errors import BackendError
 from headrace_ort import cuda
-from headrace_ort.device_arrays import DeviceView
-from headrace_tensors import concatenate, joined, numpy_dtype
+from headrace_tensors import DeviceArray, concatenate, joined, numpy_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -62,7 +61,7 @@ class DeviceMemory:
         """Copy rows into memory on the device; missing rows are filled with copies of the last one."""
         target = value.data_ptr()
         dtype = numpy_dtype(port.dtype)
-        on_cpu = [one for one in arrays if not isinstance(one, DeviceView)]
+        on_cpu = [one for one in arrays if not isinstance(one, DeviceArray)]
         sample = math.prod(arrays[0].shape[1:]) * dtype.itemsize
         staged = self.pinned[port.name]
         if on_cpu:
@@ -71,9 +70,9 @@ class DeviceMemory:
         start, at = 0, 0
         for one in arrays:
             place = target + start * sample
-            if isinstance(one, DeviceView):
+            if isinstance(one, DeviceArray):
                 cuda.copy_within_device(place, one.pointer, one.nbytes, self._stream)
-                self._kept.append(one.owner)
+                self._kept.append(one)
             else:
                 if len(on_cpu) < len(arrays):
                     cuda.copy_to_device(place, host[at : at + len(one)], self._stream)
@@ -98,22 +97,15 @@ class DeviceMemory:
             buffer.close()
 
 
-def in_place(arrays: Sequence[Any], rows: int) -> DeviceView | None:
-    """Return one view of arrays that are consecutive on the device and have ``rows`` rows; else None."""
+def in_place(arrays: Sequence[Any], rows: int) -> bool:
+    """Return whether arrays are consecutive on the device, and have ``rows`` rows together."""
     first = arrays[0]
-    if type(first) is DeviceView and len(arrays) == 1:
-        return first if len(first) == rows else None
-    if not all(type(one) is DeviceView for one in arrays):
-        return None
-    end = first.pointer
+    end = first.pointer if type(first) is DeviceArray else 0
     for one in arrays:
-        if one.pointer != end or one.shape[1:] != first.shape[1:]:
-            return None
+        if type(one) is not DeviceArray or one.pointer != end or one.shape[1:] != first.shape[1:]:
+            return False
         end += one.nbytes
-    if sum(map(len, arrays)) != rows:
-        return None
-    owners = [one.owner for one in arrays]
-    return DeviceView(first.pointer, (rows, *first.shape[1:]), first.dtype, owners)
+    return sum(map(len, arrays)) == rows
 
 
 def pad_items(

@@ -11,21 +11,21 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
 import onnxruntime as ort
 
+from headrace.errors import InputError
 from headrace_ort import cuda
 from headrace_ort.binding import DeviceRunner
-from headrace_ort.device_arrays import DeviceView, is_on_device, view_of
 from headrace_ort.providers import ON_CUDA
-from headrace_tensors import DeviceArray, numpy_dtype, order_behind_torch, view_of_torch
+from headrace_ort.values import check_on_device, read_on_cpu
+from headrace_tensors.device_arrays import read_on_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from headrace import InitContext
     from headrace.keys import DeviceStream
-    from headrace_tensors import Signature
+    from headrace_tensors import Port, Signature
 
 __all__ = ["Place", "place_of", "sizes_to_capture", "stream_options"]
 
@@ -51,15 +51,6 @@ def _preload() -> None:
         load()
     if printed.getvalue():
         logging.getLogger("headrace.ort").debug("%s", printed.getvalue().strip())
-
-
-@functools.cache
-def _numpy_dtype(name: str) -> np.dtype[Any] | None:
-    """Return numpy's dtype by name; None if numpy has none."""
-    try:
-        return np.dtype(name)
-    except TypeError:
-        return None
 
 
 @dataclass(frozen=True)
@@ -103,16 +94,21 @@ class Place:
         """Make the device current in this thread for a block, and then the previous device again."""
         return cuda.Current(self.ordinal)
 
-    def look(self, value: Any, key: str) -> Any:
-        """Return a view of an array on the device; return any other value unchanged."""
-        found = view_of_torch(value, self.ordinal)
-        if found is not None and (dtype := _numpy_dtype(found.dtype)) is not None:
-            order_behind_torch(self.stream, self.ordinal)
-            return DeviceView(found.pointer, found.shape, dtype, value)
-        if type(value) is DeviceArray and value.ordinal == self.ordinal:
-            value.order(self.stream)
-            return DeviceView(value.pointer, value.shape, numpy_dtype(value.dtype), value)
-        return view_of(value, self.ordinal, self.stream, key) if is_on_device(value) else value
+    def read(self, value: Any, port: Port, key: str) -> Any:
+        """Return an array on the device as a `DeviceArray`, and any other value as a numpy array.
+
+        Raises:
+            InputError: The session does not take the value.
+        """
+        try:
+            found = read_on_device(value, cuda, self.stream, self.ordinal)
+        except InputError as error:
+            error.key = key
+            raise
+        if found is None:
+            return read_on_cpu(value, port, key)
+        check_on_device(found, port, key)
+        return found
 
 
 def place_of(

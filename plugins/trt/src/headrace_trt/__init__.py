@@ -32,7 +32,7 @@ _HOME = {
     "BuildSettings": "settings",
     "BuiltPlan": "building",
     "CachedPlan": "cache",
-    "DeviceArray": "arrays",
+    "DeviceArray": "items",
     "Engine": "engine",
     "Layer": "layers",
     "Library": "library",

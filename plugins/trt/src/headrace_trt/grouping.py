@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.errors import InputError
-from headrace_tensors import cut_groups, group_items, padded_shape, refuse_ragged
-from headrace_trt.arrays import Foreign
+from headrace_tensors import DeviceArray, cut_groups, group_items, padded_shape, refuse_ragged
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -98,7 +97,7 @@ def _not_padded(
             for port in signature.inputs:
                 tensor = items[i].tensors[port.name]
                 wanted = shapes[port.name][1:]
-                if port.batched and isinstance(tensor, Foreign) and tensor.shape[1:] != wanted:
+                if port.batched and type(tensor) is DeviceArray and tensor.shape[1:] != wanted:
                     errors[i] = InputError(
                         "an array on the device is not padded",
                         key=keys.get(port.name, port.name),

@@ -17,8 +17,7 @@ from headrace_tensors import (
     text_of,
     view_of_torch,
 )
-from headrace_tensors.device_arrays import ArrayKind, StreamRef
-from headrace_trt.arrays import Foreign, read_foreign
+from headrace_tensors.device_arrays import ArrayKind, StreamRef, read_on_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from headrace_trt.cuda import Cuda
     from headrace_trt.signature import Port
 
-    Tensor: TypeAlias = NDArray[Any] | Foreign
+    Tensor: TypeAlias = NDArray[Any] | DeviceArray
     Batch: TypeAlias = Sequence[Mapping[str, Any]]
     Alone: TypeAlias = tuple[str, tuple[int, ...], np.dtype[Any], str]
 
@@ -152,30 +151,17 @@ class Reader:
 
     def _tensor(self, value: Any, port: Port, key: str) -> Tensor:
         if type(value) is not np.ndarray:
-            found = self._foreign(value, port, key)
+            found = self._on_device(value, port, key)
             if found is not None:
                 return found
         return host_array(value, port, key)
 
-    def _foreign(self, value: Any, port: Port, key: str) -> Foreign | None:
-        found: Foreign | None
+    def _on_device(self, value: Any, port: Port, key: str) -> DeviceArray | None:
         try:
-            view = view_of_torch(value, self._ordinal)
-            if view is not None:
-                order_behind_torch(self._stream(), self._ordinal)
-                found = Foreign(*view, True, value)
-            else:
-                found = read_foreign(value, self._cuda, self._stream(), self._ordinal)
+            found = read_on_device(value, self._cuda, self._stream(), self._ordinal)
         except InputError as error:
             error.key = key
             raise
-        except Exception as error:  # a foreign array may raise anything
-            raise InputError(
-                f"this array cannot be read ({type(error).__name__}: {error})",
-                key=key,
-                expected=port.accepts(),
-                got=type(value).__name__,
-            ) from error
         if found is None:
             return None
         if found.dtype != port.dtype:
@@ -183,14 +169,6 @@ class Reader:
         if port.is_shape:
             raise InputError(
                 "values that decide shapes are read on the host", key=key, got=_text_of(found)
-            )
-        if not found.contiguous:
-            raise InputError(
-                "the array on the device is not in C order",
-                key=key,
-                expected=port.accepts(),
-                got=_text_of(found),
-                hint="Make it contiguous before (ContiguousTensor does).",
             )
         return found
 
@@ -225,4 +203,4 @@ def _check_values(tensor: Any, port: Port, key: str) -> None:
 
 
 def _text_of(tensor: Tensor) -> str:
-    return f"{text_of(tensor)} on the device" if isinstance(tensor, Foreign) else text_of(tensor)
+    return f"{text_of(tensor)} on the device" if type(tensor) is DeviceArray else text_of(tensor)

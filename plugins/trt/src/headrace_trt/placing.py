@@ -10,7 +10,6 @@ import numpy as np
 
 from headrace_tensors import gather, numpy_dtype
 from headrace_tensors.device_arrays import DeviceArray, item_bytes
-from headrace_trt.arrays import Foreign
 from headrace_trt.memory import ALIGNMENT, Buffer, close_all
 
 if TYPE_CHECKING:
@@ -149,7 +148,7 @@ class InputBuffers:
         return (
             self._in_place
             and len(tensors) == 1
-            and isinstance(first, Foreign)
+            and type(first) is DeviceArray
             and first.shape == shape
             and first.pointer % ALIGNMENT == 0
             and first.pointer != 0
@@ -234,6 +233,6 @@ class InputBuffers:
 
 def _rows_on_device(tensor: Any, *, batched: bool) -> int:
     """Return how many rows a tensor in device memory has; 0 for one on the host."""
-    if not isinstance(tensor, Foreign):
+    if type(tensor) is not DeviceArray:
         return 0
     return tensor.shape[0] if batched else 1
