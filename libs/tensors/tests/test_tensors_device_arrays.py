@@ -8,21 +8,22 @@ import numpy as np
 import pytest
 
 from headrace.errors import InputError
-from headrace_tensors import DeviceArray, dlpack, read_capsule
+from headrace_tensors import DeviceArray, device_arrays, dlpack, read_capsule
 from headrace_tensors.device_arrays import StreamRef, read_on_device
 
 
+@pytest.fixture
+def behind(monkeypatch):
+    """Note which stream is ordered behind which."""
+    calls = []
+    monkeypatch.setattr(device_arrays, "order_behind", lambda *streams: calls.append(streams))
+    return calls
+
+
 class Runtime:
-    """The two calls of CUDA that an array needs."""
-
-    def __init__(self):
-        self.calls = []
-
-    def order_behind(self, stream, first, ordinal):
-        self.calls.append((stream, first, ordinal))
+    """The call of CUDA that an array needs."""
 
     def read(self, target, source, stream, ordinal):
-        self.calls.append(("read", stream, ordinal))
         ctypes.memmove(target.ctypes.data, source, target.nbytes)
 
 
@@ -33,9 +34,9 @@ class Memory:
         self.values = values
 
 
-def on_device(values, runtime=None, stream=7):
+def on_device(values, stream=7):
     return DeviceArray(
-        runtime or Runtime(),
+        Runtime(),
         values.ctypes.data,
         values.shape,
         values.dtype.name,
@@ -106,9 +107,9 @@ def test_a_row_that_was_written_is_seen_in_the_whole():
     assert np.array_equal(DeviceArray.of_rows(rows).get(), values)
 
 
-def test_the_whole_keeps_the_memory_and_is_waited_for_once():
-    runtime, values = Runtime(), BATCH.copy()
-    rows = on_device(values, runtime).rows()
+def test_the_whole_keeps_the_memory_and_is_waited_for_once(behind):
+    values = BATCH.copy()
+    rows = on_device(values).rows()
     kept = weakref.ref(rows[0]._owner)
     found = DeviceArray.of_rows(rows)
     del rows
@@ -117,7 +118,7 @@ def test_the_whole_keeps_the_memory_and_is_waited_for_once():
     assert read_capsule(capsule) == dlpack.Tensor(
         values.ctypes.data, (4, 2, 3), "float32", (dlpack.CUDA, 0), True
     )
-    assert runtime.calls == [(9, 7, 0)]
+    assert behind == [(9, 7, 0)]
     assert found.__cuda_array_interface__["stream"] == 7
     del found
     gc.collect()
@@ -127,14 +128,14 @@ def test_the_whole_keeps_the_memory_and_is_waited_for_once():
     assert kept() is None
 
 
-def test_a_finished_array_has_nothing_to_wait_for():
-    runtime, stream = Runtime(), StreamRef(7)
+def test_a_finished_array_has_nothing_to_wait_for(behind):
+    stream = StreamRef(7)
     array = DeviceArray(
-        runtime, BATCH.ctypes.data, (4,), "float32", ordinal=0, stream=stream, owner=0
+        Runtime(), BATCH.ctypes.data, (4,), "float32", ordinal=0, stream=stream, owner=0
     )
     stream.close()
     array.__dlpack__(stream=9)
-    assert runtime.calls == []
+    assert behind == []
     assert array.__cuda_array_interface__["stream"] is None
 
 
@@ -159,16 +160,15 @@ class Exported:
         return self.values.__dlpack__()
 
 
-def test_arrays_of_any_library_are_read_where_they_are_behind_their_stream():
-    runtime, exported = Runtime(), Exported(BATCH)
-    own = on_device(BATCH, runtime, stream=5)
+def test_arrays_of_any_library_are_read_where_they_are_behind_their_stream(behind):
+    exported, own = Exported(BATCH), on_device(BATCH, stream=5)
     for value in (own, exported, Plain(BATCH, stream=6), Plain(BATCH)):
-        found = read_on_device(value, runtime, 9, 0)
+        found = read_on_device(value, Runtime(), 9, 0)
         assert (found.pointer, found.shape, found.dtype) == (own.pointer, (4, 2, 3), "float32")
-    assert runtime.calls == [(9, 5, 0), (9, 6, 0)]
+    assert behind == [(9, 5, 0), (9, 6, 0)]
     assert exported.asked == [9]  # its library orders the streams
     for elsewhere in (BATCH, [1.0], None, Exported(BATCH, (dlpack.CPU, 0))):
-        assert read_on_device(elsewhere, runtime, 9, 0) is None
+        assert read_on_device(elsewhere, Runtime(), 9, 0) is None
 
 
 @pytest.mark.parametrize(

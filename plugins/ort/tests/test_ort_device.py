@@ -23,7 +23,7 @@ from headrace.errors import (
 )
 from headrace_ort import cuda, on_device, provider_library, providers, session
 from headrace_ort.binding import DeviceRunner
-from headrace_tensors import DeviceArray, read_capsule
+from headrace_tensors import DeviceArray, device_arrays, read_capsule
 from headrace_tensors.device_arrays import read_on_device
 
 STREAM_OPTIONS = on_device.stream_options
@@ -82,7 +82,9 @@ def device(monkeypatch):
         ctypes.memmove(target.ctypes.data, source, target.nbytes)
 
     monkeypatch.setattr(cuda, "read", read)
-    monkeypatch.setattr(cuda, "order_behind", lambda *streams: calls.append(("behind", *streams)))
+    monkeypatch.setattr(
+        device_arrays, "order_behind", lambda *streams: calls.append(("behind", *streams))
+    )
     monkeypatch.setattr(cuda, "make_event", lambda ordinal: None)
     monkeypatch.setattr(cuda, "wait_for", lambda stream, event: calls.append("wait"))
     monkeypatch.setattr(cuda, "check_ordinal", lambda ordinal: None)

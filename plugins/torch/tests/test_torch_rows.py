@@ -182,13 +182,6 @@ def test_what_is_handed_on_is_found_in_a_request_and_let_go_with_the_batch():
     assert kept() is None
 
 
-class Engine:
-    """Gives its batch as rows of an array on a device, which is memory of this process."""
-
-    def order_behind(self, stream, first, ordinal):
-        raise AssertionError("the CPU has no streams")
-
-
 @pytest.fixture
 def engine(monkeypatch):
     """Register the word RowsEngine; return the arrays that torch has read, and a function that changes the rows."""
@@ -204,7 +197,7 @@ def engine(monkeypatch):
         def forward(self, batch):
             values = np.stack([np.asarray(request["data"]) for request in batch])
             whole = DeviceArray(
-                Engine(), values.ctypes.data, values.shape, values.dtype.name,
+                None, values.ctypes.data, values.shape, values.dtype.name,
                 ordinal=0, stream=StreamRef(0), owner=SimpleNamespace(values=values),
             )  # fmt: skip
             found.wholes.append(whole)

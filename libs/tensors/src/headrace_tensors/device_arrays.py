@@ -10,7 +10,7 @@ import numpy as np
 
 from headrace.errors import InputError
 from headrace_tensors import dlpack
-from headrace_tensors.entering import PER_THREAD
+from headrace_tensors.entering import PER_THREAD, order_behind
 from headrace_tensors.host_arrays import numpy_dtype
 from headrace_tensors.torch_views import order_behind_torch, view_of_torch
 
@@ -31,10 +31,7 @@ def item_bytes(name: str) -> int:
 
 
 class Runtime(Protocol):
-    """What an array needs of the CUDA runtime. Both functions leave the thread's current device as it was."""
-
-    def order_behind(self, stream: int, first: int, ordinal: int) -> None:
-        """Make later work on ``stream`` wait for the work that is queued on ``first``."""
+    """What an array needs of the CUDA runtime."""
 
     def read(self, target: NDArray[Any], source: int, stream: int, ordinal: int) -> None:
         """Copy device memory to the host, in order on ``stream``, and wait for it."""
@@ -282,7 +279,7 @@ class DeviceArray:
         own = self._kind.stream
         with own.lock:
             if own.handle not in (0, stream):
-                self._kind.cuda.order_behind(stream, own.handle, self.ordinal)
+                order_behind(stream, own.handle, self.ordinal)
 
     def _note_foreign(self) -> None:
         if hasattr(self._owner, "foreign"):
@@ -346,7 +343,7 @@ def _of_protocol(value: Any, cuda: Runtime, stream: int, ordinal: int) -> Device
         steps = about.get("strides")
         in_order = steps is None or tuple(steps) == _steps(shape, np.dtype(dtype).itemsize)
         if about.get("stream") not in (None, stream, PER_THREAD):
-            cuda.order_behind(stream, int(about["stream"]), ordinal)
+            order_behind(stream, int(about["stream"]), ordinal)
     if not in_order or not dtype:
         what = "has a dtype that numpy lacks" if in_order else "is not contiguous"
         raise InputError(

@@ -164,10 +164,10 @@ def wait_for_callers(
         mark.hold_back(stream)
 
 
-def order_behind(stream: int, first: int, ordinal: int) -> None:
+def order_behind(stream: int, first: int, ordinal: int | None) -> None:
     """Make later work on ``stream`` wait for the work that is queued on ``first``.
 
-    Both are streams of the device ``ordinal``, which need not be the one that is current in this thread.
+    Both are streams of the device ``ordinal``, which need not be the one that is current in this thread. None: it is.
     """
     mark = None if stream == first else mark_of(ordinal, first)
     if mark is not None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headrace.errors import BackendError, InstanceLostError, MissingDependencyError, SetupError
-from headrace_tensors import is_lost, lost_device, order_behind
+from headrace_tensors import is_lost, lost_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +27,6 @@ __all__ = [
     "copy_within_device",
     "lost_device",
     "make_event",
-    "order_behind",
     "read",
     "wait_for",
 ]

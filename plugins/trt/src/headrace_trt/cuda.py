@@ -215,18 +215,6 @@ class Cuda:
         """Let a stream wait for an event."""
         self._check(self._rt.cudaStreamWaitEvent(stream, event, 0), "cudaStreamWaitEvent")
 
-    def order_behind(self, stream: int, first: int, ordinal: int | None = None) -> None:
-        """Make later work on ``stream`` wait for the work that is queued on ``first``.
-
-        Both are streams of the device ``ordinal`` (None: the current one). The host does not wait.
-        """
-        # An event belongs to one device, and in the thread of a reader another one may be current.
-        with contextlib.nullcontext() if ordinal is None else self.on_device(ordinal):
-            event = self.event_create()
-            self.event_record(event, first)
-            self.stream_wait(stream, event)
-            self.event_destroy(event)
-
     def read(self, target: NDArray[Any], source: int, stream: int, ordinal: int) -> None:
         """Copy device memory to the host, in order on ``stream``, and wait for it."""
         with self.on_device(ordinal):

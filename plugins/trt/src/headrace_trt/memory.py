@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from headrace_tensors.entering import LEGACY, order_behind
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -22,8 +24,6 @@ _log = logging.getLogger("headrace.trt")
 
 ALIGNMENT: Final = 256
 """The alignment in bytes that TensorRT demands of addresses, and that every allocation of CUDA has."""
-
-_LEGACY_STREAM: Final = 1
 
 
 def rounded(nbytes: int) -> int:
@@ -117,7 +117,7 @@ class DevicePool:
         A library that got the address by DLPack may have dropped the array while its own work on
         the default stream still reads the memory.
         """
-        self._cuda.order_behind(self._stream, _LEGACY_STREAM)
+        order_behind(self._stream, LEGACY, None)
 
     def _give_back(self, pointer: int, nbytes: int, *, foreign: bool) -> None:
         if self._closed:
