@@ -97,7 +97,7 @@ def test_a_batch_goes_through_an_engine_between_words_of_torch_as_one_array(
         runtime = pytest.importorskip("onnxruntime")
         if "CUDAExecutionProvider" not in runtime.get_available_providers():
             pytest.skip("this build of ONNX Runtime has no CUDA provider")
-        config = {"provider_options": {"cuda": {"use_tf32": "0"}}}
+        config = {"provider_options": {"cuda": {"use_tf32": False}}}
     monkeypatch.setenv("HEADRACE_TRT_CACHE", str(tmp_path / "cache"))
     config |= {"backend": f"S[NormalizeTensor(1.0),{engine},SoftmaxTensor]", "model": net}
     config |= {"device": "cuda:0", "output_device": "device"}
@@ -117,6 +117,7 @@ def test_a_batch_goes_through_an_engine_between_words_of_torch_as_one_array(
     assert read == [(8, 8)] * batches
     names = Counter(event.name for event in trace.events())
     assert not [name for name in names if "Memcpy DtoD" in name or name.startswith("gather_")]
-    assert names["cudaEventRecord"] < 8 * batches  # none per row
+    events = sum(count for name, count in names.items() if "EventRecord" in name)
+    assert events < 8 * batches  # none per row
     found = torch.stack([request["result"] for request in found]).cpu().double()
     torch.testing.assert_close(found, answer(samples, "SoftmaxTensor"), rtol=1e-3, atol=1e-3)
