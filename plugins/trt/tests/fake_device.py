@@ -160,9 +160,6 @@ class FakeCuda:
     def event_elapsed_ms(self, first, last):
         return 1.0
 
-    def stream_wait(self, stream, event):
-        pass
-
     read = Cuda.read
 
     def begin_capture(self, stream):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import threading
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -76,9 +77,7 @@ class ArrayKind:
     ) -> None:
         self.cuda, self.stream, self.ordinal = cuda, stream, ordinal
         self.dtype, self.shape = dtype, shape
-        self.nbytes = item_bytes(dtype)
-        for length in shape:
-            self.nbytes *= length
+        self.nbytes = item_bytes(dtype) * math.prod(shape)
         self._row: ArrayKind | None = None
 
     def of_shape(self, shape: tuple[int, ...]) -> ArrayKind:
@@ -155,10 +154,7 @@ class DeviceArray:
     @property
     def size(self) -> int:
         """How many elements it has."""
-        count = 1
-        for length in self.shape:
-            count *= length
-        return count
+        return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -213,10 +214,12 @@ class DeviceRunner:
             return split_outputs(
                 outputs, whole, self._signature, rows=rows, crops=crops, padded=padded
             )
-        results: list[list[Any]] = [[] for _ in items]
-        for port, output in zip(self._signature.outputs, outputs, strict=True):
-            self._split(port, output, items, results, copied=copied)
-        return results
+        ports = self._signature.outputs
+        columns = [
+            self._split(port, output, items, copied=copied)
+            for port, output in zip(ports, outputs, strict=True)
+        ]
+        return [list(row) for row in zip(*columns, strict=True)]
 
     def _copied_back(self, outputs: Sequence[Any], rows: int) -> list[np.ndarray[Any, Any]]:
         """Copy the first ``rows`` rows of outputs on the device to numpy arrays, with one wait for all copies."""
@@ -231,21 +234,13 @@ class DeviceRunner:
         return [host.copy() for host in staged]
 
     def _split(
-        self,
-        port: Port,
-        output: Any,
-        items: Sequence[Item],
-        results: list[list[Any]],
-        *,
-        copied: bool,
-    ) -> None:
+        self, port: Port, output: Any, items: Sequence[Item], *, copied: bool
+    ) -> list[DeviceArray]:
+        """Give each item its rows of an output; ``copied``: its memory is used again by the next run."""
         shape = tuple(output.shape())
         total = sum(item.rows for item in items)
         if not port.batched:
-            whole = self._array(port, output, shape)
-            for result in results:
-                result.append(whole)
-            return
+            return [self._array(port, output, shape)] * len(items)
         if not shape or shape[0] < total:
             raise BackendError(
                 f"output {port.name!r} is {list(shape)} for a batch of {counted_rows(total)}",
@@ -253,16 +248,15 @@ class DeviceRunner:
             )
         cuts = self._cut.lengths(port.name, shape)
         if cuts:
-            self._split_cut(port, output, items, results, cuts)
-            return
+            return self._split_cut(port, output, items, cuts)
         if copied:
             output = self._copy_of(output, (total, *shape[1:]), port)
         whole = self._array(port, output, (total, *shape[1:]))
-        start = 0
-        for item, result in zip(items, results, strict=True):
-            stop = start + item.rows
-            result.append(whole[start] if item.sample else whole[start:stop])
-            start = stop
+        stops = accumulate(item.rows for item in items)
+        return [
+            whole[stop - 1] if item.sample else whole[stop - item.rows : stop]
+            for item, stop in zip(items, stops, strict=True)
+        ]
 
     def _copy_of(self, output: Any, shape: tuple[int, ...], port: Port) -> Any:
         """Copy the first rows of an output into new memory."""
@@ -272,17 +266,13 @@ class DeviceRunner:
         return value
 
     def _split_cut(
-        self,
-        port: Port,
-        output: Any,
-        items: Sequence[Item],
-        results: list[list[Any]],
-        cuts: Sequence[int],
-    ) -> None:
+        self, port: Port, output: Any, items: Sequence[Item], cuts: Sequence[int]
+    ) -> list[DeviceArray]:
         """Copy the rows of each item into its own memory, cut to its lengths."""
         shape, dtype = tuple(output.shape()), numpy_dtype(port.dtype)
         source, row = output.data_ptr(), math.prod(shape[1:]) * dtype.itemsize
-        for item, result, length in zip(items, results, cuts, strict=True):
+        results = []
+        for item, length in zip(items, cuts, strict=True):
             one = (length, *shape[2:])
             own = one if item.sample else (item.rows, *one)
             value, size = self._memory.empty(own, dtype), math.prod(one) * dtype.itemsize
@@ -290,8 +280,9 @@ class DeviceRunner:
                 target = value.data_ptr() + number * size
                 cuda.copy_within_device(target, source, size, self._stream)
                 source += row
-            result.append(self._array(port, value, own))
+            results.append(self._array(port, value, own))
         self._kept.append(output)
+        return results
 
     def _array(self, port: Port, value: Any, shape: tuple[int, ...]) -> DeviceArray:
         self._kept.append(value)  # the next backend may drop it before the stream has read it

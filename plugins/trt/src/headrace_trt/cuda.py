@@ -211,10 +211,6 @@ class Cuda:
             self._check(self._rt.cudaEventElapsedTime(first, last), "cudaEventElapsedTime")
         )
 
-    def stream_wait(self, stream: int, event: int) -> None:
-        """Let a stream wait for an event."""
-        self._check(self._rt.cudaStreamWaitEvent(stream, event, 0), "cudaStreamWaitEvent")
-
     def read(self, target: NDArray[Any], source: int, stream: int, ordinal: int) -> None:
         """Copy device memory to the host, in order on ``stream``, and wait for it."""
         with self.on_device(ordinal):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace_tensors import numpy_dtype
@@ -169,7 +170,4 @@ class Outputs:
 
 def nbytes_of(port: Port, shape: tuple[int, ...]) -> int:
     """Return the size of an output of a shape, in bytes."""
-    count = item_bytes(port.dtype)
-    for length in shape:
-        count *= length
-    return count
+    return item_bytes(port.dtype) * math.prod(shape)
