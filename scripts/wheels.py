@@ -37,6 +37,7 @@ def build(out: Path) -> list[Path]:
     # A wheel moves into the folder as a whole: who interrupts this leaves no half of one.
     with tempfile.TemporaryDirectory(dir=out) as aside:
         for folder in folders():
+            remove_outdated_certificate(folder)
             os.chdir(folder)
             try:
                 name = build_wheel(aside)
@@ -46,6 +47,24 @@ def build(out: Path) -> list[Path]:
                 old.unlink()
             built.append((Path(aside) / name).replace(out / name))
     return built
+
+
+def remove_outdated_certificate(folder: Path) -> None:
+    """Remove a certificate of other modules than a folder has, so that no wheel carries it."""
+    file, source = folder / "certificate.json", folder / "src"
+    if not file.exists():
+        return
+    modules = {
+        path.relative_to(source).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in source.rglob("*.py")
+    }
+    try:
+        (told,) = json.loads(file.read_text(encoding="utf-8"))["distributions"].values()
+        holds = told["modules"] == modules
+    except ValueError:  # whoever wrote it was interrupted
+        holds = False
+    if not holds:
+        file.unlink()
 
 
 def page(title: str, links: list[tuple[str, str, str]]) -> str:

@@ -94,8 +94,8 @@ def _installed(name: str) -> str | None:
     return None if found is None else version_of(found)
 
 
-def certificate_of(plugin: Plugin) -> tuple[dict[str, Any] | None, str | None]:
-    """Return the certificate that a plugin's metadata carry, in short, or the reason why it does not hold here.
+def certificate_of(plugin: Plugin) -> tuple[dict[str, Any] | None, Finding | None]:
+    """Return the certificate that a plugin's metadata carry, in short, or the finding that it does not hold here.
 
     Both are None where there is none.
     """
@@ -105,39 +105,49 @@ def certificate_of(plugin: Plugin) -> tuple[dict[str, Any] | None, str | None]:
             return None, None
         told = json.loads(text)
         own = told["distributions"][plugin.distribution]
-        reason = _difference(plugin, own["modules"], own["libraries"])
-        if reason is not None:
-            return None, reason
+        found = _difference(plugin, own["modules"], own["libraries"])
+        if found is not None:
+            return None, found
         ran = {name: str(told[name]) for name in ("kit", "headrace", "python", "platform", "date")}
         good = {one["backend"] for one in told["certificates"] if one["certified"]}
         return {**ran, "backends": sorted(good & {*plugin.backends})}, None
     except PackageNotFoundError:
         return None, None
     except (AttributeError, KeyError, OSError, TypeError, ValueError) as error:
-        return None, f"its certificate cannot be read: {type(error).__name__}: {error}"
+        return None, _outdated(
+            plugin, f"its certificate cannot be read: {type(error).__name__}: {error}"
+        )
 
 
-def _difference(plugin: Plugin, modules: dict[str, str], libraries: dict[str, str]) -> str | None:
-    """Return how what is installed differs from what was certified."""
+def _difference(
+    plugin: Plugin, modules: dict[str, str], libraries: dict[str, str]
+) -> Finding | None:
+    """Report how what is installed differs from what was certified."""
     here = _modules(plugin)
     changed = sorted(one for one in {*here, *modules} if here.get(one) != modules.get(one))
     if changed:
         more = f" and {counted(len(changed) - 1, 'more module')}" if changed[1:] else ""
-        return f"{changed[0]}{more} changed after it was certified"
+        reason = f"{changed[0]}{more} changed after it was certified"
+        remedy = f"Install it again: pip install --force-reinstall {plugin.distribution}"
+        return finding_about(plugin, "modified", reason, remedy)
     for name, was in libraries.items():
         have = _installed(name)
         if have is not None and have.split(".")[0] != was.split(".")[0]:
-            return f"it was certified with {name} {was}, installed is {have}"
+            return _outdated(plugin, f"it was certified with {name} {was}, installed is {have}")
     return None
+
+
+def _outdated(plugin: Plugin, reason: str) -> Finding:
+    remedy = f"Certify it as it is here: headrace conformance {plugin.distribution}"
+    return finding_about(plugin, "outdated_certificate", reason, remedy)
 
 
 def outdated(plugins: Iterable[Plugin]) -> Iterator[Finding]:
     """Report certificates that do not hold here."""
     for plugin in plugins:
-        _, reason = certificate_of(plugin)
-        if reason is not None:
-            remedy = f"Certify it as it is here: headrace conformance {plugin.distribution}"
-            yield finding_about(plugin, "outdated_certificate", reason, remedy)
+        _, found = certificate_of(plugin)
+        if found is not None:
+            yield found
 
 
 def row(plugin: Plugin) -> dict[str, Any]:

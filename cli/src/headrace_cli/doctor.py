@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 HARMLESS = ("disabled", "outdated_certificate", "unknown_plugin")
 """Kinds of findings that the user may have wanted, or can live with: they are printed, and the exit status stays 0."""
 
-_LAST = ("duplicate", "outdated_certificate", "unknown_plugin")
+_LAST = ("duplicate", "modified", "outdated_certificate", "unknown_plugin")
 """Kinds of findings that come after all others, because the first finding about a plugin is its state."""
 
 

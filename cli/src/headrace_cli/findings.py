@@ -39,8 +39,8 @@ class Finding:
 
     Attributes:
         kind: ``"disabled"``, ``"incompatible"``, ``"broken"``, ``"missing_dependency"``,
-            ``"overlap"``, ``"duplicate"``, ``"outdated_certificate"`` or ``"unknown_plugin"`` (a name in
-            ``HEADRACE_PLUGINS``).
+            ``"overlap"``, ``"duplicate"``, ``"modified"``, ``"outdated_certificate"`` or ``"unknown_plugin"`` (a
+            name in ``HEADRACE_PLUGINS``).
         reason: The problem, in a sentence.
         remedy: What to do about it, or None.
         plugin: The qualifier of the plugin.

@@ -114,7 +114,7 @@ def doctor(json: Json = False) -> int:
 
     Broken and incompatible plugins, missing libraries, names offered twice, names of core. The objects that their
     hooks name are imported and checked. Each finding has a reason and a remedy. Exit status 1 if there is a problem.
-    A certificate that no longer holds is reported, but is no problem.
+    A module that changed after it was certified is one. Another major version of a library is only reported.
     """
     from headrace_cli.doctor import HARMLESS, examined
 
