@@ -32,7 +32,9 @@ def test_the_page_leads_from_nothing_to_a_certificate(first_backend):
     saved = json.loads((first_backend / "printed.json").read_text(encoding="utf-8"))
     # Machine time: that of the processor, which other work on the machine does not change.
     assert saved["seconds"] < MOST_SECONDS
-    certificate = json.loads((first_backend / "certificate.json").read_text(encoding="utf-8"))
+    certificate = json.loads(
+        (first_backend / "headrace-gamma" / "certificate.json").read_text(encoding="utf-8")
+    )
     assert "Gamma" in json.dumps(certificate)
     outputs = saved["printed"][-1].splitlines()
     assert [line.partition("\t")[0] for line in outputs] == ["photos/a.jpg", "photos/b.png"]

@@ -101,7 +101,7 @@ def backend(
     print_message(f"made {names['backend']} in {made}; next:")
     print_message(f"  pip install -e {where}")
     print_message(f"  pytest {_quoted(str(made))}")
-    print_message(f"  headrace conformance {names['backend']}")
+    print_message(f"  headrace conformance {names['backend']} --write")
     return OK
 
 
