@@ -40,6 +40,11 @@ def picture(k: int) -> NDArray[np.uint8]:
     return np.random.default_rng(k).integers(0, 256, shape, np.uint8)
 
 
+def bgr(k: int) -> NDArray[np.uint8]:
+    """Return picture number ``k``, whose order is that of `EncodeMatConformance`, with blue first."""
+    return picture(k)[..., ::-1] if k % 2 else picture(k)
+
+
 class _OnPictures(BackendConformance):
     """Requests with a picture."""
 
@@ -57,6 +62,13 @@ class DecodeMatConformance(BackendConformance):
         """Return a file in memory."""
         return {"data": encode_image(picture(k), "bgr", ("jpeg", "png", "webp")[k % 3])}
 
+    def expected(self, k: int) -> Any:
+        """Return the picture, or what OpenCV decodes of a file that loses some of it."""
+        import cv2
+
+        file = np.frombuffer(self.make_item(k)["data"], np.uint8)
+        return picture(k) if k % 3 == 1 else cv2.imdecode(file, cv2.IMREAD_COLOR)
+
 
 class EncodeMatConformance(_OnPictures):
     """Pictures, with the order of their channels."""
@@ -67,11 +79,26 @@ class EncodeMatConformance(_OnPictures):
         """Give a picture and its colour."""
         return {"data": picture(k), "color": ("bgr", "rgb")[k % 2]}
 
+    def expected(self, k: int) -> Any:
+        """Return the file that OpenCV writes, which takes blue first."""
+        import cv2
+
+        return cv2.imencode(".png", bgr(k))[1].tobytes()
+
 
 class CenterCropMatConformance(_OnPictures):
     """Pictures of different sizes, of which some are smaller."""
 
     expression = "CenterCropMat(22,33)"
+
+    def expected(self, k: int) -> Any:
+        """Return rows and columns by their numbers; those outside of the picture are black."""
+        height, width = 20 + k, 30 + 2 * k
+        black = np.zeros((height + 4, width + 6, 3), np.uint8)
+        black[1 : height + 1, 1 : width + 1] = picture(k)
+        y = 1 + round((height - 22) / 2) if height > 22 else 1 - (22 - height) // 2
+        x = 1 + round((width - 33) / 2) if width > 33 else 1 - (33 - width) // 2
+        return black[y : y + 22, x : x + 33]
 
 
 class ResizeMatConformance(_OnPictures):
@@ -79,17 +106,35 @@ class ResizeMatConformance(_OnPictures):
 
     expression = "ResizeMat(16,24)"
 
+    def expected(self, k: int) -> Any:
+        """Return what OpenCV makes of it."""
+        import cv2
+
+        return cv2.resize(picture(k), (24, 16), interpolation=cv2.INTER_LINEAR)
+
 
 class LetterBoxMatConformance(_OnPictures):
     """Pictures of different aspect ratios."""
 
     expression = "LetterBoxMat(32,32)"
+    centered = True
+
+    def expected(self, k: int) -> Any:
+        """Return what OpenCV makes of it, on a canvas of 114: all pictures are wider than high."""
+        import cv2
+
+        height = int(32 * (20 + k) / (30 + 2 * k) + 0.5)
+        canvas = np.full((32, 32, 3), 114, np.uint8)
+        top = (32 - height) // 2 if self.centered else 0
+        canvas[top : top + height] = cv2.resize(picture(k), (32, height))
+        return canvas
 
 
-class TopLeftResizeMatConformance(_OnPictures):
+class TopLeftResizeMatConformance(LetterBoxMatConformance):
     """Pictures of different aspect ratios."""
 
     expression = "TopLeftResizeMat(32,32)"
+    centered = False
 
 
 class UnletterBoxConformance(BackendConformance):
@@ -113,6 +158,11 @@ class UnletterBoxConformance(BackendConformance):
         rows = np.array([[2.0, 6.0 + k, 30.0, 40.0, 0.5, 1.0]], np.float32)
         return {"data": rows, "letterbox": transform}
 
+    def expected(self, k: int) -> Any:
+        """Return the box by hand: half as large, moved up by 4, cut off below the picture."""
+        bottom = min((40 - 4) / 2, 20 + k)
+        return np.array([[1, (2 + k) / 2, 15, bottom, 0.5, 1]], np.float32)
+
 
 class CropMatConformance(_OnPictures):
     """Pictures, with a box in each."""
@@ -122,6 +172,10 @@ class CropMatConformance(_OnPictures):
     def make_item(self, k: int) -> Request:
         """Return a picture and a box."""
         return {"data": picture(k), "box": [1 + k, 2, 20, 12 + k]}
+
+    def expected(self, k: int) -> Any:
+        """Return rows and columns by their numbers."""
+        return picture(k)[2 : 12 + k, 1 + k : 20]
 
 
 class PerspectiveCropMatConformance(_OnPictures):
@@ -144,11 +198,22 @@ class CvtColorMatConformance(_OnPictures):
         """Give a picture and its colour."""
         return {"data": picture(k), "color": ("bgr", "rgb")[k % 2]}
 
+    def expected(self, k: int) -> Any:
+        """Return the grey of OpenCV, which takes blue first."""
+        import cv2
+
+        return cv2.cvtColor(bgr(k), cv2.COLOR_BGR2GRAY)[..., None]
+
 
 class Mat2TensorConformance(_OnPictures):
     """Pictures, normalised per channel."""
 
     expression = "Mat2Tensor(scale=0.00392, mean=[0.5,0.4,0.3], std=[0.2,0.2,0.3])"
+
+    def expected(self, k: int) -> Any:
+        """Return the formula, in double precision."""
+        values = (picture(k) * 0.00392 - [0.5, 0.4, 0.3]) / [0.2, 0.2, 0.3]
+        return values.transpose(2, 0, 1).astype(np.float32)
 
 
 class Tensor2MatConformance(BackendConformance):
@@ -162,6 +227,11 @@ class Tensor2MatConformance(BackendConformance):
         shape = (3, 10 + k, 12)
         return {"data": np.random.default_rng(k).standard_normal(shape).astype(np.float32)}
 
+    def expected(self, k: int) -> Any:
+        """Return the formula, in double precision."""
+        values = (self.make_item(k)["data"].astype(float) + 0.5) / 0.00392
+        return values.transpose(1, 2, 0).round().clip(0, 255).astype(np.uint8)
+
 
 class NMSConformance(BackendConformance):
     """Boxes of two classes, of which some overlap."""
@@ -174,3 +244,21 @@ class NMSConformance(BackendConformance):
         corner, size = random.uniform(0, 20, (12, 2)), random.uniform(5, 20, (12, 2))
         score, kind = random.uniform(0, 1, (12, 1)), random.integers(0, 2, (12, 1))
         return {"data": np.hstack([corner, corner + size, score, kind]).astype(np.float32)}
+
+    def expected(self, k: int) -> Any:
+        """Return the rows that a slow loop keeps."""
+        rows = [row for row in self.make_item(k)["data"] if row[4] >= 0.1]
+        kept: list[Any] = []
+        for row in sorted(rows, key=lambda row: -row[4]):
+            if all(row[5] != other[5] or _overlap(row, other) <= 0.5 for other in kept):
+                kept.append(row)
+        return np.array(kept)
+
+
+def _overlap(one: Any, other: Any) -> float:
+    """Return the intersection over the union of two boxes."""
+    x = min(one[2], other[2]) - max(one[0], other[0])
+    y = min(one[3], other[3]) - max(one[1], other[1])
+    areas = [(row[2] - row[0]) * (row[3] - row[1]) for row in (one, other)]
+    both = max(x, 0) * max(y, 0)
+    return float(both / (sum(areas) - both))

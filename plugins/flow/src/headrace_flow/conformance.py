@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace_testing import BackendConformance
 
@@ -38,6 +38,10 @@ class ObserverConformance(BackendConformance):
         """Return a request whose number no other request has."""
         return {"data": [k, k + 1]}
 
+    def expected(self, k: int) -> Any:
+        """Return what came."""
+        return self.make_item(k)["data"]
+
 
 class SendConformance(ObserverConformance):
     """`Send`, into a queue that never becomes full."""
@@ -57,6 +61,10 @@ class _SentAndReceived(BackendConformance):
     def make_item(self, k: int) -> Request:
         """Return a request that differs from others in its identifier."""
         return {"data": "sent", "request_id": k}
+
+    def expected(self, k: int) -> Any:
+        """Return what came."""
+        return self.make_item(k)["data"]
 
 
 class RecvConformance(ObserverConformance):
@@ -99,6 +107,10 @@ class CacheConformance(BackendConformance):
         """Return a text that no other request has."""
         return {"data": f"text {k}"}
 
+    def expected(self, k: int) -> Any:
+        """Return what came."""
+        return self.make_item(k)["data"]
+
 
 class OnceConformance(CacheConformance):
     """`Once`, around what gives the text that it is given."""
@@ -136,6 +148,10 @@ class StateFulConformance(BackendConformance):
         # It ends at once, so that nothing of it is kept.
         return {"data": [k, k + 1], "session": _Alone(k), "sequence_end": True}
 
+    def expected(self, k: int) -> Any:
+        """Return what came."""
+        return self.make_item(k)["data"]
+
 
 class IterateConformance(BackendConformance):
     """`Iterate`, around a backend whose answer is there after one step."""
@@ -145,6 +161,10 @@ class IterateConformance(BackendConformance):
     def make_item(self, k: int) -> Request:
         """Return a request whose number no other request has."""
         return {"data": [k, k + 1]}
+
+    def expected(self, k: int) -> Any:
+        """Return what came."""
+        return self.make_item(k)["data"]
 
 
 class LoopConformance(IterateConformance):
@@ -167,3 +187,7 @@ class ScriptConformance(BackendConformance):
     def make_item(self, k: int) -> Request:
         """Return a request whose number few others have."""
         return {"data": k % 7}
+
+    def expected(self, k: int) -> Any:
+        """Return the numbers down to 0."""
+        return [*range(k % 7, -1, -1)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace_testing import BackendConformance
 
@@ -20,3 +20,7 @@ class ProcessConformance(BackendConformance):
     def make_item(self, k: int) -> Request:
         """Return a request whose numbers no other request has."""
         return {"data": [k, k + 1], "mask": k + 2}
+
+    def expected(self, k: int) -> Any:
+        """Return what came."""
+        return self.make_item(k)["data"]

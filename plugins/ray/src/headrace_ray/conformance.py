@@ -52,3 +52,7 @@ class RayActorConformance(BackendConformance):
     def make_item(self, k: int) -> Request:
         """Return a request whose numbers no other request has."""
         return {"data": [k, k + 1], "mask": k + 2}
+
+    def expected(self, k: int) -> Any:
+        """Return what came."""
+        return self.make_item(k)["data"]

@@ -17,6 +17,8 @@ from headrace_testing import BackendConformance
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from numpy.typing import NDArray
+
     from headrace.keys import Request
 
 __all__ = [
@@ -73,6 +75,11 @@ class _OnDevice(BackendConformance):
         return None
 
 
+def tensor(values: Any) -> torch.Tensor:
+    """Return numbers as ``float32`` on the device."""
+    return torch.from_numpy(np.asarray(values, np.float32)).to(DEVICE)
+
+
 class _OnPictures(_OnDevice):
     """Requests with a picture."""
 
@@ -90,6 +97,11 @@ class _OnScores(_OnDevice):
             return {"data": numbers(k, 2, 5), "request_size": 2}
         return {"data": numbers(k, 5)}
 
+    def scores(self, k: int) -> NDArray[np.float64]:
+        """Return the numbers of request ``k``, in double precision."""
+        found: torch.Tensor = self.make_item(k)["data"]
+        return found.cpu().double().numpy()
+
 
 class TorchModuleConformance(_OnScores):
     """Samples and rows for a module with one input."""
@@ -100,6 +112,11 @@ class TorchModuleConformance(_OnScores):
         "module": "headrace_torch.conformance:small_model",
         "shape": "5",
     }
+
+    def expected(self, k: int) -> Any:
+        """Return the products by numpy."""
+        weight = np.linspace(-1, 1, 15).reshape(3, 5)
+        return tensor(np.maximum(self.scores(k) @ weight.T + [0.5, 0.0, -0.5], 0))
 
 
 def small_model() -> torch.nn.Module:
@@ -175,6 +192,10 @@ class ContiguousTensorConformance(_OnDevice):
         """Give a tensor with its memory in another order."""
         return {"data": numbers(k, 4, 3).t()}
 
+    def expected(self, k: int) -> Any:
+        """Return a copy in order."""
+        return tensor(numbers(k, 4, 3).cpu().numpy().T.copy())
+
 
 class SplitTensorConformance(_OnDevice):
     """Parts of a whole."""
@@ -184,6 +205,11 @@ class SplitTensorConformance(_OnDevice):
     def make_item(self, k: int) -> Request:
         """Return a whole tensor, and the place of the request's rows in it."""
         return {"data": numbers(k, 6, 3), "cat_rows": (k % 4, k % 4 + 1 + k % 2, k % 2 == 0)}
+
+    def expected(self, k: int) -> Any:
+        """Return a row of each second whole, and two rows of the others."""
+        rows = numbers(k, 6, 3)
+        return rows[k % 4 : k % 4 + 2] if k % 2 else rows[k % 4]
 
 
 class ResizeTensorConformance(_OnPictures):
@@ -201,11 +227,21 @@ class CropTensorConformance(_OnPictures):
         """Return a picture and a box."""
         return {"data": picture(k), "box": [1 + k % 7, 2, 20, 12 + k % 5]}
 
+    def expected(self, k: int) -> Any:
+        """Return rows and columns by their numbers."""
+        return picture(k)[:, 2 : 12 + k % 5, 1 + k % 7 : 20]
+
 
 class PadTensorConformance(_OnPictures):
     """Pictures of two sizes."""
 
     expression = "PadTensor(32,32)"
+
+    def expected(self, k: int) -> Any:
+        """Return the picture in the corner of a black one."""
+        canvas = torch.zeros((3, 32, 32), dtype=torch.uint8, device=DEVICE)
+        canvas[:, : 20 + k % 2, :30] = picture(k)
+        return canvas
 
 
 class CvtColorTensorConformance(_OnPictures):
@@ -223,11 +259,21 @@ class NormalizeTensorConformance(_OnPictures):
 
     expression = "NormalizeTensor(scale=0.00392, mean=[0.5,0.4,0.3], std=[0.2,0.2,0.3])"
 
+    def expected(self, k: int) -> Any:
+        """Return the formula, by numpy."""
+        values = picture(k).cpu().numpy().transpose(1, 2, 0) * 0.00392
+        return tensor(((values - [0.5, 0.4, 0.3]) / [0.2, 0.2, 0.3]).transpose(2, 0, 1))
+
 
 class SoftmaxTensorConformance(_OnScores):
     """Scores."""
 
     expression = "SoftmaxTensor"
+
+    def expected(self, k: int) -> Any:
+        """Return the formula, by numpy."""
+        powers = np.exp(self.scores(k))
+        return tensor(powers / powers.sum(-1, keepdims=True))
 
 
 class ArgMaxTensorConformance(_OnScores):
@@ -235,17 +281,31 @@ class ArgMaxTensorConformance(_OnScores):
 
     expression = "ArgMaxTensor"
 
+    def expected(self, k: int) -> Any:
+        """Return the place of the largest, by numpy."""
+        return torch.as_tensor(self.scores(k).argmax(-1), device=DEVICE)
+
 
 class TopKTensorConformance(_OnScores):
     """Scores."""
 
     expression = "TopKTensor(2)"
 
+    def expected(self, k: int) -> Any:
+        """Return the two largest, by numpy."""
+        places = np.argsort(-self.scores(k))[..., :2]
+        values = tensor(np.take_along_axis(self.scores(k), places, -1))
+        return {"values": values, "indices": torch.from_numpy(places).to(DEVICE)}
+
 
 class IndexSelectTensorConformance(_OnScores):
     """Scores."""
 
     expression = "IndexSelectTensor([0,-1,2])"
+
+    def expected(self, k: int) -> Any:
+        """Return these columns, by numpy."""
+        return tensor(self.scores(k)[..., [0, -1, 2]])
 
 
 class SyncTensorConformance(_OnScores):
@@ -254,7 +314,7 @@ class SyncTensorConformance(_OnScores):
     expression = "SyncTensor"
 
 
-class StreamPoolConformance(_OnScores):
+class StreamPoolConformance(SoftmaxTensorConformance):
     """Something inside that computes."""
 
     expression = "StreamPool(2)[SoftmaxTensor]"

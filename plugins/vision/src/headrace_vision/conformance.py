@@ -101,6 +101,13 @@ class ClassDetectionsConformance(BackendConformance):
         logits = np.random.default_rng(k).normal(0, 1, 5).astype(np.float32)
         return {"data": logits, "image": _image(k)}
 
+    def expected(self, k: int) -> Any:
+        """Return the two most probable classes, by the softmax, each on the whole image."""
+        powers = np.exp(self.make_item(k)["data"])
+        best = np.argsort(-powers)[:2]
+        boxes = np.array([[0, 0, 60, 40 + k]] * 2, np.float32)
+        return make_detections(boxes, (powers / powers.sum())[best], best, [*map(str, range(5))])
+
 
 class CropsConformance(BackendConformance):
     """Detections and their image."""
@@ -110,6 +117,10 @@ class CropsConformance(BackendConformance):
     def make_item(self, k: int) -> Request:
         """Return detections, and the image."""
         return {"data": _detections(k), "image": _image(k)}
+
+    def expected(self, k: int) -> Any:
+        """Return rows and columns by their numbers."""
+        return [_image(k)[2:12, 1 + k : 20 + k], _image(k)[6 + k : 30 + k, 5:25]]
 
 
 class ClassesConformance(BackendConformance):
@@ -163,6 +174,10 @@ class FilterDetectionsConformance(BackendConformance):
     def make_item(self, k: int) -> Request:
         """Return detections."""
         return {"data": _detections(k)}
+
+    def expected(self, k: int) -> Any:
+        """Return the first one alone."""
+        return _detections(k)[:1]
 
 
 _ALONE = {
