@@ -123,6 +123,16 @@ def test_it_does_not_hold_once_a_module_changed(echo, site, change):
     assert "certified by" not in said().stdout
 
 
+def test_whoever_develops_a_plugin_may_change_it(echo, site):
+    carry(site, echo)
+    (site.folder / PATH).write_text("import headrace\n" + CODE)
+    origin = '{"url": "file:///echo", "dir_info": {"editable": true}}'
+    (site.folder / "headrace_echo-1.0.dist-info" / "direct_url.json").write_text(origin)
+    row, reasons = about_echo()
+    assert (row["state"], len(reasons)) == ("outdated_certificate", 1)
+    assert row["remedy"] == "Certify it as it is here: headrace conformance headrace-echo"
+
+
 def test_of_many_changed_modules_it_names_the_first(echo, site):
     carry(site, echo)
     for path in FILES:

@@ -33,13 +33,19 @@ def source_file(name: str) -> str:
     from urllib.parse import urlsplit
     from urllib.request import url2pathname  # it loads a client of HTTP, which no listing needs
 
-    told = json.loads(distribution(name).read_text("direct_url.json") or "{}")
+    told = _origin(name)
     if "dir_info" not in told:
         raise WrongArgument(
             f"--write: {name} is not installed from its source folder. "
             f"Install it from there, or name the file: --certificate FOLDER/{FILE}"
         )
     return str(Path(url2pathname(urlsplit(told["url"]).path)) / FILE)
+
+
+def _origin(name: str) -> dict[str, Any]:
+    """Return from where pip installed a distribution: empty where that is an index or a file of links."""
+    told: dict[str, Any] = json.loads(distribution(name).read_text("direct_url.json") or "{}")
+    return told
 
 
 def judged_here(plugins: Iterable[Plugin]) -> dict[str, Any]:
@@ -128,6 +134,8 @@ def _difference(
     if changed:
         more = f" and {counted(len(changed) - 1, 'more module')}" if changed[1:] else ""
         reason = f"{changed[0]}{more} changed after it was certified"
+        if _origin(plugin.distribution).get("dir_info", {}).get("editable"):
+            return _outdated(plugin, reason)  # by whoever develops it
         remedy = f"Install it again: pip install --force-reinstall {plugin.distribution}"
         return finding_about(plugin, "modified", reason, remedy)
     for name, was in libraries.items():
