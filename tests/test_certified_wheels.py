@@ -65,6 +65,8 @@ def test_a_release_carries_the_certificate_from_its_sdist_into_its_wheel(ort, tm
             if name.endswith(".py")
         }
     assert told["distributions"]["headrace-ort"]["modules"] == modules
+    assert told["certificates"][0]["options"] == {"model": "headrace_ort/conformance.onnx"}
+    assert str(ROOT) not in json.dumps(told)
 
 
 def test_dev_wheels_takes_a_certificate_of_the_same_modules(ort, monkeypatch):

@@ -6,6 +6,7 @@ import contextlib
 import datetime as dt
 import importlib.util
 import json
+import os
 import platform
 from importlib.metadata import PackageNotFoundError, distribution, distributions, version
 from pathlib import Path
@@ -62,16 +63,29 @@ def judged_here(plugins: Iterable[Plugin]) -> dict[str, Any]:
     }
 
 
+def without_places(certificates: str, plugins: Iterable[Plugin]) -> str:
+    """Return the JSON of certificates without the folders in which plugins lie here: a wheel goes to others."""
+    for _, top in {place for plugin in plugins for place in _places(plugin)}:
+        for folder in (f"{top}{os.sep}", f"{top.as_posix()}/"):
+            certificates = certificates.replace(json.dumps(folder, ensure_ascii=False)[1:-1], "")
+    return certificates
+
+
+def _places(plugin: Plugin) -> set[tuple[Path, Path]]:
+    """Return the outermost packages or files beside the backends of a plugin, and the folder from which each is imported."""
+    found = {_place(path.partition(":")[0]) for path in plugin.backends.values()}
+    return {(place, place.parents[depth]) for place, depth in filter(None, found)}
+
+
 def _modules(plugin: Plugin) -> dict[str, str]:
     """Return the SHA-256 of each module beside the backends of a plugin, by its path in a wheel. Import none."""
     from hashlib import sha256  # it loads OpenSSL, which most listings do not need
 
     found = {}
-    places = {_place(path.partition(":")[0]) for path in plugin.backends.values()}
-    for place, depth in filter(None, places):
+    for place, top in _places(plugin):
         for file in [place] if place.is_file() else place.rglob("*"):
             if file.suffix in (".py", ".so", ".pyd"):
-                path = file.relative_to(place.parents[depth]).as_posix()
+                path = file.relative_to(top).as_posix()
                 found[path] = sha256(file.read_bytes()).hexdigest()
     return dict(sorted(found.items()))
 

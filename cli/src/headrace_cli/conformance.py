@@ -11,14 +11,14 @@ import tempfile
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
 import headrace
 from headrace.errors import MissingDependencyError, PluginError
 from headrace_cli.arguments import Json, names_beginning
-from headrace_cli.certificates import judged_here, source_file
+from headrace_cli.certificates import judged_here, source_file, without_places
 from headrace_cli.console import (
     FAILED,
     OK,
@@ -131,8 +131,9 @@ def conformance(
         "certified": all(one.certified for one in certificates),
         "certificates": [one.to_dict() for one in certificates],
     }
+    text = without_places(as_json(whole), wanted.values()) if files else ""
     for file in files:
-        _write(file, whole)
+        _write(file, text)
     if json:
         print_json(whole)
     failed = sum(not one.certified for one in certificates)
@@ -149,9 +150,9 @@ def _file_for_the_wheel(distributions: set[str]) -> str:
     return source_file(*distributions)
 
 
-def _write(file: str, whole: dict[str, Any]) -> None:
+def _write(file: str, text: str) -> None:
     try:
-        Path(file).write_text(f"{as_json(whole)}\n", encoding="utf-8", errors="backslashreplace")
+        Path(file).write_text(f"{text}\n", encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         error.filename = file  # a full disk names no file
         raise
