@@ -452,7 +452,7 @@ def test_a_webhook_gives_up_follows_no_redirect_and_calls_no_other_host(kit, pee
     assert sinks["Webhook"]["lost"] == 1
     with pytest.raises(InputError, match="not allowed"):
         Webhook(one.url)
-    with pytest.raises(InputError, match="HTTP"):
+    with pytest.raises(InputError, match="http or https"):
         Webhook("rtsp://h/", network=["h"])
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from headrace_vision.frames import Frame
     from headrace_vision.group import Handle
     from headrace_vision.lanes import VideoModel
+    from headrace_vision.mqtt import MQTT
     from headrace_vision.options import SourceOptions
     from headrace_vision.recording import SaveVideo
     from headrace_vision.records import frame_record, from_records, to_records
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "MQTT",
     "Clock",
     "Detecting",
     "Frame",
@@ -59,6 +61,7 @@ _HOME = {
     "Detecting": "detecting",
     "Frame": "frames",
     "Handle": "group",
+    "MQTT": "mqtt",
     "SaveCOCO": "datasets",
     "SaveImages": "saving",
     "SaveJSONL": "saving",

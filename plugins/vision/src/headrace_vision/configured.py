@@ -27,11 +27,11 @@ from headrace_vision.runner import VideoRunner
 from headrace_vision.sinks import as_sink, named_sinks
 from headrace_vision.tables import (
     SINKS,
+    EventsTable,
     ModelTable,
     OtherSinkTable,
     SourceTable,
     VisionConfig,
-    WebhookTable,
     sinks_of_plugins,
 )
 
@@ -331,12 +331,15 @@ def _of_order(
 
 
 def _of_sinks(table: dict[str, Any], base: Path) -> list[Problem]:
+    import headrace_vision
+
     problems = []
     for name, one in _below_key(table, "sinks").items():
         url, kind = one.get("url"), one.get("kind")
         try:
-            if kind == "Webhook" and isinstance(url, str):
-                check_address(url, _texts(one.get("network", table.get("network"))))
+            if kind in ("Webhook", "MQTT") and isinstance(url, str):
+                schemes = getattr(headrace_vision, kind).schemes
+                check_address(url, _texts(one.get("network", table.get("network"))), schemes)
             elif isinstance(kind, str) and ":" in kind:
                 _sink_class(kind, base)
         except HeadraceError as error:
@@ -382,7 +385,7 @@ def _options(table: Any, config: VisionConfig) -> dict[str, Any]:
     return found
 
 
-def _hosts(table: WebhookTable, config: VisionConfig) -> list[str]:
+def _hosts(table: EventsTable, config: VisionConfig) -> list[str]:
     return config.network if table.network is None else table.network
 
 
@@ -409,7 +412,7 @@ def _made_sink(name: str, table: Any, config: VisionConfig) -> Sink:
     import headrace_vision
 
     arguments = {key: getattr(table, key) for key in table.model_fields_set if key != "kind"}
-    if isinstance(table, WebhookTable):
+    if isinstance(table, EventsTable):
         arguments["network"] = _hosts(table, config)
     try:
         if not isinstance(table, OtherSinkTable):

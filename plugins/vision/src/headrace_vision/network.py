@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import urllib.request
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -36,15 +36,15 @@ def is_address(text: str) -> bool:
     return "://" in text
 
 
-def check_address(text: str, hosts: Iterable[str]) -> None:
+def check_address(text: str, hosts: Iterable[str], schemes: Sequence[str] = SCHEMES) -> None:
     """Refuse an address whose kind or host is not allowed.
 
     Raises:
-        InputError: FFmpeg must not open it. The text says what to write to allow it.
+        InputError: It must not be opened. The text says what to write to allow it.
     """
     parts = urlsplit(text)
-    expected = f"an address that begins with {', '.join(SCHEMES[:-1])} or {SCHEMES[-1]}"
-    if parts.scheme.lower() not in SCHEMES:
+    expected = f"an address that begins with {', '.join(schemes[:-1])} or {schemes[-1]}"
+    if parts.scheme.lower() not in schemes:
         raise InputError("this kind of address is not opened", expected=expected, got=parts.scheme)
     allowed = {host.lower() for host in hosts}
     host = (parts.hostname or "").lower()

@@ -23,6 +23,7 @@ from headrace_vision.stills import DECODE
 
 __all__ = [
     "SINKS",
+    "EventsTable",
     "ModelTable",
     "OtherSinkTable",
     "SinkTable",
@@ -195,11 +196,12 @@ class SaveJSONLTable(_Spooled):
     path: str = Field(description="The file; lines are added to what it holds.")
 
 
-class WebhookTable(_Spooled):
-    """A call over HTTP per frame with events."""
+class EventsTable(_Spooled):
+    """What is told of events over the network."""
 
-    kind: Literal["Webhook"]
-    url: str = Field(description="http or https; its host is among those of network.")
+    url: str = Field(
+        description="http, https (Webhook), mqtt, mqtts (MQTT); its host is among those of network."
+    )
     network: list[str] | None = Field(
         default=None, description="Hosts that may be called; without it, those of the file."
     )
@@ -212,6 +214,18 @@ class WebhookTable(_Spooled):
     timeout_s: float = Field(
         default=5.0, gt=0, description="Seconds after which an attempt has failed."
     )
+
+
+class WebhookTable(EventsTable):
+    """A call over HTTP per frame with events."""
+
+    kind: Literal["Webhook"]
+
+
+class MQTTTable(EventsTable):
+    """A message to a broker per frame with events."""
+
+    kind: Literal["MQTT"]
 
 
 class ViewTable(_Table):
@@ -230,6 +244,7 @@ SINKS = {
         SaveCOCOTable,
         SaveYOLOTable,
         WebhookTable,
+        MQTTTable,
         ViewTable,
     )
 }
@@ -265,6 +280,7 @@ SinkTable = Annotated[
     | Annotated[SaveCOCOTable, Tag("SaveCOCO")]
     | Annotated[SaveYOLOTable, Tag("SaveYOLO")]
     | Annotated[WebhookTable, Tag("Webhook")]
+    | Annotated[MQTTTable, Tag("MQTT")]
     | Annotated[ViewTable, Tag("View")]
     | Annotated[OtherSinkTable, Tag("other")],
     Discriminator(

@@ -1,0 +1,82 @@
+"""What sinks that tell another program of events have in common."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from headrace_vision.network import check_address, without_password
+from headrace_vision.sinks import CLOSE_S, SPOOL_BYTES, Sink
+
+if TYPE_CHECKING:
+    from headrace_vision.frames import Frame
+
+__all__ = ["EventSink"]
+
+
+class EventSink(Sink):
+    """Sends frames with events over the network, each at least once and in their order.
+
+    Status, log and errors show scheme and host of the address alone: the rest is often a secret.
+    """
+
+    full = "keep"
+    needs_image = False
+    schemes: tuple[str, ...] = ()
+    """How an address may begin."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        network: Iterable[str] = (),
+        only_events: bool = True,
+        attempts: int = 3,
+        timeout_s: float = 5.0,
+        spool_bytes: int = SPOOL_BYTES,
+        spool: str | os.PathLike[str] | None = None,
+        close_s: float = CLOSE_S,
+    ) -> None:
+        self._keep(spool_bytes, spool, close_s)
+        check_address(url, network, self.schemes)
+        if attempts < 1:
+            raise ValueError(f"attempts is at least 1, not {attempts!r}")
+        self.attempts = attempts
+        self._url, self._parts = url, urlsplit(url)
+        self._shown = f"{self._parts.scheme}://{urlsplit(without_password(url)).netloc}/..."
+        self._only_events = only_events
+        self._timeout_s = timeout_s
+        self._posted = 0
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Check more of the address."""
+
+    def _login(self) -> tuple[str, str] | None:
+        """Return user and password of the address, if it has any."""
+        if self._parts.username is None:
+            return None
+        return unquote(self._parts.username), unquote(self._parts.password or "")
+
+    def wants(self, frame: Frame) -> bool:
+        """Return whether a frame has events, if only those are sent."""
+        return not self._only_events or bool(frame.request.get("events"))
+
+    def write(self, frame: Frame) -> None:
+        """Send a frame.
+
+        Raises:
+            OSError: There is no answer, or one that may be another one later.
+            ValueError: The receiver refuses the frame.
+        """
+        self._send(frame)
+        self._posted += 1
+
+    def _send(self, frame: Frame) -> None:
+        raise NotImplementedError
+
+    def status(self) -> dict[str, Any]:
+        """Return where it sends, and how many frames were ``posted``."""
+        return {"posted": self._posted, "address": self._shown}
