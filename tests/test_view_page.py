@@ -111,6 +111,95 @@ def test_on_a_phone_nothing_lies_beside_the_screen(shown, dark):
     assert max(wide) <= 390
 
 
+class PageViewWalker(headrace.Backend):
+    """One confirmed track of 20 x 20 pixels that goes to the right by 20 pixels each frame."""
+
+    def forward(self, batch):
+        for request in batch:
+            left = 20 * request["context"]["frame"]
+            boxes = np.array([[left, 30, left + 20, 50]], np.float32)
+            found = sv.Detections(boxes, class_id=np.array([0]), tracker_id=np.array([7]))
+            found.data["class_name"] = np.array(["walker"])
+            request["result"] = found
+
+
+@pytest.fixture
+def counted(tmp_path):
+    """A page with two clips of the same name, after a track went over a line and into a zone."""
+    headrace.register("PageViewWalker", PageViewWalker)
+    view, written = headrace_vision.View(), threading.Semaphore(0)
+    write = view.write
+
+    def counting(frame):
+        write(frame)
+        written.release()
+
+    view.write, view.full = counting, "wait"
+    clips = {f"/films/{name}/video.avi": [np.zeros((90, 160, 3), np.uint8)] * 7 for name in "ab"}
+    with headrace_vision.VideoRunner(
+        {"backend": "PageViewWalker"},
+        sinks=[view],
+        lines={"door": [65, 10, 65, 85]},
+        zones={"yard": [[80, 5], [155, 5], [155, 85], [80, 85]]},
+    ) as runner:
+        for _ in runner.run(clips):
+            pass
+        for _ in range(14):
+            assert written.acquire(timeout=300)
+        with browser.opened(tmp_path / "profile") as tab:
+            tab.open(view.url)
+            tab.wait("document.querySelectorAll('.source').length === 2")
+            tab.wait(
+                "[...document.querySelectorAll('img')].every((i) => i.complete && i.naturalWidth === 160)"
+            )
+            yield tab
+            assert tab.errors == []
+
+
+def test_lines_zones_trails_and_events_are_shown_under_names_that_tell_clips_apart(counted):
+    names = "return [...document.querySelectorAll('h2 span:first-child')].map((e) => [e.textContent, e.title])"
+    assert counted.run(names) == [
+        ["a/video.avi", "/films/a/video.avi"],
+        ["b/video.avi", "/films/b/video.avi"],
+    ]
+    events = counted.run(
+        f"return [...{tile('a/video.avi')}.querySelectorAll('.events li')].map((e) => e.textContent)"
+    )
+    # Frame N is at N / 25 s; its center is at 20 N + 10, and its bottom inside of the zone from frame 4 on.
+    assert events == ["0.2 s: yard enter, #7 walker", "0.1 s: door in, #7 walker"]
+    pixels = counted.run(
+        f"const image = {tile('a/video.avi')}.querySelector('img'), canvas = document.createElement('canvas');"
+        "canvas.width = 160; canvas.height = 90; const context = canvas.getContext('2d'); context.drawImage(image, 0, 0);"
+        "return [[65, 20], [100, 5], [30, 40], [30, 70], [50, 10]].map(([x, y]) => [...context.getImageData(x, y, 1, 1).data].slice(0, 3))"
+    )
+    line, zone, trail, *nothing = (max(one) for one in pixels)
+    assert min(line, zone) > 180
+    assert trail > 80
+    assert max(nothing) < 40
+
+
+def test_a_click_enlarges_a_source_and_escape_or_a_click_ends_it(counted):
+    picture = f"{tile('b/video.avi')}.querySelector('.picture')"
+    small = counted.run(f"return {picture}.getBoundingClientRect().width")
+
+    def wide():
+        return counted.run(f"return [{picture}.getBoundingClientRect().width, innerWidth]")
+
+    escape = "document.dispatchEvent(new KeyboardEvent('keydown', { key: 'Escape' }))"
+    for end in (escape, f"{picture}.click()"):
+        counted.run(f"{picture}.click()")
+        width, window = wide()
+        assert width == window > small
+        # The others lie below it, and it goes on to be updated.
+        top = "document.elementFromPoint(20, 20).closest('.source').querySelector('h2 span').title"
+        assert counted.run(f"return {top}") == "/films/b/video.avi"
+        updates = counted.run("return Number(document.body.dataset.updates)")
+        counted.wait(f"Number(document.body.dataset.updates) > {updates}")
+        assert wide() == [window, window]
+        counted.run(end)
+        assert wide()[0] == small
+
+
 def test_a_view_that_is_closed_is_said(tmp_path):
     view = headrace_vision.View()
     with browser.opened(tmp_path / "profile") as tab:

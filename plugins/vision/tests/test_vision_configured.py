@@ -463,14 +463,14 @@ def test_the_page_shows_every_source_and_answers_its_own_address_only(kit):
 
 def test_the_page_says_frames_a_second_of_the_last_seconds_and_shows_what_never_opened(kit):
     shown = view_module._Shown()
-    record, frame = {"frame": 7, "timestamp": 0.28}, headrace_vision.Frame("door", 7, 0.28)
+    frame = headrace_vision.Frame("door", 7, 0.28)
     for number in range(100):
-        shown.add(frame, record, 50 + number / 25)
+        shown.add(frame, 50 + number / 25)
     assert shown.summary(54.0)["fps"] == pytest.approx(25, rel=0.05)
     assert shown.summary(60.0)["fps"] == 0
     burst = view_module._Shown()
-    burst.add(frame, record, 50.0)
-    burst.add(frame, record, 50.0001)
+    burst.add(frame, 50.0)
+    burst.add(frame, 50.0001)
     assert burst.summary(50.001)["fps"] <= 2
     view = headrace_vision.View()
     lost = threading.Event()

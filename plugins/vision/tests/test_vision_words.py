@@ -592,7 +592,7 @@ def test_a_zone_says_who_enters_and_leaves_and_how_long_each_was_inside():
 def test_a_drawing_changes_the_copy_where_the_boxes_are():
     image = np.zeros((150, 200, 3), np.uint8)
     drawn = run(
-        "DrawDetections(false,thickness=1)", {"data": detections(track=[1, 2, 3]), "image": image}
+        "DrawDetections([box],thickness=1)", {"data": detections(track=[1, 2, 3]), "image": image}
     )
     assert not image.any()
     assert drawn[20, 50].any()
@@ -654,12 +654,22 @@ def test_masks_are_run_lengths_of_coco_in_records_and_come_back_with_keypoints()
 
 def test_masks_and_keypoints_are_drawn_where_they_are():
     found, image = outlined(), np.zeros((30, 40, 3), np.uint8)
-    drawn = run("DrawDetections", {"data": found, "image": image}, labels=False, thickness=1)
+    drawn = run(
+        "DrawDetections",
+        {"data": found, "image": image},
+        annotators=["mask", "keypoints", "box"],
+        thickness=1,
+    )
     assert drawn[6, 15].any()  # inside of the first mask, and of its box: not its border
     np.testing.assert_array_equal(drawn[5, 5], (0, 255, 255))
     assert not drawn[25, 30].any()  # a keypoint that is not there
     found.mask = None
-    plain = run("DrawDetections", {"data": found, "image": image}, labels=False, thickness=1)
+    plain = run(
+        "DrawDetections",
+        {"data": found, "image": image},
+        annotators=["mask", "keypoints", "box"],
+        thickness=1,
+    )
     assert not plain[6, 15].any()
 
 
@@ -668,3 +678,74 @@ def test_masks_and_keypoints_stay_with_their_detection_behind_a_filter():
     kept = run("FilterDetections", {"data": found}, classes=[1])
     np.testing.assert_array_equal(kept.mask, found.mask[1:])
     np.testing.assert_array_equal(kept.data["keypoints"], found.data["keypoints"][1:])
+
+
+def walking(count=6):
+    """One confirmed track of 10 x 10 pixels that goes to the right by 20 pixels each frame."""
+    for step in range(count):
+        found = detections([[20 * step, 40, 20 * step + 10, 50]], [7], [0.9], [0])
+        yield {
+            "data": found,
+            "image": np.zeros((100, 200, 3), np.uint8),
+            "context": {"source": "a", "frame": step},
+        }
+
+
+def drawn_by(expression, requests):
+    with headrace.pipe({"backend": expression, "thickness": 1}) as pipe:
+        return [pipe(request)["result"] for request in requests]
+
+
+def test_a_trace_shows_where_a_track_was_and_a_heat_map_where_all_were():
+    traced = drawn_by("DrawDetections([trace])", walking())
+    assert not traced[0].any()
+    columns = np.nonzero(traced[-1].any((0, 2)))[0]
+    assert (columns.min(), columns.max()) == (5, 105)  # from the first center to the last
+    assert np.nonzero(traced[-1].any((1, 2)))[0] == pytest.approx(45, abs=1)
+    hot = drawn_by("DrawDetections([heatmap])", walking())
+    assert [one[60, 5].any() for one in hot] == [True] * 6  # the first place stays warm
+    assert hot[0][60, 105].any() < hot[-1][60, 105].any()
+    # Each source has its own.
+    requests = [one | {"context": {"source": f"s{n}"}} for n, one in enumerate(walking())]
+    assert not any(one.any() for one in drawn_by("DrawDetections([trace])", requests))
+
+
+def test_a_trace_needs_tracks_in_their_order_and_one_instance():
+    request = {"data": detections(), "image": np.zeros((150, 200, 3), np.uint8)}
+    with pytest.raises(InputError, match="Put Track before this word"):
+        run("DrawDetections([trace])", request)
+    with pytest.raises(InputError, match="out of order"):
+        drawn_by("DrawDetections([trace])", reversed(list(walking())))
+    with pytest.raises(SetupError, match="2 instances"):
+        run("DrawDetections([heatmap])", request, instance_num=2)
+    with pytest.raises(HeadraceError, match="annotators"):
+        run("DrawDetections([glow])", request)
+
+
+@pytest.mark.parametrize("name", ["blur", "pixelate"])
+def test_who_is_found_can_be_made_unrecognisable(name):
+    image = np.random.default_rng(0).integers(0, 256, (150, 200, 3), np.uint8)
+    found = detections([[20, 30, 80, 90]], None, [0.9], [0])
+    drawn = run(f"DrawDetections([{name}])", {"data": found, "image": image})
+    changed = (drawn != image).any(2)
+    assert changed[30:90, 20:80].mean() > 0.95
+    changed[30:90, 20:80] = False
+    assert not changed.any()
+    assert drawn[35:85, 25:75].std() < image.std() / 2
+
+
+def test_counted_lines_and_zones_are_drawn_with_their_counts():
+    image = np.zeros((100, 200, 3), np.uint8)
+    found = detections([[20, 40, 30, 50]], [7], [0.9], [0])
+    request = {"data": found, "image": image, "context": {"source": "a", "frame": 0}}
+    words = "S[CountLine([150,5,150,95],name=door),CountZone([[5,5],[90,5],[90,95],[5,95]]),DrawDetections([])]"
+    with headrace.pipe({"backend": words}) as pipe:
+        request = pipe(request)
+    assert request["lines"] == {"door": [150, 5, 150, 95]}
+    assert request["zones"] == {"zone": [(5, 5), (90, 5), (90, 95), (5, 95)]}
+    drawn = request["result"]
+    for x, y in ((150, 20), (150, 80), (5, 20), (90, 70), (30, 5), (60, 95)):
+        assert drawn[y, x].min() > 200
+    for x, y in ((190, 20), (100, 10), (20, 20), (70, 80)):
+        assert not drawn[y, x].any()
+    assert drawn[50, 140].any()  # the name of the line, in its middle

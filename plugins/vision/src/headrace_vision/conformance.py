@@ -224,8 +224,16 @@ class CountZoneConformance(BackendConformance):
 class DrawDetectionsConformance(BackendConformance):
     """Detections and their image."""
 
-    expression = "DrawDetections"
+    expression = "DrawDetections([box,label,trace])"
+    expected_failures: Mapping[str, str] = _ALONE
 
     def make_item(self, k: int) -> Request:
-        """Return detections, and the image."""
-        return {"data": _detections(k), "image": _image(k)}
+        """Return detections with tracks, their image, and a line and a zone."""
+        return {
+            "data": _detections(k, track=1),
+            "image": _image(k),
+            "context": {"source": f"s{k}"},
+            "lines": {"door": [0, 0, 20, 20]},
+            "zones": {"yard": [[0, 0], [20, 0], [20, 20]]},
+            "counts": {"door": {"in": k, "out": 0}},
+        }

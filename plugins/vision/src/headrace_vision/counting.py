@@ -26,6 +26,14 @@ class _Reads(ReadsSource, total=False):
     events: Any
 
 
+class _ReadsLines(_Reads, total=False):
+    lines: Any
+
+
+class _ReadsZones(_Reads, total=False):
+    zones: Any
+
+
 class CountLine(Each):
     """Count the tracks of each source that cross a line.
 
@@ -37,12 +45,14 @@ class CountLine(Each):
         context: As Track reads it.
         counts: Those of other words, which are kept.
         events: Those of other words, which are kept.
+        lines: Those of other words, which are kept.
 
     Writes:
         result: The same detections.
         counts: ``counts[name] = {"in": n, "out": n}`` since the beginning of the source.
         events: A list with a dict per crossing in this frame: ``type`` (``"line"``), ``name``, ``direction``
             (``"in"``, ``"out"``), ``track_id``, ``class_name``, ``frame``, ``timestamp``.
+        lines: ``lines[name]`` is the line.
 
     Batch:
         1 or more. Items go one after the other.
@@ -69,8 +79,8 @@ class CountLine(Each):
         positional = ("line",)
 
     rerun = False
-    reads = _Reads
-    writes = ("result", "counts", "events")
+    reads = _ReadsLines
+    writes = ("result", "counts", "events", "lines")
 
     def build(self, options: Any, context: InitContext) -> Callable[[Request], None]:
         """Return what works on one request."""
@@ -104,6 +114,7 @@ class CountLine(Each):
                 for row, direction in rows
             ]
             _add(request, options.name, {"in": line.in_count, "out": line.out_count}, events)
+            request["lines"] = {**request.get("lines", {}), options.name: list(options.line)}
             request["result"] = request["data"]
 
         return work
@@ -119,6 +130,7 @@ class CountZone(Each):
         context: As Track reads it.
         counts: Those of other words, which are kept.
         events: Those of other words, which are kept.
+        zones: Those of other words, which are kept.
 
     Writes:
         result: The same detections.
@@ -126,6 +138,7 @@ class CountZone(Each):
         events: A list with a dict for each that enters or leaves in this frame: ``type`` (``"zone"``), ``name``,
             ``direction`` (``"enter"``, ``"leave"``), ``track_id``, ``class_name``, ``frame``, ``timestamp``; those that
             leave have ``dwell_s``.
+        zones: ``zones[name]`` is the zone.
 
     Batch:
         1 or more. Items go one after the other.
@@ -158,8 +171,8 @@ class CountZone(Each):
         positional = ("zone",)
 
     rerun = False
-    reads = _Reads
-    writes = ("result", "counts", "events")
+    reads = _ReadsZones
+    writes = ("result", "counts", "events", "zones")
 
     def build(self, options: Any, context: InitContext) -> Callable[[Request], None]:
         """Return what works on one request."""
@@ -190,6 +203,7 @@ class CountZone(Each):
                 events.append(event)
             counts = {"inside": len(visits.since), "entered": visits.entered}
             _add(request, options.name, counts, events)
+            request["zones"] = {**request.get("zones", {}), options.name: options.zone}
             request["result"] = request["data"]
 
         return work

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from headrace_vision.frames import Frame
 
-__all__ = ["frame_record", "from_records", "rle_of", "to_records"]
+__all__ = ["frame_record", "from_records", "plain", "rle_of", "to_records"]
 
 _FIELDS = {"score": "confidence", "class_id": "class_id", "track_id": "tracker_id"}
 
@@ -150,16 +150,18 @@ def frame_record(frame: Frame) -> dict[str, Any]:
     if type(found).__module__.startswith("supervision"):
         record["detections"] = to_records(found)
     else:
-        record["result"] = _plain(found)
-    record |= {key: frame.request[key] for key in ("counts", "events") if key in frame.request}
+        record["result"] = plain(found)
+    found = {key: frame.request[key] for key in ("counts", "events") if key in frame.request}
+    record |= plain(found)
     return record
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Return a value as JSON can write it. Of an array with three axes or more, only its shape and type."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(one) for key, one in value.items()}
+        return {str(key): plain(one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(one) for one in value]
+        return [plain(one) for one in value]
     if value is None or isinstance(value, (str, int, float, bool)):
         return value
     if getattr(value, "ndim", 0) >= 3:  # a picture, a stack of masks

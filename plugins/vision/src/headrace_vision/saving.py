@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from headrace_vision.drawing import Annotators
     from headrace_vision.frames import Frame
 
 __all__ = [
@@ -56,20 +57,25 @@ class Names:
         return self._names[source]
 
 
-def picture_of(frame: Frame, *, draw: bool) -> NDArray[np.uint8] | None:
+def picture_of(
+    frame: Frame, *, draw: bool, annotators: Annotators | None = None
+) -> NDArray[np.uint8] | None:
     """Return what a frame looks like: ``uint8 [H, W, 3]``, blue, green, red. None if it has no image.
 
     Args:
         frame: A result that is a picture (of DrawDetections) is returned as it is.
-        draw: Whether detections are drawn on the image.
+        draw: Whether detections, lines and zones are drawn on the image.
+        annotators: What draws the detections. None: boxes, masks, keypoints and labels.
     """
     result = frame.result
     if not draw or frame.image is None or frame.error is not None:
         return frame.image
     if type(result).__module__.startswith("supervision"):
-        from headrace_vision.drawing import draw_detections
+        from headrace_vision.drawing import Annotators, draw_counts
 
-        return draw_detections(frame.image, result)
+        drawn = (annotators or Annotators()).draw(frame.image, result)
+        draw_counts(drawn, frame.request)
+        return drawn
     is_picture = getattr(result, "ndim", 0) == 3 and str(getattr(result, "dtype", "")) == "uint8"
     return result if is_picture and result.shape[2] == 3 else frame.image
 

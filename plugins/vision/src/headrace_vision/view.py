@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 from headrace_page import HEADERS, Page, why_refused
-from headrace_vision.records import frame_record
+from headrace_vision.records import plain
 from headrace_vision.saving import picture_of
 from headrace_vision.sinks import Sink
 
 if TYPE_CHECKING:
+    from headrace_vision.drawing import Annotators
     from headrace_vision.frames import Frame
 
 __all__ = ["View"]
@@ -28,12 +29,15 @@ _LOG = logging.getLogger("headrace.vision")
 _MOST = 64
 """So many sources are shown, those seen last."""
 
+_EVENTS = 50
+"""So many events of a source are listed, the last ones."""
+
 _WINDOW_S = 5.0
 """Frames per second are those of so many last seconds."""
 
 
 class View(Sink):
-    """A page with every source: its picture with boxes and numbers, frames per second, counts, drops.
+    """A page with every source: its picture with boxes, trails, lines and zones, frames per second, counts, events, drops.
 
     The page is served on the loopback address and asks nothing of any other host. It works in any browser. From
     a phone it is reached through a tunnel of yours. The latest frame of each source is kept, and drawn once a browser asks for it.
@@ -70,11 +74,11 @@ class View(Sink):
 
     def write(self, frame: Frame) -> None:
         """Keep a frame as the latest of its source."""
-        record = frame_record(frame)
         with self._lock:
             shown = self._shown.pop(frame.source, None) or _Shown()
             self._shown[frame.source] = shown
-            shown.add(frame, record, time.monotonic())
+        shown.add(frame, time.monotonic())
+        with self._lock:
             while len(self._shown) > _MOST:
                 del self._shown[next(iter(self._shown))]
 
@@ -111,45 +115,77 @@ class _Shown:
     """The latest of one source."""
 
     def __init__(self) -> None:
-        self._frame: Frame | None = None
+        self._lock = threading.Lock()
+        self._latest: Frame | None = None
+        self._seen: Frame | None = None
+        self._annotators: Annotators | None = None
         self._drawn: tuple[Frame, bytes] | None = None
-        self._record: dict[str, Any] = {}
+        self._events: deque[dict[str, Any]] = deque(maxlen=_EVENTS)
         self._times: deque[float] = deque(maxlen=512)
 
-    def add(self, frame: Frame, record: dict[str, Any], now: float) -> None:
+    def add(self, frame: Frame, now: float) -> None:
         """Keep a frame; one without an image leaves the picture as it is."""
-        if frame.image is not None:
-            self._frame = frame
-        self._record = record
-        self._times.append(now)
+        events = [one for one in frame.request.get("events") or () if isinstance(one, dict)]
+        with self._lock:
+            if frame.image is not None:
+                self._skip()
+                self._seen = frame
+            self._latest = frame
+            self._times.append(now)
+            self._events.extend(plain(events))
+
+    def _skip(self) -> None:
+        """Let the trails go on where nobody has asked for the picture before."""
+        frame = self._seen
+        if frame is None or (self._drawn is not None and self._drawn[0] is frame):
+            return
+        if (annotators := self._annotators_of(frame)) is not None:
+            annotators.skip(frame.result)
+
+    def _annotators_of(self, frame: Frame) -> Annotators | None:
+        """Return what draws boxes and trails, where there are tracks; None where no trail can be."""
+        from headrace_vision.drawing import DRAWN, Annotators
+
+        if getattr(frame.result, "tracker_id", None) is None:
+            return None
+        if self._annotators is None:
+            self._annotators = Annotators(("trace", *DRAWN))
+        return self._annotators
 
     def jpeg(self) -> bytes | None:
         """Return the picture with what was found, drawn at the first question for it."""
         import cv2
 
-        frame, drawn = self._frame, self._drawn
-        if frame is None or (drawn is not None and drawn[0] is frame):
-            return None if drawn is None else drawn[1]
-        image = picture_of(frame, draw=True)
-        if image is None:
-            return None
-        data: bytes = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, 80])[1].tobytes()
-        self._drawn = (frame, data)
-        return data
+        with self._lock:
+            frame, drawn = self._seen, self._drawn
+            if frame is None or (drawn is not None and drawn[0] is frame):
+                return None if drawn is None else drawn[1]
+            image = picture_of(frame, draw=True, annotators=self._annotators_of(frame))
+            if image is None:
+                return None
+            data: bytes = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, 80])[1].tobytes()
+            self._drawn = (frame, data)
+            return data
 
     def summary(self, now: float) -> dict[str, Any]:
         """Return what is said below the picture; ``now`` is in seconds, as those of `add`."""
-        recent = [one for one in self._times if one > now - _WINDOW_S]
+        with self._lock:
+            frame, has_picture = self._latest, self._seen is not None
+            recent = [one for one in self._times if one > now - _WINDOW_S]
+            events = list(self._events)
         passed = now - recent[0] if recent else 0.0
-        found = self._record.get("detections", [])
+        request: dict[str, Any] = {} if frame is None else frame.request
+        found: Any = request.get("detections", frame and frame.result)
+        is_found = type(found).__module__.startswith("supervision")
         return {
-            "frame": self._record.get("frame"),
-            "timestamp": self._record.get("timestamp"),
+            "frame": frame and frame.frame,
+            "timestamp": frame and frame.timestamp,
             "fps": len(recent) / max(passed, 1.0),
-            "objects": len(found),
-            "counts": self._record.get("counts", {}),
-            "error": self._record.get("error"),
-            "has_picture": self._frame is not None,
+            "objects": len(found) if is_found else 0,
+            "counts": plain(request.get("counts", {})),
+            "events": events[::-1],
+            "error": frame and frame.error and {"message": str(frame.error)},
+            "has_picture": has_picture,
         }
 
 
