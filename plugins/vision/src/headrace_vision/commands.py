@@ -6,7 +6,9 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
+from urllib.parse import urlsplit
 
 import typer
 
@@ -15,6 +17,7 @@ from headrace_cli.for_plugins import FAILED, OK, Json, print_data, print_json, p
 
 if TYPE_CHECKING:
     from headrace_vision.configured import Vision
+    from headrace_vision.tables import VisionConfig
 
 __all__ = ["progress", "video"]
 
@@ -24,7 +27,12 @@ EVERY_S = 5.0
 
 def video(
     config: Annotated[
-        str, typer.Argument(metavar="CONFIG", help="A vision.toml.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="CONFIG",
+            help="A vision.toml. Or the first INPUT, where --model is a file.",
+            show_default=False,
+        ),
     ],
     inputs: Annotated[
         Optional[list[str]],  # noqa: UP045 - older typers read no other spelling
@@ -32,7 +40,12 @@ def video(
     ] = None,
     model: Annotated[
         str,
-        typer.Option("--model", metavar="NAME", help="Which of several models gets the frames."),
+        typer.Option(
+            "--model",
+            metavar="NAME|FILE",
+            help="Which of several models gets the frames. Or the file of a detector: then no vision.toml is needed, and a page shows"
+            " its boxes.",
+        ),
     ] = "",
     save: Annotated[
         str, typer.Option("--save", metavar="DIR", help="Write a video per source, with boxes.")
@@ -48,32 +61,37 @@ def video(
     ] = False,
     json: Json = False,
 ) -> int:
-    """Run videos, cameras and pictures through the pipeline of a vision.toml.
+    """Run videos, cameras and pictures through the pipeline of a vision.toml, or a detector.
 
     On a terminal a line every 5 s says how it goes. At the end there is a line per source: its name, and how many frames were delivered, failed and dropped. Ctrl-C
     finishes the files that are being written.
 
     \b
     Examples:
+      headrace video 0 --model yolo.onnx
       headrace video vision.toml --check
       headrace video vision.toml
       headrace video vision.toml street.mp4 --save out --jsonl out/all.jsonl
     """  # noqa: D301 - typer keeps the lines after a backspace character
     import headrace_vision
     from headrace_vision.configured import load
+    from headrace_vision.detecting import NETWORKS
     from headrace_vision.group import check_input
-    from headrace_vision.lanes import check_model
 
-    found = load(config, check_inputs=not inputs)
-    options = {"model": model} if model else {}
-    if inputs or model:
-        try:
-            check_model(model or None, found.all_models)
-        except ValueError as error:
-            raise ConfigError(f"{config}: --model NAME: {error}") from error
-    check_input(inputs or [], found.network)
+    options: dict[str, Any] = {}
+    is_alone = Path(model).suffix.lower() in NETWORKS
+    names = [config, *(inputs or [])][not is_alone :]
+    inputs = [f"camera:{one}" if _is_number(one) else one for one in names]
+    if is_alone:
+        view = view or not (save or jsonl)
+        # A clip is to be watched, and not only read.
+        found, options = _of_detector(model, inputs), {"realtime": not (save or jsonl)}
+    else:
+        found, options = load(config, check_inputs=not inputs), {"model": model} if model else {}
+        _check_names(found, config, model, inputs)
+    check_input(inputs, found.network)
     if check:
-        print_data(f"{config}: ok")
+        print_data(f"{model if is_alone else config}: ok")
         return OK
     if not (inputs or found.sources):
         raise ConfigError(f"{config}: there is nothing to read: write [sources.NAME], or INPUT")
@@ -92,7 +110,33 @@ def video(
     return FAILED if failed or broken else OK
 
 
-def _run(vision: Vision, inputs: list[str] | None, options: dict[str, str]) -> int:
+def _of_detector(model: str, inputs: list[str]) -> VisionConfig:
+    """Return the configuration that runs the file of a detector; addresses that were typed may be opened."""
+    from headrace_vision.network import is_address
+    from headrace_vision.tables import VisionConfig
+
+    if not Path(model).is_file():
+        raise ConfigError(f"--model FILE: there is no file {model!r}")
+    hosts = [urlsplit(one).hostname or "" for one in inputs if is_address(one)]
+    return VisionConfig(model=model, network=hosts)
+
+
+def _check_names(found: VisionConfig, config: str, model: str, inputs: list[str]) -> None:
+    """Refuse a name that no model has."""
+    from headrace_vision.lanes import check_model
+
+    if inputs or model:
+        try:
+            check_model(model or None, found.all_models)
+        except ValueError as error:
+            raise ConfigError(f"{config}: --model NAME: {error}") from error
+
+
+def _is_number(text: str) -> bool:
+    return text.isdecimal() and not Path(text).exists()
+
+
+def _run(vision: Vision, inputs: list[str] | None, options: dict[str, Any]) -> int:
     """Run everything to its end; return how many frames have failed."""
     for sink in vision.status()["sinks"].values():
         if "url" in sink:

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 import headrace
 from headrace.errors import ConfigError, HeadraceError, InputError, Problem
 from headrace.plugins import read_text
+from headrace_vision.detecting import NETWORKS, configuration_of
 from headrace_vision.inputs import is_place, recognise
 from headrace_vision.lanes import VideoModel, check_model
 from headrace_vision.network import check_address
@@ -216,8 +217,8 @@ def _of_models(table: dict[str, Any], base: Path) -> list[Problem]:
     models = {f"models.{name}.": one for name, one in _below_key(table, "models").items()}
     for where, one in (models or {"": table}).items():
         model, order = _placed(one.get("model"), base), one.get("ordered")
-        if one.get("node") and not _is_onnx(model):
-            text = "it is for an ONNX file: write these keys into the pipeline"
+        if one.get("node") and not _is_network(model):
+            text = "it is for the file of a network: write these keys into the pipeline"
             problems.append(Problem("vision", text, path=f"{where}node"))
         checks.append((f"{where}model", partial(_check_model, model, base, imports)))
         checks.append((f"{where}ordered", partial(_order_of, order, base, imports)))
@@ -240,7 +241,7 @@ def _run_imports(imports: list[str], base: Path | None) -> None:
 
 
 def _check_model(model: Any, base: Path, imports: list[str]) -> None:
-    if _is_onnx(model):
+    if _is_network(model):
         if not Path(model).is_file():
             raise ConfigError(f"there is no file {model!r}")
     elif isinstance(model, (str, dict)):
@@ -267,8 +268,8 @@ def _order_of(
     return _pipeline_of({"backend": order} if isinstance(order, str) else order, base, imports)
 
 
-def _is_onnx(model: Any) -> bool:
-    return isinstance(model, str) and model.lower().endswith(".onnx")
+def _is_network(model: Any) -> bool:
+    return isinstance(model, str) and Path(model).suffix.lower() in NETWORKS
 
 
 def _of_sources(
@@ -523,15 +524,15 @@ class Vision:
 
 
 def _source_of(table: ModelTable, config: VisionConfig) -> Any:
-    if not _is_onnx(table.model):
+    if not _is_network(table.model):
         return _pipeline_of(table.model, config.base, config.imports)
-    from headrace_vision.detecting import configuration_of
-
     source, _ = configuration_of(
         str(table.model),
         layout=table.layout,
         labels=table.labels,
         score_threshold=table.score_threshold,
+        classes=table.classes,
+        size=table.size,
     )
     return {**source, **table.node}
 

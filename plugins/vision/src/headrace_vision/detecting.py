@@ -1,4 +1,4 @@
-"""`detect`: a detector in an ONNX file, and something to look at, in one line."""
+"""`detect`: a detector in a file, and something to look at, in one line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,16 @@ from headrace_vision.layouts import guess_layout
 if TYPE_CHECKING:
     from headrace_vision.frames import Frame
 
-__all__ = ["Detecting", "configuration_of", "detect"]
+__all__ = ["NETWORKS", "Detecting", "configuration_of", "detect"]
+
+NETWORKS = {
+    ".onnx": "OnnxTensor",
+    ".engine": "TensorrtTensor",
+    ".plan": "TensorrtTensor",
+    ".trt": "TensorrtTensor",
+    ".pt2": "GpuTensor,TorchModule,CpuTensor(numpy=true)",
+}
+"""What runs a network, by the end of its file's name."""
 
 _MEAN, _STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 """Mean and deviation of the colours of ImageNet, red, green, blue, of 255."""
@@ -50,26 +59,34 @@ def detect(  # noqa: PLR0913 - each is what somebody changes in one line
     layout: str = "auto",
     labels: list[str] | None = None,
     score_threshold: float | None = None,
+    iou_threshold: float | None = None,
+    classes: list[str | int] | None = None,
     size: int | None = None,
+    device: str | None = None,
     sinks: Iterable[Any] = (),
     network: Iterable[str] = (),
     **options: Any,
 ) -> Detecting:
     """Return the frames of a source with what a detector found in them.
 
-    It needs headrace-cv and headrace-ort. Layout, labels and size are taken from the file, as Ultralytics writes them too
-    (``task``, ``names``, ``imgsz``, ``stride``, ``kpt_shape``). What was taken is in ``took`` of what this returns, and logged.
+    It needs headrace-cv, and headrace-ort, headrace-trt or headrace-torch. Layout, labels and size are taken from an ONNX file,
+    as Ultralytics writes them too (``task``, ``names``, ``imgsz``, ``stride``, ``kpt_shape``). What was taken is in ``took`` of
+    what this returns, and logged.
 
     Args:
         model: An ONNX file: a network of the YOLO family (one output, and prototypes of masks), or of the DETR family (boxes,
-            logits, and masks).
+            logits, and masks). Or a TensorRT engine (``.engine``, ``.plan``, ``.trt``), or a program of torch (``.pt2``), which
+            say neither size nor labels.
         source: See ``VideoRunner.run``.
         track: A tracker (``"bytetrack"``, ...) that numbers the objects of each source. None for none.
         layout: ``"auto"``, ``"v5"``, ``"v8"``, ``"end2end"``, ``"yolox"`` or ``"detr"``.
         labels: Names of the classes. None: those in the file, if it has any.
         score_threshold: Boxes of a lower score are dropped, 0 to 1. None: the default of the word.
+        iou_threshold: Overlap above which the lesser box is dropped, 0 to 1. None: the default of YoloDetections.
+        classes: Names or numbers of the classes that are kept. None keeps all.
         size: Height and width of the input in pixels, where the file leaves them open. None: those in ``imgsz`` of the
             file, else 640.
+        device: Where the network runs, as ``"cuda:0"``. None: the default of the word that runs it.
         sinks: See ``VideoRunner``.
         network: See ``VideoRunner``.
         options: See ``SourceOptions``.
@@ -81,7 +98,14 @@ def detect(  # noqa: PLR0913 - each is what somebody changes in one line
     from headrace_vision.runner import VideoRunner
 
     config, took = configuration_of(
-        model, layout=layout, labels=labels, score_threshold=score_threshold, size=size
+        model,
+        layout=layout,
+        labels=labels,
+        score_threshold=score_threshold,
+        iou_threshold=iou_threshold,
+        classes=classes,
+        size=size,
+        device=device,
     )
     logging.getLogger("headrace.vision").info("%s", took)
     ordered = None if track is None else {"backend": "Track", "tracker": track}
@@ -105,7 +129,10 @@ def configuration_of(
     layout: str = "auto",
     labels: list[str] | None = None,
     score_threshold: float | None = None,
+    iou_threshold: float | None = None,
+    classes: list[str | int] | None = None,
     size: int | None = None,
+    device: str | None = None,
 ) -> tuple[dict[str, Any], str]:
     """Return the configuration that runs a detector, and what was taken from its file, in words.
 
@@ -114,7 +141,10 @@ def configuration_of(
         layout: See `detect`.
         labels: See `detect`.
         score_threshold: See `detect`.
+        iou_threshold: See `detect`.
+        classes: See `detect`.
         size: See `detect`.
+        device: See `detect`.
 
     Raises:
         InputError: See `detect`.
@@ -123,21 +153,35 @@ def configuration_of(
     path = Path(model)
     if not path.is_file():
         raise InputError(
-            "there is no such model", expected="the path of an ONNX file", got=str(path)
+            "there is no such model", expected=f"a file {', '.join(NETWORKS)}", got=str(path)
         )
-    session = _session(path)
-    described = _Described(session.get_modelmeta().custom_metadata_map)
-    names = labels if labels is not None else described.names
-    height, width = described.input_size(session.get_inputs()[0].shape, size)
-    outputs = _output_shapes(session, (height, width))
-    keypoints = described.keypoints()
-    named = [one.name for one in session.get_outputs()]
-    family, extra = _family(dict(zip(named, outputs, strict=True)), described.task, keypoints)
-    if layout == "auto":
-        rows, columns = outputs[0][1:]
-        layout = family or guess_layout((rows, columns), (height, width), len(names) or None, extra)
+    runner = NETWORKS.get(path.suffix.lower(), NETWORKS[".onnx"])
     # Two instances: while the network computes for one batch, another one is prepared, or its boxes are found.
     config: dict[str, Any] = {"model": str(path), "max": 8, "instance_num": 2}
+    keypoints: list[int] | None = None
+    has_masks = False
+    if runner != NETWORKS[".onnx"]:
+        if size is None:
+            raise InputError(
+                "the size of the input is unknown",
+                expected="size=, in pixels: only an ONNX file says it",
+                got=path.name,
+            )
+        names, height, width = labels or [], size, size
+        config = {"model": str(path)}  # how many it takes at once is in no file
+    else:
+        session = _session(path)
+        described = _Described(session.get_modelmeta().custom_metadata_map)
+        names = labels if labels is not None else described.names
+        height, width = described.input_size(session.get_inputs()[0].shape, size)
+        outputs = _output_shapes(session, (height, width))
+        has_masks = len(outputs[-1]) == 4
+        keypoints = described.keypoints()
+        named = [one.name for one in session.get_outputs()]
+        family, extra = _family(dict(zip(named, outputs, strict=True)), described.task, keypoints)
+        if layout == "auto":
+            cells, kind = outputs[0][1:], len(names) or None
+            layout = family or guess_layout((cells[0], cells[1]), (height, width), kind, extra)
     scaled: dict[str, Any] = {"scale": 1 / 255}
     word, fit = "YoloDetections", "LetterBoxMat"
     if layout == "detr":
@@ -149,17 +193,24 @@ def configuration_of(
     if keypoints:
         config["keypoints"] = keypoints
     color = [] if layout == "yolox" else ["CvtColorMat(rgb)"]
-    chain = [f"{fit}({height},{width})", *color, "Mat2Tensor", "OnnxTensor", word]
+    chain = [f"{fit}({height},{width})", *color, "Mat2Tensor", runner, word]
+    if classes is not None:
+        chain.append("FilterDetections")
+        config["classes"] = list(classes)
     config["backend"] = f"S[{','.join(chain)}]"
     config |= {f"Mat2Tensor::{key}": value for key, value in scaled.items()}
     if names:
         config["labels"] = list(names)
-    if score_threshold is not None:
-        config["score_threshold"] = score_threshold
+    given = {
+        f"{word}::score_threshold": score_threshold,
+        "iou_threshold": iou_threshold,
+        "device": device,
+    }
+    config |= {key: value for key, value in given.items() if value is not None}
     took = (
         f"{path.name}: layout {layout}, input {height} x {width}, "
         f"{len(names) or 'unnamed'} classes{'' if labels is not None else ' (from the file)' * bool(names)}"
-        f"{f', {keypoints[0]} keypoints' if keypoints else ''}{', masks' if len(outputs[-1]) == 4 else ''}"
+        f"{f', {keypoints[0]} keypoints' if keypoints else ''}{', masks' if has_masks else ''}"
     )
     return config, took
 

@@ -90,6 +90,8 @@ def recognise(value: Any, network: Iterable[str] = (), *, found_in: str | None =
     Raises:
         InputError: There is no such file, an address is not allowed, it is a list that was found in another one, or no input at all.
     """
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = f"camera:{value}"
     if isinstance(value, (str, os.PathLike)):
         return _of_text(os.fspath(value), network, found_in)
     if isinstance(value, (bytes, bytearray, memoryview)):
@@ -102,7 +104,7 @@ def recognise(value: Any, network: Iterable[str] = (), *, found_in: str | None =
         return Input("collection", None, value)
     raise InputError(
         "this is no input",
-        expected="a path, an address, bytes, an array, an image, a file object, or several of these",
+        expected="a path, an address, the number of a camera, bytes, an array, an image, a file object, or several of these",
         got=describe(value),
     )
 

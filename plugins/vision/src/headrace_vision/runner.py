@@ -126,7 +126,7 @@ class VideoRunner(Delivery):
 
         Args:
             x: A path (image, video, animation. Folder. Pattern. ``.txt`` with an input per line),
-                ``"camera:0"``, an address of a host in ``network``. Bytes, an array, an image of
+                ``"camera:0"`` or 0, an address of a host in ``network``. Bytes, an array, an image of
                 Pillow, a file object, or a list, generator or mapping of names of those.
             options: See `headrace_vision.SourceOptions`. They win over those of the runner.
 

@@ -56,6 +56,12 @@ class _ModelKeys(_Table):
         le=1,
         description="Boxes of the ONNX file with a lower score are dropped.",
     )
+    classes: list[str | int] | None = Field(
+        default=None, description="Names or numbers of the classes that are kept."
+    )
+    size: int | None = Field(
+        default=None, ge=1, description="Height and width of the input, where no file says them."
+    )
     node: dict[str, Any] = Field(
         default={},
         description="More keys of the node of the ONNX file, as device, max, instance_num.",
