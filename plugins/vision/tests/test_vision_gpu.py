@@ -1,4 +1,4 @@
-"""The networks of `detect` on a GPU, beside the CPU."""
+"""The networks of `detect`, and the decoder, on a GPU, beside the CPU."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headrace_vision import detect, to_records
+from headrace_vision import VideoRunner, detect, to_records
 
 pytestmark = pytest.mark.gpu
 PICTURE = np.full((128, 128, 3), 51, np.uint8)
@@ -68,3 +68,14 @@ def test_an_onnx_file_runs_where_device_says(network):
         pytest.skip("needs the build of ONNX Runtime for CUDA")
     expected, record = found_by(network), found_by(network, device="cuda:0")
     assert record["box"] == pytest.approx(expected["box"], abs=0.1)
+
+
+def test_a_video_that_is_decoded_on_the_gpu_has_the_same_pictures(tmp_path, kit):
+    path = kit.render(tmp_path / "street.mp4", count=40, size=(240, 320))
+    with VideoRunner({"backend": "Identity"}) as runner:
+        plain = list(runner.run(path))
+        found = list(runner.run(path, ffmpeg={"hwaccel": "cuda:0"}))
+    assert [frame.error for frame in found] == [None] * 40
+    for one, other in zip(found, plain, strict=True):
+        assert one.timestamp == other.timestamp
+        assert np.abs(one.image.astype(int) - other.image).mean() < 1

@@ -535,6 +535,9 @@ DISGUISED = {
     + REDIRECT,
     "no length": "RTSP/1.0 401 No\r\nCSeq: {n}\r\nContent-Length : 500\r\n\r\n" + REDIRECT,
     "interleaved": "$\x00\x00\x04abcd" + REDIRECT,
+    # For FFmpeg a line ends at a zero byte, and an empty line ends the message.
+    "zero byte": 'RTSP/1.0 401 No\r\nCSeq: {n}\r\nWWW-Authenticate: Basic realm="x"\r\n\0\r\n'
+    + REDIRECT,
 }
 
 
@@ -553,6 +556,8 @@ def test_a_camera_redirects_nobody_to_another_host(kind):
     if kind in ("plain", "moved", "bare newlines"):
         assert "sends us to another address" in status["error"]
         assert "302" in status["error"] or "301" in status["error"]
+    if kind == "zero byte":
+        assert "does not speak RTSP" in status["error"]
 
 
 HOSTILE_FILES = {

@@ -178,7 +178,7 @@ def test_a_generator_that_raises_ends_with_a_failed_frame(runner, kit):
 
 
 def test_one_wrong_item_of_a_generator_fails_alone(runner, kit):
-    frames = list(runner.run(iter([kit.picture(0), 7, b"no picture", kit.picture(1)])))
+    frames = list(runner.run(iter([kit.picture(0), 7.5, b"no picture", kit.picture(1)])))
     by_outcome = [frame.error is None for frame in frames if frame.source == "input"]
     assert by_outcome == [True, False, True]
     assert len(frames) == 4
@@ -189,7 +189,7 @@ def test_what_is_no_input_is_refused_before_anything_is_read(runner, tmp_path):
     with pytest.raises(InputError, match=r"Did you mean .*street\.mp4"):
         runner.run(str(tmp_path / "stret.mp4"))
     with pytest.raises(InputError, match="this is no input"):
-        runner.run(7)
+        runner.run(7.5)
     with pytest.raises(InputError, match="no such file"):
         runner.run(["nowhere.mp4"])
     with pytest.raises(TypeError, match="did you mean 'stride'"):
@@ -730,3 +730,14 @@ def test_options_of_ffmpeg_that_open_something_or_are_for_something_else_are_ref
     assert len(frames) == 3
     for one, expected in zip(frames, plain, strict=True):
         np.testing.assert_array_equal(one.image, expected)
+
+
+def test_hardware_that_is_not_there_ends_its_source_with_the_reason(tmp_path, kit):
+    path = kit.render(tmp_path / "a.mp4", count=3)
+    with VideoRunner({"backend": "Identity"}) as runner:
+        (frame,) = runner.run(path, ffmpeg={"hwaccel": "cudda"})
+        assert "there is no hwaccel 'cudda'; did you mean 'cuda'?" in str(frame.error)
+        for source in (path, "camera:0"):  # a camera is not tried again
+            (frame,) = runner.run(source, ffmpeg={"hwaccel": "cuda:99"})
+            assert "hwaccel 'cuda:99' cannot be used on this machine" in str(frame.error)
+        assert len(list(runner.run(path))) == 3

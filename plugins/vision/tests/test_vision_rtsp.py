@@ -9,6 +9,7 @@ import socket
 import ssl
 import struct
 import subprocess
+import sys
 import threading
 
 import cv2
@@ -48,11 +49,12 @@ class Camera:
 
     A script is a dict: `silent` (the stage at which it says no more), `count` (pictures before it closes the
     connection), `first` (the number of the first picture), `clock` (where its clock begins), `size`. With `tls`, a
-    context of a server, it speaks RTSP over TLS.
+    context of a server, it speaks RTSP over TLS. With `udp`, a socket, its pictures come from there.
     """
 
-    def __init__(self, *scripts, tls=None):
+    def __init__(self, *scripts, tls=None, udp=None):
         self.scripts = list(scripts)
+        self.udp = udp
         self._tls = tls
         self.connections = 0
         self.over = threading.Event()
@@ -120,10 +122,19 @@ class Camera:
             )
             more = f"Content-Type: application/sdp\r\nContent-Length: {len(body)}\r\n"
         elif method == "SETUP":
-            more = "Transport: RTP/AVP/TCP;unicast;interleaved=0-1\r\nSession: 7\r\n"
+            way = self._udp(headers) if self.udp else "RTP/AVP/TCP;unicast;interleaved=0-1"
+            more = f"Transport: {way}\r\nSession: 7\r\n"
         elif method == "PLAY":
             more = "Session: 7\r\n"
         return f"RTSP/1.0 200 OK\r\nCSeq: {headers[b'cseq']}\r\n{more}\r\n{body}".encode()
+
+    def _udp(self, headers):
+        """Take the ports of the player, and say that another host sends."""
+        asked = headers[b"transport"]
+        assert asked.startswith("RTP/AVP/UDP;unicast;")
+        self._player = int(re.search(r"client_port=(\d+)", asked)[1])
+        ours = self.udp.getsockname()[1]
+        return f"RTP/AVP;unicast;source=127.0.0.2;server_port={ours}-{ours + 1};source=127.0.0.2,RTP/AVP"
 
     def _play(self, connection, script):
         size, first = script.get("size", (48, 64)), script.get("first", 0)
@@ -131,6 +142,9 @@ class Camera:
             stamp = (script.get("clock", 0) + 9000 * number) % 2**32
             head = struct.pack(">BBHII", 0x80, 0x80 | 26, number, stamp, 7)
             packet = head + payload(picture(first + number, size), size)
+            if self.udp:
+                self.udp.sendto(packet, ("127.0.0.1", self._player))
+                continue
             connection.sendall(b"$\0" + struct.pack(">H", len(packet)) + packet)
 
     def close(self):
@@ -283,3 +297,36 @@ def test_what_has_no_end_refuses_options_that_are_about_it(camera):
         status = r.status()["sources"]["door"]
     assert "stop is for what has a beginning and an end" in str(frame.error)
     assert status["state"] == "failed"
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="macOS has 127.0.0.1 alone")
+def test_pictures_come_over_udp_and_what_is_answered_goes_to_the_camera_alone(camera):
+    with (
+        socket.socket(type=socket.SOCK_DGRAM) as own,
+        socket.socket(type=socket.SOCK_DGRAM) as other,
+    ):
+        own.bind(("127.0.0.1", 0))
+        other.bind(("127.0.0.2", own.getsockname()[1]))
+        one = camera({"count": 12}, udp=own)
+        with runner() as r:
+            frames = list(
+                itertools.islice(r.run({"door": one.url}, ffmpeg={"rtsp_transport": "udp"}), 11)
+            )
+        assert brightness(frames) == pytest.approx([20 + 10 * n for n in range(11)], abs=2)
+        own.settimeout(60)
+        assert own.recv(2048)  # FFmpeg opens the way through a firewall
+        other.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            other.recv(2048)
+
+
+def test_a_transport_is_for_rtsp_and_one_of_two(camera):
+    one = camera({"count": 5})
+    with runner() as r:
+        with pytest.raises(ValueError, match='"tcp" or "udp", not \'http\''):
+            r.run(one.url, ffmpeg={"rtsp_transport": "http"})
+        address = one.url.replace("rtsp://", "http://")
+        (frame,) = r.run({"door": address}, ffmpeg={"rtsp_transport": "udp"})
+        assert "rtsp_transport is for RTSP" in str(frame.error)
+        frames = list(itertools.islice(r.run({"a": one.url}, ffmpeg={"rtsp_transport": "tcp"}), 5))
+    assert len(frames) == 5

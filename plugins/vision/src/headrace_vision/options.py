@@ -15,9 +15,9 @@ __all__ = ["FFMPEG", "SourceOptions", "check_name", "options_of"]
 
 FFMPEG = {
     **dict.fromkeys(("analyzeduration", "probesize", "fflags"), ("file", "address")),
-    **dict.fromkeys(("max_delay", "reorder_queue_size"), ("address",)),
+    **dict.fromkeys(("max_delay", "reorder_queue_size", "rtsp_transport"), ("address",)),
     **dict.fromkeys(("video_size", "framerate", "input_format", "pixel_format"), ("camera",)),
-    "threads": ("file", "address", "camera"),
+    **dict.fromkeys(("threads", "hwaccel"), ("file", "address", "camera")),
 }
 """FFmpeg's options that may be set, and what they are for. None of them opens anything."""
 
@@ -65,8 +65,9 @@ class SourceOptions:
         zones: Zones that are counted, by name: ``{"yard": [[x, y], [x, y], [x, y]]}``, in pixels. See CountZone.
         sinks: Names of the sinks that get the frames. None for all.
         ffmpeg: Options of FFmpeg by name: ``analyzeduration`` (us) and ``probesize`` for the time to the first frame, ``fflags``,
-            of an address ``max_delay``, ``reorder_queue_size``, of a camera ``video_size``, ``framerate``, ``input_format``,
-            ``pixel_format``, and ``threads`` of the decoder.
+            of an address ``max_delay``, ``reorder_queue_size``, ``rtsp_transport`` (``"tcp"``, ``"udp"``), of a camera
+            ``video_size``, ``framerate``, ``input_format``, ``pixel_format``, and ``threads`` of the decoder, or its ``hwaccel``
+            (``"cuda"``, ``"cuda:1"``, ``"vaapi"``).
     """
 
     frames: str | None = None
@@ -125,6 +126,8 @@ def _check_kind(name: str, value: Any, kind: Any) -> None:
         raise ValueError(f"{name} is {wanted}, not {value!r}")
     for option in (value or ()) if name == "ffmpeg" else ():
         check_name("option of FFmpeg that may be set", option, FFMPEG)
+    if name == "ffmpeg" and value and value.get("rtsp_transport", "tcp") not in ("tcp", "udp"):
+        raise ValueError(f'rtsp_transport is "tcp" or "udp", not {value["rtsp_transport"]!r}')
 
 
 def _check_count(name: str, value: Any, most: float = math.inf) -> None:

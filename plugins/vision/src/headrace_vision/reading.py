@@ -159,7 +159,7 @@ def _shots(source: Source, one: Input) -> Generator[Shot, None, None]:
     if one.kind == "webp":
         yield from webp_shots(one.target, one.name, source.options.max_pixels)
         return
-    with open_video(one.target, _ffmpeg(source, "file")) as container:
+    with open_video(one.target, _ffmpeg(source, one)) as container:
         yield from _shots_of(container, source, one)
 
 
@@ -276,10 +276,10 @@ def _live_shots(source: Source, one: Input, way: _Way) -> Generator[Shot, None, 
     way.is_over = False
     if one.kind == "camera":
         _refuse_ends(source)
-        with open_camera(one.target, timeout_s, _ffmpeg(source, "camera")) as container:
+        with open_camera(one.target, timeout_s, _ffmpeg(source, one)) as container:
             yield from _shots_of(container, source, one, way.last_s)
         return
-    wanted = _ffmpeg(source, "address")
+    wanted = _ffmpeg(source, one)
     file = web_file(one.target, timeout_s, source.hang_up_with)
     try:
         with open_address(
@@ -312,18 +312,29 @@ def _shots_of(
             source.damaged()
 
 
-def _ffmpeg(source: Source, kind: str) -> dict[str, str]:
+def _ffmpeg(source: Source, one: Input) -> dict[str, str]:
     """Return the options that are set, for opening a file, an address or a camera.
 
     Raises:
-        OptionError: One is for something else.
+        OptionError: One is for something else, or names hardware that is not there.
     """
+    from headrace_vision.video_files import check_hardware
+
+    kind = one.kind if one.live else "file"
     wanted = {name: str(value) for name, value in (source.options.ffmpeg or {}).items()}
     for name in wanted:
         if kind not in FFMPEG[name]:
             known = ", ".join(one for one, kinds in FFMPEG.items() if kind in kinds)
             text = f"the option {name!r} of FFmpeg is not for this kind of source: {kind}"
             raise OptionError(text, expected=known, got=name)
+    if "rtsp_transport" in wanted and not one.target.lower().startswith("rtsp"):
+        text = f"rtsp_transport is for RTSP, and {source.name!r} is another address"
+        raise OptionError(text, expected="rtsp://...", got=one.name)
+    if "hwaccel" in wanted:
+        try:
+            check_hardware(wanted["hwaccel"])
+        except ValueError as error:
+            raise OptionError(str(error)) from error
     wanted.pop("threads", None)  # of the decoder
     return wanted
 

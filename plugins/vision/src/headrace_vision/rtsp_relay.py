@@ -64,7 +64,8 @@ class RtspRelay:
     """A port of this machine that FFmpeg connects to, once, in place of a camera.
 
     What the camera says goes through word by word until the pictures begin, and a redirect does not. Whatever FFmpeg
-    might read otherwise than it is read here is refused too.
+    might read otherwise than it is read here is refused too. Pictures over UDP come to FFmpeg itself: the address that it
+    answers to is that of the camera, whatever the camera says.
 
     Args:
         address: The camera. With ``rtsps`` its certificate is checked.
@@ -88,6 +89,7 @@ class RtspRelay:
         try:
             if scheme == "rtsps":
                 camera = ssl.create_default_context().wrap_socket(camera, server_hostname=host)
+            self._host = str(camera.getpeername()[0])
             camera.settimeout(None)  # from here on FFmpeg says how long a silence may last
             self._camera: Any = _Turns(camera) if isinstance(camera, ssl.SSLSocket) else camera
             self._listening = socket.create_server(("127.0.0.1", 0), backlog=1)
@@ -137,7 +139,7 @@ class RtspRelay:
 
     def _answer(self, camera: io.BufferedReader, player: socket.socket) -> None:
         while not self._is_playing:
-            message = _message(camera)
+            message = _message(camera, self._host.encode())
             if not message:
                 return
             player.sendall(message)
@@ -155,8 +157,12 @@ class RtspRelay:
             one.close()
 
 
-def _message(camera: IO[bytes]) -> bytes:
+def _message(camera: IO[bytes], host: bytes) -> bytes:
     """Return the next message of a camera, or what is interleaved. Nothing at the end.
+
+    Args:
+        camera: What it says.
+        host: Its address, from which its pictures come over UDP.
 
     Raises:
         InputError: It is a redirect, or no RTSP.
@@ -170,11 +176,11 @@ def _message(camera: IO[bytes]) -> bytes:
         raw = camera.readline(_MOST_LINE_BYTES)
         if not raw:
             return b""
-        text += raw
         line = (first + raw if number == 0 else raw).replace(b"\r", b"")
-        if not line.endswith(b"\n") or line.startswith(b"$"):
+        if not line.endswith(b"\n") or line.startswith(b"$") or b"\0" in line:
             raise _no_rtsp(line)
         line = line[:-1]
+        text += _with_source(raw, line, host)
         if not line:
             break
         if number == 0:
@@ -189,6 +195,16 @@ def _message(camera: IO[bytes]) -> bytes:
     if body_bytes > _MOST_BODY_BYTES:
         raise _no_rtsp(b"a body of %d bytes" % body_bytes)
     return text + camera.read(body_bytes)
+
+
+def _with_source(raw: bytes, line: bytes, host: bytes) -> bytes:
+    """Return a line as it goes to FFmpeg, which sends over UDP to the host that the last ``source`` of the first way names."""
+    if not (line.lower().startswith(b"transport:") and b"server_port" in line):
+        return raw
+    line = line.partition(b",")[0] + b";source=" + host
+    if len(line) >= _MOST_LINE_BYTES:
+        raise _no_rtsp(line)
+    return line + b"\r\n"
 
 
 def _check_first(line: bytes) -> None:

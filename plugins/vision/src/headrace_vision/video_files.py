@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import InputError
 from headrace_vision.frames import NoFrameError, Shot, check_pixels, too_large
 from headrace_vision.network import FILE_PROTOCOLS, FORMATS
+from headrace_vision.options import check_name
 from headrace_vision.playlists import PlaylistOpener, is_playlist
 from headrace_vision.rtsp_relay import RtspRelay
 from headrace_vision.web_files import WebFile
@@ -25,6 +26,7 @@ __all__ = [
     "CAMERAS",
     "MAX_DAMAGED_PACKETS",
     "Damage",
+    "check_hardware",
     "clock_of",
     "open_address",
     "open_camera",
@@ -97,7 +99,7 @@ def open_video(file: Path | Any, wanted: Mapping[str, str] | None = None) -> Any
     }
     target = f"file:{file}" if isinstance(file, Path) else file
     try:
-        container = av.open(target, options=options)
+        container = _open(target, options)
     except (av.FFmpegError, OSError, ValueError) as error:
         raise InputError(
             "it cannot be read as image, animation or video",
@@ -105,6 +107,49 @@ def open_video(file: Path | Any, wanted: Mapping[str, str] | None = None) -> Any
             got=str(error),
         ) from error
     return _with_video(container)
+
+
+def _hardware(name: str) -> Any:
+    """Return what decodes in hardware: ``"cuda"``, or with its device, ``"cuda:1"``, ``"vaapi:/dev/dri/renderD128"``."""
+    from av.codec.hwaccel import HWAccel
+
+    kind, _, device = name.partition(":")
+    return HWAccel(kind, device or None, allow_software_fallback=False)
+
+
+def check_hardware(name: str) -> None:
+    """Refuse hardware that cannot decode here.
+
+    Raises:
+        ValueError: It cannot. The text says why.
+    """
+    import av
+    from av.codec.hwaccel import hwdevices_available
+
+    check_name("hwaccel", name.partition(":")[0], hwdevices_available())
+    try:
+        _hardware(name).create(av.Codec("h264", "r"))
+    except (av.FFmpegError, OSError, ValueError, NotImplementedError) as error:
+        raise ValueError(f"hwaccel {name!r} cannot be used on this machine: {error}") from error
+
+
+def _open(target: Any, options: dict[str, str], **more: Any) -> Any:
+    """Open something with PyAV.
+
+    Raises:
+        InputError: The hardware that is to decode it cannot.
+        av.FFmpegError, OSError, ValueError: It cannot be opened.
+    """
+    import av
+
+    name = options.pop("hwaccel", None)
+    if name is None:
+        return av.open(target, options=options, **more)
+    try:
+        return av.open(target, options=options, hwaccel=_hardware(name), **more)
+    except (RuntimeError, NotImplementedError) as error:  # PyAV says so of each codec
+        text = f"hwaccel {name!r} cannot decode it"
+        raise InputError(text, expected="another one, or none", got=str(error)) from error
 
 
 def _with_video(container: Any) -> Any:
@@ -170,15 +215,16 @@ def open_address(
     elif file is not None:
         options |= {"protocol_whitelist": "", "format_whitelist": FORMATS}
         options |= _NO_DECODING_OF_FLV | wanted if file.is_flv else {}
-        with _with_video(av.open(file, format=file.format, options=options)) as container:
+        with _with_video(_open(file, options, format=file.format)) as container:
             yield container
     elif address.lower().startswith("rtsp"):
-        options |= {"protocol_whitelist": "tcp", "format_whitelist": "rtsp"}
-        options["rtsp_transport"] = "tcp"
+        transport = options.setdefault("rtsp_transport", "tcp")
+        protocols = "tcp" if transport == "tcp" else "tcp,rtp,udp"
+        options |= {"protocol_whitelist": protocols, "format_whitelist": "rtsp"}
         with closing(RtspRelay(address, timeout_s)) as relay:
             connected(relay.close)
             try:
-                opened = av.open(relay.address, format="rtsp", options=options, timeout=timeouts)
+                opened = _open(relay.address, options, format="rtsp", timeout=timeouts)
             except (av.FFmpegError, OSError):
                 if relay.refused is not None:
                     raise relay.refused from None
@@ -192,7 +238,7 @@ def open_address(
             **_NO_DECODING_OF_FLV,
             **wanted,
         }
-        with _with_video(av.open(address, options=options, timeout=timeouts)) as container:
+        with _with_video(_open(address, options, timeout=timeouts)) as container:
             yield container
 
 
@@ -211,7 +257,7 @@ def _open_playlist(
     }
     timeouts = (timeout_s, timeout_s)
     try:
-        return _with_video(av.open(address, options=options, timeout=timeouts, io_open=opener))
+        return _with_video(_open(address, options, timeout=timeouts, io_open=opener))
     except (av.FFmpegError, OSError):
         if opener.refused is not None:
             raise opener.refused from None
@@ -230,15 +276,13 @@ def open_camera(number: str, timeout_s: float, wanted: Mapping[str, str] | None 
         InputError: Cameras of this system cannot be opened.
         av.FFmpegError: It cannot be opened within ``timeout_s`` seconds.
     """
-    import av
-
     if sys.platform not in CAMERAS:
         known = ", ".join(CAMERAS)
         raise InputError("no cameras here", expected=f"one of {known}", got=sys.platform)
     kind, pattern = CAMERAS[sys.platform]
     device = pattern.format(number) if number.isdigit() else number
     timeouts = (timeout_s, timeout_s)
-    return _with_video(av.open(device, format=kind, options=dict(wanted or {}), timeout=timeouts))
+    return _with_video(_open(device, dict(wanted or {}), format=kind, timeout=timeouts))
 
 
 def clock_of(container: Any, *, is_live: bool) -> str | None:
