@@ -144,7 +144,7 @@ def test_masks_and_keypoints_go_through_filter_records_and_drawing():
     assert to_records(found) == to_records(dense)
     back = from_records(json.loads(json.dumps(to_records(found))))
     np.testing.assert_array_equal(back.mask, masks)
-    drawn = run("S[YoloDetections(v8),DrawDetections(false)]", dict(request))
+    drawn = run("S[YoloDetections(v8),DrawDetections([mask,keypoints,box])]", dict(request))
     everything = wanted_masks("segment", 0).any(0)
     assert drawn[everything].any(-1).all()
     none = run("YoloDetections(v8)", dict(request), score_threshold=1.0)

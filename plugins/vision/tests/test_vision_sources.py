@@ -147,7 +147,7 @@ kind = "Nothing"
     assert "at least 3 items" in found["sources.yard.zones: main.zone"]
     assert "line[3]: Field required" in found["sources.street.lines: main.line"]
     assert found["sinks.records"] == "sink.py has no class 'Event'"
-    assert "it is for an ONNX file" in found["node"]
+    assert "it is for the file of a network" in found["node"]
     assert "or module:Class, not 'Nothing'" in found["sinks.other"]
 
 

@@ -8,7 +8,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.errors import InputError, MissingDependencyError
 from headrace_vision.layouts import guess_layout
@@ -158,30 +158,18 @@ def configuration_of(
     runner = NETWORKS.get(path.suffix.lower(), NETWORKS[".onnx"])
     # Two instances: while the network computes for one batch, another one is prepared, or its boxes are found.
     config: dict[str, Any] = {"model": str(path), "max": 8, "instance_num": 2}
-    keypoints: list[int] | None = None
-    has_masks = False
-    if runner != NETWORKS[".onnx"]:
-        if size is None:
-            raise InputError(
-                "the size of the input is unknown",
-                expected="size=, in pixels: only an ONNX file says it",
-                got=path.name,
-            )
-        names, height, width = labels or [], size, size
-        config = {"model": str(path)}  # how many it takes at once is in no file
+    if runner == NETWORKS[".onnx"]:
+        network = _of_onnx(path, layout, labels, size)
+    elif size is None:
+        raise InputError(
+            "the size of the input is unknown",
+            expected="size=, in pixels: only an ONNX file says it",
+            got=path.name,
+        )
     else:
-        session = _session(path)
-        described = _Described(session.get_modelmeta().custom_metadata_map)
-        names = labels if labels is not None else described.names
-        height, width = described.input_size(session.get_inputs()[0].shape, size)
-        outputs = _output_shapes(session, (height, width))
-        has_masks = len(outputs[-1]) == 4
-        keypoints = described.keypoints()
-        named = [one.name for one in session.get_outputs()]
-        family, extra = _family(dict(zip(named, outputs, strict=True)), described.task, keypoints)
-        if layout == "auto":
-            cells, kind = outputs[0][1:], len(names) or None
-            layout = family or guess_layout((cells[0], cells[1]), (height, width), kind, extra)
+        network = _Network(layout, labels or [], (size, size))
+        config = {"model": str(path)}  # how many it takes at once is in no file
+    layout, names, (height, width), keypoints, has_masks = network
     scaled: dict[str, Any] = {"scale": 1 / 255}
     word, fit = "YoloDetections", "LetterBoxMat"
     if layout == "detr":
@@ -213,6 +201,30 @@ def configuration_of(
         f"{f', {keypoints[0]} keypoints' if keypoints else ''}{', masks' if has_masks else ''}"
     )
     return config, took
+
+
+class _Network(NamedTuple):
+    layout: str
+    names: list[str]
+    size_hw: tuple[int, int]
+    keypoints: list[int] | None = None
+    has_masks: bool = False
+
+
+def _of_onnx(path: Path, layout: str, labels: list[str] | None, size: int | None) -> _Network:
+    """Return what an ONNX file says; what is given wins."""
+    session = _session(path)
+    described = _Described(session.get_modelmeta().custom_metadata_map)
+    names = labels if labels is not None else described.names
+    size_hw = described.input_size(session.get_inputs()[0].shape, size)
+    outputs = _output_shapes(session, size_hw)
+    keypoints = described.keypoints()
+    named = [one.name for one in session.get_outputs()]
+    family, extra = _family(dict(zip(named, outputs, strict=True)), described.task, keypoints)
+    if layout == "auto":
+        rows, columns = outputs[0][1:]
+        layout = family or guess_layout((rows, columns), size_hw, len(names) or None, extra)
+    return _Network(layout, names, size_hw, keypoints, len(outputs[-1]) == 4)
 
 
 _TASKS = ("detect", "segment", "pose")
