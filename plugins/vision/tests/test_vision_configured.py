@@ -256,7 +256,7 @@ def test_several_models_each_have_their_sources_and_their_order(several):
     assert sum(street[-1].request["counts"]["door"].values()) == 1
     assert sorted(map(len, by_source.values())) == [9, 16]
     assert all(isinstance(f.result, float) for found in by_source.values() for f in found)
-    assert status["sources"]["street"]["model"] == "cars"
+    assert status["sources"]["street"]["models"] == ["cars"]
     assert status["models"]["cars"]["nodes"]["main"]["submitted"] >= 16
     assert status["models"]["light"]["nodes"]["main"]["submitted"] >= 25
     lines = [json.loads(line) for line in (several / "all.jsonl").read_text().splitlines()]
@@ -273,7 +273,7 @@ def test_models_in_python_are_those_of_a_file(kit):
     with pytest.raises(headrace.errors.ConfigError):
         headrace_vision.VideoRunner(models)  # a text is the path of a file
     models["shape"] = headrace_vision.VideoModel({"backend": "VisionShape"}, ordered="Identity")
-    with pytest.raises(TypeError, match="argument of VideoModel"):
+    with pytest.raises(TypeError, match="arguments of VideoModel"):
         headrace_vision.VideoRunner(models, ordered="Identity")
     with headrace_vision.VideoRunner(models) as runner:
         (one,) = runner.run(kit.picture(0), model="shape")
@@ -320,7 +320,7 @@ def test_a_file_is_checked_as_a_whole_before_anything_is_built(several, old, new
 def test_the_tables_of_a_file_are_the_arguments_of_what_they_make():
     for kind, table in SINKS.items():
         taken = inspect.signature(getattr(headrace_vision, kind)).parameters
-        assert set(table.model_fields) - {"kind"} == set(taken)
+        assert set(table.model_fields) - {"kind", "model"} == set(taken)
         for name, one in taken.items():
             if one.default is not inspect.Parameter.empty and name != "network":
                 assert table.model_fields[name].default == one.default
@@ -396,7 +396,7 @@ def test_the_command_sends_inputs_to_the_model_that_is_named(several):
     done = command("vision.toml", "yard.mp4", "--model", "light", "--json", cwd=several)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)["sources"]["yard.mp4"]
-    assert (found["model"], found["delivered"]) == ("light", 9)
+    assert (found["models"], found["delivered"]) == (["light"], 9)
     for more, error in (((), "cars, light"), (("--model", "lite"), "did you mean 'light'")):
         done = command("vision.toml", "yard.mp4", *more, cwd=several)
         assert done.returncode == 2

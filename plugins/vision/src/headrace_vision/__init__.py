@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from headrace_vision.asking import CropModel
     from headrace_vision.clock import Clock
     from headrace_vision.configured import Vision
     from headrace_vision.configured import open_vision as open  # noqa: A004
@@ -32,6 +33,7 @@ __version__ = "0.1.0"
 __all__ = [
     "MQTT",
     "Clock",
+    "CropModel",
     "Detecting",
     "Frame",
     "Handle",
@@ -58,6 +60,7 @@ __all__ = [
 
 _HOME = {
     "Clock": "clock",
+    "CropModel": "asking",
     "Detecting": "detecting",
     "Frame": "frames",
     "Handle": "group",

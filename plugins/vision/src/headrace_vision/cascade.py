@@ -15,16 +15,53 @@ from headrace_vision._each import Each, need
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import numpy as np
+    from numpy.typing import NDArray
+
     from headrace import InitContext
     from headrace.keys import Request
 
-__all__ = ["Classes", "Crops", "Keys"]
+__all__ = ["Classes", "Crops", "Keys", "Part", "check_part", "columns_of", "cut"]
 
 
-def _in_order(part: tuple[float, float, float, float]) -> tuple[float, float, float, float]:
+def check_part(
+    part: tuple[float, float, float, float],
+) -> tuple[float, float, float, float]:
+    """Refuse a part of a box that has no pixels.
+
+    Raises:
+        ValueError: It has none.
+    """
     if not (part[0] < part[2] and part[1] < part[3]):
         raise ValueError("x1 is below x2, and y1 below y2")
     return part
+
+
+Part = Annotated[
+    tuple[FiniteFloat, FiniteFloat, FiniteFloat, FiniteFloat], AfterValidator(check_part)
+]
+"""A part of a box: x1, y1, x2, y2 in parts of its width and height."""
+
+
+def cut(
+    image: NDArray[np.uint8], boxes: NDArray[Any], part: tuple[float, float, float, float]
+) -> list[NDArray[np.uint8]]:
+    """Return a copy of a part of each box, of a pixel at least, cut off at the border of the image.
+
+    Args:
+        image: ``uint8 [H, W, 3]``.
+        boxes: ``[N, 4]``: x1, y1, x2, y2 in pixels.
+        part: The same in parts of a box.
+    """
+    import numpy as np
+
+    size = np.array([image.shape[1], image.shape[0]])
+    corner = boxes[:, :2].astype(np.float64)
+    sides = boxes[:, 2:] - corner
+    begin = np.floor(corner + sides * part[:2] + 0.5).clip(0, size - 1).astype(int)
+    end = np.floor(corner + sides * part[2:] + 0.5).clip(begin + 1, size).astype(int)
+    places = zip(begin.tolist(), end.tolist(), strict=True)
+    return [image[y1:y2, x1:x2].copy() for (x1, y1), (x2, y2) in places]
 
 
 class Crops(Each):
@@ -51,9 +88,7 @@ class Crops(Each):
     class Options(headrace.Options):
         """What is cut out."""
 
-        part: Annotated[
-            tuple[FiniteFloat, FiniteFloat, FiniteFloat, FiniteFloat], AfterValidator(_in_order)
-        ] = Field(
+        part: Part = Field(
             default=(0, 0, 1, 1),
             description="x1, y1, x2, y2 in parts of the box: [0, 0, 1, 0.5] is its upper half, [-0.1, -0.1, 1.1, 1.1] goes beyond it.",
         )
@@ -64,22 +99,11 @@ class Crops(Each):
 
     def build(self, options: Any, context: InitContext) -> Callable[[Request], None]:
         """Return what works on one request."""
-        import numpy as np
-
         from headrace_vision.boxes import as_detections, as_picture
-
-        first, last = np.array(options.part[:2]), np.array(options.part[2:])
 
         def work(request: Request) -> None:
             found = as_detections(need(request, "data", "supervision.Detections"))
-            image = as_picture(request)
-            size = np.array([image.shape[1], image.shape[0]])
-            corner = found.xyxy[:, :2].astype(np.float64)
-            sides = found.xyxy[:, 2:] - corner
-            begin = np.floor(corner + sides * first + 0.5).clip(0, size - 1).astype(int)
-            end = np.floor(corner + sides * last + 0.5).clip(begin + 1, size).astype(int)
-            places = zip(begin.tolist(), end.tolist(), strict=True)
-            request["result"] = [image[y1:y2, x1:x2].copy() for (x1, y1), (x2, y2) in places]
+            request["result"] = cut(as_picture(request), found.xyxy, options.part)
 
         return work
 
@@ -119,16 +143,16 @@ class Keys(Each):
 
     def build(self, options: Any, context: InitContext) -> Callable[[Request], None]:
         """Return what works on one request."""
-        return self.joined(options.name, _columns)
+        return self.joined(options.name, columns_of)
 
     def joined(
-        self, name: str, columns_of: Callable[[str, list[Any]], dict[str, Any]]
+        self, name: str, columns: Callable[[str, list[Any]], dict[str, Any]]
     ) -> Callable[[Request], None]:
         """Return what puts columns into the data of detections.
 
         Args:
             name: Key of the list of values.
-            columns_of: Makes arrays by name of the name and the values, of which there is at least one.
+            columns: Makes arrays by name of the name and the values, of which there is at least one.
         """
         from dataclasses import replace
 
@@ -142,17 +166,25 @@ class Keys(Each):
                 got = f"{len(values)}" if isinstance(values, list) else type(values).__name__
                 raise InputError("these are no values", key=name, expected=expected, got=got)
             try:
-                columns = columns_of(name, values) if values else {}
+                more = columns(name, values) if values else {}
             except InputError as error:
                 error.key = error.key or name
                 raise
-            request["result"] = replace(found, data={**found.data, **columns})
+            request["result"] = replace(found, data={**found.data, **more})
 
         return work
 
 
-def _columns(name: str, values: list[Any]) -> dict[str, Any]:
-    """Return an array for each key of mappings, or one of other values."""
+def columns_of(name: str, values: list[Any]) -> dict[str, Any]:
+    """Return an array for each key of mappings, or one of other values, by name of the key in ``data``.
+
+    Args:
+        name: How the values are called.
+        values: At least one.
+
+    Raises:
+        InputError: They differ in kind.
+    """
     if not isinstance(values[0], Mapping):
         return {name: _column(values)}
     keys = list(values[0])

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 import headrace
 from headrace.errors import ConfigError, HeadraceError, InputError, Problem
 from headrace.plugins import read_text
+from headrace_vision.asking import CropModel
 from headrace_vision.detecting import NETWORKS, configuration_of
 from headrace_vision.inputs import is_place, recognise
 from headrace_vision.lanes import VideoModel, check_model
@@ -28,6 +29,7 @@ from headrace_vision.runner import VideoRunner
 from headrace_vision.sinks import as_sink, named_sinks
 from headrace_vision.tables import (
     SINKS,
+    CropTable,
     EventsTable,
     ModelTable,
     OtherSinkTable,
@@ -175,6 +177,8 @@ def _keys_at(table: dict[str, Any], place: list[str]) -> Collection[str]:
         return [one.alias or name for name, one in VisionConfig.model_fields.items()]
     if place[0] == "sinks":
         return SINKS[table["sinks"][place[1]]["kind"]].model_fields
+    if "crops" in place[:-1]:
+        return CropTable.model_fields
     fields: Collection[str] = (ModelTable if place[0] == "models" else SourceTable).model_fields
     return fields
 
@@ -222,10 +226,14 @@ def _of_models(table: dict[str, Any], base: Path) -> list[Problem]:
             problems.append(Problem("vision", text, path=f"{where}node"))
         checks.append((f"{where}model", partial(_check_model, model, base, imports)))
         checks.append((f"{where}ordered", partial(_order_of, order, base, imports)))
+        for name, crop in _below_key(one, "crops").items():
+            asked = _placed(crop.get("model"), base)
+            place = f"{where}crops.{name}.model"
+            checks.append((place, partial(_check_model, asked, base, imports, may_detect=False)))
     for where, check in checks:
         try:
             check()
-        except HeadraceError as error:
+        except (HeadraceError, ValueError) as error:
             problems += _of_error(where, error)
     return problems
 
@@ -240,7 +248,11 @@ def _run_imports(imports: list[str], base: Path | None) -> None:
         headrace.PipelineConfig.load({"import": imports, "backend": "Identity"}, base=base)
 
 
-def _check_model(model: Any, base: Path, imports: list[str]) -> None:
+def _check_model(model: Any, base: Path, imports: list[str], *, may_detect: bool = True) -> None:
+    if _is_network(model) and not may_detect:
+        raise ConfigError(
+            "write the TOML file of a pipeline, or a table, and not a file of a network"
+        )
     if _is_network(model):
         if not Path(model).is_file():
             raise ConfigError(f"there is no file {model!r}")
@@ -273,12 +285,10 @@ def _is_network(model: Any) -> bool:
 
 
 def _of_sources(
-    table: dict[str, Any], base: Path, wrong: Collection[str | None], *, check_inputs: bool
+    table: dict[str, Any], base: Path, wrong: set[str | None], *, check_inputs: bool
 ) -> list[Problem]:
     """Return what is wrong with values of sources that have the right type; ``wrong`` are the places of the others."""
     problems: list[Problem] = []
-    models = table.get("models")
-    names = list(models) if isinstance(models, dict) and models else ["main"]
     for name, one in _below_key(table, "sources").items():
         where = f"sources.{name}"
         known = SourceTable.model_fields
@@ -287,17 +297,9 @@ def _of_sources(
         # Each value alone, and then those that must fit each other.
         alone = [p for k, v in right.items() for p in _of_options(where, {k: v})]
         problems += alone or _of_options(where, right) or _of_order(where, right, table, base)
-        try:
-            if f"{where}.model" not in wrong:
-                check_model(right.get("model"), names)
-        except ValueError as error:
-            problems += _of_error(where, error)
-        sinks = _below_key(table, "sinks")
-        for sink in _texts(right.get("sinks")):
-            try:
-                check_name("sink", sink, sinks)
-            except ValueError as error:
-                problems += _of_error(f"{where}.sinks", error)
+        for model, own in _below_key(right, "models").items() if not alone else ():
+            problems += _of_order(f"{where}.models.{model}", own, table, base)
+        problems += _of_names(where, right, table, wrong)
         for item in inputs if isinstance(inputs, list) else [inputs]:
             try:
                 if check_inputs and isinstance(item, str):
@@ -305,6 +307,33 @@ def _of_sources(
             except InputError as error:
                 problems += _of_error(f"{where}.input", error)
     return problems
+
+
+def _of_names(
+    where: str, options: dict[str, Any], table: dict[str, Any], wrong: set[str | None]
+) -> list[Problem]:
+    """Return what is wrong with the models and the sinks that a source names."""
+    problems: list[Problem] = []
+    several, models = options.get("models"), _names_of_models(table)
+    checks: list[tuple[str, Callable[[], object]]] = [
+        (f"{where}.models" if several else where, partial(check_model, one, models))
+        for one in several or [options.get("model")]
+        if not wrong.intersection([f"{where}.model", f"{where}.models"])
+    ] + [
+        (f"{where}.sinks", partial(check_name, "sink", one, _below_key(table, "sinks")))
+        for one in _texts(options.get("sinks"))
+    ]
+    for place, check in checks:
+        try:
+            check()
+        except ValueError as error:
+            problems += _of_error(place, error)
+    return problems
+
+
+def _names_of_models(table: dict[str, Any]) -> list[str]:
+    models = table.get("models")
+    return list(models) if isinstance(models, dict) and models else ["main"]
 
 
 def _of_options(where: str, options: dict[str, Any]) -> list[Problem]:
@@ -343,7 +372,9 @@ def _of_sinks(table: dict[str, Any], base: Path) -> list[Problem]:
                 check_address(url, _texts(one.get("network", table.get("network"))), schemes)
             elif isinstance(kind, str) and ":" in kind:
                 _sink_class(kind, base)
-        except HeadraceError as error:
+            if isinstance(one.get("model"), str):
+                check_name("model", one["model"], _names_of_models(table))
+        except (HeadraceError, ValueError) as error:
             problems += _of_error(f"sinks.{name}", error)
     return problems
 
@@ -381,8 +412,10 @@ def _placed(text: Any, base: Path) -> Any:
 def _options(table: Any, config: VisionConfig) -> dict[str, Any]:
     """Return the options of a source; its order is checked, from the folder of the file."""
     found = {key: getattr(table, key) for key in table.model_fields_set if key != "input"}
-    if "ordered" in found:
-        found["ordered"] = _order_of(found["ordered"], config.base, config.imports)
+    models = found.get("models")
+    for one in [found, *(models.values() if isinstance(models, dict) else ())]:
+        if "ordered" in one:
+            one["ordered"] = _order_of(one["ordered"], config.base, config.imports)
     return found
 
 
@@ -397,12 +430,17 @@ def _with_paths(config: VisionConfig, base: Path) -> VisionConfig:
         found = [key for key in keys if getattr(table, key, None) is not None]
         return table.model_copy(update={key: _placed(getattr(table, key), base) for key in found})
 
+    def with_crops(table: Any) -> Any:
+        crops = {name: with_(one, "model") for name, one in table.crops.items()}
+        return table.model_copy(update={"crops": crops})
+
     changes: dict[str, Any] = {
         "sources": {name: with_(one, "input") for name, one in config.sources.items()},
         "sinks": {
             name: with_(one, "folder", "path", "spool") for name, one in config.sinks.items()
         },
-        "models": {name: with_(one, "model") for name, one in config.models.items()},
+        "models": {name: with_crops(with_(one, "model")) for name, one in config.models.items()},
+        "crops": {name: with_(one, "model") for name, one in config.crops.items()},
     }
     if config.model is not None:
         changes["model"] = _placed(config.model, base)
@@ -412,7 +450,8 @@ def _with_paths(config: VisionConfig, base: Path) -> VisionConfig:
 def _made_sink(name: str, table: Any, config: VisionConfig) -> Sink:
     import headrace_vision
 
-    arguments = {key: getattr(table, key) for key in table.model_fields_set if key != "kind"}
+    given = table.model_fields_set - {"kind", "model"}
+    arguments = {key: getattr(table, key) for key in given}
     if isinstance(table, EventsTable):
         arguments["network"] = _hosts(table, config)
     try:
@@ -425,6 +464,7 @@ def _made_sink(name: str, table: Any, config: VisionConfig) -> Sink:
                 setattr(made, key, arguments[key])
     except (TypeError, ValueError, OSError) as error:
         raise ConfigError(f"sinks.{name}: {error}") from error
+    made.model = table.model
     return made
 
 
@@ -446,10 +486,14 @@ class Vision:
     def __init__(self, config: VisionConfig, *, more_sinks: tuple[Any, ...] = ()) -> None:
         self.config = config
         self.models: dict[str, headrace.Pipeline] = {}
+        self._crops: dict[str, headrace.Pipeline] = {}
         sinks: dict[str, Any] = {}
         try:
             for name, table in config.all_models.items():
                 self.models[name] = headrace.pipe(_source_of(table, config))
+                for key, crop in table.crops.items():
+                    asked = _pipeline_of(crop.model, config.base, config.imports)
+                    self._crops[f"{name}.{key}"] = headrace.pipe(asked)
             for name, sink in config.sinks.items():
                 sinks[name] = _made_sink(name, sink, config)
             self._runner = VideoRunner(
@@ -457,6 +501,10 @@ class Vision:
                     name: VideoModel(
                         self.models[name],
                         ordered=_order_of(table.ordered, config.base, config.imports),
+                        crops={
+                            key: CropModel(self._crops[f"{name}.{key}"], one.every, one.part)
+                            for key, one in table.crops.items()
+                        },
                     )
                     for name, table in config.all_models.items()
                 },
@@ -480,6 +528,8 @@ class Vision:
         """
         if x is not None:
             return self._runner.run(x, **options)
+        if "model" in options:
+            options["models"] = None
         parts = {
             name: (table.input, {**_options(table, self.config), **options})
             for name, table in self.config.sources.items()
@@ -503,8 +553,9 @@ class Vision:
         return self.models[check_model(model, self.models)].submit(request)
 
     def status(self) -> dict[str, Any]:
-        """Return the status of the runner, with the counts of the pipelines under ``models``."""
-        stats: Mapping[str, Any] = {name: pipe.stats() for name, pipe in self.models.items()}
+        """Return the status of the runner, with the counts of the pipelines under ``models``, those of crops as ``MODEL.CROP``."""
+        pipes = {**self.models, **self._crops}
+        stats: Mapping[str, Any] = {name: pipe.stats() for name, pipe in pipes.items()}
         return {**self._runner.status(), "models": stats}
 
     def close(self) -> None:
@@ -513,7 +564,7 @@ class Vision:
         self._close_models()
 
     def _close_models(self) -> None:
-        for pipe in self.models.values():
+        for pipe in [*self.models.values(), *self._crops.values()]:
             pipe.close(drain=False, timeout=5.0)
 
     def __enter__(self) -> Vision:  # noqa: PYI034 - Self needs Python 3.11

@@ -25,6 +25,7 @@ class _DataSet(Sink):
     """Images in ``FOLDER/images``, without boxes on them; a data set that is there already is gone on with."""
 
     file = ""
+    needs_model = True
 
     def __init__(
         self,

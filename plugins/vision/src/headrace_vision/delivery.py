@@ -6,11 +6,12 @@ import os
 import threading
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace_vision.group import KEPT, Group
-from headrace_vision.lanes import Lane, check_model
-from headrace_vision.source import Flight, Source
+from headrace_vision.lanes import Lane, lanes_of
+from headrace_vision.source import Flight, Part, Source
 
 if TYPE_CHECKING:
     import asyncio
@@ -51,8 +52,7 @@ class Delivery:
             while unique in self._sources:
                 unique, number = f"{name}#{number}", number + 1
             source = Source(unique, group.options, live=live, clock=self._clock, send=self._send)
-            source.model = check_model(group.options.model, self._lanes)
-            source.order = self._lanes[source.model].ordered.extended(group.options)
+            source.lanes = lanes_of(self._lanes, group.options)
             self._sources[unique] = source
             self._groups[source] = group
             if group.loop is not None:
@@ -64,34 +64,35 @@ class Delivery:
     def _send(self, source: Source, flight: Flight) -> None:
         source.begin(flight)
         if flight.frame.error is not None:
-            source.ended(flight, cancelled=False)
-            self._advance(source)
+            self._advance(source, flight)
             return
-        try:
-            future = self._lanes[source.model].pipe.submit(flight.request)
-        except Exception as error:  # noqa: BLE001 - the outcome of this frame
-            flight.frame.error = error
-            source.ended(flight, cancelled=False)
-            self._advance(source)
-            return
+        for part in flight.parts:
+            try:
+                part.future = future = part.lane.pipe.submit(part.request)
+            except Exception as error:  # noqa: BLE001 - the outcome of this frame
+                part.frame.error = error
+                self._advance(source, flight)
+            else:
+                future.add_done_callback(partial(self._answered, source, flight, part))
 
-        def done(future: Future[Any]) -> None:
-            is_cancelled = future.cancelled()
-            if not is_cancelled:
-                flight.frame.error = future.exception()
-                if flight.frame.error is None:
-                    flight.frame.result = flight.request["result"]
-                flight.frame.request = flight.request
-            source.ended(flight, cancelled=is_cancelled)
-            self._advance(source)
+    def _answered(
+        self, source: Source, flight: Flight, part: Part, future: Future[dict[str, Any]]
+    ) -> None:
+        is_cancelled = future.cancelled()
+        if is_cancelled:
+            flight.cancel()  # at the other models too
+        else:
+            part.frame.error = future.exception()
+            if part.frame.error is None:
+                part.frame.result = part.request["result"]
+            part.frame.request = part.request
+        self._advance(source, flight, cancelled=is_cancelled)
 
-        flight.future = future
-        future.add_done_callback(done)
-
-    def _advance(self, source: Source) -> None:
+    def _advance(self, source: Source, flight: Flight, *, cancelled: bool = False) -> None:
+        source.ended(flight, cancelled=cancelled)
         if not source.start_drain():
             self._check_over(source)
-        elif self._sinks.is_empty and source.order.is_empty:
+        elif self._sinks.is_empty and all(one.is_empty for one in source.lanes.values()):
             self._drain(source)
         else:
             try:
@@ -102,20 +103,35 @@ class Delivery:
 
     def _drain(self, source: Source) -> None:
         while True:
-            while (flight := source.next_done()) is not None:
-                self._deliver(source, flight)
+            while (flight := source.next_due()) is not None:
+                if flight.is_ordered:
+                    self._deliver(source, flight)
+                else:
+                    self._run_in_order(source, flight)
             # One may have ended between the look and the end of this drain.
             if not source.start_drain():
                 break
         self._check_over(source)
+
+    def _run_in_order(self, source: Source, flight: Flight) -> None:
+        waits: list[Future[Any]] = []
+        for part in flight.parts if not source.discards else ():
+            part.answers = part.lane.run_in_order(part.frame)
+            waits += [one for answers in part.answers for one in answers if not one.done()]
+        source.ordered(flight, len(waits))
+        for answer in waits:
+            answer.add_done_callback(lambda _: self._advance(source, flight))
 
     def _deliver(self, source: Source, flight: Flight) -> None:
         frame = flight.frame
         if source.discards:
             source.release(frame, dropped=True)
             return
-        source.order.run(source, flight)
-        self._sinks.put(frame, source.options.sinks)
+        for part in flight.parts:
+            part.lane.write(part.frame, part.answers)
+        if frame.models:
+            frame.join()
+        self._sinks.put(frame, source.options.sinks, source.lanes)
         with self._lock:
             loop = self._groups[source].loop
             waits = loop is None and self._sinks.is_empty
@@ -151,7 +167,8 @@ class Delivery:
             self._ended[source.name] = source.status()
             while len(self._ended) > KEPT:
                 self._ended.popitem(last=False)
-        source.order.close(source)
+        for lane in source.lanes.values():
+            lane.ordered.close()
         self._sinks.source_ended(source.name)
         group.forget(source)
         if loop is not None:

@@ -82,6 +82,9 @@ class Frame:
             packets, the start of another round of a file that is repeated.
         path: The file it was read from, or None.
         request: The request as it came back, with all keys that backends wrote.
+        models: What each of several models answered, by name: a frame with a ``result`` or an ``error``. Then ``result`` has
+            those that there are by name of the model, ``error`` is the first one, and ``request`` has ``counts`` and ``events``,
+            with the model in front of the name: ``"cars.door"``.
     """
 
     source: str
@@ -93,3 +96,18 @@ class Frame:
     gap: bool = False
     path: str | None = None
     request: dict[str, Any] = field(default_factory=dict, repr=False)
+    models: dict[str, Frame] = field(default_factory=dict, repr=False)
+
+    def join(self) -> None:
+        """Write what the models answered into the frame that they share."""
+        self.result = {name: one.result for name, one in self.models.items() if one.error is None}
+        self.error = next((one.error for one in self.models.values() if one.error), None)
+        counts: dict[str, Any] = {}
+        events: list[Any] = []
+        for model, one in self.models.items():
+            counts |= {f"{model}.{k}": v for k, v in one.request.get("counts", {}).items()}
+            events += [
+                {**event, "name": f"{model}.{event.get('name', '')}"}
+                for event in one.request.get("events", ())
+            ]
+        self.request = {"counts": counts, "events": events} if counts or events else {}

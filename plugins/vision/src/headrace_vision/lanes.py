@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import headrace
+from headrace_vision.asking import Asker, CropModel
 from headrace_vision.options import check_name
 from headrace_vision.ordered import Ordered
 
-__all__ = ["Lane", "VideoModel", "check_model", "open_lanes"]
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from headrace_vision.frames import Frame
+    from headrace_vision.options import SourceOptions
+
+__all__ = ["Lane", "SourceLane", "VideoModel", "check_model", "lanes_of", "open_lanes"]
 
 
 class SubmitsRequests(Protocol):
@@ -29,30 +36,94 @@ class VideoModel:
         pipe: A pipeline, a named model of headrace-models (what serves it at the time gets a frame), or a configuration, of which
             a pipeline is built and closed with the runner.
         ordered: What gets its results in order: an expression or a configuration, built once per source.
+        crops: Second models, which get the crops of its detections behind that, by name of the key in ``data`` for what they say.
     """
 
     pipe: headrace.Pipeline | SubmitsRequests | Mapping[str, Any] | str | os.PathLike[str]
     ordered: str | Mapping[str, Any] | headrace.PipelineConfig | None = None
+    crops: Mapping[str, CropModel] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
 class Lane:
     """A model that is built.
 
+    Args:
+        model: Its parts.
+
+    Raises:
+        HeadraceError: A configuration is wrong, or something cannot be built.
+        TypeError: A value of ``crops`` is no CropModel.
+    """
+
+    def __init__(self, model: VideoModel) -> None:
+        self._own: list[headrace.Pipeline] = []
+        self._ordered = Ordered(model.ordered)
+        for name, crop in model.crops.items():
+            if not isinstance(crop, CropModel):
+                raise TypeError(f"crops: {name!r} is a CropModel, not {crop!r}")
+        try:
+            self._pipe = self._built(model.pipe)
+            self._crops = {name: (self._built(one.pipe), one) for name, one in model.crops.items()}
+        except BaseException:
+            self.close(0.0)
+            raise
+
+    def _built(self, pipe: Any) -> SubmitsRequests:
+        if callable(getattr(pipe, "submit", None)):
+            return cast("SubmitsRequests", pipe)
+        self._own.append(headrace.pipe(pipe))
+        return self._own[-1]
+
+    def for_source(self, options: SourceOptions) -> SourceLane:
+        """Return what one source needs of it, with state of its own.
+
+        Raises:
+            ConfigError: What the source has in order is wrong.
+        """
+        askers = [Asker(name, pipe, one) for name, (pipe, one) in self._crops.items()]
+        return SourceLane(self._pipe, self._ordered.extended(options), askers)
+
+    def close(self, timeout_s: float) -> None:
+        """Close the pipelines that were built here."""
+        for one in self._own:
+            one.close(drain=False, timeout=timeout_s)
+
+
+@dataclass(frozen=True)
+class SourceLane:
+    """A model as one source uses it.
+
     Attributes:
-        pipe: The pipeline, or what stands for it.
-        ordered: What gets its results in order.
-        own: The pipeline if it was built here.
+        pipe: The pipeline, or what stands for it, which all sources share.
+        ordered: What gets the results of this source in order.
+        askers: What asks second models about them.
     """
 
     pipe: SubmitsRequests
     ordered: Ordered
-    own: headrace.Pipeline | None
+    askers: list[Asker]
 
-    def close(self, timeout_s: float) -> None:
-        """Close the pipeline, if it was built here."""
-        if self.own is not None:
-            self.own.close(drain=False, timeout=timeout_s)
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing behind the pipeline."""
+        return self.ordered.is_empty and not self.askers
+
+    def run_in_order(self, frame: Frame) -> list[list[Future[Any]]]:
+        """Run what is in order on a frame. Return the answers of the second models, which may be yet to come, or write its error."""
+        self.ordered.run(frame)
+        try:
+            return [] if frame.error is not None else [one.ask(frame) for one in self.askers]
+        except Exception as error:  # noqa: BLE001 - the outcome of this frame
+            frame.result, frame.error = None, error
+            return []
+
+    def write(self, frame: Frame, answers: list[list[Future[Any]]]) -> None:
+        """Write the answers, which are all there, into the detections of a frame, or write its error."""
+        try:
+            for asker, values in zip(self.askers, answers, strict=False):
+                asker.write(frame, values)
+        except Exception as error:  # noqa: BLE001 - the outcome of this frame
+            frame.result, frame.error = None, error
 
 
 def open_lanes(models: Mapping[str, VideoModel]) -> dict[str, Lane]:
@@ -61,18 +132,31 @@ def open_lanes(models: Mapping[str, VideoModel]) -> dict[str, Lane]:
     Raises:
         HeadraceError: A configuration is wrong, or something cannot be built.
     """
-    orders = {name: Ordered(one.ordered) for name, one in models.items()}
+    for one in models.values():
+        Ordered(one.ordered)  # before anything is built
     lanes: dict[str, Lane] = {}
     try:
         for name, one in models.items():
-            submits = callable(getattr(one.pipe, "submit", None))
-            own = None if submits else headrace.pipe(cast("Any", one.pipe))
-            lanes[name] = Lane(own or cast("SubmitsRequests", one.pipe), orders[name], own)
+            lanes[name] = Lane(one)
     except BaseException:
         for lane in lanes.values():
             lane.close(0.0)
         raise
     return lanes
+
+
+def lanes_of(lanes: Mapping[str, Lane], options: SourceOptions) -> dict[str, SourceLane]:
+    """Return the models of a source by name.
+
+    Raises:
+        ValueError: See `check_model`.
+        ConfigError: What the source has in order is wrong.
+    """
+    found = {}
+    for name, one in options.by_model().items():
+        model = check_model(name, lanes)
+        found[model] = lanes[model].for_source(one)
+    return found
 
 
 def check_model(name: str | None, models: Collection[str]) -> str:
@@ -84,6 +168,9 @@ def check_model(name: str | None, models: Collection[str]) -> str:
     if name is None:
         if len(models) == 1:
             return next(iter(models))
-        raise ValueError(f"there are several models: write model = one of {', '.join(models)}")
+        names = ", ".join(models)
+        raise ValueError(
+            f"there are several models: write model = one of {names}, or models = [...]"
+        )
     check_name("model", name, models)
     return name

@@ -5,13 +5,13 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headrace import PipelineConfig
 
-__all__ = ["FFMPEG", "SourceOptions", "check_name", "options_of"]
+__all__ = ["FFMPEG", "PER_MODEL", "SourceOptions", "check_count", "check_name", "options_of"]
 
 FFMPEG = {
     **dict.fromkeys(("analyzeduration", "probesize", "fflags"), ("file", "address")),
@@ -60,6 +60,8 @@ class SourceOptions:
         image_fps: Pictures per second of stills that follow each other in one source.
         max_pixels: Largest picture that is decoded or taken, in pixels (width x height). A larger one is a failed frame.
         model: Which of several models gets the frames. None for the only one.
+        models: Names of several models that get the frames, or a table by name with ``ordered``, ``lines`` and ``zones`` of each
+            for this source. Then a frame has the outcome of each in ``Frame.models``.
         ordered: What gets the results in order, an expression or a configuration. None for that of the model.
         lines: Lines that are counted behind that, by name: ``{"door": [x1, y1, x2, y2]}``, in pixels. See CountLine.
         zones: Zones that are counted, by name: ``{"yard": [[x, y], [x, y], [x, y]]}``, in pixels. See CountZone.
@@ -83,6 +85,7 @@ class SourceOptions:
     image_fps: float = 25.0
     max_pixels: int = 100_000_000
     model: str | None = None
+    models: Sequence[str] | Mapping[str, Mapping[str, Any]] | None = None
     ordered: str | Mapping[str, Any] | PipelineConfig | None = None
     lines: Mapping[str, Any] | None = None
     zones: Mapping[str, Any] | None = None
@@ -100,13 +103,9 @@ class SourceOptions:
         if self.clock not in (None, "pts", "dts", "arrival"):
             raise ValueError(f'clock is "pts", "dts" or "arrival", not {self.clock!r}')
         if self.in_flight is not None:
-            _check_count("in_flight", self.in_flight)
-        _check_count("stride", self.stride)
-        _check_count("max_pixels", self.max_pixels, MAX_PIXELS)
-        for name in ("loop", "realtime"):
-            value = getattr(self, name)
-            if value is not True and value is not False:
-                raise ValueError(f"{name} is true or false, not {value!r}")
+            check_count("in_flight", self.in_flight)
+        check_count("stride", self.stride)
+        check_count("max_pixels", self.max_pixels, MAX_PIXELS)
         for name, kind in _KINDS.items():
             _check_kind(name, getattr(self, name), kind)
         for name in ("max_fps", "read_timeout", "image_fps"):
@@ -115,24 +114,60 @@ class SourceOptions:
             _check_seconds(name, getattr(self, name), above=-math.inf)
         if self.start is not None and self.stop is not None and self.stop <= self.start:
             raise ValueError(f"stop = {self.stop} is not after start = {self.start}")
+        if self.models is not None:
+            self._check_models(self.models)
+
+    def _check_models(self, models: Any) -> None:
+        if not models:
+            raise ValueError("models is empty: name a model, or leave it out")
+        if self.model is not None:
+            raise ValueError("write model or models, not both")
+        for key in PER_MODEL:
+            if getattr(self, key) is not None:
+                raise ValueError(f"with models, {key} belongs to one of them: models.NAME.{key}")
+        for name, one in models.items() if isinstance(models, Mapping) else ():
+            _check_kind(f"models.{name}", one, Mapping)
+            for key in one:
+                check_name("key of a model of a source", key, PER_MODEL)
+            replace(self, models=None, **one)
+
+    def by_model(self) -> dict[str | None, SourceOptions]:
+        """Return the options for each of `models`, or for the one `model`, with what is its own."""
+        if self.models is None:
+            return {self.model: self}
+        own = self.models if isinstance(self.models, Mapping) else {}
+        return {name: replace(self, models=None, **own.get(name, {})) for name in self.models}
 
 
-_KINDS = {"lines": Mapping, "zones": Mapping, "ffmpeg": Mapping, "sinks": (list, tuple)}
+PER_MODEL = ("ordered", "lines", "zones")
+"""What belongs to a source and a model."""
+
+_KINDS = {
+    **dict.fromkeys(("loop", "realtime"), bool),
+    **dict.fromkeys(("lines", "zones", "ffmpeg"), Mapping),
+    "models": (list, tuple, Mapping),
+    "sinks": (list, tuple),
+}
+_NAMES = {bool: "true or false", Mapping: "a table by name"}
 
 
 def _check_kind(name: str, value: Any, kind: Any) -> None:
-    if not (value is None or isinstance(value, kind)):
-        wanted = "a table by name" if kind is Mapping else "a list of names"
-        raise ValueError(f"{name} is {wanted}, not {value!r}")
+    if not isinstance(value, kind) and (kind is bool or value is not None):
+        raise ValueError(f"{name} is {_NAMES.get(kind, 'a list of names')}, not {value!r}")
     for option in (value or ()) if name == "ffmpeg" else ():
         check_name("option of FFmpeg that may be set", option, FFMPEG)
     if name == "ffmpeg" and value and value.get("rtsp_transport", "tcp") not in ("tcp", "udp"):
         raise ValueError(f'rtsp_transport is "tcp" or "udp", not {value["rtsp_transport"]!r}')
 
 
-def _check_count(name: str, value: Any, most: float = math.inf) -> None:
-    if type(value) is not int or not 1 <= value <= most:
-        range_ = "of at least 1" if most == math.inf else f"from 1 to {most}"
+def check_count(name: str, value: Any, most: float = math.inf, *, least: int = 1) -> None:
+    """Refuse what is no whole number in a range.
+
+    Raises:
+        ValueError: It is none. The text has the range.
+    """
+    if type(value) is not int or not least <= value <= most:
+        range_ = f"of at least {least}" if most == math.inf else f"from {least} to {most}"
         raise ValueError(f"{name} is a whole number {range_}, not {value!r}")
 
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import headrace
 
 if TYPE_CHECKING:
+    from headrace_vision.frames import Frame
     from headrace_vision.options import SourceOptions
-    from headrace_vision.source import Flight, Source
 
 __all__ = ["Ordered"]
 
 
 class Ordered:
-    """Runs expressions on the results of each source, one behind the other, with its own instances per source.
+    """Runs expressions on the results of a source, one behind the other.
 
     Args:
         stages: Expressions, or configurations. None for nothing.
@@ -26,9 +26,10 @@ class Ordered:
 
     def __init__(self, *stages: str | Mapping[str, Any] | headrace.PipelineConfig | None) -> None:
         self._configs = [_config_of(one) for one in stages if one is not None]
+        self._pipes: list[headrace.Pipeline] = []
 
     def extended(self, options: SourceOptions) -> Ordered:
-        """Return what runs for a source: its own ``ordered`` in place of this one, then its lines and zones.
+        """Return what runs for a source, with its own instances: its ``ordered`` in place of this one, then its lines and zones.
 
         Raises:
             ConfigError: One of them is wrong.
@@ -43,19 +44,18 @@ class Ordered:
         """Whether there is nothing to run."""
         return not self._configs
 
-    def run(self, source: Source, flight: Flight) -> None:
-        """Write the final result, or the error, of a flight that the pipeline has answered.
+    def run(self, frame: Frame) -> None:
+        """Write the final result, or the error, into a frame that the pipeline has answered.
 
         A frame that has failed passes by: what is ordered does not see it.
         """
-        frame = flight.frame
         if self.is_empty or frame.error is not None:
             return
-        request = dict(flight.request)
+        request = dict(frame.request)
         try:
-            if not source.ordered:
-                source.ordered = _built(self._configs)
-            for pipe in source.ordered:
+            if not self._pipes:
+                self._pipes = _built(self._configs)
+            for pipe in self._pipes:
                 request["data"] = request.pop("result")
                 pipe(request)
         except Exception as error:  # noqa: BLE001 - the outcome of this frame
@@ -63,10 +63,10 @@ class Ordered:
         else:
             frame.result, frame.request = request["result"], request
 
-    def close(self, source: Source) -> None:
-        """Close what was built for a source."""
-        _close(source.ordered)
-        source.ordered = []
+    def close(self) -> None:
+        """Close what was built."""
+        _close(self._pipes)
+        self._pipes = []
 
 
 def _pairs(table: Mapping[str, Any] | None) -> list[tuple[str, Any]]:

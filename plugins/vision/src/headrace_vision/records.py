@@ -134,7 +134,7 @@ def frame_record(frame: Frame) -> dict[str, Any]:
 
     It has ``source``, ``frame``, ``timestamp``, ``gap``, ``path``, then ``error`` (code and message) or
     ``detections`` (records), or ``result`` for any other result (of an array with three axes or more, only its shape and
-    type), and ``counts`` and ``events``, where words wrote them.
+    type), and ``counts`` and ``events``, where words wrote them. Of several models the outcomes are below ``models``, by name.
     """
     record: dict[str, Any] = {
         "source": frame.source,
@@ -143,17 +143,23 @@ def frame_record(frame: Frame) -> dict[str, Any]:
         "gap": frame.gap,
         "path": frame.path,
     }
+    if frame.models:
+        record["models"] = {name: _outcome_of(one) for name, one in frame.models.items()}
+    if not frame.models or frame.error is not None:
+        record |= _outcome_of(frame)
+    if frame.error is None or frame.models:
+        told = {key: frame.request[key] for key in ("counts", "events") if key in frame.request}
+        record |= plain(told)
+    return record
+
+
+def _outcome_of(frame: Frame) -> dict[str, Any]:
     if frame.error is not None:
-        record["error"] = {"code": code_of(frame.error), "message": str(frame.error)}
-        return record
+        return {"error": {"code": code_of(frame.error), "message": str(frame.error)}}
     found = frame.request.get("detections", frame.result)
     if type(found).__module__.startswith("supervision"):
-        record["detections"] = to_records(found)
-    else:
-        record["result"] = plain(found)
-    found = {key: frame.request[key] for key in ("counts", "events") if key in frame.request}
-    record |= plain(found)
-    return record
+        return {"detections": to_records(found)}
+    return {"result": plain(found)}
 
 
 def plain(value: Any) -> Any:

@@ -13,13 +13,14 @@ import headrace
 from headrace_vision.clock import Clock
 from headrace_vision.delivery import Delivery
 from headrace_vision.group import Group, Handle, check_input
-from headrace_vision.lanes import SubmitsRequests, VideoModel, check_model, open_lanes
+from headrace_vision.lanes import SubmitsRequests, VideoModel, lanes_of, open_lanes
 from headrace_vision.loop import Loop
-from headrace_vision.options import SourceOptions, options_of
+from headrace_vision.options import SourceOptions, check_name, options_of
 from headrace_vision.sinks import SinkThreads, named_sinks
 from headrace_vision.stills import DECODE, StillDecoder
 
 if TYPE_CHECKING:
+    from headrace_vision.asking import CropModel
     from headrace_vision.frames import Frame
 
 __all__ = ["VideoRunner"]
@@ -39,16 +40,16 @@ def _wait_for(groups: Iterable[Group]) -> bool:
     return over
 
 
-def _models(pipe: Any, ordered: Any) -> Mapping[str, VideoModel]:
+def _models(pipe: Any, ordered: Any, crops: Any) -> Mapping[str, VideoModel]:
     """Return the models by name; the only one is called ``main``."""
     models = dict(pipe) if isinstance(pipe, Mapping) else {}
     if not any(isinstance(one, VideoModel) for one in models.values()):
-        return {"main": VideoModel(pipe, ordered)}
+        return {"main": VideoModel(pipe, ordered, crops or {})}
     for name, one in models.items():
         if not isinstance(one, VideoModel):
             raise TypeError(f"the model {name!r} is a VideoModel like the others, not {one!r}")
-    if ordered is not None:
-        raise TypeError("with several models, ordered is an argument of VideoModel")
+    if ordered is not None or crops is not None:
+        raise TypeError("with several models, ordered and crops are arguments of VideoModel")
     return models
 
 
@@ -66,6 +67,7 @@ class VideoRunner(Delivery):
             the runner, or several by name, as a mapping of `headrace_vision.VideoModel`: then each input says its ``model``.
         ordered: An expression, or a configuration, that gets the results of each source in order:
             built once per source, called by one thread at a time. A failed frame passes it by.
+        crops: Second models, which get a crop of each detection behind that, by name of the key in ``data`` for what they say.
         sinks: Objects of `headrace_vision.Sink`, or functions of a `headrace_vision.Frame`, or a mapping of their names, which
             are in ``status()``, and in the option ``sinks`` of a source.
         decode: The expression that decodes stills. It gets the bytes of a file.
@@ -89,6 +91,7 @@ class VideoRunner(Delivery):
         | os.PathLike[str],
         *,
         ordered: str | Mapping[str, Any] | None = None,
+        crops: Mapping[str, CropModel] | None = None,
         sinks: Iterable[Any] | Mapping[str, Any] = (),
         decode: str = DECODE,
         network: Iterable[str] = (),
@@ -107,7 +110,11 @@ class VideoRunner(Delivery):
         clock = machine_clock or Clock()
         wanted = named_sinks(sinks)
         threads = SinkThreads(wanted, clock)
-        lanes = open_lanes(_models(pipe, ordered))
+        models = _models(pipe, ordered, crops)
+        for sink in wanted.values():
+            if sink.model is not None:
+                check_name("model", sink.model, models)
+        lanes = open_lanes(models)
         self._open_groups: list[Group] = []
         self._passed_by = 0
         self._loops: list[Loop] = []
@@ -152,8 +159,8 @@ class VideoRunner(Delivery):
         if self._closed:
             raise headrace.errors.ClosedError("the VideoRunner is closed")
         chosen = options_of(self._options, options)
-        self._lanes[check_model(chosen.model, self._lanes)].ordered.extended(chosen)
-        self._sinks.check(chosen.sinks)
+        lanes_of(self._lanes, chosen)
+        self._sinks.check(chosen.sinks, chosen.models is not None)
         return check_input(x, self._network), chosen
 
     def _run(self, parts: list[tuple[Any, SourceOptions]]) -> Iterator[Frame]:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +68,11 @@ def picture_of(
         draw: Whether detections, lines and zones are drawn on the image.
         annotators: What draws the detections. None: boxes, masks, keypoints and labels.
     """
+    image = frame.image
+    for one in frame.models.values() if draw else ():
+        image = picture_of(replace(one, image=image), draw=True)
+    if frame.models:
+        return image
     result = frame.result
     if not draw or frame.image is None or frame.error is not None:
         return frame.image

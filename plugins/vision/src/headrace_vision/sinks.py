@@ -59,6 +59,9 @@ class Sink:
             The newest frame is kept whatever its size.
         spool: The folder in which they are kept, and from where the next run of the program writes them. None for the memory.
         close_s: Most seconds for which closing tries to write what is kept.
+        model: The model whose results it gets: of a source with several it gets ``frame.models[model]``, of one without it
+            nothing. None for all.
+        needs_model: Whether it has no place for several models of a source, so that ``model`` says one.
     """
 
     full: str = "wait"
@@ -68,6 +71,8 @@ class Sink:
     spool_bytes: int = SPOOL_BYTES
     spool: str | os.PathLike[str] | None = None
     close_s: float = CLOSE_S
+    model: str | None = None
+    needs_model: bool = False
 
     def _keep(self, spool_bytes: int, spool: str | os.PathLike[str] | None, close_s: float) -> None:
         """Check and note what is kept while the sink fails.
@@ -532,21 +537,27 @@ class SinkThreads:
         """Whether there are none."""
         return not self._threads
 
-    def check(self, names: Iterable[str] | None) -> None:
-        """Refuse a name that no sink has.
+    def check(self, names: Iterable[str] | None, has_models: bool) -> None:
+        """Refuse a name that no sink has, and a sink that has no place for the several models of a source.
 
         Raises:
-            ValueError: There is no such sink. The text has the nearest known one.
+            ValueError: There is no such sink, with the nearest known one, or a sink has no place for them.
         """
         known = [one.name for one in self._threads]
         for name in names or ():
             check_name("sink", name, known)
+        for one in self._threads if has_models else ():
+            if one.sink.needs_model and one.sink.model is None and one.name in (names or known):
+                raise ValueError(
+                    f"the sink {one.name!r} takes one model of a source: set its model"
+                )
 
-    def put(self, frame: Frame, names: Collection[str] | None = None) -> None:
-        """Queue a frame for each, or for those of some names."""
+    def put(self, frame: Frame, names: Collection[str] | None, models: Collection[str]) -> None:
+        """Queue a frame for each, or for those of some names, if they take one of the models that it went to."""
         for one in self._threads:
-            if names is None or one.name in names:
-                one.put(frame)
+            model = one.sink.model
+            if (names is None or one.name in names) and (model is None or model in models):
+                one.put(frame if model is None else frame.models.get(model, frame))
 
     def source_ended(self, source: str) -> None:
         """Queue the end of a source for each."""

@@ -7,6 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headrace_vision.frames import Frame, Shot
@@ -14,28 +15,58 @@ from headrace_vision.timing import Thinning, Timeline
 
 if TYPE_CHECKING:
     from headrace_vision.clock import Clock
+    from headrace_vision.lanes import SourceLane
     from headrace_vision.options import SourceOptions
 
-__all__ = ["Flight", "Source"]
+__all__ = ["Flight", "Part", "Source"]
 
 _LOG = logging.getLogger("headrace.vision")
+
+
+class Part:
+    """What one model does with a frame.
+
+    Args:
+        lane: The model.
+        frame: It gets ``result`` or ``error``.
+    """
+
+    __slots__ = ("answers", "frame", "future", "lane", "request")
+
+    def __init__(self, lane: SourceLane, frame: Frame) -> None:
+        self.lane = lane
+        self.frame = frame
+        self.request = _request_of(frame)
+        self.future: Future[Any] | None = None
+        self.answers: list[list[Future[Any]]] = []
 
 
 class Flight:
     """A frame between reading and delivery.
 
     Args:
-        frame: It gets ``result`` or ``error``.
-        request: What the pipeline is given.
+        frame: It gets its outcome.
+        parts: What the models do with it.
+
+    Attributes:
+        waits: How many answers are yet to come.
+        is_ordered: Whether what is in order has run on it.
+        is_dropped: Whether it was cancelled.
     """
 
-    __slots__ = ("done", "frame", "future", "request")
+    __slots__ = ("frame", "is_dropped", "is_ordered", "parts", "waits")
 
-    def __init__(self, frame: Frame, request: dict[str, Any]) -> None:
+    def __init__(self, frame: Frame, parts: list[Part]) -> None:
         self.frame = frame
-        self.request = request
-        self.future: Future[Any] | None = None
-        self.done = False
+        self.parts = parts
+        self.waits = len(parts)
+        self.is_ordered = False
+        self.is_dropped = False
+
+    def cancel(self) -> bool:
+        """Cancel it where a model has not begun. Return whether there was one."""
+        futures = [part.future for part in self.parts]
+        return any([one.cancel() for one in futures if one is not None])  # noqa: C419 - each of them
 
 
 class Source:
@@ -72,9 +103,7 @@ class Source:
         self.busy = False
         self.reader_done = False
         self.discards = False
-        self.ordered: list[Any] = []
-        self.order: Any = None
-        self.model = ""
+        self.lanes: dict[str, SourceLane] = {}
         self._hang_up: Callable[[], None] | None = None
         self.timeline = Timeline(1.0 / options.image_fps)
         self._thinning = Thinning(options)
@@ -122,8 +151,15 @@ class Source:
                 frame.image = shot.convert()
             except Exception as error:  # noqa: BLE001 - the outcome of this frame
                 frame.error = error
-        self._send(self, Flight(frame, _request_of(frame)))
+        self._send(self, self._flight_of(frame))
         return True
+
+    def _flight_of(self, frame: Frame) -> Flight:
+        if self.options.models is None or frame.error is not None:
+            return Flight(frame, [Part(next(iter(self.lanes.values())), frame)])
+        frame.models = {name: replace(frame) for name in self.lanes}
+        pairs = zip(self.lanes.values(), frame.models.values(), strict=True)
+        return Flight(frame, [Part(lane, one) for lane, one in pairs])
 
     def _take_place(self) -> bool:
         """Count a frame as read and in flight; False if it is dropped, or the source stops."""
@@ -140,7 +176,7 @@ class Source:
                     continue
                 newest = list(reversed(self.flights))
             # Outside of the lock: cancelling calls back, and that takes the lock.
-            if not any(one.future is not None and one.future.cancel() for one in newest):
+            if not any(one.cancel() for one in newest):
                 with self.changed:
                     if self._held < self.in_flight:
                         continue
@@ -153,27 +189,43 @@ class Source:
         with self.changed:
             self.flights.append(flight)
 
-    def ended(self, flight: Flight, *, cancelled: bool) -> None:
-        """Note that a flight is done; one that was cancelled is dropped at once."""
+    def ended(self, flight: Flight, *, cancelled: bool = False) -> None:
+        """Note that one of the answers to a flight is there. A flight with one that was cancelled is dropped at once."""
         with self.changed:
-            flight.done = True
-            if cancelled:
+            flight.waits -= 1
+            if cancelled and not flight.is_dropped:
+                flight.is_dropped = True
                 self.flights.remove(flight)
                 self._leave("dropped")
 
-    def next_done(self) -> Flight | None:
-        """Take the oldest flight if it is done; None, and no longer busy, if it is not."""
+    def ordered(self, flight: Flight, waits: int) -> None:
+        """Note that what is in order has run on a flight, and how many answers it waits for now."""
         with self.changed:
-            if self.flights and self.flights[0].done:
-                return self.flights.popleft()
-            self.busy = False
-            self.changed.notify_all()
-            return None
+            flight.is_ordered = True
+            flight.waits = waits
+
+    def _due(self) -> Flight | None:
+        """Return the oldest flight if it is done, else the oldest that what is in order has not seen, if that may run on it."""
+        if self.flights and self.flights[0].is_ordered and not self.flights[0].waits:
+            return self.flights[0]
+        first = next((one for one in self.flights if not one.is_ordered), None)
+        return None if first is None or first.waits else first
+
+    def next_due(self) -> Flight | None:
+        """Return a flight to work on, which is taken out if it is done. None, and no longer busy, if there is none."""
+        with self.changed:
+            flight = self._due()
+            if flight is None:
+                self.busy = False
+                self.changed.notify_all()
+            elif flight.is_ordered:
+                self.flights.popleft()
+            return flight
 
     def start_drain(self) -> bool:
-        """Return whether the oldest flight is done and nobody else delivers; then this thread does."""
+        """Return whether there is a flight to work on, and nobody else does; then this thread does."""
         with self.changed:
-            if self.busy or not self.flights or not self.flights[0].done:
+            if self.busy or self._due() is None:
                 return False
             self.busy = True
             return True
@@ -242,8 +294,7 @@ class Source:
             waiting = list(self.flights)
             self.changed.notify_all()
         for flight in waiting:
-            if flight.future is not None:
-                flight.future.cancel()
+            flight.cancel()
 
     @property
     def is_over(self) -> bool:
@@ -258,7 +309,7 @@ class Source:
             return {
                 "state": self.state,
                 "live": self.live,
-                "model": self.model,
+                "models": list(self.lanes),
                 **self._counts,
                 "in_flight": self._held,
                 "attempts": self._attempts,

@@ -50,6 +50,7 @@ def without_image(frame: Frame) -> Frame:
         gap=frame.gap,
         path=frame.path,
         request=request,
+        models={name: without_image(one) for name, one in frame.models.items()},
     )
 
 
@@ -59,8 +60,7 @@ def _is_detections(value: Any) -> bool:
 
 def bytes_of(frame: Frame) -> int:
     """Return about how many bytes of memory a frame holds: each array and text once."""
-    left = [frame.image, frame.result]
-    left += [one for key, one in frame.request.items() if key not in ("context", "color")]
+    left: list[Any] = [frame]
     seen: set[int] = set()
     total = 0
     while left:
@@ -68,7 +68,10 @@ def bytes_of(frame: Frame) -> int:
         if one is None or id(one) in seen:
             continue
         seen.add(id(one))
-        if isinstance(one, Mapping):
+        if isinstance(one, Frame):
+            left += [one.image, one.result, *one.models.values()]
+            left += [x for key, x in one.request.items() if key not in ("context", "color")]
+        elif isinstance(one, Mapping):
             left += one.values()
         elif isinstance(one, (list, tuple, set)):
             left += one
@@ -143,10 +146,8 @@ def read_frame(path: Path) -> Frame:
 
     with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
         arrays = {name: found[name] for name in found.files}
-    values = _unpacked(json.loads(arrays.pop("json").tobytes()), arrays)
-    if values["error"] is not None:
-        values["error"] = KeptError(*values["error"])
-    return Frame(**values)
+    frame: Frame = _unpacked(json.loads(arrays.pop("json").tobytes()), arrays)
+    return frame
 
 
 class _Packed:
@@ -169,7 +170,7 @@ class _Packed:
                 request[key] = one
         values = {name: getattr(frame, name) for name in Frame.__dataclass_fields__}
         error = None if frame.error is None else [code_of(frame.error), str(frame.error)]
-        return self.of(values | {"error": error, "request": request})
+        return {"frame": self.of(values | {"error": error, "request": request})}
 
     def of(self, value: Any) -> Any:
         """Return a value as one of JSON.
@@ -185,6 +186,8 @@ class _Packed:
             return {"tuple": [self.of(one) for one in value]}
         if type(value) is dict:
             return {"dict": [[self.of(key), self.of(one)] for key, one in value.items()]}
+        if isinstance(value, Frame):
+            return self.of_frame(value)
         if type(value).__name__ == "Detections" and _is_detections(value):
             return {"detections": self.of(dict(vars(value)))}
         import numpy as np
@@ -209,6 +212,9 @@ def _unpacked(value: Any, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Any:
     found = _unpacked(inner, arrays)
     if kind == "tuple":
         return tuple(found)
+    if kind == "frame":
+        error = found["error"] and KeptError(*found["error"])
+        return Frame(**{**found, "error": error})
     import supervision as sv
 
     return sv.Detections(**found)

@@ -17,12 +17,14 @@ from pydantic import (
     create_model,
 )
 
+from headrace_vision.cascade import Part
 from headrace_vision.options import SourceOptions
 from headrace_vision.sinks import CLOSE_S, SPOOL_BYTES
 from headrace_vision.stills import DECODE
 
 __all__ = [
     "SINKS",
+    "CropTable",
     "EventsTable",
     "ModelTable",
     "OtherSinkTable",
@@ -41,6 +43,22 @@ class _Table(BaseModel):
 
 def _is_dict(value: Any) -> bool:
     return isinstance(value, dict)
+
+
+class CropTable(_Table):
+    """A second model, which gets a crop of each detection behind what is in order."""
+
+    model: str | dict[str, Any] = Field(
+        description="The pipeline: the path of its TOML file, or a table."
+    )
+    every: int = Field(
+        default=1,
+        ge=0,
+        description="A track is asked about again after so many frames of its source; 0: once.",
+    )
+    part: Part = Field(
+        default=(0, 0, 1, 1), description="The part of the box that is cut out; see Crops."
+    )
 
 
 class _ModelKeys(_Table):
@@ -69,6 +87,10 @@ class _ModelKeys(_Table):
     ordered: str | dict[str, Any] | None = Field(
         default=None,
         description="What gets the results of each source in order: an expression, or a table.",
+    )
+    crops: dict[str, CropTable] = Field(
+        default={},
+        description="Second models by name of the key in data for what they say of each detection.",
     )
 
 
@@ -100,6 +122,7 @@ def _source_table() -> type[_Table]:
         "frames": Literal["every", "latest"] | None,
         "clock": Literal["pts", "dts", "arrival"] | None,
         "model": str | None,
+        "models": list[str] | dict[str, dict[str, Any]] | None,
         "ordered": str | dict[str, Any] | None,
         "lines": dict[str, list[float]] | None,
         "zones": dict[str, list[list[float]]] | None,
@@ -132,7 +155,13 @@ else:
 """A source: its input, and the attributes of `SourceOptions`."""
 
 
-class _Spooled(_Table):
+class _SinkTable(_Table):
+    model: str | None = Field(
+        default=None, description="The model whose results the sink gets; without it, all."
+    )
+
+
+class _Spooled(_SinkTable):
     spool_bytes: int = Field(
         default=SPOOL_BYTES,
         ge=0,
@@ -234,7 +263,7 @@ class MQTTTable(EventsTable):
     kind: Literal["MQTT"]
 
 
-class ViewTable(_Table):
+class ViewTable(_SinkTable):
     """A page that shows every source live."""
 
     kind: Literal["View"]

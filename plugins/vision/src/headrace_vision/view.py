@@ -174,19 +174,23 @@ class _Shown:
             recent = [one for one in self._times if one > now - _WINDOW_S]
             events = list(self._events)
         passed = now - recent[0] if recent else 0.0
+        frames = [] if frame is None else [frame, *frame.models.values()]
         request: dict[str, Any] = {} if frame is None else frame.request
-        found: Any = request.get("detections", frame and frame.result)
-        is_found = type(found).__module__.startswith("supervision")
         return {
             "frame": frame and frame.frame,
             "timestamp": frame and frame.timestamp,
             "fps": len(recent) / max(passed, 1.0),
-            "objects": len(found) if is_found else 0,
+            "objects": sum(map(_objects_of, frames)),
             "counts": plain(request.get("counts", {})),
             "events": events[::-1],
             "error": frame and frame.error and {"message": str(frame.error)},
             "has_picture": has_picture,
         }
+
+
+def _objects_of(frame: Frame) -> int:
+    found = frame.request.get("detections", frame.result)
+    return len(found) if type(found).__module__.startswith("supervision") else 0
 
 
 class _Server(http.server.ThreadingHTTPServer):

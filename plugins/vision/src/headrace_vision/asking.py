@@ -1,0 +1,155 @@
+"""What second models say of the crops of detections: asked behind what is in order, without waiting, for all sources at once."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from headrace_vision.options import check_count
+
+if TYPE_CHECKING:
+    import os
+
+    import supervision as sv
+
+    import headrace
+    from headrace_vision.frames import Frame
+    from headrace_vision.lanes import SubmitsRequests
+
+__all__ = ["Asker", "CropModel"]
+
+MOST_TRACKS = 1024
+"""So many tracks of a source have an answer that is kept, those seen last."""
+
+
+@dataclass(frozen=True)
+class CropModel:
+    """A second model, which gets a crop of each detection of the first one, behind ``ordered``.
+
+    A request has ``data`` and ``image`` (the crop, ``uint8 [h, w, 3]``), ``color="bgr"``, and in ``context`` the keys ``source``,
+    ``frame``, ``timestamp`` and ``track_id``.
+
+    Attributes:
+        pipe: A pipeline, a named model of headrace-models, or a configuration, of which a pipeline is built and closed with the runner.
+        every: A track is asked about again after so many frames of its source, and keeps its answer until then. 0: once. A detection
+            without a track is asked about in each frame.
+        part: The part of the box that is cut out. See the option of ``Crops``.
+
+    Raises:
+        ValueError: A value is out of its range.
+    """
+
+    pipe: headrace.Pipeline | SubmitsRequests | Mapping[str, Any] | str | os.PathLike[str]
+    every: int = 1
+    part: tuple[float, float, float, float] = (0, 0, 1, 1)
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        from headrace_vision.cascade import check_part
+
+        check_count("every", self.every, least=0)
+        check_part(self.part)
+
+
+class Asker:
+    """Asks one second model about the detections of one source, and writes into them what it says.
+
+    Args:
+        name: The key of ``data`` for the answers. Mappings, as ``{"text": ...}``, give ``NAME_text``.
+        pipe: What is asked, by all sources.
+        model: What is cut out, and how often.
+    """
+
+    def __init__(self, name: str, pipe: SubmitsRequests, model: CropModel) -> None:
+        self._name = name
+        self._pipe = pipe
+        self._part = model.part
+        self._every = model.every
+        self._tracks: OrderedDict[int, tuple[int, Future[Any]]] = OrderedDict()
+
+    def ask(self, frame: Frame) -> list[Future[Any]]:
+        """Ask about each detection of a frame. Return an answer for each, of now or of an earlier frame.
+
+        Raises:
+            InputError: The result is no ``supervision.Detections``.
+            HeadraceError: The model takes no requests.
+        """
+        from headrace_vision.boxes import as_picture
+        from headrace_vision.cascade import cut
+
+        found = _detections_of(frame)
+        ids = [-1] * len(found) if found.tracker_id is None else found.tracker_id.tolist()
+        answers = [self._known(track, frame.frame) for track in ids]
+        rows = [row for row, one in enumerate(answers) if one is None]
+        image = as_picture({"image": frame.image})
+        crops = cut(image, found.xyxy[rows], self._part)
+        requests = [
+            _request_of(frame, ids[row], crop) for row, crop in zip(rows, crops, strict=True)
+        ]
+        futures = self._pipe.submit(requests) if requests else []
+        for row, request, future in zip(rows, requests, futures, strict=True):
+            answer: Future[Any] = Future()
+            answers[row] = answer
+            if self._every != 1 and ids[row] >= 0:
+                self._tracks[ids[row]] = (frame.frame, answer)
+            future.add_done_callback(partial(_pass_on, request, answer))
+        while len(self._tracks) > MOST_TRACKS:
+            self._tracks.popitem(last=False)
+        return [one for one in answers if one is not None]
+
+    def _known(self, track: int, number: int) -> Future[Any] | None:
+        """Return the answer about a track that still holds in the frame of this number."""
+        asked_at, answer = self._tracks.get(track, (0, None))
+        if answer is None or (self._every and number - asked_at >= self._every):
+            return None
+        if answer.done() and answer.exception() is not None:
+            return None
+        self._tracks.move_to_end(track)
+        return answer
+
+    def write(self, frame: Frame, answers: list[Future[Any]]) -> None:
+        """Write the answers, which are all there, into ``data`` of the detections.
+
+        Raises:
+            Exception: That of a request that has failed.
+            InputError: The answers differ in kind.
+        """
+        from headrace_vision.cascade import columns_of
+
+        found = _detections_of(frame)
+        values = [one.result() for one in answers]
+        columns = columns_of(self._name, values) if values else {}
+        told = replace(found, data={**found.data, **columns})
+        for key in ("result", "detections"):
+            if frame.request.get(key) is found:
+                frame.request[key] = told
+        frame.result = told if frame.result is found else frame.result
+
+
+def _detections_of(frame: Frame) -> sv.Detections:
+    from headrace_vision.boxes import as_detections
+
+    return as_detections(frame.request.get("detections", frame.result))
+
+
+def _request_of(frame: Frame, track: int, crop: Any) -> dict[str, Any]:
+    context = {
+        "source": frame.source,
+        "frame": frame.frame,
+        "timestamp": frame.timestamp,
+        "track_id": track,
+    }
+    return {"data": crop, "image": crop, "color": "bgr", "context": context}
+
+
+def _pass_on(request: dict[str, Any], answer: Future[Any], future: Future[Any]) -> None:
+    """Give an answer its value, and keep nothing else of the request: an answer may last as long as its track."""
+    error = CancelledError() if future.cancelled() else future.exception()
+    if error is None:
+        answer.set_result(request["result"])
+    else:
+        answer.set_exception(error)
