@@ -1,7 +1,7 @@
 """Render videos whose objects are known, and build a detector for them by hand: nothing is trained.
 
 Everything goes to ``made/`` beside this file: ``*.mp4``, their truth in ``*.csv`` (a line per object and frame:
-frame, object, class, x1, y1, x2, y2), and ``detector.onnx``, a network in the layout of YOLOv8. The objects in ``plates/plates.mp4`` are
+frame, object, class, x1, y1, x2, y2), and ``detector.onnx``, a network in the layout of YOLOv8, and ``embedder.onnx``. The objects in ``plates/plates.mp4`` are
 larger, and say something: ``plates/detector.onnx`` finds those. The pictures of ``wide/wide.mp4`` are larger than the network's input.
 """
 
@@ -250,6 +250,25 @@ def constant_shape(node: Any, stride: int) -> str:
     return str(node("Constant", [], f"shape_{stride}", value=shape))
 
 
+def embedder() -> onnx.ModelProto:
+    """Return a network ``[N, 3, 32, 32]`` to ``[N, 16]``: a vector of length 1 of each picture. Its weights are random."""
+    weights = np.random.default_rng(0).normal(size=(16, 3, 5, 5)).astype(np.float32)
+    nodes = [
+        helper.make_node("Conv", ["crop", "weights"], ["maps"], strides=[2, 2]),
+        helper.make_node("Relu", ["maps"], ["seen"]),
+        helper.make_node("ReduceMean", ["seen"], ["mean"], axes=[2, 3], keepdims=0),
+        helper.make_node("LpNormalization", ["mean"], ["vector"], axis=1, p=2),
+    ]
+    crop = helper.make_tensor_value_info("crop", TensorProto.FLOAT, ["n", 3, 32, 32])
+    vector = helper.make_tensor_value_info("vector", TensorProto.FLOAT, ["n", 16])
+    constant = helper.make_tensor("weights", TensorProto.FLOAT, weights.shape, weights.ravel())
+    graph = helper.make_graph(nodes, "embedder", [crop], [vector], [constant])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)])
+    model.ir_version = 8
+    onnx.checker.check_model(model)
+    return model
+
+
 def main() -> None:
     """Write everything."""
     for folder in ("plates", "wide"):
@@ -259,6 +278,7 @@ def main() -> None:
     render("plates/plates", PLATES, 25)
     render("wide/wide", WIDE, 10, (540, 960))
     onnx.save(detector(SIDE), MADE / "detector.onnx")
+    onnx.save(embedder(), MADE / "embedder.onnx")
     onnx.save(detector(PLATE_SIDE), MADE / "plates" / "detector.onnx")
     print(f"{len(CLIPS)} clips of {FRAMES} frames and detector.onnx in {MADE}")
     crossings = sum(crosses(mover) for mover in CLIPS["easy"])

@@ -11,6 +11,8 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import av
+import cv2
 import numpy as np
 import pytest
 
@@ -27,7 +29,9 @@ def example(tmp_path_factory):
     root = tmp_path_factory.mktemp("root")
     folder = root / "examples" / "video"
     folder.mkdir(parents=True)
-    for name in ("prepare.py", "evaluate.py", "video.toml", "plates.toml", "tiles.toml"):
+    for name in (
+        "prepare.py", "evaluate.py", "video.toml", "plates.toml", "tiles.toml", "vectors.toml"
+    ):  # fmt: skip
         shutil.copyfile(FOLDER / name, folder / name)
     shutil.copytree(
         FOLDER.parent / "ocr", root / "examples" / "ocr", ignore=shutil.ignore_patterns("made")
@@ -116,6 +120,37 @@ def test_clips_that_share_batches_have_the_boxes_and_tracks_of_a_loop_per_clip(e
             assert not left
 
 
+def vector_of(session, image, box):
+    """The vector of a box in an image, by the libraries alone."""
+    x1, y1, x2, y2 = np.floor(np.array(box) + 0.5).astype(int)
+    crop = cv2.cvtColor(cv2.resize(image[y1:y2, x1:x2], (32, 32)), cv2.COLOR_BGR2RGB)
+    pixels = crop.transpose(2, 0, 1)[None].astype(np.float32) / np.float32(255)
+    return session.run(None, {"crop": pixels})[0][0]
+
+
+@pytest.mark.slow
+def test_the_vector_of_each_track_is_that_of_its_crop_ten_frames_ago_at_most(example):
+    folder = example / "examples" / "video" / "made"
+    if not (folder / "embedder.onnx").exists():
+        run_commands(example, COMMANDS[:1])
+    printed = run_commands(example, COMMANDS[3:4])
+    assert printed[0].count("120 delivered\t0 failed\t0 dropped") == 2
+    onnxruntime = pytest.importorskip("onnxruntime")
+    session = onnxruntime.InferenceSession(folder / "embedder.onnx")
+    lines = [json.loads(one) for one in (folder / "out" / "vectors.jsonl").read_text().splitlines()]
+    for clip in ("easy", "slow"):
+        with av.open(str(folder / f"{clip}.mp4")) as container:
+            images = [one.to_ndarray(format="bgr24") for one in container.decode(video=0)]
+        asked = {}
+        for line in (one for one in lines if one["source"] == clip):
+            for found in line["detections"]:
+                track, number = found["track_id"], line["frame"]
+                if track < 0 or number - asked.get(track, (-10, None))[0] >= 10:
+                    asked[track] = number, vector_of(session, images[number], found["box"])
+                np.testing.assert_allclose(found["vector"], asked[track][1], atol=2e-6)
+        assert len(asked) == (5 if clip == "easy" else 3)  # one of them is -1: not confirmed
+
+
 @pytest.mark.slow
 def test_a_classifier_and_a_recogniser_say_of_each_object_what_was_drawn_on_it(example):
     for package in ("rapidocr", "skimage"):
@@ -123,7 +158,7 @@ def test_a_classifier_and_a_recogniser_say_of_each_object_what_was_drawn_on_it(e
     folder = example / "examples" / "video"
     if not (folder / "made" / "plates").is_dir():
         run_commands(example, COMMANDS[:1])
-    printed = run_commands(example, COMMANDS[3:5])
+    printed = run_commands(example, COMMANDS[4:6])
     assert printed[-1] == "plates\t25 delivered\t0 failed\t0 dropped\n"
     lines = (folder / "made" / "out" / "plates.jsonl").read_text().splitlines()
     # By prepare.py: where each one is in the first frame, its text, and whether it stands on its head.

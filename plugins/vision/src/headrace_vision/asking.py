@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace_vision.options import check_count
 
@@ -18,12 +18,18 @@ if TYPE_CHECKING:
 
     import headrace
     from headrace_vision.frames import Frame
-    from headrace_vision.lanes import SubmitsRequests
 
-__all__ = ["Asker", "CropModel"]
+__all__ = ["Asker", "CropModel", "SubmitsRequests"]
 
 MOST_TRACKS = 1024
 """So many tracks of a source have an answer that is kept, those seen last."""
+
+
+class SubmitsRequests(Protocol):
+    """What takes a request and returns a future of it: a pipeline, or a named model of headrace-models."""
+
+    def submit(self, data: Any) -> Any:
+        """Let a request run, and return at once."""
 
 
 @dataclass(frozen=True)

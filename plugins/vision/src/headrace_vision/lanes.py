@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import headrace
-from headrace_vision.asking import Asker, CropModel
+from headrace_vision.asking import Asker, CropModel, SubmitsRequests
 from headrace_vision.options import check_name
 from headrace_vision.ordered import Ordered
 
@@ -19,13 +19,6 @@ if TYPE_CHECKING:
     from headrace_vision.options import SourceOptions
 
 __all__ = ["Lane", "SourceLane", "VideoModel", "check_model", "lanes_of", "open_lanes"]
-
-
-class SubmitsRequests(Protocol):
-    """What takes a request and returns a future of it: a pipeline, or a named model of headrace-models."""
-
-    def submit(self, data: Any) -> Any:
-        """Let a request run, and return at once."""
 
 
 @dataclass(frozen=True)
