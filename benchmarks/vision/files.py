@@ -1,8 +1,11 @@
 """Eight video files, detected and tracked: `VideoRunner` beside the same libraries called by hand.
 
-- ``detect``: ``headrace_vision.detect`` with its defaults, over all eight files at once.
+- ``detect``: ``headrace_vision.detect`` with its defaults, over all eight files at once. It builds the pipeline each time.
 - ``loop``: a loop per file, one file after the other: PyAV, OpenCV, ONNX Runtime, supervision and trackers.
 - ``threads``: the same loops, each in a thread of its own, with one session that all share.
+- ``lean``: as ``threads``, with a session of one thread, which does not spin: the least processor time that such loops need.
+- ``live`` and ``lean live``: a ``VideoRunner`` that is built before, with the configuration of ``detect``, and the loops of
+  ``lean``, with files that are read at their 25 frames a second: 200 in all, where the machine is fast enough.
 - ``save``: ``detect`` with the sink ``SaveVideo`` (mpeg4), beside ``process_video``: the function of supervision, whose
   callback detects, tracks and draws, one file after the other.
 - ``runner``: what ``VideoRunner`` alone costs a frame: pictures in memory through a backend that does nothing.
@@ -90,8 +93,14 @@ def prepare(folder: Path, frames: int) -> tuple[list[str], str]:
 class Detector:
     """A detector of the layout v8 as a program has it that uses the libraries alone."""
 
-    def __init__(self, model: str, score: float = 0.25, overlap: float = 0.5) -> None:
-        self._session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    def __init__(
+        self, model: str, *, threads: int = 0, score: float = 0.25, overlap: float = 0.5
+    ) -> None:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        self._session = onnxruntime.InferenceSession(
+            model, options, providers=["CPUExecutionProvider"]
+        )
         self._score = score
         self._overlap = overlap
 
@@ -116,24 +125,28 @@ class Detector:
         return found.with_nms(self._overlap)
 
 
-def by_hand(detector: Detector, video: str) -> int:
-    """Detect and track in one file; return its frames."""
+def by_hand(detector: Detector, video: str, *, is_live: bool = False) -> int:
+    """Detect and track in one file, perhaps at its speed; return its frames."""
     tracker, count = trackers.ByteTrackTracker(), 0
+    began = time.monotonic()
     with av.open(video) as container:
         for frame in container.decode(video=0):
+            if is_live:
+                time.sleep(max(began + (frame.time or 0.0) - time.monotonic(), 0.0))
             image = frame.to_ndarray(format="bgr24")
             tracker.update(detector(image), timestamp=frame.time)
             count += 1
     return count
 
 
-def in_threads(detector: Detector, videos: list[str]) -> int:
+def in_threads(detector: Detector, videos: list[str], *, is_live: bool = False) -> int:
     """Detect and track in all files, each in a thread."""
     counts: list[int] = []
-    threads = [
-        threading.Thread(target=lambda one=one: counts.append(by_hand(detector, one)))
-        for one in videos
-    ]
+
+    def work(video: str) -> None:
+        counts.append(by_hand(detector, video, is_live=is_live))
+
+    threads = [threading.Thread(target=work, args=[one]) for one in videos]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -141,10 +154,20 @@ def in_threads(detector: Detector, videos: list[str]) -> int:
     return sum(counts)
 
 
-def with_headrace(model: str, videos: list[str], sinks: tuple[Any, ...] = ()) -> int:
-    """Detect and track in all files with the defaults."""
+def with_headrace(model: str, videos: list[str], **options: Any) -> int:
+    """Detect and track in all files with the defaults, and options beside them."""
     count = 0
-    for frame in headrace_vision.detect(model, videos, track="bytetrack", sinks=sinks):
+    for frame in headrace_vision.detect(model, videos, track="bytetrack", **options):
+        if frame.error is not None:
+            raise frame.error
+        count += 1
+    return count
+
+
+def live(runner: headrace_vision.VideoRunner, videos: list[str]) -> int:
+    """Detect and track in all files at their speed."""
+    count = 0
+    for frame in runner.run(videos, realtime=True, frames="every"):
         if frame.error is not None:
             raise frame.error
         count += 1
@@ -218,19 +241,24 @@ def timed(work: Callable[[], int]) -> dict[str, float]:
 def main() -> None:
     """Measure and print."""
     args = arguments(__doc__).parse_args()
-    rounds, frames = (1, 12) if args.quick else (7, 60)
+    rounds, frames = (1, 12) if args.quick else (5, 60)
     found: dict[str, list[dict[str, float]]] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         videos, model = prepare(folder, frames)
-        detector, output = Detector(model), yolo_output()
+        detector, lean, output = Detector(model), Detector(model, threads=1), yolo_output()
+        config = headrace_vision.detect(model, []).config
+        runner = headrace_vision.VideoRunner(config, ordered="Track")
         sides: dict[str, Callable[[], int]] = {
             "loop": lambda: sum(by_hand(detector, video) for video in videos),
             "threads": lambda: in_threads(detector, videos),
+            "lean": lambda: in_threads(lean, videos),
+            "lean live": lambda: in_threads(lean, videos, is_live=True),
             "detect": lambda: with_headrace(model, videos),
+            "live": lambda: live(runner, videos),
             "process_video": lambda: with_supervision(detector, videos, folder, frames),
             "save": lambda: with_headrace(
-                model, videos, (headrace_vision.SaveVideo(folder / "out", codec="mpeg4"),)
+                model, videos, sinks=[headrace_vision.SaveVideo(folder / "out", codec="mpeg4")]
             ),
             "runner": lambda: runner_alone(10 * frames),
             "boxes": lambda: boxes_with_headrace(output, 10 * frames),
@@ -241,6 +269,7 @@ def main() -> None:
         for _ in range(rounds):
             for side, work in sides.items():
                 found.setdefault(side, []).append(timed(work))
+        runner.close()
     about = environment(PACKAGES)
     print_environment(about)
     print(f"{FILES} files of {frames} frames, {SIZE[1]} x {SIZE[0]}; medians of {rounds}")
@@ -250,6 +279,8 @@ def main() -> None:
         pairs = list(zip(rows, found["loop"], strict=True))
         ratios = [statistics.median(a[key] / b[key] for a, b in pairs) for key in ("fps", "ms")]
         print(f"{side:14} {fps:9.1f} {ms:8.3f}   {ratios[0]:19.2f} {ratios[1]:5.2f}")
+    ratios = [a["ms"] / b["ms"] for a, b in zip(found["live"], found["lean live"], strict=True)]
+    print(f"processor time of live over lean live: {statistics.median(ratios):.2f}")
     save(args.json, about, {"sides": found})
 
 
