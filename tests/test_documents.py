@@ -70,6 +70,7 @@ RUN_ELSEWHERE = {
     "python examples/video/evaluate.py": "plugins/vision: test_vision_example",
     "headrace video examples/video/plates.toml": "plugins/vision: test_vision_example",
     "headrace video examples/video/tiles.toml": "plugins/vision: test_vision_example",
+    "headrace video examples/video/vectors.toml": "plugins/vision: test_vision_example",
     "./dev demo": "test_dev",
     "./dev page": "test_dev",
     "./dev install": "test_dev",
