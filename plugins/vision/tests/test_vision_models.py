@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import queue
 import threading
+import weakref
 from concurrent.futures import Future
 from contextlib import suppress
 
@@ -386,6 +388,29 @@ def test_a_request_that_fails_is_the_outcome_of_its_frames_and_is_asked_again():
     assert [str(one.error) for one in found] == ["unreadable", "None", "None", "None"]
     assert found[0].result is None
     assert [one.result.data["plate"].tolist() for one in found[1:]] == [["K4 729"]] * 3
+
+
+@pytest.mark.parametrize("has_crops", [False, True])
+def test_no_picture_stays_in_memory_once_its_frame_is_gone(has_crops):
+    headrace.register("ModelBoth", both_boxes, replace=True)
+    headrace.register("Numbered", Numbered, replace=True)
+    headrace.register("ModelEmbed", embed, replace=True)
+    crops = {"vector": CropModel({"backend": "ModelEmbed"}, every=0)} if has_crops else {}
+    config = {"backend": "ModelBoth", "max": 4}
+    alive = []
+    gc.collect()
+    gc.disable()
+    try:
+        with VideoRunner({"backend": "ModelBoth"}, ordered="Numbered", crops=crops) as runner:
+            for frame in runner.run({"a": (picture(number) for number in range(20))}):
+                alive.append(weakref.ref(frame.image))
+                if (
+                    len(alive) > 12
+                ):  # those before have gone, while the answers of frames 0 and 2 are kept
+                    assert [one() for one in alive[:3]] == [None] * 3
+    finally:
+        gc.enable()
+    assert len(alive) == 20
 
 
 def test_what_is_no_detection_and_what_is_no_second_model_is_refused():

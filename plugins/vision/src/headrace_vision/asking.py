@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     import headrace
     from headrace_vision.frames import Frame
 
-__all__ = ["Asker", "CropModel", "SubmitsRequests"]
+__all__ = ["Answer", "Asker", "CropModel", "SubmitsRequests"]
 
 MOST_TRACKS = 1024
 """So many tracks of a source have an answer that is kept, those seen last."""
@@ -61,6 +62,43 @@ class CropModel:
         check_part(self.part)
 
 
+class Answer:
+    """What a second model says of one crop. Unlike a future it keeps nobody who has waited: it may last as long as its track.
+
+    Attributes:
+        is_done: Whether it is there.
+        value: It.
+        error: Why there is none.
+    """
+
+    __slots__ = ("_lock", "_waiting", "error", "is_done", "value")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: list[Callable[[], object]] = []
+        self.is_done = False
+        self.value: Any = None
+        self.error: BaseException | None = None
+
+    def then(self, function: Callable[[], object]) -> None:
+        """Call a function once it is there, perhaps now."""
+        with self._lock:
+            if not self.is_done:
+                self._waiting.append(function)
+                return
+        function()
+
+    def take_from(self, request: dict[str, Any], future: Future[dict[str, Any]]) -> None:
+        """Take the outcome of a request, and nothing else of it."""
+        self.error = CancelledError() if future.cancelled() else future.exception()
+        self.value = None if self.error else request["result"]
+        with self._lock:
+            self.is_done = True
+            waiting, self._waiting = self._waiting, []
+        for function in waiting:
+            function()
+
+
 class Asker:
     """Asks one second model about the detections of one source, and writes into them what it says.
 
@@ -75,9 +113,9 @@ class Asker:
         self._pipe = pipe
         self._part = model.part
         self._every = model.every
-        self._tracks: OrderedDict[int, tuple[int, Future[Any]]] = OrderedDict()
+        self._tracks: OrderedDict[int, tuple[int, Answer]] = OrderedDict()
 
-    def ask(self, frame: Frame) -> list[Future[Any]]:
+    def ask(self, frame: Frame) -> list[Answer]:
         """Ask about each detection of a frame. Return an answer for each, of now or of an earlier frame.
 
         Raises:
@@ -98,36 +136,34 @@ class Asker:
         ]
         futures = self._pipe.submit(requests) if requests else []
         for row, request, future in zip(rows, requests, futures, strict=True):
-            answer: Future[Any] = Future()
-            answers[row] = answer
+            answers[row] = answer = Answer()
             if self._every != 1 and ids[row] >= 0:
                 self._tracks[ids[row]] = (frame.frame, answer)
-            future.add_done_callback(partial(_pass_on, request, answer))
+            future.add_done_callback(partial(answer.take_from, request))
         while len(self._tracks) > MOST_TRACKS:
             self._tracks.popitem(last=False)
         return [one for one in answers if one is not None]
 
-    def _known(self, track: int, number: int) -> Future[Any] | None:
+    def _known(self, track: int, number: int) -> Answer | None:
         """Return the answer about a track that still holds in the frame of this number."""
         asked_at, answer = self._tracks.get(track, (0, None))
         if answer is None or (self._every and number - asked_at >= self._every):
             return None
-        if answer.done() and answer.exception() is not None:
+        if answer.error is not None:
             return None
         self._tracks.move_to_end(track)
         return answer
 
-    def write(self, frame: Frame, answers: list[Future[Any]]) -> None:
-        """Write the answers, which are all there, into ``data`` of the detections.
+    def write(self, frame: Frame, answers: list[Answer]) -> None:
+        """Write the answers, which are all there and no errors, into ``data`` of the detections.
 
         Raises:
-            Exception: That of a request that has failed.
-            InputError: The answers differ in kind.
+            InputError: They differ in kind.
         """
         from headrace_vision.cascade import columns_of
 
         found = _detections_of(frame)
-        values = [one.result() for one in answers]
+        values = [one.value for one in answers]
         columns = columns_of(self._name, values) if values else {}
         told = replace(found, data={**found.data, **columns})
         for key in ("result", "detections"):
@@ -150,12 +186,3 @@ def _request_of(frame: Frame, track: int, crop: Any) -> dict[str, Any]:
         "track_id": track,
     }
     return {"data": crop, "image": crop, "color": "bgr", "context": context}
-
-
-def _pass_on(request: dict[str, Any], answer: Future[Any], future: Future[Any]) -> None:
-    """Give an answer its value, and keep nothing else of the request: an answer may last as long as its track."""
-    error = CancelledError() if future.cancelled() else future.exception()
-    if error is None:
-        answer.set_result(request["result"])
-    else:
-        answer.set_exception(error)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import asyncio
     from concurrent.futures import Future
 
+    from headrace_vision.asking import Answer
     from headrace_vision.clock import Clock
     from headrace_vision.frames import Frame
     from headrace_vision.sinks import SinkThreads
@@ -86,6 +87,9 @@ class Delivery:
             if part.frame.error is None:
                 part.frame.result = part.request["result"]
             part.frame.request = part.request
+        part.future = (
+            None  # it has this call, and so the frame: without a cycle the picture goes at once
+        )
         self._advance(source, flight, cancelled=is_cancelled)
 
     def _advance(self, source: Source, flight: Flight, *, cancelled: bool = False) -> None:
@@ -114,13 +118,13 @@ class Delivery:
         self._check_over(source)
 
     def _run_in_order(self, source: Source, flight: Flight) -> None:
-        waits: list[Future[Any]] = []
+        waits: list[Answer] = []
         for part in flight.parts if not source.discards else ():
             part.answers = part.lane.run_in_order(part.frame)
-            waits += [one for answers in part.answers for one in answers if not one.done()]
+            waits += [one for answers in part.answers for one in answers if not one.is_done]
         source.ordered(flight, len(waits))
         for answer in waits:
-            answer.add_done_callback(lambda _: self._advance(source, flight))
+            answer.then(partial(self._advance, source, flight))
 
     def _deliver(self, source: Source, flight: Flight) -> None:
         frame = flight.frame

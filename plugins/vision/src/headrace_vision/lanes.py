@@ -8,13 +8,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 import headrace
-from headrace_vision.asking import Asker, CropModel, SubmitsRequests
+from headrace_vision.asking import Answer, Asker, CropModel, SubmitsRequests
 from headrace_vision.options import check_name
 from headrace_vision.ordered import Ordered
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
     from headrace_vision.frames import Frame
     from headrace_vision.options import SourceOptions
 
@@ -101,7 +99,7 @@ class SourceLane:
         """Whether there is nothing behind the pipeline."""
         return self.ordered.is_empty and not self.askers
 
-    def run_in_order(self, frame: Frame) -> list[list[Future[Any]]]:
+    def run_in_order(self, frame: Frame) -> list[list[Answer]]:
         """Run what is in order on a frame. Return the answers of the second models, which may be yet to come, or write its error."""
         self.ordered.run(frame)
         try:
@@ -110,8 +108,12 @@ class SourceLane:
             frame.result, frame.error = None, error
             return []
 
-    def write(self, frame: Frame, answers: list[list[Future[Any]]]) -> None:
+    def write(self, frame: Frame, answers: list[list[Answer]]) -> None:
         """Write the answers, which are all there, into the detections of a frame, or write its error."""
+        error = next((one.error for values in answers for one in values if one.error), None)
+        if error is not None:
+            frame.result, frame.error = None, error
+            return
         try:
             for asker, values in zip(self.askers, answers, strict=False):
                 asker.write(frame, values)

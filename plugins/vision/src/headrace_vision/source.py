@@ -14,6 +14,7 @@ from headrace_vision.frames import Frame, Shot
 from headrace_vision.timing import Thinning, Timeline
 
 if TYPE_CHECKING:
+    from headrace_vision.asking import Answer
     from headrace_vision.clock import Clock
     from headrace_vision.lanes import SourceLane
     from headrace_vision.options import SourceOptions
@@ -38,7 +39,7 @@ class Part:
         self.frame = frame
         self.request = _request_of(frame)
         self.future: Future[Any] | None = None
-        self.answers: list[list[Future[Any]]] = []
+        self.answers: list[list[Answer]] = []
 
 
 class Flight:
