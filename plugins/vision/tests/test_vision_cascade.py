@@ -106,6 +106,19 @@ def test_texts_mappings_and_arrays_come_into_data_beside_what_is_there():
     assert list(before.data) == ["class_name"]
 
 
+def test_the_best_class_of_detections_comes_into_data_with_its_score():
+    config = {"backend": "ClassDetections(2)", "labels": ["car", "bus"], "score_threshold": 0.2}
+    classified = [
+        run({"data": np.array(logits), "image": IMAGE}, **config, activation="identity")
+        for logits in ([0.25, 0.75], [0.1, 0.1])
+    ]
+    result = run({"data": found(), "kind": classified}, backend="Keys(kind)")
+    assert result.data["kind"].tolist() == ["bus", ""]
+    assert result.data["kind_score"].tolist() == [0.75, 0.0]
+    with pytest.raises(InputError, match="the values differ"):
+        run({"data": found(), "kind": [found(1), found(1)]}, backend="Keys(kind)")
+
+
 @pytest.mark.parametrize(
     ("values", "said"),
     [

@@ -115,7 +115,8 @@ class Keys(Each):
         data: ``supervision.Detections``.
         value: A list with a value for each detection, as a node with ``each`` writes it. Texts, numbers and arrays of one shape become
             ``data["value"]``. Of mappings, as ``{"text": ..., "confidence": ...}``, each value becomes ``data["value_text"]``,
-            ``data["value_confidence"]``. The option ``name`` gives another name to the key, and to ``data``.
+            ``data["value_confidence"]``. Of detections, as of ClassDetections, the first one becomes ``data["value"]``, its class, and
+            ``data["value_score"]``. The option ``name`` gives another name to the key, and to ``data``.
 
     Writes:
         result: ``supervision.Detections`` with more ``data``, in their order. The one that came stays as it is.
@@ -185,12 +186,26 @@ def columns_of(name: str, values: list[Any]) -> dict[str, Any]:
     Raises:
         InputError: They differ in kind.
     """
+    if all(_is_classified(one) for one in values):
+        best = [
+            (one.data["class_name"][0], one.confidence[0]) if len(one) else ("", 0.0)
+            for one in values
+        ]
+        names, scores = zip(*best, strict=True)
+        return {name: _column(list(names)), f"{name}_score": _column(list(scores))}
     if not isinstance(values[0], Mapping):
         return {name: _column(values)}
     keys = list(values[0])
     if not all(isinstance(one, Mapping) and set(one) == set(keys) for one in values):
         raise InputError("the values differ", expected=f"each with {', '.join(map(str, keys))}")
     return {f"{name}_{key}": _column([one[key] for one in values]) for key in keys}
+
+
+def _is_classified(value: Any) -> bool:
+    """Return whether a value is what ClassDetections gives."""
+    if type(value).__name__ != "Detections":
+        return False
+    return not len(value) or ("class_name" in value.data and value.confidence is not None)
 
 
 def _column(values: list[Any]) -> Any:
