@@ -394,6 +394,9 @@ def test_vision_files_runs_every_side(tmp_path):
     sides = {
         "loop",
         "threads",
+        "lean",
+        "lean live",
+        "live",
         "detect",
         "process_video",
         "save",
