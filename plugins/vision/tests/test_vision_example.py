@@ -182,7 +182,7 @@ def test_objects_that_are_too_small_in_the_whole_picture_are_found_in_tiles(exam
     made = example / "examples" / "video" / "made"
     if not (made / "wide").is_dir():
         run_commands(example, COMMANDS[:1])
-    assert len(COMMANDS) == 6
+    assert len(COMMANDS) == 7
     assert run_commands(example, COMMANDS[6:])[-1] == "wide\t10 delivered\t0 failed\t0 dropped\n"
     with (made / "wide" / "wide.csv").open(newline="", encoding="utf-8") as file:
         truth = [(int(row[0]), row[2], [float(one) for one in row[3:]]) for row in csv.reader(file)]
