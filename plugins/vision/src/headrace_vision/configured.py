@@ -250,9 +250,7 @@ def _run_imports(imports: list[str], base: Path | None) -> None:
 
 def _check_model(model: Any, base: Path, imports: list[str], *, may_detect: bool = True) -> None:
     if _is_network(model) and not may_detect:
-        raise ConfigError(
-            "write the TOML file of a pipeline, or a table, and not a file of a network"
-        )
+        raise ConfigError("write the TOML file of a pipeline, or a table, not a network")
     if _is_network(model):
         if not Path(model).is_file():
             raise ConfigError(f"there is no file {model!r}")
@@ -450,8 +448,8 @@ def _with_paths(config: VisionConfig, base: Path) -> VisionConfig:
 def _made_sink(name: str, table: Any, config: VisionConfig) -> Sink:
     import headrace_vision
 
-    given = table.model_fields_set - {"kind", "model"}
-    arguments = {key: getattr(table, key) for key in given}
+    fields = table.model_fields_set - {"kind", "model"}
+    arguments = {key: getattr(table, key) for key in fields}
     if isinstance(table, EventsTable):
         arguments["network"] = _hosts(table, config)
     try:
@@ -492,8 +490,8 @@ class Vision:
             for name, table in config.all_models.items():
                 self.models[name] = headrace.pipe(_source_of(table, config))
                 for key, crop in table.crops.items():
-                    asked = _pipeline_of(crop.model, config.base, config.imports)
-                    self._crops[f"{name}.{key}"] = headrace.pipe(asked)
+                    made = headrace.pipe(_pipeline_of(crop.model, config.base, config.imports))
+                    self._crops[f"{name}.{key}"] = made
             for name, sink in config.sinks.items():
                 sinks[name] = _made_sink(name, sink, config)
             self._runner = VideoRunner(
