@@ -147,7 +147,7 @@ def shown_in(block: str) -> list[str]:
 
 SETTINGS = {
     "ARCHITECTURE.md": ["less than\n   0.1 ms"],
-    "benchmarks/README.md": ["(about 0.2 µs)", "in slices of 5 ms"],
+    "benchmarks/README.md": ["threads keep for 5 ms"],
     "core/README.md": ["below\n  200 µs"],
     "docs/from_torchpipe.md": ["4 ms unless set"],
     "docs/instances_and_cores.md": ["for up to 5 ms while"],
@@ -175,7 +175,7 @@ SETTINGS = {
         "answers nothing for 5 s",
         "every 15 seconds",
     ],
-    "plugins/vision/README.md": ["after 0.5 s", "up to 30 s", "up to 60 s", "a line every 5 s"],
+    "plugins/vision/README.md": ["after 0.5 to 30 s", "after 0.5 s", "up to 30 s", "up to 60 s", "a line every 5 s"],
 }
 """Numbers of documents that are settings, limits or examples: by document the words around each."""
 

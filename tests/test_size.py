@@ -29,8 +29,8 @@ LINES = {
 }
 """The most lines of code of core, and of the rooms that are not small."""
 
-TESTS_OF_CORE = 20_940
-SOURCES = 74_390
+TESTS_OF_CORE = 20_955
+SOURCES = 75_970
 
 
 def test_core_is_no_larger():
