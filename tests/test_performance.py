@@ -175,7 +175,13 @@ SETTINGS = {
         "answers nothing for 5 s",
         "every 15 seconds",
     ],
-    "plugins/vision/README.md": ["after 0.5 to 30 s", "after 0.5 s", "up to 30 s", "up to 60 s", "a line every 5 s"],
+    "plugins/vision/README.md": [
+        "after 0.5 to 30 s",
+        "after 0.5 s",
+        "up to 30 s",
+        "up to 60 s",
+        "a line every 5 s",
+    ],
 }
 """Numbers of documents that are settings, limits or examples: by document the words around each."""
 

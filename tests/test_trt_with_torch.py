@@ -116,7 +116,9 @@ def test_a_batch_goes_through_an_engine_between_words_of_torch_as_one_array(
                 found = pipe([{"data": one} for one in given])
     assert read == [(8, 8)] * batches
     names = Counter(event.name for event in trace.events())
-    assert not [name for name in names if "Memcpy DtoD" in name or name.startswith("gather_")]
+    assert not [name for name in names if name.startswith("gather_")]
+    copies = sum(count for name, count in names.items() if "Memcpy DtoD" in name)
+    assert copies <= batches  # none per row
     events = sum(count for name, count in names.items() if "EventRecord" in name)
     assert events < 8 * batches  # none per row
     found = torch.stack([request["result"] for request in found]).cpu().double()

@@ -688,6 +688,29 @@ def test_it_has_run_one_row_and_two_before_the_first_request(
     assert len(seen) == (3 if where == "device" else 6), "which length, a device is not asked"
 
 
+@pytest.mark.parametrize(
+    ("keys", "first", "ran"),
+    [
+        ({"max": 5}, "n", {1, 2, 3, 4, 5}),
+        ({"max": 8, "batch_sizes": (4, 8)}, "n", {1, 2, 4, 8}),
+        ({}, "n", {1, 2}),
+        ({"max": 8}, 4, {4}),
+    ],
+)
+def test_every_size_of_a_batch_has_run_on_the_device_before_the_first_request(
+    device, start, one_to_one, monkeypatch, keys, first, ran
+):
+    sizes, real = set(), onnxruntime.InferenceSession.run_with_iobinding
+
+    def run(session, binding, options=None):
+        real(session, binding, options)
+        sizes.add(binding.copy_outputs_to_cpu()[0].shape[0])
+
+    monkeypatch.setattr(onnxruntime.InferenceSession, "run_with_iobinding", run)
+    start(one_to_one([first, 2, 3]), keys, output_device="device")
+    assert sizes == ran
+
+
 def test_graphs_are_captured_and_replayed_in_one_thread(device, start, one_to_one, monkeypatch):
     threads = []
     run = onnxruntime.InferenceSession.run_with_iobinding
