@@ -180,19 +180,6 @@ def test_outputs_that_do_not_follow_the_rows_are_refused_by_a_run():
     assert "batch_axis = {y = 1}" in caught.value.hint
 
 
-@pytest.mark.parametrize("node", [None, "main"])
-def test_an_engine_that_prepares_each_number_of_rows_runs_all_that_are_named(node):
-    signature, seen = Signature((X,), (FLOATS,)), []
-
-    def run(feeds, rows):
-        seen.append(rows)
-        return [feeds["x"]]
-
-    warm_up_rows(run, signature, LOGGER, node=node, most=5, also=range(1, 6))
-    assert {*seen} == {1, 2, 3, 4, 5}
-    assert seen[-2:] == [4, 3]
-
-
 FLOATS = Port("y", "float32", (None, 2), True)
 
 

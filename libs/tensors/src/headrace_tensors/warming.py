@@ -147,7 +147,6 @@ def warm_up_rows(  # noqa: PLR0913 - all but three by name
     most: int | None = None,
     sizes: Sequence[int] | None = None,
     bounded: bool = True,
-    also: Sequence[int] = (),
 ) -> None:
     """Run a model with few rows, refuse it if an output does not follow them, and compare the rows with each other.
 
@@ -170,7 +169,6 @@ def warm_up_rows(  # noqa: PLR0913 - all but three by name
         most: The largest batch of the node, in rows. None: it is not known.
         sizes: The node's `batch_sizes`.
         bounded: Whether the engine refuses an index out of range, so that other integers than 0 and 1 may be tried.
-        also: Numbers of rows to run too, for an engine that prepares each number when it first comes.
 
     Raises:
         SetupError: An output does not follow the rows.
@@ -194,7 +192,6 @@ def warm_up_rows(  # noqa: PLR0913 - all but three by name
                 _warn(found, node or "", logger, fixed=compared[0] > 1)
             else:
                 warm_up.run_without((least, more) if warm_up.batched else (1, 1))
-            warm_up.run_too(also)
         except Exception as error:
             if isinstance(error, SetupError) or _is_of_the_device(error):
                 raise
@@ -286,11 +283,6 @@ class _WarmUp:
         """Run as many rows as ``counts`` says, the second time also others, and compare nothing."""
         for count, seed in ((counts[0], 0), (counts[1], 0), (counts[1], 1)):
             self._ran(self._whole(count, seed) or {}, count)
-
-    def run_too(self, counts: Sequence[int]) -> None:
-        """Run numbers of rows that have not run, the greatest first: it takes the memory for all."""
-        for count in sorted({*counts} - {*self._shapes}, reverse=True):
-            self._ran(self._whole(count, 0) or {}, count)
 
     def _ran(self, feeds: Mapping[str, Any], count: int) -> Sequence[Any]:
         found = self._run(feeds, count)

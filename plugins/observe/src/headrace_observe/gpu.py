@@ -127,7 +127,7 @@ def _devices(driver: Any, *, in_use: bool) -> dict[str, Any] | None:
     for device in (ask(driver.cuDeviceGet, k) for k in range(ask(driver.cuDeviceGetCount))):
         # All libraries compute in the primary context of a device.
         if not in_use or ask(driver.cuDevicePrimaryCtxGetState, device):
-            name = _text(ask(driver.cuDeviceGetName, 256, device)).rstrip("\0")
+            name = _text(ask(driver.cuDeviceGetName, 256, device)).partition("\0")[0]
             parts = (
                 of.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
                 of.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,

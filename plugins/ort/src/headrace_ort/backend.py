@@ -42,10 +42,6 @@ if TYPE_CHECKING:
 __all__ = ["OnnxTensor"]
 
 
-_WARMED = 64
-"""The greatest batch that the warm-up runs on a device."""
-
-
 class OnnxTensor(headrace.Backend):
     """Run an ONNX model with ONNX Runtime on a batch of requests.
 
@@ -328,11 +324,7 @@ class OnnxTensor(headrace.Backend):
         return outputs
 
     def warm_up(self) -> None:
-        """Run one row and two, and refuse outputs that do not follow the rows; capture graphs with cuda_graph.
-
-        On a device every size runs that a batch may have, up to 64: cuDNN prepares each size as it first comes, which takes
-        a quarter of a second for ResNet-50.
-        """
+        """Run one row and two, and refuse outputs that do not follow the rows; capture graphs with cuda_graph."""
         options, signature = self._options, self._signature
         real = None
         if options.warm_up_input is not None:
@@ -351,7 +343,6 @@ class OnnxTensor(headrace.Backend):
             most=self._sizes[1],
             sizes=self._sizes[0],
             bounded=self._runner is None,
-            also=self._sizes_on_device(),
         )
         if self._runner is not None:
             from headrace_ort.on_device import sizes_to_capture
@@ -359,15 +350,6 @@ class OnnxTensor(headrace.Backend):
             sizes = sizes_to_capture(*self._sizes) if options.cuda_graph else ()
             with self._on_device:
                 self._built["cuda_graphs"] = self._runner.warm_up(sizes)
-
-    def _sizes_on_device(self) -> Sequence[int]:
-        """Return the sizes that a batch of this instance may have, if it runs them on a device."""
-        fixed = self._signature.rows is not None or self._signature.one_at_a_time
-        if self._runner is None or fixed or self._options.cuda_graph:
-            return ()
-        sizes, most = self._sizes
-        least, limit = self._signature.low_rows, self._signature.most_rows or _WARMED
-        return sizes or range(least, 1 + min(most or 1, limit, _WARMED))
 
     def _outputs_of(self, feeds: Mapping[str, Any], rows: int) -> list[Any]:
         """Run inputs whose batch axis is in front, and return each output, or its shape where it is on the device."""

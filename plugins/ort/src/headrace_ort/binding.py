@@ -12,6 +12,7 @@ from headrace.errors import BackendError, SetupError
 from headrace_ort import cuda
 from headrace_ort.device_memory import Cut, DeviceMemory, in_place, pad_items
 from headrace_ort.graphs import Graph, Graphs
+from headrace_ort.run_thread import RunThread
 from headrace_tensors import Item, counted_rows, numpy_dtype, split_outputs
 from headrace_tensors.device_arrays import DeviceArray, StreamRef
 
@@ -83,7 +84,7 @@ class DeviceRunner:
         self._lasting = outputs_last()
         self._bound: dict[str, tuple[int, tuple[int, ...]]] = {}
         self._made_on = StreamRef(stream)
-        self._graphs = Graphs(session.run_with_iobinding)
+        self._graphs, self._thread = Graphs(), RunThread(session)
         self._optional = any(port.optional for port in signature.inputs)
         self._cut = Cut({}, {}, ())
 
@@ -129,7 +130,7 @@ class DeviceRunner:
             for port in (port for port in self._signature.inputs if port.name in graph.inputs):
                 arrays = [item.tensors[port.name] for item in items]
                 self._memory.fill(graph.inputs[port.name], arrays, port, graph.rows)
-            self._graphs.replay(graph)
+            self._thread.run(graph.binding, graph.options)
             self._pending = True
             outputs = graph.outputs
         else:
@@ -154,7 +155,7 @@ class DeviceRunner:
         if self._shared:
             cuda.wait_for(self._stream, self._done)
         try:
-            self._session.run_with_iobinding(binding, self._options)
+            self._thread.run(binding, self._options)
             self._pending = True
             outputs: list[Any]
             if self._to_cpu:
@@ -351,7 +352,7 @@ class DeviceRunner:
             graph.binding.bind_ortvalue_output(port.name, value)
         try:
             for _ in range(2):  # the first run of a size captures, later ones replay
-                self._graphs.replay(graph)
+                self._thread.run(graph.binding, graph.options)
             cuda.wait_for(self._stream, self._done)
         except Exception as error:
             raise SetupError(
@@ -386,7 +387,8 @@ class DeviceRunner:
 
     def close(self) -> None:
         """Release buffers and graphs."""
-        self._graphs.close()
+        self._thread.close()
+        self._graphs.clear()
         self._kept.clear()
         self._memory.close()
         cuda.close_event(self._done)
