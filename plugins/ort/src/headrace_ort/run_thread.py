@@ -12,8 +12,7 @@ class RunThread:
     """Runs a session in one thread, whichever thread asks.
 
     ONNX Runtime's providers on CUDA keep handles of cuBLAS and cuDNN, and captured graphs, for each thread that runs the
-    session. Any thread may run a batch, so without this one each thread would make its own: that takes a quarter of a
-    second and tens of megabytes.
+    session. Any thread may run a batch, so without this one each thread would make its own.
 
     Args:
         session: The session.
