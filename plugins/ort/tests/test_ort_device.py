@@ -4,6 +4,7 @@ where `scripts/check gpu` finds one."""
 import contextlib
 import ctypes
 import gc
+import math
 import sys
 import threading
 import weakref
@@ -207,10 +208,8 @@ class Torch:
         def is_contiguous(self):
             return self.steps
 
-        def is_conj(self):
-            return False
-
-        is_neg = is_conj
+        def numel(self):
+            return math.prod(self.shape)
 
         def __dlpack_device__(self):
             return 2, 0

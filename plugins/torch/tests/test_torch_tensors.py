@@ -10,6 +10,7 @@ import torch
 
 import headrace
 from headrace.errors import InputError, SetupError
+from headrace_tensors import view_of_torch
 from headrace_torch import transfer
 from headrace_torch.batching import CatTensor, ContiguousTensor, SplitTensor
 from headrace_torch.geometry import PadTensor
@@ -634,3 +635,15 @@ def test_only_a_lost_device_is_not_told_when_memory_is_given_back(caplog):
     assert [record.getMessage() for record in caplog.records] == ["this failed: invalid argument"]
     with pytest.raises(KeyError), unless_lost("this"):
         raise KeyError
+
+
+def test_a_tensor_whose_memory_holds_other_values_than_it_shows_is_not_read_by_its_address():
+    """On the CPU torch's number of the device is -1. Conjugated and negated tensors change their values as they are read."""
+    z = torch.tensor([1 + 2j, 3 - 4j])
+    shown = [z.conj(), z.conj().imag, z.conj().imag[:1], z.conj()[0].imag]
+    assert shown[2].is_neg()
+    assert shown[2].is_contiguous()
+    assert [view_of_torch(one, -1) for one in shown] == [None] * 4
+    for plain in (z.imag[:1].clone(), torch.arange(6.0).reshape(2, 3), torch.tensor(3.0)):
+        found = view_of_torch(plain, -1)
+        assert found == (plain.data_ptr(), tuple(plain.shape), "float32")

@@ -1,6 +1,7 @@
 """Arrays on which the caller's own stream still works, on a device of host memory."""
 
 import ctypes
+import math
 import sys
 import threading
 from types import SimpleNamespace
@@ -124,10 +125,8 @@ def torch(device, monkeypatch):
         def is_contiguous(self):
             return self.dense
 
-        def is_conj(self):
-            return False
-
-        is_neg = is_conj
+        def numel(self):
+            return math.prod(self.shape)
 
         def __dlpack_device__(self):
             return 2, self.ordinal

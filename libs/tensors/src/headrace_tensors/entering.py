@@ -131,15 +131,19 @@ def enter(
         call: What is known of the streams since the call began that brings this request, perhaps with others.
 
     Returns:
-        The marks. None if all the streams are idle. A `DefaultStream` stands for the legacy default stream.
+        The marks. None if all the streams are idle. The legacy default stream of a device gets none: from its first use on
+        `marks_of` asks it for every batch.
     """
     known = {} if call is None else call
     marks = []
     for stream in _caller_streams(request):
+        ordinal, handle = stream
+        if handle <= LEGACY and ordinal is not None:
+            if ordinal not in _default_streams:
+                _default_streams[ordinal] = DefaultStream(ordinal)
+            continue
         if stream not in known:
-            ordinal, handle = stream
-            late = ordinal is not None and handle <= LEGACY
-            known[stream] = _default_stream(ordinal) if late else mark_of(ordinal, handle)
+            known[stream] = mark_of(ordinal, handle)
         if known[stream] is not None:
             marks.append(known[stream])
     return tuple(marks) or None
@@ -149,9 +153,10 @@ def marks_of(
     batch: Iterable[Mapping[str, Any]], entered: Callable[[Any], tuple[AnyMark, ...] | None]
 ) -> set[AnyMark]:
     """Return the marks of all requests of a batch; ``entered`` returns what `enter` has returned for one."""
-    if not Mark.made:
-        return set()
-    return {mark for request in batch for mark in entered(request) or ()}
+    found: set[AnyMark] = {*_default_streams.values()}
+    if Mark.made:
+        found.update(mark for request in batch for mark in entered(request) or ())
+    return found
 
 
 def wait_for_callers(
@@ -267,7 +272,6 @@ class DefaultStream:
 
     def __init__(self, ordinal: int) -> None:
         self._ordinal = ordinal
-        Mark.made = True
 
     def hold_back(self, stream: int) -> None:
         """Make later work on ``stream`` wait for the work that is queued on the default stream now."""
@@ -276,7 +280,8 @@ class DefaultStream:
             mark.hold_back(stream)
 
 
-_default_stream = functools.cache(DefaultStream)
+_default_streams: Final[dict[int, DefaultStream]] = {}
+"""Those on which callers have worked, by device."""
 _CALLS: Final = {
     "cuCtxGetCurrent": (ctypes.c_void_p,),
     "cuCtxPopCurrent_v2": (ctypes.c_void_p,),

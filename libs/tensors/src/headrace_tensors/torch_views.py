@@ -36,9 +36,12 @@ def view_of_torch(value: Any, ordinal: int) -> TorchView | None:
         return None
     if value.layout is not torch.strided or value.requires_grad or not value.is_contiguous():
         return None
-    if value.is_conj() or value.is_neg():
+    shape, dtype = tuple(value.shape), _name_of(value.dtype)
+    # `is_conj` and `is_neg` let go of the interpreter lock. Complex numbers alone are conjugated, and negated real ones are
+    # the imaginary parts of these, of which no two lie side by side.
+    if dtype.startswith("complex") or (value.numel() < 2 and value.is_neg()):
         return None
-    return TorchView(value.data_ptr(), tuple(value.shape), _name_of(value.dtype))
+    return TorchView(value.data_ptr(), shape, dtype)
 
 
 def order_behind_torch(stream: int, ordinal: int) -> None:
