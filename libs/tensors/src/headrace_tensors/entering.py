@@ -50,8 +50,8 @@ _free: Final[dict[int, list[int]]] = {}
 """The events that nobody holds, by context."""
 
 
-def _caller_streams(request: Mapping[str, Any]) -> set[CallerStream]:
-    """Return the streams on which work for the arrays of a request may be queued. To be called in the caller's thread.
+def _streams_of(value: Any) -> Iterable[CallerStream]:
+    """Return the streams on which work for a value of a request may be queued. To be called in the caller's thread.
 
     What is read for each kind of array:
 
@@ -60,57 +60,51 @@ def _caller_streams(request: Mapping[str, Any]) -> set[CallerStream]:
     - DLPack alone: ``__dlpack__(stream=PER_THREAD)`` orders the default stream of the calling thread behind the work of
       the array's maker.
 
-    Arrays of Headrace's own plugins are results of a batch, so they are finished. All values are looked at, and the
-    elements of lists, tuples and dicts among them, but not what is inside these.
+    Arrays of Headrace's own plugins are results of a batch, so they are finished. The elements of lists, tuples and dicts
+    are looked at, but not what is inside these.
 
     Returns:
         The number of the device (None: the one that is current in the thread) and the handle of each stream.
     """
-    found: set[CallerStream] = set()
-    for value in request.values():
-        kind = type(value)
-        if kind in _passed:
-            continue
-        if kind is list or kind is tuple:
-            if not _passed.issuperset(map(type, value)):
-                for one in value:
-                    _add(one, found)
-        elif kind is dict:
-            for one in value.values():
-                _add(one, found)
-        else:
-            _add(value, found)
-    return found
+    kind = type(value)
+    if kind is list or kind is tuple or kind is dict:
+        inside = value.values() if kind is dict else value
+        if _passed.issuperset(map(type, inside)):
+            return ()
+        return {stream for one in inside for stream in _streams_of_array(one)}
+    return _streams_of_array(value)
 
 
-def _add(value: Any, found: set[CallerStream]) -> None:
-    """Add the stream for one value, if it is an array on a CUDA device."""
+def _streams_of_array(value: Any) -> Iterable[CallerStream]:
     kind = type(value)
     if kind in _passed:
-        return
+        return ()
     torch: Any = sys.modules.get("torch")
     tensor: Any = getattr(torch, "Tensor", ())
     if isinstance(value, tensor):
-        if value.is_cuda:
-            ordinal = value.get_device()
-            found.add((ordinal, torch_stream(torch, ordinal)))
-        return
+        ordinal = value.get_device()
+        return ((ordinal, torch_stream(torch, ordinal)),) if value.is_cuda else ()
     if kind.__module__.startswith(("numpy", "headrace_")):
         _passed.add(kind)
-        return
+        return ()
     try:
-        place = getattr(value, "__dlpack_device__", None)
-        where = None if place is None else place()
-        about = getattr(value, "__cuda_array_interface__", None)
-        if about is not None:
-            handle = about.get("stream")
-            if handle is not None:
-                found.add((None if where is None else int(where[1]), int(handle)))
-        elif where is not None and int(where[0]) == _CUDA:
-            value.__dlpack__(stream=PER_THREAD)
-            found.add((int(where[1]), PER_THREAD))
+        return _streams_told(value)
     except Exception:  # noqa: BLE001 - a foreign array may raise anything. Reading it reports the error
-        return
+        return ()
+
+
+def _streams_told(value: Any) -> Iterable[CallerStream]:
+    """Ask an array of any other library."""
+    place = getattr(value, "__dlpack_device__", None)
+    where = None if place is None else place()
+    about = getattr(value, "__cuda_array_interface__", None)
+    if about is not None:
+        handle = about.get("stream")
+        return () if handle is None else ((None if where is None else int(where[1]), int(handle)),)
+    if where is None or int(where[0]) != _CUDA:
+        return ()
+    value.__dlpack__(stream=PER_THREAD)
+    return ((int(where[1]), PER_THREAD),)
 
 
 def torch_stream(torch: Any, ordinal: int) -> int:
@@ -135,17 +129,20 @@ def enter(
         `marks_of` asks it for every batch.
     """
     known = {} if call is None else call
-    marks = []
-    for stream in _caller_streams(request):
-        ordinal, handle = stream
-        if handle <= LEGACY and ordinal is not None:
-            if ordinal not in _default_streams:
-                _default_streams[ordinal] = DefaultStream(ordinal)
+    marks: dict[AnyMark, None] = {}
+    for value in request.values():
+        if type(value) in _passed:
             continue
-        if stream not in known:
-            known[stream] = mark_of(ordinal, handle)
-        if known[stream] is not None:
-            marks.append(known[stream])
+        for stream in _streams_of(value):
+            ordinal, handle = stream
+            if handle <= LEGACY and ordinal is not None:
+                if ordinal not in _default_streams:
+                    _default_streams[ordinal] = DefaultStream(ordinal)
+                continue
+            if stream not in known:
+                known[stream] = mark_of(ordinal, handle)
+            if known[stream] is not None:
+                marks[known[stream]] = None
     return tuple(marks) or None
 
 

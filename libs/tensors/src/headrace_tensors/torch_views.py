@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from headrace_tensors.entering import order_behind, torch_stream
 
-__all__ = ["TorchView", "order_behind_torch", "view_of_torch"]
+__all__ = ["TorchView", "is_plain_torch", "order_behind_torch", "torch_dtype", "view_of_torch"]
 
 
 class TorchView(NamedTuple):
@@ -31,17 +31,26 @@ def view_of_torch(value: Any, ordinal: int) -> TorchView | None:
     Before it is read, the reader's stream has to come behind the work that makes it, see `order_behind_torch`. None for
     every other value, and for a tensor that may have to be refused.
     """
+    if not is_plain_torch(value, ordinal):
+        return None
+    return TorchView(value.data_ptr(), tuple(value.shape), torch_dtype(value))
+
+
+def is_plain_torch(value: Any, ordinal: int) -> bool:
+    """Tell whether `view_of_torch` has a view of a value."""
     torch = sys.modules.get("torch")
     if torch is None or type(value) is not torch.Tensor or value.get_device() != ordinal:
-        return None
+        return False
     if value.layout is not torch.strided or value.requires_grad or not value.is_contiguous():
-        return None
-    shape, dtype = tuple(value.shape), _name_of(value.dtype)
+        return False
     # `is_conj` and `is_neg` let go of the interpreter lock. Complex numbers alone are conjugated, and negated real ones are
     # the imaginary parts of these, of which no two lie side by side.
-    if dtype.startswith("complex") or (value.numel() < 2 and value.is_neg()):
-        return None
-    return TorchView(value.data_ptr(), shape, dtype)
+    return not (torch_dtype(value).startswith("complex") or (value.numel() < 2 and value.is_neg()))
+
+
+def torch_dtype(value: Any) -> str:
+    """Return the name of a tensor's type, as numpy writes it."""
+    return _name_of(value.dtype)
 
 
 def order_behind_torch(stream: int, ordinal: int) -> None:

@@ -180,9 +180,11 @@ class TensorrtInferTensor(headrace.Backend):
         if gathering is None:
             raise BackendError("TensorrtInferTensor is closed")
         with _device_errors():
-            wait_for_callers(batch, self._entered, self._stream)
-            if len(batch) == 1 and gathering.run(batch[0]):
+            if len(batch) == 1 and gathering.run(
+                batch[0]
+            ):  # TensorrtCat has waited for the callers
                 return None
+            wait_for_callers(batch, self._entered, self._stream)
             return gathering.runner_for(batch).forward(batch)
 
     def _finish(self) -> None:

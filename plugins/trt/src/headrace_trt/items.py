@@ -15,9 +15,9 @@ from headrace_tensors import (
     order_behind_torch,
     read_item,
     text_of,
-    view_of_torch,
 )
 from headrace_tensors.device_arrays import ArrayKind, StreamRef, read_on_device
+from headrace_tensors.torch_views import is_plain_torch, torch_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -135,17 +135,16 @@ class Reader:
         key, shape, _, name = alone
         tensors: list[Any] = []  # one owner of all, so that neighbours are found to be one array
         for request in batch:
-            value = request.get(key)
-            found = view_of_torch(value, self._ordinal)
+            value: Any = request.get(key)
             if (
-                found is None
-                or found.shape != shape
-                or found.dtype != name
+                not is_plain_torch(value, self._ordinal)
+                or value.shape != shape
+                or torch_dtype(value) != name
                 or "request_size" in request
             ):
                 return None
             tensors.append(value)
-            values.append(self._of_torch.array(found.pointer, tensors))
+            values.append(self._of_torch.array(value.data_ptr(), tensors))
         order_behind_torch(self._stream(), self._ordinal)
         return values
 
