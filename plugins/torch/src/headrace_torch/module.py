@@ -306,7 +306,9 @@ class TorchModule(TensorBackend):
         return self._signature.rows or max(rows, self._signature.low_rows)
 
     def _cast(self, whole: torch.Tensor) -> torch.Tensor:
-        return whole.to(self._dtype) if self._dtype and whole.is_floating_point() else whole
+        if self._dtype is None or whole.dtype is self._dtype or not whole.is_floating_point():
+            return whole
+        return whole.to(self._dtype)
 
     def _whole_of(self, batch: list[Request]) -> tuple[torch.Tensor | None, bool]:
         """Return samples as one tensor that the model takes unchanged, and whether it is new.
