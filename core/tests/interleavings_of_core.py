@@ -10,6 +10,7 @@ import headrace
 FOLDER = Path(__file__).with_name("interleavings")
 
 NEAR = {
+    "arrivals": ("arrivals", "box", "node"),
     "closing": ("engine", "teardown"),
     "coroutines": ("futures", "streams"),
     "futures": ("box", "futures", "graph"),

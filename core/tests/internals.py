@@ -89,6 +89,17 @@ def circles_are_looked_for_at_once(monkeypatch):
 # What is open in a pipeline.
 
 
+def left_at_the_box(pipe):
+    """Return how many requests their callers have left, to enter as the next batch ends."""
+    return len(pipe._engine.box.arrivals)
+
+
+def in_queue(pipe):
+    """Return how many requests are in the queue of the only node now; no step runs for it."""
+    (node,) = pipe._engine.nodes
+    return node.queue.count
+
+
 def open_entries(pipe):
     """Return the entries that run, wait or are PENDING, each with its node."""
 
@@ -144,7 +155,7 @@ class HandTimer:
             heapq.heappush(self._heap, (at, next(self._order), alarm))
         return alarm
 
-    def forget(self):
+    def remove(self):
         """An alarm that was taken back is not called."""
 
     def waiting(self):
