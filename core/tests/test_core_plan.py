@@ -794,6 +794,41 @@ def test_the_outermost_reflect_of_an_instance_puts_one_thread_around_all_of_it()
     assert explained({"backend": "S[Identity,BackgroundThread[Owner]]"})["owns_thread"] is False
 
 
+@pytest.mark.parametrize(
+    ("keys", "owned"),
+    [
+        ({}, False),
+        ({"device": "cuda:1"}, True),
+        ({"device": ["cpu", "cuda"]}, True),
+        ({"device": "cuda", "where": "cpu"}, False),
+        ({"where": "gpu"}, True),
+    ],
+)
+def test_options_and_device_may_say_that_a_backend_needs_a_thread_of_its_own(keys, owned):
+    class Somewhere(headrace.Backend):
+        class Options(headrace.Options):
+            where: str | None = None
+
+        @classmethod
+        def needs_thread(cls, options, device):
+            return (options.where or device or "cpu") != "cpu"
+
+        def forward(self, batch):
+            for request in batch:
+                request["result"] = threading.get_ident()
+
+    headrace.register(Somewhere)
+    config = {"backend": "S[Identity,Somewhere]", **keys}
+    node = explained(config)
+    assert (node["owns_thread"], node["run_by"] == "own thread") == (owned, owned)
+    assert headrace.plugins.resolve(config).children[1].owns_thread is owned
+    with headrace.pipe(config) as pipe:
+        ran = {pipe({"data": 0})["result"] for _ in range(3)}
+    assert ran == {threading.get_ident()} or owned
+    assert len(ran) == 1
+    assert (threading.get_ident() in ran) is not owned
+
+
 # Ranges.
 
 

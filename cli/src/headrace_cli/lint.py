@@ -131,7 +131,7 @@ def _of_own_thread(node: Node, elements: _Elements) -> Iterator[_Warning]:
     """Warn of work that stands in the thread of a backend which owns its thread."""
     before: list[str] = []
     for element, resolved in elements.computing(threads=False) if node.owns_thread else ():
-        if resolved.cls.owns_thread and before:
+        if resolved.owns_thread and before:
             names, owner = ", ".join(dict.fromkeys(before)), element.name
             what = (
                 f"{names} before {owner}, which owns its thread, is run by that thread too: on at "
@@ -142,14 +142,14 @@ def _of_own_thread(node: Node, elements: _Elements) -> Iterator[_Warning]:
             return
         # An element with a file runs a model, and belongs in this node.
         file = any(isinstance(value, Path) for _, value in resolved.options or ())
-        if not resolved.cls.owns_thread and not file:
+        if not resolved.owns_thread and not file:
             before.append(element.name)
 
 
 def _of_cores(node: Node, elements: _Elements, plan: Plan) -> Iterator[_Warning]:
     """Warn of idle cores: one thread at a time runs an instance."""
     computing, device = elements.computing(), node.keys["device"].value
-    could_use_them = computing and not any(one.cls.owns_thread for _, one in computing)
+    could_use_them = computing and not any(one.owns_thread for _, one in computing)
     instances = sum(one.instance_num for one in plan.nodes.values() if one.alias_of is None)
     one_alone = node.instance_num == 1 and device in (None, "cpu")
     if could_use_them and one_alone and plan.threads > instances:

@@ -151,6 +151,7 @@ class Element:
             and an empty version.
         registered: Whether code has registered the class, so that no metadata name it.
         children: The elements in its bracket.
+        owns_thread: Whether it must run in a thread of its own, with these options on the node's devices.
     """
 
     name: str
@@ -160,6 +161,7 @@ class Element:
     version: str
     registered: bool
     children: tuple[Element, ...]
+    owns_thread: bool = False
 
     @property
     def writes(self) -> tuple[str, ...]:
@@ -301,4 +303,5 @@ def _element(planned: PlannedElement) -> Element:
     offer, registered = planned.offer, planned.offer.cls is not None
     children = tuple(map(_element, planned.children))
     by = (offer.distribution, offer.version)
-    return Element(offer.name, planned.cls, planned.options, *by, registered, children)
+    about = (*by, registered, children, planned.owns_thread)
+    return Element(offer.name, planned.cls, planned.options, *about)

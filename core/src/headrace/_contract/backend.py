@@ -78,7 +78,8 @@ class Backend(Checked):
     **Life.** Headrace makes an instance without arguments, so ``__init__`` has no parameters. It calls `init` and
     `warm_up` once, `forward` any number of times, and `close` once. After a failed `init` it calls nothing more.
 
-    **Threads.** One thread at a time runs an instance, but not always the same thread, unless `owns_thread` is True.
+    **Threads.** One thread at a time runs an instance, but not always the same thread, unless `owns_thread` is True
+    or `needs_thread` says so.
     Do not rely on thread-locals, and leave them unchanged. Context variables are the instance's own: `forward` sees
     none of a caller, and leaves them unchanged too. Several instances run side by side, so make the objects they
     share thread-safe.
@@ -185,6 +186,18 @@ class Backend(Checked):
             largest_batch: The greatest weight of a batch of the node.
         """
         return ()
+
+    @classmethod
+    def needs_thread(cls, options: Any, device: str | None) -> bool:
+        """Return whether an instance must run in a thread of its own, where that hangs on options or device.
+
+        The default returns `owns_thread`. If that is True, nobody asks.
+
+        Args:
+            options: An instance of this class's `Options`, validated and frozen.
+            device: A device that the node's key ``device`` gives to its instances, as in `InitContext`.
+        """
+        return cls.owns_thread
 
     @classmethod
     def most_instances(cls, options: Any) -> int | None:

@@ -99,6 +99,7 @@ class Element:
         prefixes: The prefix before each child.
         named: The instance for which the name stands, or None when it means a backend.
         range: The range that the classes state, before any ``init``.
+        owns_thread: Whether its backend must run in a thread of its own, with these options on the node's devices.
         own_thread: Whether a `BackgroundThread` is put around it.
         definition: The definition whose outermost name this is, or None.
         parameter: The parameter in which a `Reflect` has found its expression, or None.
@@ -115,6 +116,7 @@ class Element:
     prefixes: list[Prefix] = field(default_factory=list)
     named: Named | None = None
     range: Range = (1, None)
+    owns_thread: bool = False
     own_thread: bool = False
     unavailable: dict[str, str] = field(default_factory=dict)
     definition: str | None = None

@@ -441,6 +441,7 @@ class Planner(Planning):
         reader = OptionsReader(call, cls.Options, self, offer.plugin, scope.lenient, args_only)
         options, origins = reader.read()
         element = Element(call.name, call, offer, cls, options, origins)
+        element.owns_thread = cls.owns_thread or self._needs_thread(cls, options)
         phases = call.phases
         if word._joins:
             phases = join_phases(
@@ -466,6 +467,12 @@ class Planner(Planning):
         before = len(self.problems)
         word._check(use)
         return element if len(self.problems) == before else None
+
+    def _needs_thread(self, cls: type[Backend], options: Options | None) -> bool:
+        """Ask a class whether it needs a thread of its own on one of the devices of the node."""
+        found = self.parameters.keys.device if self.parameters.keys is not None else None
+        devices = found if isinstance(found, tuple) else (found,)
+        return options is not None and any(cls.needs_thread(options, one) for one in devices)
 
     def _with_name(self, call: Call, option: str) -> Call | None:
         """Give a call its option that is written as the one name in ``[ ]``; None where something else stands there."""

@@ -429,7 +429,7 @@ def needs_thread(element: Element) -> bool:
 
 def _owns_thread(element: Element) -> bool:
     """Tell whether the backend of an element owns the thread that runs the element's parent, until it has its own."""
-    return element.cls.owns_thread and element.named is None and _runs_here(element)
+    return element.owns_thread and element.named is None and _runs_here(element)
 
 
 def _runs_inside(element: Element) -> bool:
@@ -466,7 +466,7 @@ def owns_thread(node: NodePlan) -> bool:
 
 def give_threads_to_instances(root: Element) -> None:
     """Put a thread around the outermost ``Reflect`` of an instance if a backend in it needs a thread."""
-    if not [one for one in root.walk() if one.cls.owns_thread]:
+    if not any(one.owns_thread for one in root.walk()):
         return
     root.walk(_gives_thread_to_parameter)
     give_threads(root)
