@@ -22,7 +22,7 @@ from headrace.errors import (
     InstanceLostError,
     SetupError,
 )
-from headrace_ort import cuda, on_device, provider_library, providers, session
+from headrace_ort import cuda, on_device, opening, options, provider_library, providers, session
 from headrace_ort.binding import DeviceRunner
 from headrace_tensors import DeviceArray, device_arrays, read_capsule
 from headrace_tensors.device_arrays import read_on_device
@@ -92,8 +92,8 @@ def device(monkeypatch):
     monkeypatch.setattr(cuda, "Current", lambda ordinal: contextlib.nullcontext())
     monkeypatch.setattr(cuda, "PinnedBuffer", Pinned)
     monkeypatch.setattr(cuda, "CudaStream", Stream)
-    monkeypatch.setattr(providers, "ON_CUDA", ("CPUExecutionProvider",))
-    monkeypatch.setattr(on_device, "ON_CUDA", ("CPUExecutionProvider",))
+    for module in (opening, on_device, options):
+        monkeypatch.setattr(module, "ON_CUDA", ("CPUExecutionProvider",))
     monkeypatch.setattr(on_device, "stream_options", lambda name, handle: {})
 
     def runner(place, session, signature, **how):
@@ -688,33 +688,61 @@ def test_it_has_run_one_row_and_two_before_the_first_request(
 
 
 @pytest.mark.parametrize("cuda_graph", [False, True])
-def test_a_session_runs_in_one_thread_on_a_device(
-    device, start, one_to_one, monkeypatch, cuda_graph
+@pytest.mark.parametrize("share", [False, True])
+def test_a_session_runs_in_one_thread_of_each_instance_on_a_device(
+    device, one_to_one, monkeypatch, cuda_graph, share
 ):
     """ONNX Runtime keeps handles and graphs per thread."""
     threads = []
     run = onnxruntime.InferenceSession.run_with_iobinding
 
     def noted(session, binding, options=None):
-        if not cuda_graph or options.get_run_config_entry("gpu_graph_id") != "-1":
-            threads.append(threading.get_ident())
+        threads.append(threading.current_thread())
         run(session, binding, options)
 
     monkeypatch.setattr(onnxruntime.InferenceSession, "run_with_iobinding", noted)
-    backend = start(one_to_one(["n", 2, 3]), {"max": 2}, cuda_graph=cuda_graph)
-    warm = len(threads)
-    outcomes = []
-    for row in ROWS:
-        request = {"data": row}
-        caller = threading.Thread(target=lambda r=request: outcomes.append(backend([r])))
-        caller.start()
-        caller.join()
-        assert np.array_equal(request["result"], row)
-    assert outcomes == [None] * 4
-    assert len(threads) == warm + 4
-    assert warm == 4 if cuda_graph else warm > 0
-    assert len(set(threads)) == 1
-    assert threading.get_ident() not in threads
+    config = {
+        "backend": "OnnxTensor",
+        "model": str(one_to_one(["n", 2, 3], op="Neg")),
+        "providers": ["cpu"],
+        "max": 2,
+        "instance_num": 2,
+        "share_weights": share,
+        "cuda_graph": cuda_graph,
+    }
+    with headrace.pipe(config) as pipe:
+        warm = set(threads)
+        callers, results = [], []
+        for row in (*ROWS, *ROWS):
+            caller = threading.Thread(target=lambda r=row: results.append(pipe({"data": r})))
+            callers.append(caller)
+            caller.start()
+        for caller in callers:
+            caller.join()
+        assert sorted(one["result"].sum() for one in results) == sorted(-ROWS.sum((1, 2)).repeat(2))
+        assert set(threads) == warm
+        assert len(warm) == 2
+        assert warm.isdisjoint({threading.main_thread(), *callers})
+
+
+@pytest.mark.parametrize(
+    ("keys", "owned"),
+    [
+        ({}, False),
+        ({"device": "cpu"}, False),
+        ({"device": "cuda:1"}, True),
+        ({"device": ["cpu", "cuda"]}, True),
+        ({"device": "cuda", "providers": ["cpu"]}, False),
+        ({"providers": ["CUDAExecutionProvider", "cpu"]}, True),
+        ({"providers": ["TensorRT"]}, True),
+        ({"providers": ["cpu", "cuda"]}, False),
+        ({"providers": ["openvino"]}, False),
+    ],
+)
+def test_only_on_cuda_an_instance_has_a_thread_of_its_own(one_to_one, keys, owned):
+    config = {"backend": "OnnxTensor", "model": str(one_to_one(["n", 3])), **keys}
+    node = headrace.explain(config)["nodes"]["main"]
+    assert (node["owns_thread"], node["run_by"] == "own thread") == (owned, owned)
 
 
 @pytest.mark.parametrize(

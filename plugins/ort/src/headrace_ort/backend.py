@@ -92,6 +92,11 @@ class OnnxTensor(headrace.Backend):
     _built: dict[str, Any]
 
     @classmethod
+    def needs_thread(cls, options: OnnxOptions, device: str | None) -> bool:
+        """On CUDA: its providers keep handles of cuBLAS and cuDNN, and captured graphs, for each thread that runs a session."""
+        return options.on_cuda(device)
+
+    @classmethod
     def lint(cls, options: OnnxOptions, largest_batch: int) -> Iterable[str]:
         """Tell of operators by which the rows of a batch change each other's results."""
         if largest_batch == 1:

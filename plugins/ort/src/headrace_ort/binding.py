@@ -12,7 +12,6 @@ from headrace.errors import BackendError, SetupError
 from headrace_ort import cuda
 from headrace_ort.device_memory import Cut, DeviceMemory, in_place, pad_items
 from headrace_ort.graphs import Graph, Graphs
-from headrace_ort.run_thread import RunThread
 from headrace_tensors import Item, counted_rows, numpy_dtype, split_outputs
 from headrace_tensors.device_arrays import DeviceArray, StreamRef
 
@@ -84,7 +83,7 @@ class DeviceRunner:
         self._lasting = outputs_last()
         self._bound: dict[str, tuple[int, tuple[int, ...]]] = {}
         self._made_on = StreamRef(stream)
-        self._graphs, self._thread = Graphs(), RunThread(session)
+        self._graphs = Graphs()
         self._optional = any(port.optional for port in signature.inputs)
         self._cut = Cut({}, {}, ())
 
@@ -130,7 +129,7 @@ class DeviceRunner:
             for port in (port for port in self._signature.inputs if port.name in graph.inputs):
                 arrays = [item.tensors[port.name] for item in items]
                 self._memory.fill(graph.inputs[port.name], arrays, port, graph.rows)
-            self._thread.run(graph.binding, graph.options)
+            self._session.run_with_iobinding(graph.binding, graph.options)
             self._pending = True
             outputs = graph.outputs
         else:
@@ -155,7 +154,7 @@ class DeviceRunner:
         if self._shared:
             cuda.wait_for(self._stream, self._done)
         try:
-            self._thread.run(binding, self._options)
+            self._session.run_with_iobinding(binding, self._options)
             self._pending = True
             outputs: list[Any]
             if self._to_cpu:
@@ -352,7 +351,7 @@ class DeviceRunner:
             graph.binding.bind_ortvalue_output(port.name, value)
         try:
             for _ in range(2):  # the first run of a size captures, later ones replay
-                self._thread.run(graph.binding, graph.options)
+                self._session.run_with_iobinding(graph.binding, graph.options)
             cuda.wait_for(self._stream, self._done)
         except Exception as error:
             raise SetupError(
@@ -387,7 +386,6 @@ class DeviceRunner:
 
     def close(self) -> None:
         """Release buffers and graphs."""
-        self._thread.close()
         self._graphs.clear()
         self._kept.clear()
         self._memory.close()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from headrace.errors import SetupError
 from headrace_ort import builds, providers, session
 from headrace_ort.model_file import WeightFiles, read_facts, warning_of_batch_dependence
+from headrace_ort.options import ON_CUDA
 
 if TYPE_CHECKING:
     import headrace
@@ -50,7 +51,7 @@ def open_session(options: OnnxOptions, context: headrace.InitContext) -> Opened:
     if share is None:
         share = on_cpu and threads == 1
     log_level = options.log_level or ("fatal" if on_cpu else "error")
-    if chosen[0][0] in providers.ON_CUDA:
+    if chosen[0][0] in ON_CUDA:
         from headrace_ort.on_device import place_of
 
         place = place_of(context, chosen, shared=share, cuda_graph=options.cuda_graph)

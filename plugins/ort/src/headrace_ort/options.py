@@ -12,7 +12,14 @@ from headrace_tensors import BatchAxisOptions
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["OnnxOptions"]
+__all__ = ["ON_CUDA", "OnnxOptions"]
+
+ON_CUDA = (
+    "CUDAExecutionProvider",
+    "TensorrtExecutionProvider",
+    "NvTensorRTRTXExecutionProvider",
+)
+"""Providers whose option ``device_id`` means the number in ``cuda:N``."""
 
 
 class OnnxOptions(BatchAxisOptions):
@@ -111,6 +118,12 @@ class OnnxOptions(BatchAxisOptions):
             if _short(name) not in named:
                 raise ValueError(f"provider_options for {name!r}, which `providers` does not name")
         return self
+
+    def on_cuda(self, device: str | None) -> bool:
+        """Return whether the first provider, by default that of ``device``, computes on a CUDA device."""
+        if self.providers is None:
+            return (device or "").lower().startswith("cuda")
+        return _short(self.providers[0]) in map(_short, ON_CUDA)
 
 
 def _short(provider: str) -> str:

@@ -10,20 +10,14 @@ import onnxruntime as ort
 
 from headrace.errors import MissingDependencyError, SetupError
 from headrace_ort.builds import TO_GPU
+from headrace_ort.options import ON_CUDA
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-__all__ = ["CPU", "ON_CUDA", "check_providers", "choose_providers"]
+__all__ = ["CPU", "check_providers", "choose_providers"]
 
 CPU = "CPUExecutionProvider"
-ON_CUDA = (
-    "CUDAExecutionProvider",
-    "TensorrtExecutionProvider",
-    "NvTensorRTRTXExecutionProvider",
-)
-"""Providers whose option ``device_id`` means the number in ``cuda:N``."""
-
 _SUFFIX = "executionprovider"
 
 
