@@ -9,6 +9,7 @@ import sys
 import threading
 import weakref
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import numpy as np
 import onnxruntime
@@ -24,12 +25,31 @@ from headrace.errors import (
 )
 from headrace_ort import cuda, on_device, opening, options, provider_library, providers, session
 from headrace_ort.binding import DeviceRunner
-from headrace_tensors import DeviceArray, device_arrays, read_capsule
+from headrace_tensors import (
+    DeviceArray,
+    device_arrays,
+    device_copies,
+    entering,
+    read_capsule,
+)
 from headrace_tensors.device_arrays import read_on_device
 
 STREAM_OPTIONS = on_device.stream_options
 VERSION = tuple(map(int, onnxruntime.__version__.split(".")[:2]))
 needs_libraries = pytest.mark.skipif(VERSION < (1, 22), reason="1.22 brought provider libraries")
+
+
+REAL = {
+    name: getattr(cuda, name)
+    for name in (
+        "copy_to_device",
+        "copy_to_host",
+        "make_event",
+        "wait_for",
+        "Current",
+        "PinnedBuffer",
+    )
+}
 
 
 class Stream:
@@ -65,6 +85,10 @@ def device(monkeypatch):
         calls.append("within")
         copy(target, source, nbytes, stream)
 
+    def gather(target, sources, row_bytes, stream):
+        for place, source in enumerate(sources):
+            within(target + place * row_bytes, source, row_bytes, stream)
+
     class Pinned(cuda.PinnedBuffer):
         def view(self, shape, dtype):
             self.wait()
@@ -77,6 +101,7 @@ def device(monkeypatch):
     monkeypatch.setattr(cuda, "copy_to_device", to_device)
     monkeypatch.setattr(cuda, "copy_to_host", to_host)
     monkeypatch.setattr(cuda, "copy_within_device", within)
+    monkeypatch.setattr(cuda, "gather_within_device", gather)
 
     def read(target, source, stream, ordinal):
         calls.append(("read", stream, ordinal))
@@ -653,6 +678,93 @@ def test_where_a_session_computes(device, monkeypatch):
     assert on_device.place_of(context, chosen[2:], shared=False, cuda_graph=False) is None
 
 
+class Driver:
+    """CUDA's driver, whose streams are memory of this process. It can load no kernel."""
+
+    def __init__(self):
+        self.calls = []
+
+    def __getattr__(self, name):
+        if not name.startswith("cu"):
+            raise AttributeError(name)
+
+        def function(*args):
+            self.calls.append(name)
+            if name == "cuMemcpyAsync":
+                target, source, nbytes, stream = args
+                assert stream == 77
+                ctypes.memmove(target, source, nbytes)
+            return 218 if name == "cuLibraryLoadData" else 0
+
+        setattr(self, name, function)
+        return function
+
+
+@pytest.fixture
+def lock_kept(device, monkeypatch):
+    """Let cuda.py run as it is: give the driver, and the calls of the runtime, which release the interpreter lock."""
+    driver, released = Driver(), []
+    answers = {"cudaStreamCreateWithFlags": lambda flags: 77, "cudaGetDevice": lambda: 0}
+    events, blocks = iter(range(1, 1000)), []
+    answers["cudaEventCreateWithFlags"] = lambda flags: next(events)
+
+    def pinned(nbytes):
+        blocks.append(ctypes.create_string_buffer(nbytes))
+        return ctypes.addressof(blocks[-1])
+
+    def call(function, *args):
+        released.append(function)
+        return answers.get(function, lambda *args: None)(*args)
+
+    answers["cudaMallocHost"] = pinned
+    monkeypatch.setattr(ctypes, "PyDLL", lambda name: driver)
+    for name, real in REAL.items():
+        monkeypatch.setattr(cuda, name, real)
+    monkeypatch.setattr(cuda, "call", call)
+    monkeypatch.setattr(cuda, "runtime", MagicMock)
+    caches = entering.load_driver, device_copies._driver_copy
+    for cache in caches:
+        cache.cache_clear()
+    monkeypatch.setattr(cuda, "_copies", cuda._Copies())
+    monkeypatch.setattr(cuda, "copy_within_device", cuda._copies.queue_copy)
+    monkeypatch.setattr(cuda, "gather_within_device", cuda._copies.queue_gather)
+    yield driver.calls, released
+    for cache in caches:
+        cache.cache_clear()
+
+
+@pytest.mark.parametrize("output_device", ["cpu", "device"])
+@pytest.mark.parametrize("where", ["host", "device", "both"])
+def test_a_batch_lets_go_of_the_interpreter_lock_to_run_and_to_wait_alone(
+    lock_kept, start, one_to_one, output_device, where
+):
+    called, released = lock_kept
+    ends = []
+    backend = start(
+        one_to_one(["n", 2, 3], op="Neg"),
+        {"at_batch_end": ends.append, "batch_sizes": (3, 8), "max": 8},
+        output_device=output_device,
+    )
+    order = [2, 0, 3, 1, 2]  # not one behind the other
+    for known in (False, True):
+        called.clear()
+        released.clear()
+        places = [where == "device" or (where == "both" and k % 2) for k in range(5)]
+        rows = [OnDevice(ROWS[k]) if on else ROWS[k] for k, on in zip(order, places, strict=True)]
+        batch = [{"data": row} for row in rows]
+        assert backend(batch) is None
+        for end in ends:
+            end()
+        found = [request["result"] for request in batch]
+        if known:  # events and pinned memory are there
+            assert released == (["cudaEventSynchronize"] if output_device == "device" else [])
+            copies = 1 if where == "host" else 5
+            assert called.count("cuMemcpyAsync") == copies + 3  # three rows fill the batch up
+            assert called.count("cuEventRecord") == len(released)
+        found = found if output_device == "cpu" else list(map(back, found))
+        assert np.array_equal(found, -ROWS[order])
+
+
 @pytest.mark.parametrize("where", ["host", "device"])
 def test_it_has_run_one_row_and_two_before_the_first_request(
     where, one_to_one, monkeypatch, request
@@ -914,6 +1026,7 @@ def test_a_thread_waits_awake_where_the_last_wait_was_short(monkeypatch):
         return 0
 
     monkeypatch.setattr(cuda, "call", call)
+    monkeypatch.setattr(cuda, "load_driver", lambda: None)
     destroyed = []
     about = {"cudaEventDisableTiming": 2, "cudaEventBlockingSync": 1}
     fake = SimpleNamespace(**about, cudaEventDestroy=destroyed.append)

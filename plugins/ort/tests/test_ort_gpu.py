@@ -127,6 +127,46 @@ def test_no_copy_where_the_device_is_the_same(torch, start, matmul, monkeypatch)
     np.testing.assert_array_equal(on_host(request["result"]), samples_of(1, 9)[0] @ weights)
 
 
+@pytest.mark.parametrize("graph", [False, True])
+def test_rows_apart_on_the_device_are_gathered_by_one_launch(
+    torch, start, matmul, monkeypatch, graph
+):
+    path, weights = matmul
+    context = {"device": "cuda:0", "batch_sizes": (8,), "max": 8}
+    backend = start(path, context, output_device="device", cuda_graph=graph)
+    single, queue = [], cuda._copies.queue_copy
+    monkeypatch.setattr(cuda._copies, "queue_copy", lambda *to: single.append(to) or queue(*to))
+    whole, order = torch.from_numpy(samples_of(6)).cuda(), [5, 0, 3, 1, 5]
+    for _ in range(2):
+        batch = [{"data": whole[k]} for k in order]
+        assert backend(batch) is None
+        found = [on_host(request["result"]) for request in batch]
+        np.testing.assert_array_equal(found, samples_of(6)[order] @ weights)
+    assert single == []
+
+
+@pytest.mark.parametrize("to", ["cpu", "device"])
+@pytest.mark.parametrize("inputs", ["cpu", "device"])
+def test_a_batch_calls_the_runtime_only_to_wait(torch, start, matmul, monkeypatch, inputs, to):
+    """Its calls release the interpreter lock, the driver's keep it."""
+    path, weights = matmul
+    ends, called, call = [], [], cuda.call
+    context = {"device": "cuda:0", "max": 8, "at_batch_end": ends.append}
+    backend = start(path, context, output_device=to)
+    monkeypatch.setattr(cuda, "call", lambda name, *args: called.append(name) or call(name, *args))
+    rows, order = samples_of(4), [3, 0, 2, 1]
+    given = list(torch.from_numpy(rows).cuda()) if inputs == "device" else rows
+    for _ in range(2):
+        called.clear()
+        batch = [{"data": given[k]} for k in order]
+        assert backend(batch) is None
+        for end in ends:
+            end()
+    assert called == (["cudaEventSynchronize"] if to == "device" else [])
+    found = [on_host(request["result"]) for request in batch]
+    np.testing.assert_array_equal(found, rows[order] @ weights)
+
+
 def test_graphs_change_no_bit(torch, start, deep):
     x = torch.randn(5, 16, 32, 32).cuda()
     got = []

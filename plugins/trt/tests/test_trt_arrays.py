@@ -9,7 +9,7 @@ import pytest
 from fake_device import FakeCuda, OnDevice
 
 from headrace.errors import InputError
-from headrace_tensors import dlpack, host_array
+from headrace_tensors import device_copies, dlpack, host_array
 from headrace_tensors.device_arrays import DeviceArray, StreamRef, read_on_device
 from headrace_trt.cuda import Cuda, CudaError, device_of, request_error
 from headrace_trt.memory import Buffer, DevicePool, PinnedArena
@@ -331,8 +331,6 @@ def test_the_real_runtime_takes_our_arguments_and_says_that_there_is_no_driver()
 def test_a_queued_copy_is_the_driver_s_and_the_runtime_tells_its_errors(
     monkeypatch, answer, called
 ):
-    from headrace_trt import cuda as module
-
     calls = []
 
     def driver(*args):
@@ -344,6 +342,7 @@ def test_a_queued_copy_is_the_driver_s_and_the_runtime_tells_its_errors(
         cudaMemcpyKind=SimpleNamespace(cudaMemcpyDefault=4),
         cudaMemcpyAsync=lambda *args: calls.append(("runtime", *args)) or (0,),
     )
-    monkeypatch.setattr(module, "_driver_copy", lambda: None if answer is None else driver)
-    module.Cuda(runtime).queue_copy(1, 2, 3, 5)
+    found = None if answer is None else driver
+    monkeypatch.setattr(device_copies, "_driver_copy", lambda: found)
+    Cuda(runtime).queue_copy(1, 2, 3, 5)
     assert calls == called

@@ -155,11 +155,12 @@ class DeviceRunner:
             cuda.wait_for(self._stream, self._done)
         try:
             self._session.run_with_iobinding(binding, self._options)
-            self._pending = True
             outputs: list[Any]
             if self._to_cpu:
                 outputs = binding.copy_outputs_to_cpu()
+                self._passed()  # without `_UNFINISHED`, ONNX Runtime has synchronised the stream
                 return outputs
+            self._pending = True
             outputs = list(binding.get_outputs())
             if not self._lasting:
                 for output in outputs:
@@ -298,19 +299,24 @@ class DeviceRunner:
 
     def end(self) -> None:
         """End the batch: wait for its work, mark results on the device as finished, and drop what was kept for it."""
+        self._cut = Cut({}, {}, ())
         if not self._pending and not self._kept:
             return
         try:
             self._wait()
         finally:
             self._made_on.close()  # readers of its results have nothing to wait for
-            self._made_on, self._cut = StreamRef(self._stream), Cut({}, {}, ())
+            self._made_on = StreamRef(self._stream)
             self._kept.clear()
 
     def _wait(self) -> None:
-        """Synchronise the stream; the objects that it has read, and the pinned memory, are then free."""
+        """Synchronise the stream."""
         self._pending = False
         cuda.wait_for(self._stream, self._done)
+        self._passed()
+
+    def _passed(self) -> None:
+        """Free the objects that the stream has read, and the pinned memory, once it is synchronised."""
         self._memory.passed()
         self._kept.clear()
 
@@ -373,6 +379,7 @@ class DeviceRunner:
 
     def warm_up(self, sizes: Sequence[int]) -> list[int]:
         """Capture graphs of the given sizes; none: no graphs. Return the numbers of rows that were captured."""
+        self._memory.warm_up()
         if sizes:
             fixed = self._signature.rows
             self.capture([fixed] if fixed is not None else sizes)

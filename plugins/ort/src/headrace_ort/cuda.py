@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,8 @@ import numpy as np
 
 from headrace.errors import BackendError, InstanceLostError, MissingDependencyError, SetupError
 from headrace_tensors import is_lost, lost_device
+from headrace_tensors.device_copies import DeviceCopies
+from headrace_tensors.entering import load_driver
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,6 +28,7 @@ __all__ = [
     "copy_to_device",
     "copy_to_host",
     "copy_within_device",
+    "gather_within_device",
     "lost_device",
     "make_event",
     "read",
@@ -110,8 +114,11 @@ class Current:
         self._ordinal = ordinal
 
     def __enter__(self) -> None:
-        self._before = int(call("cudaGetDevice"))
-        if self._before != self._ordinal:
+        # The driver is asked first, because its call keeps the interpreter lock.
+        driver, found = load_driver(), ctypes.c_int()
+        known = driver is not None and not driver.cuCtxGetDevice(ctypes.byref(found))
+        self._before = found.value if known else int(call("cudaGetDevice"))
+        if not known or self._before != self._ordinal:
             call("cudaSetDevice", self._ordinal)
 
     def __exit__(self, *error: object) -> None:
@@ -157,7 +164,7 @@ class PinnedBuffer:
         It first waits until earlier copies from and to the buffer are done.
         """
         self.wait()
-        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        size = math.prod(shape) * dtype.itemsize
         if size > self._bytes:
             self.close()
             self._event = make_event(self._ordinal)
@@ -178,28 +185,31 @@ class PinnedBuffer:
             runtime().cudaFreeHost(pointer)
 
 
+class _Copies(DeviceCopies):
+    def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
+        kind = runtime().cudaMemcpyKind.cudaMemcpyDefault
+        call("cudaMemcpyAsync", target, source, nbytes, kind, stream)
+
+
+_copies = _Copies()
+copy_within_device = _copies.queue_copy
+gather_within_device = _copies.queue_gather
+
+
 def copy_to_device(target: int, source: np.ndarray[Any, Any], stream: int) -> None:
     """Start a copy of contiguous pinned memory to the device, on a stream."""
-    kind = runtime().cudaMemcpyKind.cudaMemcpyHostToDevice
-    call("cudaMemcpyAsync", target, source.ctypes.data, source.nbytes, kind, stream)
+    _copies.queue_copy(target, source.ctypes.data, source.nbytes, stream)
 
 
 def copy_to_host(target: np.ndarray[Any, Any], source: int, stream: int) -> None:
-    """Start a copy from the device to contiguous memory of the host, on a stream."""
-    kind = runtime().cudaMemcpyKind.cudaMemcpyDeviceToHost
-    call("cudaMemcpyAsync", target.ctypes.data, source, target.nbytes, kind, stream)
-
-
-def copy_within_device(target: int, source: int, nbytes: int, stream: int) -> None:
-    """Start a copy from device memory to device memory, on a stream."""
-    kind = runtime().cudaMemcpyKind.cudaMemcpyDeviceToDevice
-    call("cudaMemcpyAsync", target, source, nbytes, kind, stream)
+    """Start a copy from the device to contiguous pinned memory, on a stream."""
+    _copies.queue_copy(target.ctypes.data, source, target.nbytes, stream)
 
 
 def read(target: np.ndarray[Any, Any], source: int, stream: int, ordinal: int) -> None:
     """Copy device memory to any array of the host, in order on a stream, and wait for it."""
     with Current(ordinal):
-        copy_to_host(target, source, stream)
+        _copies.copy(target.ctypes.data, source, target.nbytes, stream)
         call("cudaStreamSynchronize", stream)
 
 
@@ -231,14 +241,16 @@ def wait_for(stream: int, event: Any, clock: Callable[[], float] = time.perf_cou
     """Wait for all work that was queued on a stream.
 
     The driver wakes a sleeping thread by an interrupt, 20 to 200 us after the end of the work. So after a short wait
-    the next wait spins. The interpreter lock is released in both cases.
+    the next wait spins. Only the wait itself releases the interpreter lock.
 
     Args:
         stream: The handle of the stream.
         event: The events of `make_event`, on the device of the stream.
         clock: Gives the time in seconds.
     """
-    call("cudaEventRecord", event.next, stream)
+    driver = load_driver()
+    if driver is None or driver.cuEventRecord(int(event.next), stream):
+        call("cudaEventRecord", event.next, stream)  # it tells the error
     began = clock()
     call("cudaEventSynchronize", event.next)
     event.next = event.awake if clock() - began < SHORT_S else event.asleep

@@ -63,6 +63,12 @@ class DeviceMemory:
         dtype = numpy_dtype(port.dtype)
         on_cpu = [one for one in arrays if not isinstance(one, DeviceArray)]
         sample = math.prod(arrays[0].shape[1:]) * dtype.itemsize
+        if sample and not on_cpu and all(len(one) == 1 for one in arrays):
+            sources = [one.pointer for one in arrays]
+            sources += sources[-1:] * (rows - len(sources))
+            cuda.gather_within_device(target, sources, sample, self._stream)
+            self._kept.extend(arrays)
+            return
         staged = self.pinned[port.name]
         if on_cpu:
             shape = (sum(map(len, on_cpu)), *arrays[0].shape[1:])
@@ -84,6 +90,12 @@ class DeviceMemory:
         for missing in range(start, rows):
             last = target + (start - 1) * sample
             cuda.copy_within_device(target + missing * sample, last, sample, self._stream)
+
+    def warm_up(self) -> None:
+        """Make the driver load the kernel that gathers rows before any request waits for it."""
+        value = self.empty((2,), np.dtype("float32"))
+        self._kept.append(value)
+        cuda.gather_within_device(value.data_ptr(), [value.data_ptr()] * 2, 4, self._stream)
 
     def passed(self) -> None:
         """Record that the stream is synchronised, so that no copy uses the pinned memory any more."""

@@ -6,20 +6,16 @@ No call waits for a whole device. The first call that needs a CUDA context makes
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import functools
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import BackendError, InstanceLostError, MissingDependencyError, SetupError
 from headrace_tensors import is_lost
-from headrace_trt.gather_kernel import load_gather
+from headrace_tensors.device_copies import DeviceCopies
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator
 
     from numpy.typing import NDArray
-
-    from headrace_trt.gather_kernel import Gather
 
 __all__ = ["Cuda", "CudaError", "device_of", "load_cuda", "request_error"]
 
@@ -59,14 +55,13 @@ def request_error(error: CudaError) -> BackendError:
     return BackendError(str(error), hint=hint)
 
 
-class Cuda:
+class Cuda(DeviceCopies):
     """The CUDA runtime, called through cuda-bindings. Sizes are in bytes, addresses are ints."""
 
     def __init__(self, runtime: Any) -> None:
         self._rt = runtime
         self._any = runtime.cudaMemcpyKind.cudaMemcpyDefault
         self._copy = runtime.cudaMemcpyAsync
-        self._driver_copy = _driver_copy()
         self._flags = runtime.cudaEventDisableTiming
 
     def _check(self, answer: Any, call: str) -> Any:
@@ -141,40 +136,6 @@ class Cuda:
         if int(error):
             self._check((error,), "cudaMemcpyAsync")
 
-    def queue_copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
-        """Queue a copy between device memory and pinned memory, which never makes the host wait.
-
-        A batch has a copy per request. The driver's own call costs the host a quarter of a call of the runtime's
-        binding. It keeps the interpreter lock, because getting the lock back from other threads would take longer
-        than queueing the copy. (A copy of memory that is not pinned is done before the call
-        returns: use `copy` for it, which releases the lock.)
-        """
-        queue = self._driver_copy
-        # If the driver reports an error, the runtime is called: it reports the error with a text.
-        if queue is None or queue(target, source, nbytes, stream):
-            self.copy(target, source, nbytes, stream)
-
-    def queue_gather(
-        self, target: int, sources: Sequence[int], row_bytes: int, stream: int
-    ) -> None:
-        """Queue copies of rows of device memory, given by their addresses, to consecutive rows.
-
-        A kernel copies all of them by one launch. If the driver does not accept the kernel, they are copied one by
-        one.
-        """
-        if len(sources) > 1 and self._gather is not None:
-            if not self._gather(target, sources, row_bytes, stream):
-                return
-            # If the device is lost, the copies report it.
-            self._gather = None
-        for source in sources:
-            self.queue_copy(target, source, row_bytes, stream)
-            target += row_bytes
-
-    @functools.cached_property
-    def _gather(self) -> Gather | None:
-        return load_gather()
-
     def stream_create(self) -> int:
         """Make a stream that does not wait for the default one."""
         flags = self._rt.cudaStreamNonBlocking
@@ -239,17 +200,6 @@ class Cuda:
     def graph_destroy(self, graph: Any) -> None:
         """End a graph."""
         self._check(self._rt.cudaGraphExecDestroy(graph), "cudaGraphExecDestroy")
-
-
-def _driver_copy() -> Callable[[int, int, int, int], int] | None:
-    """Return the driver's ``cuMemcpyAsync``, called with the interpreter lock held; None without a driver."""
-    try:
-        found = ctypes.PyDLL("libcuda.so.1").cuMemcpyAsync
-    except (OSError, AttributeError):
-        return None
-    found.argtypes = (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p)
-    found.restype = ctypes.c_int
-    return found
 
 
 _loaded: dict[str, Cuda] = {}

@@ -1,0 +1,70 @@
+"""Queues copies between device memory and pinned memory by calls of CUDA's driver that keep the interpreter lock."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+from headrace_tensors.gather_kernel import load_gather
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from headrace_tensors.gather_kernel import Gather
+
+__all__ = ["DeviceCopies"]
+
+
+class DeviceCopies(ABC):
+    """Queues copies on streams. The runtime's own call takes over where the driver refuses one, and tells its errors."""
+
+    @abstractmethod
+    def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
+        """Copy between any host or device memory by a call of the runtime, in order on ``stream``."""
+
+    def queue_copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
+        """Queue a copy between device memory and pinned memory, which never makes the host wait.
+
+        A batch has a copy per request. The driver's own call costs the host a quarter of a call of the runtime's
+        binding. It keeps the interpreter lock, because getting the lock back from other threads would take longer
+        than queueing the copy. (A copy of memory that is not pinned is done before the call
+        returns: use `copy` for it, which releases the lock.)
+        """
+        queue = _driver_copy()
+        if queue is None or queue(target, source, nbytes, stream):
+            self.copy(target, source, nbytes, stream)
+
+    def queue_gather(
+        self, target: int, sources: Sequence[int], row_bytes: int, stream: int
+    ) -> None:
+        """Queue copies of rows of device memory, given by their addresses, to consecutive rows.
+
+        A kernel copies all of them by one launch. If the driver does not accept the kernel, they are copied one by
+        one.
+        """
+        if len(sources) > 1 and self._gather is not None:
+            if not self._gather(target, sources, row_bytes, stream):
+                return
+            # If the device is lost, the copies report it.
+            self._gather = None
+        for source in sources:
+            self.queue_copy(target, source, row_bytes, stream)
+            target += row_bytes
+
+    @functools.cached_property
+    def _gather(self) -> Gather | None:
+        return load_gather()
+
+
+@functools.cache
+def _driver_copy() -> Callable[[int, int, int, int], int] | None:
+    """Return the driver's ``cuMemcpyAsync``, called with the interpreter lock held; None without a driver."""
+    try:
+        found = ctypes.PyDLL("libcuda.so.1").cuMemcpyAsync
+    except (OSError, AttributeError):
+        return None
+    found.argtypes = (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p)
+    found.restype = ctypes.c_int
+    return found
