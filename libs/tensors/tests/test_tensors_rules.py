@@ -1,6 +1,9 @@
 """The rules about requests as tensors, compared with slow loops of numpy and with cases counted by hand."""
 
+import gc
 import logging
+import sys
+import threading
 
 import numpy as np
 import pytest
@@ -178,6 +181,41 @@ def test_outputs_that_do_not_follow_the_rows_are_refused_by_a_run():
     with pytest.raises(SetupError) as caught:
         warm_up_rows(run(lambda x: np.stack([x.sum(1)] * 5)), signature, LOGGER)
     assert "batch_axis = {y = 1}" in caught.value.hint
+
+
+@pytest.mark.skipif(
+    not getattr(sys, "_is_gil_enabled", lambda: True)(), reason="there is no interpreter lock"
+)
+@pytest.mark.parametrize("width", [10, 1000, 16_000])
+def test_each_request_gets_memory_of_its_own_with_the_interpreter_lock_held(width):
+    """A second thread, which waits for the lock, gets it from numpy's copies of more than 500 elements."""
+    port, count = Port("y", "float32", (None, width), True), 500
+    output = np.arange(count, dtype=np.float32)[:, None] * np.ones(width, np.float32)
+    items = [Item({}, 1, sample=bool(k % 2)) for k in range(count)]
+    begun, got_in, interval = threading.Lock(), [], sys.getswitchinterval()
+    begun.acquire()
+
+    def other():
+        with begun:
+            got_in.append(True)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    try:
+        gc.disable()  # what it would end could give the lock up
+        sys.setswitchinterval(1000)  # nobody has to give it up
+        begun.release()
+        results = split_outputs([output], items, Signature((), (port,)))
+        kept = not got_in
+    finally:
+        sys.setswitchinterval(interval)
+        gc.enable()
+        thread.join()
+    assert kept
+    for k, (result,) in enumerate(results):
+        assert result.shape == ((width,) if k % 2 else (1, width))
+        assert np.all(result == k)
+        assert not np.shares_memory(result, output)
 
 
 FLOATS = Port("y", "float32", (None, 2), True)

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
     from headrace_tensors.ports import Port
 
-__all__ = ["concatenate", "gather", "joined", "rows_apart"]
+__all__ = ["concatenate", "copied", "gather", "joined", "rows_apart"]
 
 _HELD_BYTES: Final = 1 << 16
+_FEW: Final = 500  # numpy keeps the interpreter lock for so many elements
 
 
 def gather(arrays: Sequence[NDArray[Any]], out: NDArray[Any], row_bytes: int) -> bool:
@@ -74,6 +75,17 @@ def joined(arrays: Sequence[NDArray[Any]], out: NDArray[Any] | None = None) -> N
     if not gather(arrays, out, row_bytes):
         np.concatenate(arrays, out=out)
     return out
+
+
+def copied(array: NDArray[Any]) -> NDArray[Any]:
+    """Copy an array into memory of its own, up to 64 KiB with the interpreter lock held. See `gather`."""
+    import numpy as np
+
+    held = array.size > _FEW and array.nbytes <= _HELD_BYTES and not array.dtype.hasobject
+    held = held and array.flags.c_contiguous
+    raw = array.reshape(-1).view(np.dtype((np.void, array.nbytes))) if held else array
+    made: NDArray[Any] = raw.copy()
+    return made.view(array.dtype).reshape(array.shape) if held else made
 
 
 def rows_apart(output: NDArray[Any]) -> list[NDArray[Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import BackendError
+from headrace_tensors.joining import copied
 from headrace_tensors.ports import counted_rows
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def split_outputs(
                 part = cropped(part, own, item, padded)
             if part.shape != output.shape:
                 # A slice would keep the memory of all rows alive as long as one of them.
-                part = part.copy()
+                part = copied(part)
             if item.sample:
                 part = part.reshape(part.shape[:axis] + part.shape[axis + 1 :])
             result.append(part)

@@ -253,6 +253,8 @@ class DeviceRunner:
         if copied:
             output = self._copy_of(output, (total, *shape[1:]), port)
         whole = self._array(port, output, (total, *shape[1:]))
+        if len(items) == total and all(item.sample for item in items):
+            return whole.rows()
         stops = accumulate(item.rows for item in items)
         return [
             whole[stop - 1] if item.sample else whole[stop - item.rows : stop]

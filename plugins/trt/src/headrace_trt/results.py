@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headrace_tensors import DeviceArray, check_rows, cropped
+from headrace_tensors import DeviceArray, check_rows, cropped, rows_apart
+from headrace_tensors.joining import copied
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -93,7 +94,7 @@ def _samples(value: Any, count: int) -> list[Any]:
     if type(value) is DeviceArray:
         return value.rows()[:count]
     if isinstance(value, np.ndarray) and value.ndim > 1:
-        return [row.copy() for row in value[:count]]
+        return rows_apart(value[:count])
     return [rows_of(value, row, row + 1, sample=True) for row in range(count)]
 
 
@@ -117,8 +118,8 @@ def rows_of(value: Any, start: int, stop: int, *, sample: bool) -> Any:
     if not isinstance(value, np.ndarray):
         return value[start] if sample else value[start:stop]
     if sample and value.ndim > 1:
-        return value[start].copy()
-    part = value[start:stop].copy()
+        return copied(value[start])
+    part = copied(value[start:stop])
     return part.reshape(part.shape[1:]) if sample else part
 
 
