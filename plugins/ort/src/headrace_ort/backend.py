@@ -93,7 +93,7 @@ class OnnxTensor(headrace.Backend):
 
     @classmethod
     def needs_thread(cls, options: OnnxOptions, device: str | None) -> bool:
-        """On CUDA: its providers keep handles of cuBLAS and cuDNN, and captured graphs, for each thread that runs a session."""
+        """Say yes on CUDA, whose providers keep handles, and captured graphs, for each thread that runs a session."""
         return options.on_cuda(device)
 
     @classmethod
