@@ -285,10 +285,13 @@ class DeviceArray:
 _FINISHED: Final = StreamRef(0)
 
 
-def read_on_device(value: Any, cuda: Runtime, stream: int, ordinal: int) -> DeviceArray | None:
+def read_on_device(
+    value: Any, cuda: Runtime, stream: int, ordinal: int, behind: set[str] | None = None
+) -> DeviceArray | None:
     """Return an array of any library on a CUDA device, without a copy. None for a value that is none.
 
     ``stream``, one of the device ``ordinal``, then waits for the work that makes the array. The host does not.
+    ``behind``, an empty set for each batch, lets the stream wait for torch once per batch.
 
     Raises:
         InputError: The array is on another device, not in the order of its axes, or cannot be read.
@@ -302,7 +305,10 @@ def read_on_device(value: Any, cuda: Runtime, stream: int, ordinal: int) -> Devi
         view = view_of_torch(value, ordinal)
         if view is not None:
             kind = ArrayKind(cuda, _FINISHED, ordinal, view.dtype, view.shape)
-            order_behind_torch(stream, ordinal)
+            if not behind:
+                order_behind_torch(stream, ordinal)
+            if behind is not None:
+                behind.add("torch")
             return kind.array(view.pointer, value)
         return _of_protocol(value, cuda, stream, ordinal)
     except InputError:

@@ -252,6 +252,7 @@ class OnnxTensor(headrace.Backend):
 
     def _wait(self, batch: list[Request]) -> None:
         if self._place is not None:
+            self._place.behind.clear()
             wait_for_callers(batch, self._entered, self._place.stream)
 
     def _read(self, request: Request) -> Item:

@@ -8,7 +8,7 @@ import io
 import logging
 import sys
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import onnxruntime as ort
@@ -62,12 +62,14 @@ class Place:
         stream: The instance's stream, a ``cudaStream_t`` as an int.
         providers: The providers, with the options that let the session compute on that device and stream.
         shared: Whether several instances use the session, which then has a stream of its own.
+        behind: What the stream is ordered behind in this batch, see `read_on_device`.
     """
 
     ordinal: int
     stream: int
     providers: list[tuple[str, dict[str, str]]]
     shared: bool
+    behind: set[str] = field(default_factory=set)
 
     def runner(
         self,
@@ -101,7 +103,7 @@ class Place:
             InputError: The session does not take the value.
         """
         try:
-            found = read_on_device(value, cuda, self.stream, self.ordinal)
+            found = read_on_device(value, cuda, self.stream, self.ordinal, self.behind)
         except InputError as error:
             error.key = key
             raise
