@@ -89,8 +89,8 @@ def circles_are_looked_for_at_once(monkeypatch):
 # What is open in a pipeline.
 
 
-def left_at_the_box(pipe):
-    """Return how many requests their callers have left, to enter as the next batch ends."""
+def put_aside(pipe):
+    """Return how many requests their callers have put aside, to enter as the next batch ends."""
     return len(pipe._engine.box.arrivals)
 
 

@@ -22,7 +22,7 @@ def busy(gate, client, until):
         until(lambda: pipe.stats()["nodes"]["main"]["waiting"] == 1)
         for count, one in enumerate(data, start=1):
             clients.append(client(pipe, {"data": one}))
-            until(lambda count=count: internals.left_at_the_box(pipe) == count)
+            until(lambda count=count: internals.put_aside(pipe) == count)
         return clients
 
     return send
@@ -43,7 +43,7 @@ def test_who_counts_them_lets_them_in(gate, busy):
         clients = busy(pipe, 2, 3)
         counts = pipe.stats()["nodes"]["main"]
         assert (counts["submitted"], counts["waiting"]) == (4, 3)
-        assert internals.left_at_the_box(pipe) == 0
+        assert internals.put_aside(pipe) == 0
         gate.open()
         assert [one.outcome()["result"] for one in clients] == [0, 1, 2, 3]
 
@@ -54,7 +54,7 @@ def test_one_that_fails_raises_its_own_error_and_has_its_data_back(gate, busy, c
         clients = busy(pipe, 2)
         request = {"data": 3, "result": "stale"}
         clients.append(client(pipe, request))
-        until(lambda: internals.left_at_the_box(pipe) == 2)
+        until(lambda: internals.put_aside(pipe) == 2)
         gate.open()
         with pytest.raises(BackendError, match="three"):
             clients.pop().outcome()
@@ -70,7 +70,7 @@ def test_their_wait_begins_as_they_come(gate, client, until, monkeypatch):
         clients.append(client(pipe, {"data": 1}))
         until(lambda: pipe.stats()["nodes"]["main"]["waiting"] == 1)
         clients.append(client(pipe, {"data": 2}))
-        until(lambda: internals.left_at_the_box(pipe) == 1)
+        until(lambda: internals.put_aside(pipe) == 1)
         timer.clock.advance(1.5)
         gate.let_go()
         clients[0].outcome()
@@ -107,19 +107,17 @@ def test_a_close_answers_or_refuses_them(gate, busy, client, drain):
     closing.outcome()
 
 
-def test_a_future_may_be_left_too_and_cancelled(gate, busy):
+def test_what_is_submitted_is_put_aside_too_and_may_be_cancelled(gate, busy, client):
     with headrace.pipe(OWN) as pipe:
         clients = busy(pipe, 2)
-        kept, withdrawn = client_futures(pipe)
+        futures = client(lambda: [pipe.submit({"data": 3}), pipe.submit({"data": 4})]).outcome()
+        assert internals.put_aside(pipe) == 3
+        kept, withdrawn = futures
         assert withdrawn.cancel()
         gate.open()
         assert kept.result()["result"] == 3
         assert [one.outcome()["result"] for one in clients] == [0, 1, 2]
         assert all(4 not in batch for batch in gate.batches)
-
-
-def client_futures(pipe):
-    return pipe.submit({"data": 3}), pipe.submit({"data": 4})
 
 
 @pytest.mark.parametrize(
@@ -139,6 +137,6 @@ def test_others_enter_at_once(gate, client, until, config, keys, request_keys):
         for count, more in enumerate((({}, {}), (keys, request_keys)), start=1):
             clients.append(client(pipe, {"data": count, **more[1]}, **more[0]))
             until(lambda count=count: internals.in_queue(pipe) == count)
-        assert internals.left_at_the_box(pipe) == 0
+        assert internals.put_aside(pipe) == 0
         gate.open()
         assert [one.outcome()["result"] for one in clients] == [0, 1, 2]

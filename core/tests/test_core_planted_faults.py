@@ -25,7 +25,7 @@ LOCKED_CANCEL = """with self._condition:
         if told is True:"""
 
 FAULTS = {
-    "who leaves a request does not look once more": (
+    "who puts a request aside does not look once more": (
         "arrivals.py:instances",
         "not over after",
         [("arrivals", "    if node.free:\n        post(node.box, bool)\n", "")],

@@ -1,4 +1,4 @@
-"""Instances with threads of their own: requests that find all of them busy are left, and enter as the next batch ends."""
+"""Instances with threads of their own: requests that find all of them busy are put aside, and enter as the next batch ends."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def callers():
 
 
 def instances():
-    """Two instances, of which one may come free while a request is being left."""
+    """Two instances, of which one may come free while a request is put aside."""
     book = Book()
     with headrace.pipe(TWO) as pipe:
         for first in range(0, 12, 2):

@@ -1,7 +1,7 @@
-"""Requests that come while all instances are busy: their callers leave them at the box, and they enter as the next batch ends.
+"""Requests that come while all instances are busy: their callers put them aside, and they enter as the next batch ends.
 
-The thread that has run the batch is awake, and takes all of them in. Callers that enter by themselves wake up one by one, each with
-the interpreter lock and a cold processor. If no batch ends, the look for circles of calls lets them in.
+The thread that has run the batch is awake, and takes all of them in. If each caller let its own request in, it would do that with the
+interpreter lock, on a processor that has just woken up. If no batch ends, the look for circles of calls lets them in.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
     from headrace.keys import Request
 
 
-def may_leave(node: Any) -> bool:
-    """Tell whether this thread may leave a request: a batch that is not its own will end, and the request cannot be refused."""
-    if node.free or node.special or not node.watched or not node.short_cut.waits_for_threads:
+def may_put_aside(node: Any) -> bool:
+    """Tell whether this thread may put a request aside: a batch that is not its own will end, and the queue refuses nobody."""
+    if node.free or node.special or not node.watched or not node.short_cut.puts_aside:
         return False
     me = get_ident()
     return not (node.box.steps or me in in_steps or me in batches_run or me in calls_run)
 
 
-def leave(node: Any, step: Any, *args: Any) -> None:
-    """Leave a step that lets requests enter; where an instance came free meanwhile, this thread runs it."""
+def put_aside(node: Any, step: Any, *args: Any) -> None:
+    """Put a step aside that lets requests enter; where an instance came free meanwhile, this thread runs it."""
     node.box.arrivals.append((step, args))
     if node.free:
         post(node.box, bool)
 
 
 class Arrival:
-    """A request without a deadline that its caller leaves, and waits for."""
+    """A request without a deadline that its caller puts aside, and waits for."""
 
     __slots__ = ("_at", "_entered", "_entry", "_ident", "_lock", "_request")
 
@@ -47,9 +47,9 @@ class Arrival:
         self._lock.acquire()
 
     def run(self, node: Any) -> None:
-        """Leave the request, wait, and raise its error."""
+        """Put the request aside, wait, and raise its error."""
         try:
-            leave(node, self._enter, node)
+            put_aside(node, self._send, node)
             self._lock.acquire()
         except BaseException as raised:
             raised.abandoned = ask(node.box, self._withdraw)  # type: ignore[attr-defined]
@@ -61,7 +61,7 @@ class Arrival:
     def _withdraw(self) -> bool:
         return self._entry is not None and withdraw([self._entry])
 
-    def _enter(self, node: Any) -> None:
+    def _send(self, node: Any) -> None:
         self._entry = entry = Entry(self._request, self._end)
         entry.awaited, entry.entered = self._ident, self._entered
         entries = (entry,)
