@@ -74,7 +74,7 @@ def test_cv_words_measures_every_word_beside_opencv(tmp_path):
     text, figures = run("benchmarks.cv_words", tmp_path)
     for words, found in figures["words"].items():
         assert words in text
-        assert set(found) == {"whole_us", "opencv_us", "own_us"}
+        assert set(found) == {"whole_us", "bare_us", "own_us"}
 
 
 def test_instances_measures_every_setting_beside_one_shared_session(tmp_path):

@@ -121,7 +121,9 @@ def test_wrong_options_are_refused(options):
 @pytest.mark.parametrize("options", [{"mean": [0, 1e37, 2], "std": 0.1}, {"scale": 1e38}])
 def test_factors_that_float32_just_holds_are_taken(options):
     numbers = Mat2Tensor.Options(**options).model_dump(include={"scale", "mean", "std"})
-    assert Normalization(**numbers).changes
+    assert np.isfinite(
+        image_to_tensor(np.ones((1, 1, 3), np.uint8), Normalization(**numbers))
+    ).all()
 
 
 @pytest.mark.parametrize(
@@ -157,6 +159,18 @@ def test_what_is_too_large_becomes_infinite_without_a_warning():
 def test_the_result_never_shares_memory_with_the_image():
     for image in (noise(3, 4, dtype=np.float32), noise(3, 4, 1, dtype=np.float32)):
         assert not np.shares_memory(image_to_tensor(image), image)
+
+
+@pytest.mark.parametrize("axes", ["chw", "hwc"])
+@pytest.mark.parametrize("options", [{}, {"mean": 3.5, "std": 0.3}, {"mean": [1, 2, 3], "std": 7}])
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_an_image_has_the_same_values_in_every_size(dtype, options, axes):
+    small, normalization = noise(20, 30, 3, dtype=dtype), Normalization(**options)
+    expected = image_to_tensor(small, normalization, axes=axes)
+    times = (1, 15, 20) if axes == "chw" else (15, 20, 1)
+    result = image_to_tensor(np.tile(small, (15, 20, 1)), normalization, axes=axes)
+    assert result.flags.c_contiguous
+    assert np.array_equal(result, np.tile(expected, times))
 
 
 @pytest.mark.parametrize("view", [lambda a: a[:, ::-1], lambda a: a[::2], lambda a: a[..., ::-1]])

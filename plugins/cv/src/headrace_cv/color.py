@@ -78,14 +78,14 @@ class CvtColorMat(PerImage):
 
     def build(self, options: Any) -> Callable[[Request], None]:
         """Convert one image from the colour named by its request."""
-        from headrace_cv.images import convert_color
+        from headrace_cv.images import color_converter
 
-        expected, target, max_pixels = self.expected, options.color, options.max_pixels
+        expected, target = self.expected, options.color
+        convert = color_converter(target, options.max_pixels)
 
         def work(request: Request) -> None:
             image = read_key(request, "data", expected)
-            source = read_color(request)
-            request["result"] = convert_color(image, source, target, max_pixels=max_pixels)
+            request["result"] = convert(image, read_color(request))
             request["color"] = target
 
         return work

@@ -33,6 +33,7 @@ __all__ = [
     "IMAGE",
     "INTERPOLATIONS",
     "as_image",
+    "color_converter",
     "convert_color",
     "dense",
     "image_resizer",
@@ -283,20 +284,35 @@ def convert_color(
         ITU-R BT.601 for grey, as in OpenCV's ``cvtColor``.
     """
     check_choice("source", source, COLORS)
+    return color_converter(target, max_pixels)(image, source)
+
+
+def color_converter(target: str, max_pixels: int) -> Callable[[Any, str], NDArray[Any]]:
+    """Return `convert_color` with its options, for many images, of the image and the colour that it has.
+
+    Raises:
+        ValueError: ``target`` is unknown.
+    """
     check_choice("target", target, COLORS)
-    pixels = as_image(image, max_pixels)
-    if pixels.ndim == 2:
-        pixels = pixels[:, :, None]
-    if pixels.shape[2] != COLORS[source]:
-        raise InputError(
-            f"the image is not {source}",
-            expected=f"{COLORS[source]} channel(s), as its color is {source!r}",
-            got=f"{pixels.dtype} {list(pixels.shape)}",
-        )
-    if source == target:
-        return pixels
-    # OpenCV computes without the interpreter lock. If it had to make the result array, it would
-    # take the lock once more and wait for the other threads.
-    converted = np.empty((*pixels.shape[:2], COLORS[target]), pixels.dtype)
-    cv2.cvtColor(dense(pixels), _CONVERSIONS[source, target], converted)
+    wanted = COLORS[target]
+
+    def converted(image: Any, source: str) -> NDArray[Any]:
+        pixels = as_image(image, max_pixels)
+        if pixels.ndim == 2:
+            pixels = pixels[:, :, None]
+        height, width, channels = pixels.shape
+        if channels != COLORS[source]:
+            raise InputError(
+                f"the image is not {source}",
+                expected=f"{COLORS[source]} channel(s), as its color is {source!r}",
+                got=f"{pixels.dtype} {list(pixels.shape)}",
+            )
+        if source == target:
+            return pixels
+        # OpenCV computes without the interpreter lock. If it had to make the result array, it would
+        # take the lock once more and wait for the other threads.
+        result = np.empty((height, width, wanted), pixels.dtype)
+        cv2.cvtColor(dense(pixels), _CONVERSIONS[source, target], result)
+        return result
+
     return converted

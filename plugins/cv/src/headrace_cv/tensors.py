@@ -26,6 +26,9 @@ AXES = ("chw", "hwc")
 _FAR = 1e9
 """A mean beyond this, in the units of the pixels, is not near any of them."""
 
+_FEW = 300_000
+"""Up to this many values, a wait for the interpreter lock may take longer than the work itself."""
+
 
 class Normalization:
     """``(x * scale - mean) / std`` as one offset and one factor, made once for many images.
@@ -40,7 +43,6 @@ class Normalization:
 
     Attributes:
         channels: How many channels an image must have. None means any number.
-        changes: Whether the normalization changes any value.
 
     Raises:
         ValueError: ``std`` holds 0, ``mean`` or ``std`` is no list of numbers, they have different lengths, or
@@ -74,7 +76,6 @@ class Normalization:
         self._centre = centre.astype(np.float32) if (abs(centre) < _FAR).all() else None
         self._scales = bool((self._factor != 1).any())
         self._shifts = bool((self._offset != 0).any())
-        self.changes: bool = self._scales or self._shifts
         # No value up to this absolute value becomes infinite in float32, rounding included.
         factor, offset = (float(abs(values).max()) for values in self._exact)
         self._largest = (1e38 - min(offset, 1e38)) / max(factor, 1.0) - _FAR
@@ -94,27 +95,30 @@ class Normalization:
         )
         return Normalization(1.0, mean, std)
 
-    def apply(self, tensor: NDArray[np.float32], *, limit: float | None = None) -> None:
-        """Normalise ``tensor``, ``float32 [C, H, W]``, in place. Results too large become infinite.
+    def apply(
+        self, values: NDArray[Any], out: NDArray[np.float32], *, limit: float | None = None
+    ) -> None:
+        """Write the normalised ``values`` to ``out``. Results too large become infinite.
 
         Args:
-            tensor: The values.
-            limit: A bound on the absolute values in ``tensor``, if the caller knows one. It saves
+            values: ``uint8`` or ``float32``, ``[C, H, W]``; where `channels` is None, of any shape.
+            out: ``float32`` of the same shape; ``values`` itself to normalise in place.
+            limit: A bound on the absolute ``values``, if the caller knows one. It saves
                 time: where no result can become infinite, numpy's warnings need not be turned off.
         """
         if limit is not None and limit <= self._largest:
-            self._apply(tensor)
+            self._apply(values, out)
             return
         with np.errstate(over="ignore", invalid="ignore"):
-            self._apply(tensor)
+            self._apply(values, out)
 
-    def _apply(self, tensor: NDArray[np.float32]) -> None:
+    def _apply(self, values: NDArray[Any], out: NDArray[np.float32]) -> None:
         if self._shifts and self._centre is not None:
-            tensor -= self._centre
-        if self._scales:
-            tensor *= self._factor
+            values = np.subtract(values, self._centre, out)
+        if self._scales or values is not out:
+            np.multiply(values, self._factor, out)
         if self._shifts and self._centre is None:
-            tensor += self._offset
+            out += self._offset
 
 
 _UNCHANGED = Normalization()
@@ -152,37 +156,40 @@ def tensor_maker(
         ValueError: ``axes`` is unknown.
     """
     check_choice("axes", axes, AXES)
-    is_planar = axes == "chw"
-    wanted, changes = normalization.channels, normalization.changes
-    empty, split, float32 = np.empty, cv2.split, np.dtype(np.float32)
+    is_planar, wanted = axes == "chw", normalization.channels
+    keeps_order = not is_planar and wanted is None
+    empty, float32, uint8 = np.empty, np.dtype(np.float32), np.dtype(np.uint8)
 
     def turned(image: Any) -> NDArray[np.float32]:
         pixels = as_image(image, max_pixels)
-        shape = pixels.shape
-        channels = shape[2] if len(shape) == 3 else 1
+        values = pixels if pixels.ndim == 3 else pixels[:, :, None]
+        height, width, channels = values.shape
         if wanted is not None and wanted != channels:
             raise InputError(
                 "mean and std do not fit the image",
                 expected=f"{wanted} channel(s), one per value of mean and std",
-                got=f"{pixels.dtype} {list(shape)}",
+                got=f"{pixels.dtype} {list(pixels.shape)}",
             )
-        if channels == 1:
-            tensor = pixels.reshape(1, *shape[:2]).astype(float32, order="C")
+        if not keeps_order:
+            values = values.transpose(2, 0, 1)
+        limit = 255 if pixels.dtype == uint8 else None
+        if keeps_order or channels == 1 or pixels.size <= _FEW:
+            # Numpy splits and converts as it computes: no further call that lets the interpreter lock go.
+            tensor = empty(values.shape, float32)
+            normalization.apply(values, tensor, limit=limit)
         else:
-            # Splitting the channels first and converting them afterwards is faster than one strided pass.
-            planes = empty((channels, *shape[:2]), pixels.dtype)
-            split(pixels if pixels.flags.c_contiguous else dense(pixels), list(planes))
+            # To split the channels first and convert them afterwards is faster than one strided pass.
+            planes = empty(values.shape, pixels.dtype)
+            cv2.split(dense(pixels), list(planes))
             tensor = planes.astype(float32, copy=False)
-        if changes:
-            normalization.apply(tensor, limit=255 if pixels.dtype == np.uint8 else None)
-        if is_planar:
+            normalization.apply(tensor, tensor, limit=limit)
+        if is_planar or keeps_order:
             return tensor
-        # Merging planes that are ready is faster than computing with channels that lie side by side.
-        merged = empty((*shape[:2], channels), float32)
         if channels == 1:
-            merged[:, :, 0] = tensor[0]
-        else:
-            cv2.merge(list(tensor), merged)
+            return tensor.reshape(height, width, 1)
+        # Merging planes that are ready is faster than computing with channels that lie side by side.
+        merged = empty((height, width, channels), float32)
+        cv2.merge(list(tensor), merged)
         return merged
 
     return turned
@@ -233,8 +240,8 @@ def tensor_to_image(
             expected=f"{denormalization.channels} channel(s), one per value of mean and std",
             got=describe(tensor, array),
         )
-    values = np.array(planes, np.float32, order="C")
-    denormalization.apply(values)
+    values = np.empty(planes.shape, np.float32)
+    denormalization.apply(planes, values)
     if np.isnan(values).any():
         raise InputError("the tensor holds NaN", expected="numbers", got=describe(tensor, array))
     np.rint(values, out=values)
