@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections import defaultdict
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -128,6 +130,20 @@ def _with_own_code(call: Callable[..., Any], kind: object) -> Callable[..., Any]
     return FunctionType(code, run.__globals__, run.__name__, None, run.__closure__)
 
 
+def _give_trees_to_thread() -> None:
+    """Give this thread CUDA-graph trees of its own, which compiled models with graphs need.
+
+    Some versions of torch (2.11) give them only to the thread that imports this module of it first. In the thread of a later
+    pipeline, or after a reload, every run would end with an AssertionError.
+    """
+    from torch._inductor import cudagraph_trees
+
+    local = cudagraph_trees.local
+    if not hasattr(local, "tree_manager_containers"):
+        local.tree_manager_containers = {}
+        local.tree_manager_locks = defaultdict(threading.Lock)
+
+
 class Runner:
     """Runs one model for one instance.
 
@@ -160,6 +176,8 @@ class Runner:
         self._channels_last = channels_last
         self.compiled = compile_mode is not None
         self._copies = compile_mode in _WITH_GRAPHS
+        if self._copies and device.type == "cuda":
+            _give_trees_to_thread()
         # Whether the model writes into its inputs. These may belong to callers, so it then gets copies. None until a
         # run has shown it. For a package no run shows it, because torch does not see what compiled code writes.
         self._writes: bool | None = None if model.module is not None else True
