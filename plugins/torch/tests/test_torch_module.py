@@ -1075,6 +1075,29 @@ def test_compiled_models_give_the_same(bench, net, files, monkeypatch):
         assert modes.pop() == mode
 
 
+@pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
+def test_one_instance_of_a_process_is_compiled_with_graphs(mode):
+    """Two threads with torch's CUDA-graph trees gave wrong answers. A reload has two instances for a moment."""
+    from torch._inductor import cudagraph_trees as trees
+
+    def make():
+        return running.Runner(
+            SimpleNamespace(module=None), torch.device("cuda:0"), compile_mode=mode
+        )
+
+    first = make()
+    with pytest.raises(SetupError, match="another instance does"):
+        make()
+    first.close()
+    later = []
+    thread = threading.Thread(target=lambda: later.append((make(), vars(trees.local).copy())))
+    thread.start()
+    thread.join()
+    ((second, given),) = later
+    assert given["tree_manager_containers"] == {}
+    second.close()
+
+
 def test_a_compiled_model_is_given_one_kind_of_tensors(bench, monkeypatch):
     """For another kind torch.compile compiles the model again, while requests wait."""
     seen = []

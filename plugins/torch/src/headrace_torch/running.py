@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import defaultdict
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -105,6 +106,8 @@ def prepare_model(
                 f"`compile` cannot be used with {model.kind}",
                 hint="It compiles modules and torch.export programs.",
             )
+        if compile_mode in _WITH_GRAPHS:  # what was compiled belongs to the thread that has run it
+            kind = None
         shared = kind and (type(module), str(device), dtype, channels_last, compile_mode, kind)
         called = _with_own_code(model.call, shared)
         model.call = torch.compile(called, mode=compile_mode)
@@ -130,14 +133,30 @@ def _with_own_code(call: Callable[..., Any], kind: object) -> Callable[..., Any]
     return FunctionType(code, run.__globals__, run.__name__, None, run.__closure__)
 
 
-def _give_trees_to_thread() -> None:
-    """Give this thread CUDA-graph trees of its own, which compiled models with graphs need.
+_with_trees: weakref.WeakSet[Runner] = weakref.WeakSet()
+_taking_trees = threading.Lock()
+
+
+def _take_trees(runner: Runner, mode: str | None) -> None:
+    """Give this thread CUDA-graph trees of its own, which a compiled model with graphs needs.
 
     Some versions of torch (2.11) give them only to the thread that imports this module of it first. In the thread of a later
-    pipeline, or after a reload, every run would end with an AssertionError.
+    pipeline every run would end with an AssertionError.
+
+    Raises:
+        SetupError: Another instance of this process runs such a model. Two threads give wrong answers.
     """
     from torch._inductor import cudagraph_trees
 
+    with _taking_trees:
+        if _with_trees:
+            raise SetupError(
+                f"compile = {mode!r} uses CUDA graphs of torch, which one thread of a process may use, and another"
+                " instance does",
+                hint="Close its pipeline first: a reload would have two for a moment. Or use compile = true, or"
+                " cuda_graph = true.",
+            )
+        _with_trees.add(runner)
     local = cudagraph_trees.local
     if not hasattr(local, "tree_manager_containers"):
         local.tree_manager_containers = {}
@@ -177,7 +196,7 @@ class Runner:
         self.compiled = compile_mode is not None
         self._copies = compile_mode in _WITH_GRAPHS
         if self._copies and device.type == "cuda":
-            _give_trees_to_thread()
+            _take_trees(self, compile_mode)
         # Whether the model writes into its inputs. These may belong to callers, so it then gets copies. None until a
         # run has shown it. For a package no run shows it, because torch does not see what compiled code writes.
         self._writes: bool | None = None if model.module is not None else True
@@ -263,6 +282,7 @@ class Runner:
 
     def close(self) -> None:
         """Release the graphs and the model even if frames of an error still refer to the runner."""
+        _with_trees.discard(self)
         if self.graphs is not None:
             self.graphs.close()
         del self._model
