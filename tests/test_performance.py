@@ -146,7 +146,6 @@ def shown_in(block: str) -> list[str]:
 
 
 SETTINGS = {
-    "ARCHITECTURE.md": ["less than\n   0.1 ms"],
     "benchmarks/README.md": ["threads keep for 5 ms"],
     "core/README.md": ["below\n  200 µs"],
     "docs/from_torchpipe.md": ["4 ms unless set"],

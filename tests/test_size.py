@@ -30,7 +30,7 @@ LINES = {
 """The most lines of code of core, and of the rooms that are not small."""
 
 TESTS_OF_CORE = 21_150
-SOURCES = 76_090
+SOURCES = 76_125
 
 
 def test_core_is_no_larger():
