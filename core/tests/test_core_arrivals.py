@@ -15,7 +15,7 @@ OWN = {"backend": "OwnGate", "max": 2}
 def busy(gate, client, until):
     """Return a function that sends requests to a pipeline whose instance is busy and whose queue holds one; see `left`."""
 
-    def send(pipe, *data, waiting=1):
+    def send(pipe, *data):
         clients = [client(pipe, {"data": 0})]
         gate.wait_entered()
         clients.append(client(pipe, {"data": 1}))
@@ -62,15 +62,10 @@ def test_one_that_fails_raises_its_own_error_and_has_its_data_back(gate, busy, c
         assert [one.outcome()["result"] for one in clients] == [0, 1, 2]
 
 
-def test_their_wait_begins_as_they_come(gate, client, until, monkeypatch):
+def test_their_wait_begins_as_they_come(gate, busy, monkeypatch):
     timer = internals.time_by_hand(monkeypatch)
-    with headrace.pipe(OWN | {"timeout_ms": 2000}) as pipe:
-        clients = [client(pipe, {"data": 0})]
-        gate.wait_entered()
-        clients.append(client(pipe, {"data": 1}))
-        until(lambda: pipe.stats()["nodes"]["main"]["waiting"] == 1)
-        clients.append(client(pipe, {"data": 2}))
-        until(lambda: internals.put_aside(pipe) == 1)
+    with headrace.pipe(OWN) as pipe:
+        clients = busy(pipe, 2)
         timer.clock.advance(1.5)
         gate.let_go()
         clients[0].outcome()
@@ -120,6 +115,17 @@ def test_what_is_submitted_is_put_aside_too_and_may_be_cancelled(gate, busy, cli
         assert all(4 not in batch for batch in gate.batches)
 
 
+def test_what_is_submitted_with_a_deadline_enters_at_once(gate, busy, client, until):
+    """Else nobody would fail it in time."""
+    with headrace.pipe(OWN) as pipe:
+        clients = busy(pipe)
+        future = client(pipe.submit, {"data": 2}, timeout=60).outcome()
+        until(lambda: internals.in_queue(pipe) == 2)
+        gate.open()
+        assert [one.outcome()["result"] for one in clients] == [0, 1]
+        assert future.result()["result"] == 2
+
+
 @pytest.mark.parametrize(
     ("config", "keys", "request_keys"),
     [
@@ -127,6 +133,7 @@ def test_what_is_submitted_is_put_aside_too_and_may_be_cancelled(gate, busy, cli
         ({}, {"priority": 1}, {}),
         ({}, {}, {"request_size": 1}),
         ({"queue_full": "reject"}, {}, {}),
+        ({"timeout_ms": 60_000}, {}, {}),
         ({"backend": "Gate"}, {}, {}),
     ],
 )

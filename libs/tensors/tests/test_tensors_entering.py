@@ -323,6 +323,18 @@ def test_the_default_stream_of_the_arrays_device_is_asked_as_the_batch_begins(tw
     assert recorded(two) == [(101, 1)]
 
 
+def test_a_batch_of_the_host_waits_for_no_default_stream(driver, current):
+    """Other threads may keep that stream busy, or capture it."""
+    current.handles = {0: 0}
+    driver.busy = {(100, 1)}
+    on_device, on_host = {"data": Tensor(0)}, {"data": np.zeros(3), "name": "a"}
+    assert [entering.enter(one) for one in (on_device, on_host)] == [None, None]
+    entering.wait_for_callers([on_host, {**on_host}], lambda _: None, 33)
+    assert driver.log == []
+    entering.wait_for_callers([on_host, on_device], lambda _: None, 33)
+    assert driver.log == [("record", 500, (100, 1)), ("wait", 33, 500)]
+
+
 @pytest.mark.parametrize(
     ("handle", "stream"), [(0, (100, 1)), (1, (100, 1)), (2, (100, 2)), (9, 9)]
 )

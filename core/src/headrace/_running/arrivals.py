@@ -1,7 +1,8 @@
 """Requests that come while all instances are busy: their callers put them aside, and they enter as the next batch ends.
 
 The thread that has run the batch is awake, and takes all of them in. If each caller let its own request in, it would do that with the
-interpreter lock, on a processor that has just woken up. If no batch ends, the look for circles of calls lets them in.
+interpreter lock, on a processor that has just woken up. If no batch ends, the look for circles of calls lets them in. So no request
+with a deadline is put aside.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ def enter(
 
     Returns:
         The marks. None if all the streams are idle. The legacy default stream of a device gets none: from its first use on
-        `marks_of` asks it for every batch.
+        `marks_of` has it for every batch with arrays of other libraries, also those of other streams.
     """
     known = {} if call is None else call
     marks: dict[AnyMark, None] = {}
@@ -149,8 +149,13 @@ def enter(
 def marks_of(
     batch: Iterable[Mapping[str, Any]], entered: Callable[[Any], tuple[AnyMark, ...] | None]
 ) -> set[AnyMark]:
-    """Return the marks of all requests of a batch; ``entered`` returns what `enter` has returned for one."""
-    found: set[AnyMark] = {*_default_streams.values()}
+    """Return the marks of all requests of a batch; ``entered`` returns what `enter` has returned for one.
+
+    The default streams are among them if a value may be an array of another library on a device.
+    """
+    found: set[AnyMark] = set()
+    if _default_streams and not all(_passed.issuperset(map(type, one.values())) for one in batch):
+        found.update(_default_streams.values())
     if Mark.made:
         found.update(mark for request in batch for mark in entered(request) or ())
     return found

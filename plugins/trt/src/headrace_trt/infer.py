@@ -180,9 +180,8 @@ class TensorrtInferTensor(headrace.Backend):
         if gathering is None:
             raise BackendError("TensorrtInferTensor is closed")
         with _device_errors():
-            if len(batch) == 1 and gathering.run(
-                batch[0]
-            ):  # TensorrtCat has waited for the callers
+            # If the batch is TensorrtCat's, that one has waited for the callers.
+            if len(batch) == 1 and gathering.run(batch[0]):
                 return None
             wait_for_callers(batch, self._entered, self._stream)
             return gathering.runner_for(batch).forward(batch)
