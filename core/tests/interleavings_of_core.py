@@ -20,7 +20,6 @@ NEAR = {
     "one_node": ("shortcut", "node", "runners", "dispatch"),
     "pending": ("pending", "keeping", "node"),
     "queues": ("node", "queue", "graph"),
-    "reloads": ("reload", "node"),
     "streams": ("streams", "parts", "keeping"),
 }
 """The files of the running wing whose source lines are points, by the file of a program."""

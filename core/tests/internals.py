@@ -104,7 +104,7 @@ def open_entries(pipe):
     """Return the entries that run, wait or are PENDING, each with its node."""
 
     def look(node):
-        running = [entry for one in node.every for entry in one.entries or ()]
+        running = [entry for one in node.instances for entry in one.entries or ()]
         return [*running, *node.queue, *node.room.outside, *node.pending.open]
 
     def all_open():
@@ -127,16 +127,6 @@ def terms_of(request):
 def elements_of(pipe, name="main"):
     """Return what was built for each element of a node's expression."""
     return pipe._engine.built[name].elements.by_element
-
-
-def run_out_of_time(pipe, *keys):
-    """Let the time of the reload of these keys be over."""
-    for job in list(pipe._reloader._jobs.values()):
-        if tuple(job.changes) == keys:
-            job.until = 0
-            job.watchers.wake()
-    for retirement in pipe._engine.retirements:
-        retirement.signal.wake()
 
 
 # Time that a test lets pass.

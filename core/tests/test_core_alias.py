@@ -130,18 +130,6 @@ def test_a_close_that_drains_waits_for_what_it_handed_on(gate, client):
     assert [one.result(60)["result"] for one in futures] == [0, 1, 2]
 
 
-def test_a_reload_of_either_node_loses_no_request(gate):
-    config = {"x": {"backend": "Gate"}, "alias": X["alias"]}
-    with headrace.pipe(config) as pipe:
-        future = gate.entered(pipe.submit({"data": 1, "node_name": "alias"}))
-        pipe.reload("alias", {"timeout_ms": 60_000, "max": 4})
-        pipe.reload("x", {"instance_num": 2}, timeout=0.2)
-        gate.open()
-        assert future.result(60)["result"] == 1
-        pipe.reload("alias", {"backend": "Negate"})
-        assert pipe({"data": 1, "node_name": "alias"})["result"] == -1
-        pipe.reload("alias", {"backend": "Forward[node.x]"})
-        assert pipe({"data": 1, "node_name": "alias"})["result"] == 1
 
 
 def test_the_plan_says_which_node_answers():
@@ -218,21 +206,3 @@ def test_what_answers_for_an_alias_is_no_root(alias, x, data, result):
         assert pipe({"data": data})["result"] == result
 
 
-def test_a_route_worked_out_while_a_reload_links_the_nodes_anew_is_not_kept(monkeypatch):
-    """A request has read the old links; the new ones are in place before its route is put into the table."""
-    config = {"a": {"backend": "Inc", "next": "b"}, "b": {"backend": "Inc"}}
-    with headrace.pipe(config) as pipe:
-        graph = pipe._engine.graph
-        old = graph._links
-        new = {name: replace(one, reposts=("a",)) for name, one in old.items()}
-        make = type(graph.route_from("b"))
-
-        def slow(*args):
-            monkeypatch.undo()
-            graph.link(new)
-            return make(*args)
-
-        graph.link(old)
-        monkeypatch.setattr(internals.graph, "Route", slow)
-        graph.route_from("b")
-        assert graph.route_from("b").start.links is new["b"]

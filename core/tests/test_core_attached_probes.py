@@ -269,18 +269,6 @@ def heard_of(probe, data):
     return [node for node, one, _ in probe.requests if one == data]
 
 
-def test_an_instance_that_a_reload_brings_is_heard_of_too():
-    probe = Recorder()
-    with headrace.pipe({"backend": "S[Identity]", "max": 2}) as pipe:
-        with attached(pipe, probe):
-            pipe.reload("main", {"max": 3})
-            pipe({"data": 1})
-        assert is_plain(pipe)
-        pipe.reload("main", {})
-        assert is_plain(pipe)
-        pipe({"data": 2})
-    assert heard(probe) == [1]
-    assert [state for *_, state in probe.instances] == ["ready", "retired", "ready"]
 
 
 def test_probes_of_one_class_have_names_of_their_own_and_the_configured_one_stays(site):

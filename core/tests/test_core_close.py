@@ -346,22 +346,6 @@ def test_the_last_reference_dropped_drains_and_closes(gate):
     gate.wait_closed()
 
 
-@pytest.mark.parametrize("timeout", [float("nan"), "1", True])
-def test_a_timeout_that_is_no_time_is_refused_by_all_methods_alike(gate, timeout):
-    with headrace.pipe({"backend": "Gate"}) as pipe:
-        reload = partial(pipe.reload, "main", {})
-        for method in (
-            pipe.close,
-            reload,
-            partial(pipe, {"data": 0}),
-            partial(pipe.submit, {"data": 0}),
-        ):
-            with pytest.raises(TypeError, match="timeout is a number of seconds, got"):
-                method(timeout=timeout)
-        for method in (pipe.close, reload):
-            with pytest.raises(ValueError, match="timeout is at least 0, got -1"):
-                method(timeout=-1)
-        assert pipe.ready
 
 
 def test_a_pipeline_is_not_pickled_and_its_configuration_is(gate):

@@ -47,12 +47,6 @@ def test_a_request_that_waits_at_its_second_node_had_begun(gate, waiting):
     gate.let_go()
 
 
-def test_a_close_that_is_about_no_request_says_nothing_of_one():
-    pipe = headrace.pipe({"backend": "Identity"})
-    pipe.close()
-    with pytest.raises(ClosedError) as caught:
-        pipe.reload("main", {})
-    assert caught.value.begun is None
 
 
 def test_withdrawn_requests_are_counted_beside_the_failed_ones(gate):

@@ -224,15 +224,6 @@ def test_requests_of_several_callers_in_one_batch_keep_their_own(log):
         assert first.result(timeout=60)["result"][1][:2] == ("waits", "first")
 
 
-def test_after_a_reload_the_classes_in_service_are_asked(log):
-    with headrace.pipe({"backend": "S[Reflect[one,Identity]]", "one": "Reports"}) as pipe:
-        me = threading.get_ident()
-        assert pipe({"data": 1})["result"] == [None]
-        pipe.reload("main", {"one": "EntersStatic"})
-        assert pipe({"data": 2})["result"] == [("static", 2, me)]
-        pipe.reload("main", {"one": "Reports"})
-        assert pipe({"data": 3})["result"] == [None]
-    assert log.calls == [("static", 2, me)]
 
 
 def test_a_plain_class_may_have_it_too_and_outside_of_a_pipeline_nothing_has_entered():

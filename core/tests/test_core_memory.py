@@ -290,17 +290,6 @@ def make_of_what_is_wrong(pipe):
         headrace.pipe({"backend": "S[Works,Nowhere]"})
 
 
-def reload_each(pipe):
-    for node in pipe.config.nodes:
-        pipe.reload(node, {"max": 2})
-        pipe.submit({"data": 1}).result(LATE_S)
-
-
-def reload_and_fail(pipe):
-    with pytest.raises(SetupError):
-        pipe.reload("left", {"broken": True})
-
-
 def call_from_a_thread(pipe):
     thread = threading.Thread(target=pipe, args=([{"data": 1}, {"data": 2}],))
     thread.start()
@@ -324,8 +313,6 @@ def blocks():
         make_and_fail,
         # Old versions of pydantic keep some of what they have refused.
         pytest.param(make_of_what_is_wrong, marks=pytest.mark.slow),
-        reload_each,
-        reload_and_fail,
         call_from_a_thread,
         every_way,
     ],

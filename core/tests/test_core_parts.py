@@ -398,12 +398,6 @@ def test_parts_waiting_is_a_number_of_at_least_one(value):
         headrace.pipe({"backend": "PartsNumbers", "parts_waiting": value})
 
 
-def test_a_reload_changes_how_many_parts_may_wait():
-    with headrace.pipe({"global": {"parts_waiting": 2}, "main": {"backend": "PartsFlood"}}) as pipe:
-        pipe.reload("main", {"parts_waiting": 9})
-        stream = pipe.stream({"data": 9})
-        assert pipe.submit({"data": 0}).result(WAIT_S)["result"] == "end"
-        assert [*stream][:-1] == [*range(9)]
 
 
 ELSEWHERE = """

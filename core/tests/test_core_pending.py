@@ -314,19 +314,6 @@ def test_what_is_kept_while_a_close_does_not_drain_is_refused(keeper, client):
         closing.outcome()
 
 
-def test_a_reload_ends_what_the_old_instances_keep(keeper):
-    with headrace.pipe({"backend": "KeptKeeper"}) as pipe:
-        request = {"data": 1}
-        future, kept = keeper.keeps(pipe, request)
-        pipe.reload("main", {})
-        with pytest.raises(InstanceLostError, match="kept the request"):
-            future.result(WAIT_S)
-        keeper.one_was_told(request)
-        assert not keeper.contexts[0].finish(kept, "too late")
-        assert pipe.ready
-        second = pipe.submit({"data": 1})
-        assert keeper.context.finish(keeper.kept(), "new")
-        assert second.result(WAIT_S)["result"] == "new"
 
 
 def test_a_lost_instance_loses_what_it_keeps(keeper):

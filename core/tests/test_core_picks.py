@@ -224,18 +224,6 @@ def test_a_higher_priority_stands_at_lower_places(gate, kinds, waiting):
     assert gate.batches[1:] == [[9, 1], [0]]
 
 
-def test_what_waits_through_a_reload_is_read_by_the_new_policy(gate, kinds, client, waiting):
-    with headrace.pipe({**CONFIG, "batch_policy": "greedy"}) as pipe:
-        held(pipe, gate)
-        futures = pipe.submit(requests("ab?a"))
-        waiting(pipe, 4)
-        reload = client(pipe.reload, "main", {"batch_policy": "PickedKinds"})
-        gate.wait_entered()  # the new instance has begun, beside the old one
-        gate.open()
-        reload.outcome()
-        assert isinstance(futures[2].exception(60), errors.LimitError)
-        assert [futures[k].result(60)["result"] for k in (0, 1, 3)] == [0, 1, 3]
-    assert gate.batches[1:] == [[0, 3], [1]]
 
 
 def test_a_request_that_is_cancelled_or_too_late_is_in_no_batch(gate, kinds, waiting):

@@ -62,29 +62,5 @@ def test_while_all_are_away_requests_wait(pipe, contexts):
     assert [one.result()["result"] for one in futures] == [1, 2]
 
 
-def test_where_the_others_are_lost_requests_wait_for_one_that_is_away(pipe, contexts):
-    contexts[0].away()
-    with pytest.raises(InstanceLostError):
-        pipe({"data": "lose"})
-    future = pipe.submit({"data": 1})
-    with pytest.raises(NotYetError):
-        future.result(timeout=0.01)
-    contexts[0].back()
-    assert future.result(60)["result"] == 1
-    with pytest.raises(InstanceLostError):
-        pipe({"data": "lose"})
-    assert not pipe.ready
-    pipe.reload("main", {})
-    assert pipe({"data": 3})["result"] == 3
 
 
-def test_an_instance_that_was_replaced_while_it_was_away_does_not_come_back(pipe, contexts):
-    old = contexts[:]
-    for one in old:
-        one.away()
-    pipe.reload("main", {})
-    for one in old:
-        one.back()
-    for number in range(10):
-        assert pipe({"data": number})["result"] == number
-    assert sum(batches(pipe)) == 10

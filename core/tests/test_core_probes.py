@@ -807,15 +807,3 @@ def test_a_slow_probe_holds_one_answer_and_instance_and_not_the_others(watched):
         assert pipe.stats()["probes"]["Recorder"]["errors"] == 0
 
 
-def test_probes_hear_of_new_instances_after_a_reload(probes, shortcut):
-    with piped({"backend": "Half", "max": 4}) as pipe:
-        (probe,) = probes()
-        pipe({"data": 2})
-        pipe.reload("main", {"instance_num": 2})
-        pipe({"data": 4})
-        assert pipe.submit({"data": 6}).result(60)["result"] == 6
-        assert heard(probe) == counted(pipe) == {"ok": 3}
-        assert len(probe.batches) == 3
-        assert len(probes()) == 1
-        assert probe.closed == 0
-    assert probe.closed == 1

@@ -64,12 +64,6 @@ def test_a_node_is_default_where_nothing_is_written_around_its_backend(keys, def
     assert len(trees) == 1 + len(keys.keys() & {"init", "node_entrypoint"})
 
 
-def test_the_plan_of_a_pipeline_in_service_follows_its_reload():
-    with headrace.pipe({"backend": "Identity", "max": 4}) as pipe:
-        before = pipe.config.plan()
-        pipe.reload("main", {"max": 8})
-        after = pipe.config.plan()
-    assert [one.nodes["main"].keys["max"].value for one in (before, after)] == [4, 8]
 
 
 def test_the_plan_is_frozen():

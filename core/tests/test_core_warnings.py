@@ -83,13 +83,6 @@ def test_an_option_that_counts_somewhere_is_not(config):
     assert codes(config) == []
 
 
-def test_a_reload_of_an_option_without_effect_warns_and_one_with_does_not():
-    with headrace.pipe({"backend": "Sized(3)", "height": 4}) as pipe:
-        with pytest.warns(UserWarning, match="nothing uses 'width'") as caught:
-            pipe.reload("main", {"width": 9})
-        assert {one.filename for one in caught} == {__file__}
-        pipe.reload("main", {"height": 9})  # warnings are errors in these tests
-        assert codes(pipe.config) == ["unused_option"]
 
 
 # Keys as others call them.

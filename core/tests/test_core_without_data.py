@@ -108,21 +108,6 @@ class Deaf:
         """Hears nothing."""
 
 
-@pytest.mark.parametrize("reloads", [False, True])
-@pytest.mark.parametrize("listens", [False, True])
-def test_what_is_missing_is_named_to_whichever_thread_asks(listens, reloads, shortcut):
-    with (
-        headrace.pipe({"backend": "Negative" if reloads else "S[Join,Negative]"}) as pipe,
-        attached(pipe, Deaf()) if listens else nullcontext(),
-        ThreadPoolExecutor(1) as another,
-    ):
-        if reloads:
-            pipe.reload("main", {"backend": "S[Join,Negative]"})
-        for call in (pipe, lambda request: another.submit(pipe, request).result()):
-            with pytest.raises(InputError) as caught:
-                call({"data": 1, "left": 2})
-            assert caught.value.key == "right"
-            assert call({"data": 1, "left": 2, "right": 3})["result"] == -5
 
 
 @pytest.mark.parametrize("backend", ["S[Join,Negative]", "Fallback[Join,Negative]"])
@@ -236,14 +221,6 @@ def test_what_really_runs_a_batch_says_what_is_needed(entry):
         assert caught.value.key == "right"
 
 
-def test_a_reload_may_change_what_is_needed():
-    with headrace.pipe({"backend": "Named", "keys": ["left", "right"]}) as pipe:
-        assert pipe({"left": 1, "right": 2})["result"] == 3
-        pipe.reload("main", {"keys": ["up"]})
-        assert pipe({"up": 4})["result"] == 4
-        with pytest.raises(InputError) as caught:
-            pipe({"left": 1, "right": 2})
-        assert caught.value.key == "up"
 
 
 @pytest.mark.parametrize(

@@ -49,15 +49,10 @@ class ComposedNode(BuiltNode):
     Attributes:
         plan: The plan of the node, None for the entrypoint.
         elements: The builder of its elements.
-        holds: The names of instances that were built into it, past the queue of their node.
     """
 
     plan: NodePlan | None
     elements: ElementBuilder
-    holds: frozenset[str] = frozenset()
-
-    def __post_init__(self) -> None:
-        self.holds = frozenset(self.elements.holds)
 
     def statistics(self) -> dict[str, Any]:
         """Return what ``Pipeline.stats()`` says of the node."""
@@ -83,23 +78,21 @@ class Builder(Build):
 
     Args:
         plan: The checked plan.
-        commons: What the nodes of the pipeline in service share, when a reload builds one of them anew.
 
     Attributes:
         nodes: The nodes that are built.
         entrypoint: The entrypoint of the pipeline, once it is built.
     """
 
-    def __init__(self, plan: PipelinePlan, commons: PipelineState | None = None) -> None:
-        state = commons or PipelineState(times={} if plan.keys.timings else None)
+    def __init__(self, plan: PipelinePlan) -> None:
+        state = PipelineState(times={} if plan.keys.timings else None)
         reached = frozenset(one.name for one in instances_named(plan.roots))  # past any queue
         registered, threads = state.registered, plan.threads_of_one
         super().__init__(plan, ChildPlan, state, registered, threads, reached)
         self.nodes: dict[str, ComposedNode] = {}
         self.entrypoint: ComposedNode | None = None
         self._all = CloseStack()
-        if commons is None:  # a reload builds for the store of the pipeline in service
-            self._all.add(self.commons.store)
+        self._all.add(self.commons.store)
         self._builds = threading.Lock()
 
     def close(self) -> list[Exception]:

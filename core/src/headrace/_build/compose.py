@@ -10,12 +10,11 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from headrace._build.builder import Builder, ComposedNode
-from headrace._build.callees import NodeCall
 from headrace._contract.backend import ProgressFactory, no_progress
 from headrace._plan.pipeline_config import PipelineConfig
 from headrace._plan.word import word_of
 from headrace._portable import error_text
-from headrace._running.blueprint import Blueprint, Change, NodeBlueprint
+from headrace._running.blueprint import Blueprint, NodeBlueprint
 from headrace._running.instance import Limits
 from headrace._running.pipeline import Pipeline, without_inner_frames
 from headrace.errors import ConfigError, HeadraceError, PluginError, SetupError
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from headrace._build.builder import Schedule
     from headrace._contract.options import Options
     from headrace._plan.element import NodePlan, PipelinePlan
-    from headrace._running.node import Node
 
 
 def pipe(
@@ -60,11 +58,7 @@ def compose(config: PipelineConfig, progress: ProgressFactory = no_progress) -> 
     """Make the blueprint from which a pipeline of this configuration starts; nothing is built yet."""
     builder = Builder(config._plan)
     builder.progress = progress
-    return _blueprint(config, builder, builder)
-
-
-def _blueprint(config: PipelineConfig, builder: Builder, of_nodes: Builder) -> Blueprint:
-    plan, build = config._plan, of_nodes.node
+    plan, build = config._plan, builder.node
     for node, own in ((one, own) for one in plan.nodes.values() for own in one.own_keys):
         own.check(config, node.name)
     walks = plan.entrypoint is not None and word_of(plan.entrypoint.cls)._walks
@@ -82,8 +76,6 @@ def _blueprint(config: PipelineConfig, builder: Builder, of_nodes: Builder) -> B
         dispatchers=builder.commons.dispatchers,
         close=builder.close,
         config=config,
-        change=partial(_change, config, builder),
-        warnings=plan.warnings,
     )
 
 
@@ -172,84 +164,3 @@ class _Factory:
         except Exception as error:
             message = f"{self.what} could not be made: {error_text(error)}"
             raise SetupError(message, node=self.node) from error
-
-
-# Reload: a node is built anew beside the one in service.
-
-
-def _change(config: PipelineConfig, builder: Builder, name: str, keys: Mapping[str, Any]) -> Change:
-    """Prepare the pipeline with other keys of one node.
-
-    Raises:
-        ConfigError: There is no such node, a key cannot be changed, or a value is wrong.
-        SetupError: The node cannot be exchanged.
-    """
-    changed = config._with_changes(name, keys)
-    aside = _Aside(changed._plan, name, builder)
-    blueprint = _blueprint(changed, builder, aside)
-    return Change(blueprint, aside.adopt, aside.cancelled.set, aside.close)
-
-
-class _Aside(Builder):
-    """Builds one node anew beside the one in service."""
-
-    def __init__(self, plan: PipelinePlan, name: str, service: Builder) -> None:
-        """Prepare to build the node.
-
-        Args:
-            plan: The changed plan of the whole pipeline.
-            name: The name of the node.
-            service: The builder of the pipeline in service, which nothing changes before `adopt`.
-        """
-        super().__init__(plan, service.commons)
-        self._name = name
-        self._service = service
-        self._unused: Node | None = None
-        self._own = service.nodes[name].elements.registers
-        known = service.commons.registered
-        self.registered = {key: one for key, one in known.items() if key not in self._own}
-
-    def node(self, name: str, schedule: Schedule) -> ComposedNode:
-        """Build the node. When that fails, close all that was built of it.
-
-        Raises:
-            SetupError: A backend could not be built, or the node cannot be exchanged.
-            PluginError: A plugin or a library is missing.
-        """
-        self._check_unheld()
-        with self.commons.store._trial():
-            try:
-                node = super().node(name, schedule)
-            except BaseException:
-                self.close()
-                raise
-        self._unused = node.scheduler
-        return node
-
-    def adopt(self) -> None:
-        """Let the new node take the place of the old one, whose scheduler it keeps.
-
-        The engine has exchanged the instances, policies and limits in that scheduler by now.
-        """
-        service, name = self._service, self._name
-        registered = service.commons.registered
-        old, new = service.nodes[name], self.nodes[name]
-        for call in self.registered.values():
-            if isinstance(call, NodeCall) and call.scheduler is self._unused:
-                call.scheduler = old.scheduler
-        registered.update(self.registered)
-        for gone in self._own - new.elements.registers:
-            registered.pop(gone, None)
-        service.nodes[name] = new
-        # The dict of this builder would keep instances alive that a later reload retires.
-        self.registered = registered
-
-    def _check_unheld(self) -> None:
-        """Refuse the reload when another node holds an instance of this one and calls it past the queue."""
-        service, name = self._service, self._name
-        others = [node for key, node in service.nodes.items() if key != name]
-        for other in filter(None, (*others, service.entrypoint)):
-            for one in sorted(other.holds & self._own):
-                what = f"{other.elements.name} holds the instance {one!r} itself, so it cannot be exchanged"
-                hint = f"Let it call Forward[node.{name}], or build the pipeline again."
-                raise SetupError(what, node=name, hint=hint)

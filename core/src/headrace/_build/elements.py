@@ -53,8 +53,7 @@ class Build:
         plan: The plan of the whole pipeline.
         plan_of: Makes the plan of a child that is built elsewhere.
         commons: What belongs to all nodes of the pipeline.
-        registered: The registered instances of the pipeline, by name. While a reload builds a node beside
-            the one in service, these are the instances that will be in service together with it.
+        registered: The registered instances of the pipeline, by name.
         threads: How many threads one instance may use.
         reached: The names of instances that some expression calls by name, past any queue.
         cancelled: Set when the build is given up, so that no thread waits for its result any more.
@@ -83,7 +82,6 @@ class ElementBuilder:
         by_element: The first backend that was built from each element.
         followed_by: What `InitContext.followed_by` says of each element.
         registers: The names under which this builder has registered instances.
-        holds: The names of instances that a backend built here calls past the queue of their node.
         enters: A backend of each class that has ``enter``.
     """
 
@@ -95,7 +93,6 @@ class ElementBuilder:
     by_element: dict[Element, Backend] = field(default_factory=dict)
     followed_by: dict[Element, type[Backend]] = field(default_factory=dict)
     registers: set[str] = field(default_factory=set)
-    holds: set[str] = field(default_factory=set)
     enters: dict[type[Backend], Backend] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

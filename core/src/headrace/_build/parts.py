@@ -172,10 +172,9 @@ class PipelineState:
     Attributes:
         store: What backends share by ``context.pipeline``.
         dispatchers: The backends that are given the graph, to run requests through it.
-        registered: The registered instances in service, by name. This dict is never replaced: a builder
-            that had a copy would keep instances alive that a reload has retired.
+        registered: The registered instances, by name.
         probes: The probes that are switched on now.
-        times: Sampled durations of elements, which a reload keeps. None without ``timings``.
+        times: Sampled durations of elements. None without ``timings``.
     """
 
     store: Shared = field(default_factory=Shared)

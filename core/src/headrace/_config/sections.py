@@ -155,14 +155,6 @@ LINK_KEYS = tuple(keys_of(LinkKeys))
 NODE_ONLY = ("next", "map", "or", "each")
 """The link keys that cannot stand in ``[global]`` as the default of all nodes."""
 
-FIXED_KEYS = {
-    **dict.fromkeys(NODE_ONLY, "The way of requests from node to node stays as it was built."),
-    **dict.fromkeys(("queue_size", "queue_full"), "The queue stays, with those who wait in it."),
-    **dict.fromkeys(GLOBAL_KEYS, "It belongs to the pipeline as a whole."),
-    **dict.fromkeys(TOP_KEYS, "It is no key of a node."),
-}
-"""Keys that a reload cannot change, each with the reason."""
-
 _NAMES_ELSEWHERE = {
     "max": "batch_size max_batch max_batch_size",
     "batch_sizes": "preferred_batch_size preferred_batch_sizes",

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 from headrace.errors import ClosedError
@@ -74,21 +73,6 @@ class Shared:
                 case (str(kind), str(name)) if kind not in among and hasattr(item, "statistics"):
                     found.setdefault(kind, {})[name] = item.statistics()
         return found
-
-    @contextmanager
-    def _trial(self) -> Iterator[None]:
-        """Close and forget what was stored inside the ``with``, when it raises."""
-        before = set(self._items)
-        try:
-            yield
-        except BaseException:
-            made = Shared()
-            made._items = {
-                key: self._items.pop(key) for key in list(self._items) if key not in before
-            }
-            with suppress(Exception):  # the error of the ``with`` is the one that is raised
-                made.close()
-            raise
 
     def close(self) -> None:
         """Close all stored objects, newest first, and raise the first error afterwards.

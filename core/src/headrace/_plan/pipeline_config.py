@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace._config.document import Document, Table, read_document
+from headrace._config.document import Document, read_document
 from headrace._config.problems import Problems, key_place, with_lines
-from headrace._config.sections import FIXED_KEYS, NODE_KEYS, Sections, key_schemas, read_sections
-from headrace._contract.options import keys_of, map_leaves, path_as_text, without_base
+from headrace._config.sections import Sections, key_schemas, read_sections
+from headrace._contract.options import map_leaves, path_as_text, without_base
 from headrace._expression.nesting import with_room
 from headrace._expression.parser import parse
 from headrace._expression.tree import Call
@@ -19,13 +19,12 @@ from headrace._plan.element import PipelinePlan, elements_of
 from headrace._plan.parameters import place_at
 from headrace._plan.planner import Planner, plan_expression
 from headrace._plan.publish import distributions_of, public_element, public_plan
-from headrace._portable import nearest
 from headrace._registry.imports import HOW_TO_ALLOW, run_imports, why_refused
 from headrace._registry.packages import files_run
 from headrace._registry.registry import Files, registry
 from headrace._running.notebook import html_of
 from headrace._version import __version__
-from headrace.errors import ConfigError, PluginError, Problem
+from headrace.errors import PluginError, Problem
 from headrace.plan import Plan
 
 _LACKS = ("unknown_backend", "unknown_policy", "unknown_probe", "missing_plugin", "plugin_")
@@ -115,55 +114,6 @@ class PipelineConfig:
         if document.imports:
             plain["import"] = [item.replace("$", "$$") for item, _ in document.imports]
         return plain | {key: _plain_copy(written.value) for key, written in document.top.items()}
-
-    def _with_changes(self, node: str, changes: Mapping[str, Any]) -> PipelineConfig:
-        """Return this configuration with changes of one node. It is read and checked as a whole.
-
-        Args:
-            node: The node.
-            changes: New values of keys of the node. None removes a key. Relative paths in them start
-                from the working directory.
-
-        Raises:
-            ConfigError: There is no such node, a key cannot be changed, or a value is wrong.
-            TypeError: ``changes`` is no mapping.
-        """
-        if not isinstance(changes, Mapping):
-            got = type(changes).__name__
-            raise TypeError(f"changes are a mapping of keys to values, got {got}")
-        problems = Problems()
-        if node not in self.nodes:
-            near = nearest(node, self.nodes) if isinstance(node, str) else None
-            what, hint = f"no node is called {node!r}", f"There are: {', '.join(self.nodes)}."
-            raise ConfigError(Problem("unknown_node", what, suggestion=near, hint=hint))
-        document, single = self._document, self._shape.single
-        table = document.top[node] if not single else None
-        keys: dict[str, Any] = dict(table.keys if isinstance(table, Table) else document.top)
-        backends = [element.cls for element in elements_of(self._plan.nodes[node].roots)]
-        names = {*keys, *NODE_KEYS, *(key for cls in backends for key in keys_of(cls.Options))}
-        written = read_document({node: dict(changes)}).top[node]
-        assert isinstance(written, Table)  # noqa: S101 - a mapping was read
-        for key, new in written.keys.items():
-            place = key_place(None, f"{node}.{key}", key, new.value, at_key=True)
-            if key in FIXED_KEYS:
-                message = f"reload cannot change {key!r}"
-                problems.add("fixed", message, **place, hint=FIXED_KEYS[key])
-            elif new.value is None and not names & {key, key.rpartition("::")[2]}:
-                message = f"node {node!r} has no key {key!r} that could be taken away"
-                near = nearest(key, sorted(names))
-                problems.add("unknown_key", message, suggestion=near, **place)
-            elif single and key == "backend" and not isinstance(new.value, str):
-                place = key_place(None, f"{node}.{key}", key, new.value)
-                problems.add("type", "backend takes an expression, written as a text", **place)
-            if new.value is None:
-                keys.pop(key, None)
-            else:
-                keys[key] = new
-        problems.raise_if_any()
-        if isinstance(table, Table):
-            keys = {**document.top, node: Table.of(keys, table.base, table.file)}
-        changed = Document(keys, document.imports, document.file)
-        return _config_of(changed, self._allow_import)
 
     def plan(self) -> Plan:
         """Return what the configuration asks for, as frozen data; see `headrace.plan`."""

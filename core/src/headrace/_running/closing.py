@@ -47,7 +47,6 @@ class Closer:
         if self.error is None:
             self.error = ClosedError()
             self._engine.entrance.close(self.error)
-        self._engine.on_close()
         until = time.monotonic() + timeout
         ask(self._box, self._refuse, self.error, drain, get_ident())
         try:
@@ -91,8 +90,7 @@ class Closer:
             ask(self._box, self._fail_open)
         if not took_token(self._unfinished):  # another thread closes all
             return
-        with self._engine.changes:  # a reload that began before puts all of it in place, or nothing
-            steps, all_idle = self._steps(until)
+        steps, all_idle = self._steps()
         closing = Pass(steps, self._box.threads.pool)
         self._passes.append(closing)
         closing.start(until)
@@ -122,12 +120,9 @@ class Closer:
         for end in [end for liveness in presences for end in liveness.killers]:
             end()
 
-    def _steps(self, until: float) -> tuple[list[Closing], bool]:
-        """Return the steps that close idle instances and nodes, retired instances and probes; and whether all were idle."""
+    def _steps(self) -> tuple[list[Closing], bool]:
+        """Return the steps that close idle instances and nodes, and the probes; and whether all were idle."""
         steps, all_idle = self._close_idle()
-        for one in reversed(self._engine.retirements):
-            what = f"old instances of node {one.scheduler.name}"
-            steps.append((what, partial(one.close_ended, until=until)))
         steps.append(("the pipeline", partial(setattr, self, "is_over", True)))
         steps.append(("the probes", lambda: self._engine.probes.close()))
         return steps, all_idle
@@ -169,7 +164,7 @@ def fail_open(node: Any, error: ClosedError) -> None:
     node.fail_waiting(error, [*node.queue, *node.room.outside])
     for entry in node.all_open():
         node.fail(entry, lambda _, *, running: ClosedError(error.args[0], abandoned=running))
-    for instance in node.every:
+    for instance in node.instances:
         if instance.holder is not None:
             for kill in instance.liveness.killers:
                 node.box.later(kill)

@@ -64,7 +64,7 @@ class _Look:
         for engine in [*engines]:
             for node in engine.nodes:
                 waiting = [*node.queue.snapshot(), *node.room.outside.copy()]
-                for instance in [*node.every]:
+                for instance in [*node.instances]:
                     for entry in [*(instance.entries or ())]:
                         self.running[entry] = instance
                         waiting.append(entry)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from headrace._contract.backend import Backend
     from headrace._contract.checked import Outcomes
     from headrace._running.entry import Entry
-    from headrace._running.threads import OwnThread, Signal
+    from headrace._running.threads import OwnThread
 
 
 SAMPLE_BELOW_S = 100e-6
@@ -81,7 +81,6 @@ class Instance(Counts):
         liveness: Tells whether the backend is lost, or what it computes with is away.
         away: Whether the node keeps the instance from the free ones until what is away is back.
         adopted: The entry of a request that its caller runs here, once a backend has asked something for it, else None.
-        retired: Wakes the thread that closes the instance after its last batch. None while in service.
     """
 
     def __init__(
@@ -121,8 +120,6 @@ class Instance(Counts):
         self.liveness.outermost = backend
         self.away = False
         self.adopted: Entry | None = None
-        self.retired: Signal | None = None
-        self.over = False
 
     @property
     def busy(self) -> bool:

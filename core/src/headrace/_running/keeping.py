@@ -46,13 +46,11 @@ class Keeping:
         liveness = self._backend._liveness
         return None if liveness is None else liveness.node
 
-    def _ask(
-        self, request: Request, step: Callable[[Entry], object], *, again: bool = False
-    ) -> bool:
+    def _ask(self, request: Request, step: Callable[[Entry], object]) -> bool:
         node = self._node()
         if node is None:
             return False
-        found = ask(node.box, node.pending.asks, request, step, again)
+        found = ask(node.box, node.pending.asks, request, step)
         return found is NOT_YET or found
 
     def resume(self, request: Request, node: str | None = None) -> bool:
@@ -67,7 +65,7 @@ class Keeping:
             if mine is not None and called.scheduler is not mine:
                 step = partial(mine.pending.go_on, node, called)
                 return self._ask(request, step)
-        return step is not None and self._ask(request, step, again=True)
+        return step is not None and self._ask(request, step)
 
     def send(self, request: Request, there: Called) -> None:
         """Let another node answer a request that is kept here."""
@@ -129,7 +127,7 @@ class Keeping:
         """Tell whether a dict without an entry may be an item that a container has made, or runs past the queue."""
         if node is None:
             return not elsewhere.is_here or bool(elsewhere.parts)
-        holders = [one.holder for one in node.every]
+        holders = [one.holder for one in node.instances]
         if isinstance(request, Filler) or any(one is request for one in holders):
             return True
         # The outermost backend has the requests themselves. Inside of others it is not known whose batch has ended.
@@ -191,7 +189,7 @@ class Keeping:
             return bool(entry.state == DONE)
         # An item that a container has made is none of the scheduler's; else the request has ended.
         return not node.is_held_by_this_thread() and all(
-            one.holder is not request for one in node.every
+            one.holder is not request for one in node.instances
         )
 
     def away(self, *, takes_batches: bool = False) -> None:
@@ -207,7 +205,7 @@ class Keeping:
     def alongside(self, cls: type) -> list[tuple[Request, Any]]:
         """Return what other instances of the node run, each with what ``cls.enter`` returned: see `headrace.InitContext`."""
         node, mine = self._node(), self._backend._liveness
-        others = [] if node is None else [one for one in node.every if one.liveness is not mine]
+        others = [] if node is None else [one for one in node.instances if one.liveness is not mine]
         running = [entry for one in others for entry in [*(one.entries or ())]]
         return [
             (one.request, (one.entered or {}).get(cls)) for one in running if one.state == RUNNING

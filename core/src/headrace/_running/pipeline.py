@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -15,10 +14,9 @@ from headrace._running.entrance import raise_failed, seconds
 from headrace._running.futures import RequestFuture, give_up_all
 from headrace._running.notebook import Statistics, html_of
 from headrace._running.probes import GuardedProbe, Probes
-from headrace._running.reload import Reloader
 from headrace._running.streams import AsyncStream, Stream
 from headrace._running.walk import walk
-from headrace.errors import ConfigError, InputError, PluginError, SetupError
+from headrace.errors import InputError
 from headrace.keys import Request
 
 if TYPE_CHECKING:
@@ -75,7 +73,6 @@ class Pipeline:
             raise TypeError("a Pipeline is made of a configuration by headrace.pipe(source)")
         engine = Engine(blueprint)
         self._engine = engine
-        self._reloader = Reloader(engine)
         engine.start(self)
         self._entrance = engine.entrance
         self._graph: Any = engine.graph  # a Graph wherever `call` of the entrance is None
@@ -284,48 +281,6 @@ class Pipeline:
         """Describe what was really built, per node, as a dict that can be written as JSON."""
         return self._engine.describe()
 
-    def reload(
-        self, node: str, changes: Mapping[str, Any], *, timeout: float | None = 30.0
-    ) -> None:
-        """Exchange the instances of one node while requests go on.
-
-        The changed configuration is checked as a whole. All new instances are built and warmed up while the
-        old ones go on serving. Then waiting requests go to the new instances, and each old instance is closed
-        when its batch ends. One node is built at a time, and other reloads wait for that. Without changes the node is
-        built again as it is, for example from a model file that was replaced. A changed option that has no
-        effect, since args in the expression win, is reported as a UserWarning.
-
-        Whenever this raises, the old instances are in place and nothing has changed. It returns
-        when all old instances are closed, or when ``timeout`` is over: then those whose batch still
-        runs are closed later. So they are where a thread calls it that runs a batch of this pipeline, as in a
-        signal handler: it returns once the new instances serve. It blocks. A coroutine calls it through
-        ``asyncio.to_thread``.
-
-        Args:
-            node: The name of the node. ``"main"`` for a configuration without tables.
-            changes: New values of keys of the node and options of its backends. None removes a key.
-                All but ``next``, ``map``, ``or``, ``each``, ``queue_size`` and ``queue_full`` can be
-                changed, and no node can begin to let requests go on at another one. Relative paths start from the
-                working directory.
-            timeout: Seconds for building, and then for the batches of the old instances. None for any time. When
-                it is over before the new instances are warm, ``context.cancelled()`` is true for these.
-
-        Raises:
-            ConfigError: There is no such node, a key cannot be changed, or a value is wrong.
-            SetupError: A new backend could not be built, or other nodes hold the old instances.
-            PluginError: A plugin or a library is missing.
-            DeadlineExceededError: The new instances were not warm in time.
-            ClosedError: The pipeline is closed, or was closed meanwhile.
-            ContractError: The calling thread builds a node of this pipeline.
-        """
-        length = seconds(timeout, least=0)
-        try:
-            texts = self._reloader.reload(node, changes, length)
-        except (ConfigError, PluginError, SetupError) as error:
-            raise without_inner_frames(error) from error.__cause__
-        for text in texts or ():  # none where a helper thread carries the reload out later
-            warnings.warn(text, stacklevel=2)
-
     @property
     def ready(self) -> bool:
         """Whether requests are accepted, and each node has an instance that is neither lost nor away."""
@@ -333,7 +288,7 @@ class Pipeline:
 
     @property
     def config(self) -> headrace.PipelineConfig:
-        """The configuration, including all reloads."""
+        """The configuration."""
         config: headrace.PipelineConfig = self._engine.blueprint.config
         return config
 

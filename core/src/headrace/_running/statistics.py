@@ -101,7 +101,7 @@ def statistics(node: Any) -> dict[str, Any]:
     """
     total, running = Counts(), 0
     total.add(node.counts)
-    for instance in node.every:
+    for instance in node.instances:
         unqueued, holder = instance.unqueued, instance.holder  # in one step, as they are set
         total.add(instance, unqueued=unqueued)
         if holder is not None:

@@ -84,7 +84,6 @@ def _find(building: ElementBuilder, named: Any, at: BuildSite) -> Backend:
     built = build.registered.get(name)
     if isinstance(built, NodeCall) and built.scheduler.name == named.node:
         return building.node_call(name)
-    building.holds.add(name)
     if built is not None and name not in build.reached:
         # Only what backends build themselves names it, so nobody but its node has it without the lock.
         build.registered[name] = building.guard(built)
