@@ -349,7 +349,7 @@ def test_dev_refuses_an_unknown_command():
 def test_the_shell_scripts_parse():
     bash = shutil.which("bash")
     assert bash is not None
-    for script in ("dev", "scripts/check", "scripts/retry", ".ci/run"):
+    for script in ("dev", "scripts/check", ".ci/run"):
         subprocess.run([bash, "-n", str(ROOT / script)], check=True)
 
 

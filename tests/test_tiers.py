@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -126,33 +125,6 @@ def test_ci_runs_both_tiers_and_no_stress():
         "./dev test || failed=1",
         "./dev test all || failed=1",
     ]
-
-
-@pytest.mark.parametrize(
-    ("retry", "test", "status"),
-    [
-        ("1", "assert mark.exists() or mark.touch()", 0),
-        ("1", "mark.touch(); assert False", 1),
-        ("", "assert mark.exists() or mark.touch()", 1),
-    ],
-)
-def test_ci_runs_a_test_that_failed_once_more(tmp_path, retry, test, status):
-    mark = tmp_path / "mark"
-    text = f"from pathlib import Path\nmark = Path({str(mark)!r})\ndef test_it(): {test}\n"
-    (tmp_path / "test_one.py").write_text(text + "def test_other(): pass\n")
-    (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    done = subprocess.run(
-        [ROOT / "scripts" / "retry", sys.executable, "-m", "pytest", "-n", "1", tmp_path],
-        env={**os.environ, "HEADRACE_RETRY": retry},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == status, done.stdout + done.stderr
-    assert done.stdout.count("FAILED test_one.py::test_it") == 1 + (status and retry == "1")
-    last = re.sub(r" in [0-9.]+s", "", done.stdout.splitlines()[-1]).strip("= ")
-    assert last == {0: "1 passed", 1: "1 failed" if retry else "1 failed, 1 passed"}[status]
 
 
 @pytest.mark.parametrize(("fails", "status"), [("together", 1), ("alone", 1), ("neither", 0)])
