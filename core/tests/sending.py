@@ -26,6 +26,8 @@ def backend(name, function, **attributes):
 class Leaves(headrace.Backend):
     """Lets each request go on at another node: ``Leaves[node]``."""
 
+    keeps = True
+
     class Options(headrace.Options):
         node: str
 

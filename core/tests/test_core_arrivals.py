@@ -102,15 +102,21 @@ def test_a_close_answers_or_refuses_them(gate, busy, client, drain):
     closing.outcome()
 
 
-def test_what_is_submitted_is_put_aside_too_and_may_be_cancelled(gate, busy, client):
-    with headrace.pipe(OWN) as pipe:
+def test_what_is_submitted_enters_at_once_with_all_that_was_put_aside(gate, busy, client):
+    """So `submit` waits for room: who is put aside counts."""
+    with headrace.pipe({**OWN, "queue_size": 4}) as pipe:
         clients = busy(pipe, 2)
-        futures = client(lambda: [pipe.submit({"data": 3}), pipe.submit({"data": 4})]).outcome()
-        assert internals.put_aside(pipe) == 3
-        kept, withdrawn = futures
+        kept, withdrawn = client(
+            lambda: [pipe.submit({"data": 3}), pipe.submit({"data": 4})]
+        ).outcome()
+        assert internals.put_aside(pipe) == 0
+        waits = client(pipe.submit, {"data": 5})
+        waits.waits()
         assert withdrawn.cancel()
+        last = waits.outcome()
         gate.open()
         assert kept.result()["result"] == 3
+        assert last.result()["result"] == 5
         assert [one.outcome()["result"] for one in clients] == [0, 1, 2]
         assert all(4 not in batch for batch in gate.batches)
 

@@ -28,6 +28,8 @@ def asker():
     class CallsAsker(headrace.Backend):
         """Lets ``node`` run each of ``data``, and answers with what has come, in order."""
 
+        keeps = True
+
         class Options(headrace.Options):
             node: str = "other"
 
@@ -93,6 +95,8 @@ def test_what_is_kept_is_of_one_request_and_of_one_run_of_it(asker):
 
 def test_what_is_withdrawn_is_not_told(asker):
     class CallsHold(headrace.Backend):
+        keeps = True
+
         def forward(self, batch):
             return [PENDING for _ in batch]
 

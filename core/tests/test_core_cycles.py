@@ -335,6 +335,8 @@ def test_who_waits_for_a_request_that_is_kept_needs_no_instance(client, until, w
     kept, answers = [], []
 
     class Keeps(headrace.Backend):
+        keeps = True
+
         def init(self, options, context):
             self.context = context
 

@@ -341,8 +341,8 @@ def test_a_container_that_says_what_is_needed_there_has_other_requests_refused(k
                 self.needs = self.built[0].needs
 
     headrace.register("BothRead", BothRead)
-    headrace.register("Tells", Tells)
-    with headrace.pipe({"backend": "Tells[BothRead]"}) as pipe:
+    headrace.register("TellsThere", Tells)
+    with headrace.pipe({"backend": "TellsThere[BothRead]"}) as pipe:
         if says:
             assert pipe({"left": 1, "right": 2})["result"] == 3
         with pytest.raises(InputError, match="has no 'right'" if says else "has no 'data'"):

@@ -66,6 +66,8 @@ class HelperFlood(Flood):
 class LaterFlood(Flood):
     """Lets a thread emit that ends the request, while nobody waits for it."""
 
+    keeps = True
+
     def forward(self, batch):
         for request in batch:
             threading.Thread(target=self.give, args=(request,)).start()
@@ -162,6 +164,8 @@ def kept():
     kept = queue.Queue()
 
     class Keeps(headrace.Backend):
+        keeps = True
+
         def init(self, options, context):
             self.context = context
 
@@ -396,8 +400,6 @@ def test_a_reader_says_how_many_bytes_may_wait():
 def test_parts_waiting_is_a_number_of_at_least_one(value):
     with pytest.raises(ConfigError, match="parts_waiting"):
         headrace.pipe({"backend": "PartsNumbers", "parts_waiting": value})
-
-
 
 
 ELSEWHERE = """

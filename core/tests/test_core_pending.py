@@ -85,6 +85,8 @@ def keeper(monkeypatch):
     class KeptKeeper(headrace.Backend):
         """Keeps a request whose ``data`` is above 0, and counts it down; answers the others with ``steps``."""
 
+        keeps = True
+
         max = 4
 
         def init(self, options, context):
@@ -202,6 +204,8 @@ def test_what_is_asked_before_forward_has_returned_is_done_then(keeper, way):
 
 def test_a_request_that_forward_answers_is_told_and_what_was_asked_for_it_is_dropped(keeper):
     class KeptBoth(headrace.Backend):
+        keeps = True
+
         def init(self, options, context):
             self.context = context
 
@@ -312,8 +316,6 @@ def test_what_is_kept_while_a_close_does_not_drain_is_refused(keeper, client):
         with pytest.raises(ClosedError):
             future.result(WAIT_S)
         closing.outcome()
-
-
 
 
 def test_a_lost_instance_loses_what_it_keeps(keeper):
@@ -497,6 +499,8 @@ def test_a_branch_of_a_request_that_divides_may_keep_it(keeper):
 
 def test_pending_stands_in_the_list_of_outcomes_and_is_no_result():
     class Whole(headrace.Backend):
+        keeps = True
+
         def forward(self, batch):
             return headrace.PENDING
 
@@ -524,6 +528,8 @@ def test_the_elements_of_a_list_are_kept_each_by_itself(keeper):
 
 def test_a_batch_whose_end_fails_fails_what_it_would_keep(keeper):
     class KeptEnds(headrace.Backend):
+        keeps = True
+
         def init(self, options, context):
             context.at_batch_end(self.end)
 
@@ -592,6 +598,7 @@ def test_what_is_resumed_while_forward_runs_keeps_its_places_before_those_that_w
     batches, goes_on = queue.Queue(), queue.Queue()
 
     class Steps(headrace.Backend):
+        keeps = True
         max = 3
 
         def init(self, options, context):

@@ -224,8 +224,6 @@ def test_a_higher_priority_stands_at_lower_places(gate, kinds, waiting):
     assert gate.batches[1:] == [[9, 1], [0]]
 
 
-
-
 def test_a_request_that_is_cancelled_or_too_late_is_in_no_batch(gate, kinds, waiting):
     with headrace.pipe(CONFIG) as pipe:
         held(pipe, gate)
@@ -289,6 +287,8 @@ def test_explain_says_which_policy_picks(kinds):
 def test_a_request_that_is_queued_again_is_read_again():
     class Twice(headrace.Backend):
         """Keeps a request once, and changes its kind meanwhile."""
+
+        keeps = True
 
         def init(self, options, context):
             self.context = context

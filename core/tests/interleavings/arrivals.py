@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+
 from shared import Book, Item, Work, loaded, settled
 
 import headrace
-from headrace.errors import ClosedError
+from headrace.errors import BackendError, ClosedError
+from headrace_testing.interleavings import check, settle
 
 
 class OwnWork(Work):
@@ -63,3 +66,61 @@ def closing():
         book.thread(_ask_all, book, pipe, [Item(first), Item(first + 1)], "call", (ClosedError,))
     pipe.close()
     book.join()
+
+
+class Waits(OwnWork):
+    def forward(self, batch):
+        gate.wait()
+        return super().forward(batch)
+
+
+gate = threading.Event()
+headrace.register("Waits", Waits)
+BOUND = loaded({"main": {"backend": "Waits(most=1)", "max": 1, "queue_size": 2}})
+
+
+def bound():
+    """Two threads that submit while one batch runs: as many calls return as run, and as there is room for."""
+    gate.clear()
+    returned = []
+
+    def sends(first):
+        for n in range(first, first + 3):
+            futures.append(pipe.submit({"data": Item(n)}))
+            returned.append(n)
+
+    with headrace.pipe(BOUND) as pipe:
+        futures, book = [], Book()
+        book.thread(sends, 0)
+        book.thread(sends, 3)
+        settle(1)
+        found = len(returned)
+        gate.set()
+        book.join()
+        check(len([one.result() for one in futures]) == 6, "not all were answered")
+        settled(pipe)
+        check(found <= 3, f"{found} calls returned while one ran and two could wait")
+
+
+class Enters(OwnWork):
+    @staticmethod
+    def enter(request):
+        entered.append(request["data"].n)
+        if request["data"].n == 3:
+            raise ValueError("three")
+
+
+entered = []
+headrace.register("Enters", Enters)
+ENTERS = loaded({"main": {"backend": "Enters(ms=1)", "max": 1}})
+
+
+def enters():
+    """`enter` sees each request once, also one that it refuses while all are busy."""
+    entered.clear()
+    book = Book()
+    with headrace.pipe(ENTERS) as pipe:
+        for item in [Item(n) for n in range(4)]:
+            book.thread(book.ask, pipe, item, ("a", item), (BackendError,))
+        book.join()
+    check(sorted(entered) == [0, 1, 2, 3], f"entered: {entered}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 
-from shared import CHAIN, Book, Item, Work, loaded, through_chain
+from shared import KEPT_CHAIN, Book, Item, Work, loaded, through_chain
 
 import headrace
 from headrace.errors import ClosedError
@@ -19,7 +19,7 @@ def _closed_while_requests_come(drain):
     keeps = {1: {"keep": "b"}, 2: {"slow": "a"}}
     items = [Item(n, **keeps.get(n, {})) for n in range(5)]
     want = through_chain
-    pipe = headrace.pipe(CHAIN)
+    pipe = headrace.pipe(KEPT_CHAIN)
     book.thread(book.ask, pipe, items[0], want(items[0]), CLOSED)
     book.thread(book.ask, pipe, items[1], want(items[1]), CLOSED, how="submit")
     book.thread(pipe.close, drain=drain, timeout=5)
@@ -100,7 +100,7 @@ def outcomes_first():
     """A draining close returns once every request that was accepted has its outcome."""
     futures, book = [], Book()
     items = [Item(n, slow="b" if n == 1 else "") for n in range(4)]
-    pipe = headrace.pipe(CHAIN)
+    pipe = headrace.pipe(KEPT_CHAIN)
 
     def submits(item):
         with suppress(ClosedError):

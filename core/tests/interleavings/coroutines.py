@@ -8,7 +8,7 @@ import threading
 from shared import CHAIN, Book, Item, loaded, settled, through_chain
 
 import headrace
-from headrace.errors import DeadlineExceededError
+from headrace.errors import BackendError, DeadlineExceededError
 from headrace_testing.interleavings import check, run_async, settle
 
 
@@ -48,6 +48,8 @@ def calls():
 
 
 class KeepsAsync(headrace.Backend):
+    keeps = True
+
     def init(self, options, context):
         self.c = context
 
@@ -132,3 +134,48 @@ def streams():
         book.thread(blocking, pipe)
         book.join()
         settled(pipe)
+
+
+class Crosses(headrace.Backend):
+    """Calls the other one of two pipelines in an event loop of its own, once both run."""
+
+    def init(self, options, context):
+        pass
+
+    def forward(self, batch):
+        (r,) = batch
+        if r["data"] < 2:
+            inside.append(r["data"])
+            if len(inside) == 2:
+                both.set()
+            both.wait()
+            other = crossed[1 - r["data"]]
+            run_async(other.call_async({"data": 2}))
+        r["result"] = r["data"]
+
+
+crossed, inside, both = [], [], threading.Event()
+headrace.register("Crosses", Crosses)
+CROSSES = loaded({"global": {"deadlock_after_s": 1}, "main": {"backend": "Crosses"}})
+
+
+def circle():
+    """Backends of two pipelines that await each other in event loops: the circle is found, and one of them is freed."""
+    inside.clear()
+    both.clear()
+    freed = []
+
+    def calls(pipe, n):
+        try:
+            pipe({"data": n})
+        except BackendError as error:
+            freed.append(error)
+
+    with headrace.pipe(CROSSES) as one, headrace.pipe(CROSSES) as other:
+        crossed[:] = [one, other]
+        threads = [threading.Thread(target=calls, args=(crossed[n], n)) for n in (0, 1)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    check(len(freed) == 1, f"failed: {freed}")

@@ -125,3 +125,26 @@ def probes():
         book.thread(book.ask_list, pipe, items[2:], want)
         book.join()
         settled(pipe, 4)
+
+
+class Comes(Work):
+    """Is away as it is built, and comes back in a thread of its own."""
+
+    def init(self, options, context):
+        super().init(options, context)
+        context.away()
+        threading.Thread(target=context.back, name="back", daemon=True).start()
+
+
+headrace.register("Comes", Comes)
+COMES = loaded({"backend": "Comes(tag=a)"})
+
+
+def comes():
+    """An instance that comes back as its node is made serves one batch at a time."""
+    book = Book()
+    with headrace.pipe(COMES) as pipe:
+        for item in [Item(n) for n in range(3)]:
+            book.thread(book.ask, pipe, item, ("a", item), how="submit" if item.n else "call")
+        book.join()
+        settled(pipe)

@@ -5,17 +5,17 @@ from __future__ import annotations
 from shared import CHAIN, Book, Item, Work, loaded, settled, through_chain
 
 import headrace
-from headrace.errors import ClosedError
+from headrace.errors import ClosedError, DeadlineExceededError, RequestsFailed
 from headrace_testing.interleavings import check, ctrl_c, settle
 
 ONE = loaded({"backend": "Work(most=2)", "max": 2})
-ONE_BY_ONE = loaded({"backend": "Work(most=1)", "max": 1})
+ONE_BY_ONE = loaded({"backend": "KeepingWork(most=1)", "max": 1})
 
 
 def calls():
-    """In calls at one node, one of which is kept as PENDING, and in a list: the instance comes back."""
+    """In calls at one node, and in a list: the instance comes back."""
     book = Book()
-    items = [Item(n, keep="a" if n == 1 else "") for n in range(7)]
+    items = [Item(n) for n in range(7)]
     with headrace.pipe(ONE) as pipe:
         book.thread(book.ask, pipe, items[5], ("a", items[5]))
         book.thread(book.ask, pipe, items[6], ("a", items[6]), how="submit")
@@ -94,3 +94,59 @@ def close():
     book.join()
     settle(40)
     check(sorted(closed) == ["a", "b"], f"closed: {closed}")
+
+
+LONG = loaded({"backend": "Work(ms=3000)"})
+
+
+def deadlines():
+    """In the first requests with a deadline: afterwards deadlines pass, and requests are answered."""
+    book = Book()
+    with headrace.pipe(ONE) as pipe, headrace.pipe(LONG) as long:
+        with ctrl_c():
+            pipe.submit({"data": Item(0)}, timeout=50).result()
+            pipe({"data": Item(1)}, timeout=50)
+        late = long.submit({"data": Item(2)}, timeout=1)
+        try:
+            late.result(timeout=20)
+            check(False, "a request outlasted its deadline")
+        except DeadlineExceededError:
+            pass
+        item = Item(3)
+        book.thread(book.ask, pipe, item, ("a", item))
+        book.join()
+
+
+class Leaves(BaseException):
+    """What is no `Exception` out of a backend."""
+
+
+class LeavesAtTwo(headrace.Backend):
+    def forward(self, batch):
+        (r,) = batch
+        r["result"] = r["data"]
+        if r["data"] == 2:
+            raise Leaves
+
+
+headrace.register("LeavesAtTwo", LeavesAtTwo)
+LEAVES = loaded({"backend": "LeavesAtTwo"})
+
+
+def no_exception():
+    """A backend raises what is no `Exception` in the thread that waits for it: who waits behind it is answered."""
+    with headrace.pipe(LEAVES) as pipe:
+
+        def leaves():
+            try:
+                pipe([{"data": 1}, {"data": 2}])
+                check(False, "nothing was raised")
+            except (Leaves, RequestsFailed):  # the latter where another thread has run the batch
+                pass
+
+        book = Book()
+        book.thread(leaves)
+        futures = [pipe.submit({"data": n}) for n in (3, 4)]
+        check([one.result()["result"] for one in futures] == [3, 4], "another answer")
+        book.join()
+        settled(pipe)

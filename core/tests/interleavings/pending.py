@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from shared import CHAIN, Book, Item, loaded, settled, through_chain
+from shared import KEPT_CHAIN, Book, Item, loaded, settled, through_chain
 
 import headrace
 from headrace.errors import DeadlineExceededError
@@ -14,6 +14,8 @@ LATE = (DeadlineExceededError,)
 
 
 class Keeps(headrace.Backend):
+    keeps = True
+
     def init(self, options, context):
         self.c = context
 
@@ -54,7 +56,7 @@ def resume():
     def want(item):
         return [through_chain(item), ("b", ("late", item))]
 
-    with headrace.pipe(CHAIN) as pipe:
+    with headrace.pipe(KEPT_CHAIN) as pipe:
         for n, item in enumerate(items):
             terms = {"timeout": 0.5} if n == 2 else {}
             how = "submit" if n % 2 else "call"
@@ -64,6 +66,7 @@ def resume():
 
 
 class Holds(headrace.Backend):
+    keeps = True
     max = 2
 
     def init(self, options, context):
@@ -104,6 +107,8 @@ def on_end():
 
 class Asks(headrace.Backend):
     """Lets another node run two requests for each of its own, and ends it with them."""
+
+    keeps = True
 
     max = 2
 
@@ -173,3 +178,52 @@ def call_late():
             book.thread(book.ask, pipe, item, ("a", item), LATE, how=how, node="a", **terms)
         book.join()
         settled(pipe)
+
+
+class Mixes(headrace.Backend):
+    """Of three requests one asks for its end and is answered, one is finished in ``forward``, one in another thread."""
+
+    keeps = True
+
+    def init(self, options, context):
+        self.c = context
+
+    def forward(self, batch):
+        (r,) = batch
+        n = r["data"]
+        if n % 3 == 0:
+            self.c.on_end(r, lambda given: told.append((n, given is r)))
+            r["result"] = ("answered", n)
+            return None
+        if n % 3 == 1:
+            threading.Thread(target=self.finish, args=(r, n), name="finisher").start()
+        else:
+            self.finish(r, n)
+        return [headrace.PENDING]
+
+    def finish(self, r, n):
+        check(self.c.finish(r, ("finished", n)), f"finish of {n} is False")
+
+
+told = []
+headrace.register("Mixes", Mixes)
+MIXES = loaded({"backend": "Mixes"})
+
+
+def callers():
+    """Callers in turn at one instance, some of whose requests are kept, in part before `forward` returns: no answer of another."""
+    told.clear()
+
+    def calls(first):
+        for n in range(first, 9, 3):
+            got = pipe({"data": n})["result"]
+            check(got == ("finished" if n % 3 else "answered", n), f"{n} has the answer {got}")
+
+    with headrace.pipe(MIXES) as pipe:
+        threads = [threading.Thread(target=calls, args=(k,), name=f"caller{k}") for k in (0, 1, 2)]
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join()
+        settle()
+        check(sorted(told) == [(0, True), (3, True), (6, True)], f"ends told: {told}")

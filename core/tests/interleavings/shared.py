@@ -98,7 +98,14 @@ def later(context, request, item, outcome):
     threading.Thread(target=act, name=f"later{item.n}", daemon=True).start()
 
 
+class KeepingWork(Work):
+    """Keeps the items that say so."""
+
+    keeps = True
+
+
 headrace.register("Work", Work)
+headrace.register("KeepingWork", KeepingWork)
 
 
 class Book:
@@ -211,6 +218,12 @@ def loaded(config, *, deadlock_after_s=0):
 
 CHAIN = loaded(
     {"a": {"backend": "Work(tag=a)", "max": 2, "next": "b"}, "b": {"backend": "Work(tag=b)"}}
+)
+KEPT_CHAIN = loaded(
+    {
+        "a": {"backend": "KeepingWork(tag=a)", "max": 2, "next": "b"},
+        "b": {"backend": "KeepingWork(tag=b)"},
+    }
 )
 
 

@@ -79,6 +79,8 @@ def _read_by_three(config, each=None):
 class EmitsBeside(headrace.Backend):
     """Keeps its requests; a thread of its own emits their parts and ends them."""
 
+    keeps = True
+
     max = 2
 
     def init(self, options, context):

@@ -87,6 +87,7 @@ def gate():
     control = Gate()
 
     class ScriptHold(headrace.Backend):
+        keeps = True
         max = 64
 
         def init(self, options, context):

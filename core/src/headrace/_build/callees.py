@@ -74,10 +74,12 @@ class NodeCall(Backend):
 class Alias(Backend):
     """What stands for a node whose whole backend is ``Forward[node.x]``: x answers each item, and no thread waits."""
 
-    _keeps = True
+    keeps = True
+    _is_last = True
 
     def __init__(self, node: NodeCall, liveness: Liveness) -> None:
         self._called, self._liveness = node, liveness
+        liveness.keeps = True
         self._name, self.describe = node._name, node.describe  # type: ignore[method-assign]
         self._state = "ready"
         self._keeping = Keeping(self)
@@ -147,7 +149,7 @@ class SharedUse(Wrapper):
     enter the node through it. Its ``forward`` is that of the child itself, so a call costs nothing more.
     """
 
-    _keeps = True  # as `Around`
+    keeps = _is_last = True  # as `Around`
 
     def __init__(self, child: Backend, forward: Forward | None = None) -> None:
         super().__init__(child)

@@ -164,7 +164,9 @@ class ElementBuilder:
         late = replace(at, parts=at.parts.add_inner())
         at.parts.add(backend, at.thread)
         self.by_element.setdefault(element, backend)
-        backend._keeps = element in self.edges
+        backend._is_last = element in self.edges
+        if cls.keeps and at.liveness is not None:
+            at.liveness.keeps = True
         if isinstance(backend, Word):
             backend._prepare(self, element, at)
         context = self._context(backend, element, children, late)

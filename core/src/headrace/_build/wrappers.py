@@ -55,7 +55,7 @@ class Around(Wrapper):
     """
 
     run: Forward
-    _keeps = True  # what it stands around has its own say
+    keeps = _is_last = True  # what it stands around has its own say
 
     def forward(self, batch: list[Request]) -> Outcomes:
         """Run the other backend in that way."""

@@ -116,6 +116,9 @@ class Backend(Checked):
             all other classes are called by one thread at a time.
         rerun: True when `forward` has no side effects, so that the items of a failed batch may be tried one by one.
             Leave it False if you overwrite a key you read.
+        keeps: True when it returns `headrace.PENDING`, or calls ``context.on_end``, ``finish``, ``resume`` or ``kept``,
+            which are refused without it. At its node no caller runs a request past the queue, which costs up to twice the
+            time of a call while an instance is idle.
         reads, writes: The keys of a request that `forward` reads and writes. ``"{option}"`` stands for the key that an
             option names, or for all keys of a list or table. You may give a TypedDict class in place of the tuple. If
             only `init` knows the keys (the inputs of a model), set these on the instance. A class without ``reads`` of
@@ -156,6 +159,7 @@ class Backend(Checked):
     owns_thread: ClassVar[bool] = False
     thread_safe: ClassVar[bool] = False
     rerun: ClassVar[bool] = False
+    keeps: ClassVar[bool] = False
     reads: tuple[str, ...] | type = ("data",)
     writes: tuple[str, ...] | type = ("result",)
     combine_ranges: ClassVar[Callable[..., tuple[int, int | None]]]

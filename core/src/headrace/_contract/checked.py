@@ -82,6 +82,7 @@ class Liveness:
             ``has_left`` tells, until ``regain()`` (False if the caller has left).
         outermost: The backend called by the node. None before the build.
         node: The node that runs it. None before the build.
+        keeps: Whether a backend of the instance says ``keeps``.
     """
 
     def __init__(self) -> None:
@@ -93,6 +94,7 @@ class Liveness:
         self.entries: Callable[[], Sequence[Any]] = tuple
         self.outermost: Any = None
         self.node: Any = None
+        self.keeps = False
 
     def away(self, part: object, *, lost: bool = False, takes_batches: bool = False) -> None:
         """Note that a part of the instance is away until `back`, or, with ``lost``, for ever.
@@ -123,6 +125,8 @@ class Checked:
     min: int
     max: int | None
     rerun: ClassVar[bool]
+    keeps: ClassVar[bool]
+    takes: ClassVar[int | tuple[int, int | None]]
 
     _state: str = "new"
     _name: str = ""
@@ -135,7 +139,7 @@ class Checked:
     _child_label: str | None = None  # of a child that is built elsewhere
     _bounded: bool = True  # batches must be compared with the range
     _takes_one: bool = False  # an item without a weight is within the range
-    _keeps: bool = False  # its outcome is that of the node, so it may be PENDING
+    _is_last: bool = False  # its outcome is that of the node, so it may be PENDING
 
     if TYPE_CHECKING:  # see `headrace.Backend`
 
@@ -249,10 +253,17 @@ class Checked:
         """Return the outcome of an item for an exception, or PENDING, that a backend has given it."""
         if given is not PENDING:
             return self._wrap(without_locals(given))
-        if self._keeps:
-            return given
-        what = f"{self._label()} returned PENDING, and stands where others wait for its result"
-        hint = "The outermost backend of a node may, or the last one of an S that stands there."
+        if not self._is_last:
+            what = f"{self._label()} returned PENDING, and stands where others wait for its result"
+            hint = "The outermost backend of a node may, or the last one of an S that stands there."
+            return self._locate(ContractError(what, hint=hint))
+        passes_on = bool(self.takes) and self._liveness is not None and self._liveness.keeps
+        return given if self.keeps or passes_on else self._needs_keeps("returned PENDING")
+
+    def _needs_keeps(self, act: str) -> ContractError:
+        """Make the error of a backend that keeps a request, or asks for its end, and does not say so in its class."""
+        what = f"{self._label()} {act}, and its class does not say that it keeps requests"
+        hint = "Write keeps = True in the body of the class. Its node then has an entry for each request."
         return self._locate(ContractError(what, hint=hint))
 
     def _wrap(self, error: Exception) -> Exception:

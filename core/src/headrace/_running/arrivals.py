@@ -14,7 +14,7 @@ from headrace._running.batch import batches_run
 from headrace._running.box import ask, in_steps, post
 from headrace._running.entry import Entry
 from headrace._running.runners import withdraw
-from headrace._running.threads import calls_run
+from headrace._running.threads import calls_run, check_stack
 
 if TYPE_CHECKING:
     from headrace.keys import Request
@@ -29,9 +29,13 @@ def may_put_aside(node: Any) -> bool:
 
 
 def put_aside(node: Any, step: Any, *args: Any) -> None:
-    """Put a step aside that lets requests enter; where an instance came free meanwhile, this thread runs it."""
+    """Put a step aside that lets requests enter; where perhaps no batch will end, this thread runs it.
+
+    It looks after it has put the step aside. Where all instances are busy then, and nothing is special, the next batch that ends
+    finds the step. Where the last instance was lost meanwhile, or the pipeline has closed, this thread sees that.
+    """
     node.box.arrivals.append((step, args))
-    if node.free:
+    if node.free or node.special or not node.watched:
         post(node.box, bool)
 
 
@@ -41,6 +45,7 @@ class Arrival:
     __slots__ = ("_at", "_entered", "_entry", "_ident", "_lock", "_request")
 
     def __init__(self, node: Any, request: Request, entered: dict[type, Any] | None) -> None:
+        check_stack()
         self._request, self._entered = request, entered
         self._at, self._ident = node.clock(), get_ident()
         self._entry: Entry | None = None

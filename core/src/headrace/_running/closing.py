@@ -36,7 +36,7 @@ class Closer:
         self._watchers = Watchers()
         self._passes: list[Pass] = []
         self.error: ClosedError | None = None
-        self.is_over = False
+        self.is_over = self._needs_this_thread = False
         self._unfinished = [None]
 
     def close(self, *, drain: bool, timeout: float) -> None:
@@ -44,20 +44,21 @@ class Closer:
         # In the child of a fork, and once the interpreter ends, no thread is left that could close anything.
         if self._engine.forked or sys.is_finalizing():
             return
-        if self.error is None:
-            self.error = ClosedError()
-            self._engine.entrance.close(self.error)
         until = time.monotonic() + timeout
-        ask(self._box, self._refuse, self.error, drain, get_ident())
-        try:
-            self._box.threads.pool.run(self._end, until)
-        except RuntimeError:  # no more threads, or the interpreter ends
+        # One step, which also sees to the end: Ctrl-C comes before it or after it.
+        ask(self._box, self._refuse, drain, get_ident(), until)
+        if self._needs_this_thread:
             self._end(until)
         if not is_inside() and not self._engine.needs_this_thread():
             self._watchers.wait(lambda: self.is_over, max(until, time.monotonic() + 0.2) + 0.4)
 
-    def _refuse(self, error: ClosedError, drain: bool, closes: int) -> None:
+    def _refuse(self, drain: bool, closes: int, until: float) -> None:
+        if self.error is None:
+            self.error = ClosedError()
+            self._engine.entrance.close(self.error)
+        error = self.error
         self._box.closes = True
+        self._box.later(self._start_end, until)
         for node in reversed(self._engine.nodes):
             refuse(node, error, drain=drain)
             # While requests are drained others go on reading, and the thread that closes does not.
@@ -66,6 +67,12 @@ class Closer:
             for one in list(self._engine.graph.open):
                 if all(entry.state != "running" for entry in one.open):
                     one.end(error._passing(passes=False))
+
+    def _start_end(self, until: float) -> None:
+        try:
+            self._box.threads.pool.run(self._end, until)
+        except RuntimeError:  # no more threads, or the interpreter ends
+            self._needs_this_thread = True
 
     def _is_quiet(self) -> bool:
         """Tell whether no request waits, runs or is PENDING, between nodes either; in a step."""

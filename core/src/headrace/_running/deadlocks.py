@@ -5,8 +5,8 @@ nodes and pipelines, is looked for only once a request has waited long: a thread
 apart, without stopping anybody. A circle that is the same in both, with no instance having begun another batch in between, stays for
 ever: the newest request that waits in it fails. What is read need not fit together at any one moment, so one look proves nothing.
 
-It sees callers, futures and streams that a thread waits for, and backends with a thread of their own. It does not see threads that wait
-for something else: a lock, `concurrent.futures.wait`, an event loop that runs in a backend.
+It sees callers, futures, coroutines and streams that a thread waits for, and backends with a thread of their own. A thread that
+awaits several requests, as an event loop does, is stuck once all of them are. It does not see threads that wait for something else: a lock.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import weakref
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -58,7 +59,7 @@ class _Look:
     """Who waits for whom, as read now."""
 
     def __init__(self) -> None:
-        self.entries: dict[int, list[Entry]] = defaultdict(list)
+        self.waits: dict[int, dict[object, list[Entry]]] = defaultdict(lambda: defaultdict(list))
         self.calls = {call.caller: ident for ident, call in threads.calls_run.copy().items()}
         self.running: dict[Entry, Instance] = {}
         for engine in [*engines]:
@@ -75,7 +76,7 @@ class _Look:
                 for request in engine.graph.open.copy():
                     if request.entry.awaited:
                         self._note(request.entry, [*request.open])
-        self.stuck = {*self.entries, *self.calls}
+        self.stuck = {*self.waits, *self.calls}
         while going := {one for one in self.stuck if not self._is_stuck(one)}:
             self.stuck -= going
 
@@ -83,14 +84,16 @@ class _Look:
         waits_for = [one for some in waits_for for one in _at_work(some)]
         waiter = entry.waiter
         if waiter is not None and waiter.asleep:  # else its thread runs something meanwhile
-            self.entries[waiter.ident] += waits_for
-        elif entry.awaited:
-            self.entries[entry.awaited] += waits_for
+            self.waits[waiter.ident][waiter] += waits_for
+        elif (
+            entry.awaited
+        ):  # perhaps one of several that the thread awaits: any of them lets it go on
+            self.waits[entry.awaited][entry] += waits_for
 
     def _is_stuck(self, thread: int) -> bool:
         if thread in self.calls:
             return self.calls[thread] in self.stuck
-        return any(self._stops(entry) for entry in self.entries[thread])
+        return all(any(map(self._stops, entries)) for entries in self.waits[thread].values())
 
     def _stops(self, entry: Entry) -> bool:
         """Tell whether an entry cannot go on while all threads that are taken for stuck stay so."""
@@ -114,7 +117,8 @@ class _Look:
                 way[thread] = Wait(thread, None, None, ())
                 thread = self.calls[thread]
                 continue
-            entry = next((one for one in self.entries[thread] if self._stops(one)), None)
+            entries = chain.from_iterable(self.waits[thread].values())
+            entry = next((one for one in entries if self._stops(one)), None)
             if entry is None:
                 return []
             stops = entry.node.room.waiting_entries()[0] if entry.state == OUTSIDE else entry
@@ -199,7 +203,6 @@ def watch(node: Any) -> None:
     after_s = node.limits.deadlock_after_s
     if after_s <= 0:
         return
-    node.watched = True
     there = weakref.ref(node)  # the timer keeps no pipeline alive
 
     def look() -> None:
@@ -208,6 +211,7 @@ def watch(node: Any) -> None:
             post(found.box, _look_at, found)
 
     node.box.threads.timer.call_at(node.clock() + after_s, look)
+    node.watched = True
 
 
 def _look_at(node: Any) -> None:

@@ -80,7 +80,6 @@ class Instance(Counts):
         limits: The keys under which its batches are formed and filled up. Set by its node.
         liveness: Tells whether the backend is lost, or what it computes with is away.
         away: Whether the node keeps the instance from the free ones until what is away is back.
-        adopted: The entry of a request that its caller runs here, once a backend has asked something for it, else None.
     """
 
     def __init__(
@@ -119,7 +118,6 @@ class Instance(Counts):
         self.liveness.entries = lambda: self.entries or ()
         self.liveness.outermost = backend
         self.away = False
-        self.adopted: Entry | None = None
 
     @property
     def busy(self) -> bool:

@@ -46,6 +46,11 @@ class Keeping:
         liveness = self._backend._liveness
         return None if liveness is None else liveness.node
 
+    def _check_keeps(self, asking: str) -> None:
+        """Raise ContractError where the class does not say that it keeps requests."""
+        if not self._backend.keeps:
+            raise self._backend._needs_keeps(f"called context.{asking}")
+
     def _ask(self, request: Request, step: Callable[[Entry], object]) -> bool:
         node = self._node()
         if node is None:
@@ -55,6 +60,7 @@ class Keeping:
 
     def resume(self, request: Request, node: str | None = None) -> bool:
         """Queue a request again: see `headrace.InitContext`."""
+        self._check_keeps("resume")
         mine = self._node()
         step = None if mine is None else mine.pending.queue_again
         if node is not None:
@@ -74,6 +80,7 @@ class Keeping:
 
     def finish(self, request: Request, outcome: Any) -> bool:
         """End a request: see `headrace.InitContext`."""
+        self._check_keeps("finish")
         mine = self._node()
         if mine is None:
             return False
@@ -132,7 +139,7 @@ class Keeping:
             return True
         # The outermost backend has the requests themselves. Inside of others it is not known whose batch has ended.
         runs = get_ident() in batches_run or any(one is not None for one in holders)
-        return runs and not self._backend._keeps
+        return runs and not self._backend._is_last
 
     def has_emitted(self, request: Request) -> bool:
         """Tell whether a part of the answer was given to somebody: then no other run may take its place."""
@@ -143,6 +150,7 @@ class Keeping:
 
     def notes_of(self, request: Request) -> dict[Any, Any]:
         """Return what the backend keeps with a request: see `headrace.InitContext`."""
+        self._check_keeps("kept")
         node = self._node()
         entry = None if node is None else node.pending.known.get(id(request))
         return {} if entry is None or entry.request is not request else entry.held.own
@@ -167,6 +175,7 @@ class Keeping:
 
     def on_end(self, request: Request, function: Callable[[Request], object]) -> None:
         """Have a holder told of the end of a request: see `headrace.InitContext`."""
+        self._check_keeps("on_end")
         if not callable(function):
             raise TypeError(
                 f"context.on_end: a function is told of the end, got {repr_of(function)}"

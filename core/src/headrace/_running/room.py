@@ -130,11 +130,14 @@ class Room:
         """Whether as many wait as ``queue_size`` allows."""
         return bool(self.waiting >= self._node.limits.queue_size)
 
-    @property
-    def may_be_full(self) -> bool:
-        """Whether a newcomer may have to wait for room, behind those that are in the box; in any thread."""
-        steps, size = len(self._node.box.steps), self._node.limits.queue_size
-        return bool(self.outside) or self.waiting + steps >= size
+    def may_be_full(self, count: int) -> bool:
+        """Tell whether some of ``count`` newcomers may have to wait for room, behind those that are in the box; in any thread.
+
+        Threads that ask at the same moment do not see each other.
+        """
+        box = self._node.box
+        ahead = self.waiting + len(box.steps) + len(box.arrivals)
+        return bool(self.outside) or bool(ahead + count > self._node.limits.queue_size)
 
     def waiting_entries(self) -> list[Entry]:
         """Return the entries that wait, here or elsewhere, of requests that entered here; in any thread, as `snapshot` does."""

@@ -52,6 +52,7 @@ class Concurrency(headrace.Backend):
         shared: bool = Field(False, description="Whether the pipelines of the process share it.")
 
     takes = 1
+    keeps = True
     outermost = True
     uses_pipeline = True
     reads = ()  # just the keys that X reads

@@ -114,6 +114,7 @@ class Iterate(headrace.Backend):
             return until
 
     takes = 1
+    keeps = True
     outermost = True
     reads = ()  # what the child needs, and no more
 

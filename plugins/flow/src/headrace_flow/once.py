@@ -56,6 +56,7 @@ class Once(headrace.Backend):
         )
 
     takes = 1
+    keeps = True
     outermost = True
     keys_option = "keys"
     reads: tuple[str, ...] | type = ("{keys}",)

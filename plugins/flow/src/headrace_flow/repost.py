@@ -70,6 +70,7 @@ class Repost(headrace.Backend):
         )
 
     name_option = "node"
+    keeps = True
     uses_pipeline = True
 
     @staticmethod

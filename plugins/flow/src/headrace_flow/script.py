@@ -357,6 +357,7 @@ class Script(headrace.Backend):
         )
 
     uses_pipeline = True
+    keeps = True
 
     @classmethod
     def nodes_called(cls, options: Any) -> Iterable[str]:

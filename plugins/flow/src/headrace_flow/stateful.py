@@ -300,6 +300,7 @@ class StateFul(headrace.Backend):
             return self
 
     takes = 1
+    keeps = True
     uses_pipeline = True
     outermost = True
     stateful = True

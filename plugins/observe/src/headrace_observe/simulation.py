@@ -130,6 +130,7 @@ class SimulatedBatches(headrace.Backend):
 
         simulated_reposts: tuple[str, ...] = ()
 
+    keeps = True
     simulation: Simulation
     """The simulation that runs; there is one at a time in a process."""
 
