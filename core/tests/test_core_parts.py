@@ -398,8 +398,6 @@ def test_parts_waiting_is_a_number_of_at_least_one(value):
         headrace.pipe({"backend": "PartsNumbers", "parts_waiting": value})
 
 
-
-
 ELSEWHERE = """
 import os, threading
 import headrace

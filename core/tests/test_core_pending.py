@@ -314,8 +314,6 @@ def test_what_is_kept_while_a_close_does_not_drain_is_refused(keeper, client):
         closing.outcome()
 
 
-
-
 def test_a_lost_instance_loses_what_it_keeps(keeper):
     def during(context, request):
         if request["data"] == 6:

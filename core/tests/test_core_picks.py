@@ -224,8 +224,6 @@ def test_a_higher_priority_stands_at_lower_places(gate, kinds, waiting):
     assert gate.batches[1:] == [[9, 1], [0]]
 
 
-
-
 def test_a_request_that_is_cancelled_or_too_late_is_in_no_batch(gate, kinds, waiting):
     with headrace.pipe(CONFIG) as pipe:
         held(pipe, gate)
