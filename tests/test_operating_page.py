@@ -111,6 +111,7 @@ SERVICE = """
 import os, signal, sys
 from pathlib import Path
 import headrace
+from headrace_models import Models
 
 class Weigh(headrace.Backend):
     class Options(headrace.Options):
@@ -125,18 +126,18 @@ class Weigh(headrace.Backend):
 
 headrace.register(Weigh)
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
-with headrace.pipe({"backend": "Weigh", "model": "models/net.onnx"}) as pipe:
+with Models({"weigh": {"backend": "Weigh", "model": "models/net.onnx"}}) as models:
     Path("server.pid").write_text(str(os.getpid()))
-    print(pipe({"data": 0})["result"], flush=True)
+    print(models("weigh", {"data": 0})["result"], flush=True)
     signal.sigwait([signal.SIGHUP])
-    before = pipe({"data": 0})["result"]
-    pipe.reload("main", {})
-    print(before, pipe({"data": 0})["result"])
+    before = models("weigh", {"data": 0})["result"]
+    models.update("weigh")
+    print(before, models("weigh", {"data": 0})["result"])
 """
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="the system has no SIGHUP")
-def test_weights_that_are_exchanged_as_the_page_says_serve_after_the_reload_and_not_before(
+def test_weights_that_are_exchanged_as_the_page_says_serve_after_the_update_and_not_before(
     tmp_path,
 ):
     (steps,) = (block for block in blocks("sh") if "kill -HUP" in block)

@@ -91,11 +91,6 @@ def test_without_the_distribution_a_moved_word_says_where_it_is(old, new, says, 
     assert says in shown
     assert "^" * len(name) in shown
 
-    with headrace.pipe({"main": {"backend": "Identity"}}) as pipe:
-        with pytest.raises(ConfigError, match=re.escape(says)):
-            pipe.reload("main", config)
-        assert pipe({"data": 1})["result"] == 1
-
 
 @pytest.mark.usefixtures("without_flow")
 def test_a_fallback_goes_on_and_says_where_the_word_is():

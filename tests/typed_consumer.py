@@ -75,7 +75,6 @@ with headrace.pipe({"backend": "Scale"}) as pipe:
     assert_type(pipe.config, headrace.PipelineConfig)
     assert_type(pipe.ready, bool)
     assert_type(pipe.stats(), dict[str, Any])
-    pipe.reload("main", {"factor": 3})
     pipe({"data": 1}, timeout="soon")  # type: ignore[call-overload] # pyright: ignore[reportCallIssue, reportArgumentType]
 
 

@@ -3,7 +3,7 @@
 Clients of all kinds (blocking calls, lists, deadlines, futures, asyncio) drive several pipelines: one
 node whose queue waits, one that rejects, one that sheds and whose instances own their threads, and a
 graph. Backends fail at random, item by item and whole batches; requests expire and are cancelled;
-nodes are reloaded all the time, some of the new instances fail to start; small pipelines come and go.
+another pipeline takes the place of each all the time, and some cannot be built; small pipelines come and go.
 
 What must hold:
 
@@ -48,10 +48,13 @@ import time
 from array import array
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import headrace
-from headrace.errors import HeadraceError, RequestsFailed, SetupError, code_of
+from headrace.errors import ClosedError, HeadraceError, RequestsFailed, SetupError, code_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 CLIENTS = 24
 JUDGED_S = 180.0
@@ -145,6 +148,80 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }
 DEPTH = {"graph": 3}
 """How many nodes add one on the way of a request, per pipeline; 1 for pipelines not listed."""
+
+
+class Service:
+    """A pipeline whose place others take. A request that is refused because its pipeline is closed goes to the next.
+
+    Attributes:
+        config: The configuration of the pipeline in service.
+        pipe: The pipeline in service.
+        past: What the closed pipelines have counted, by node.
+        wrong: What was wrong with a closed pipeline.
+    """
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.config, self.pipe = config, headrace.pipe(config)
+        self.past: dict[str, Counter[str]] = {}
+        self.wrong: list[str] = []
+
+    def __call__(self, requests: Any, **limits: Any) -> Any:
+        """Call with a request or a list."""
+        return self._ask(lambda pipe: pipe(requests, **limits))
+
+    def submit(self, requests: Any, **limits: Any) -> Any:
+        """Submit a list."""
+        return self._ask(lambda pipe: pipe.submit(requests, **limits))
+
+    async def call_async(self, request: Any, **limits: Any) -> Any:
+        """Await one request."""
+        while True:
+            pipe = self.pipe
+            try:
+                return await pipe.call_async(request, **limits)
+            except ClosedError as error:
+                if error.begun or pipe is self.pipe:
+                    raise
+
+    def _ask(self, ask: Callable[[Any], Any]) -> Any:
+        while True:
+            pipe = self.pipe
+            try:
+                return ask(pipe)
+            except ClosedError as error:
+                if error.begun or pipe is self.pipe:
+                    raise
+
+    def swap(self, changes: dict[str, Any], node: str) -> None:
+        """Build another pipeline, let it take the place of this one, and close the old one after its last request.
+
+        Raises:
+            SetupError: It could not be built, and the old one serves on.
+        """
+        config = dict(self.config)
+        table = config if "backend" in config else config.setdefault(node, {})
+        changed = {key: one for key, one in {**table, **changes}.items() if one is not None}
+        config = changed if table is config else {**config, node: changed}
+        old, self.pipe, self.config = self.pipe, headrace.pipe(config), config
+        old.close(drain=True, timeout=LATE_S)
+        for name, one in old.stats()["nodes"].items():
+            counted = counts_of(one)
+            if (
+                one["waiting"]
+                or counted["submitted"] != sum(counted.values()) - counted["submitted"]
+            ):
+                self.wrong.append(f"{name}: {one} does not add up after its close")
+            self.past.setdefault(name, Counter()).update(counted)
+
+    def counts(self) -> dict[str, Counter[str]]:
+        """Return what all pipelines have counted, by node: ``submitted``, and the outcomes by code."""
+        nodes = self.pipe.stats()["nodes"].items()
+        return {name: self.past.get(name, Counter()) + counts_of(one) for name, one in nodes}
+
+
+def counts_of(node: dict[str, Any]) -> Counter[str]:
+    """Return the requests of one node of ``stats()``: ``submitted``, ``ok`` and the failed ones by code."""
+    return Counter({"submitted": node["submitted"], "ok": node["ok"], **node["failed"]})
 
 
 class Tally:
@@ -312,9 +389,9 @@ class Soak:
     """One run.
 
     Attributes:
-        pipes: The pipelines.
+        pipes: The pipelines, each with those whose place it took.
         tallies: What their clients have counted.
-        reloads: How many reloads there were, by outcome.
+        swaps: How many swaps there were, by outcome.
     """
 
     def __init__(
@@ -322,9 +399,9 @@ class Soak:
     ) -> None:
         for cls in (Trouble, MendingTrouble, OwnTrouble):
             headrace.register(cls.__name__, cls, replace=True)
-        self.pipes = {name: headrace.pipe(config) for name, config in CONFIGS.items()}
+        self.pipes = {name: Service(config) for name, config in CONFIGS.items()}
         self.tallies = {name: Tally(name) for name in CONFIGS}
-        self.reloads: Counter[str] = Counter()
+        self.swaps: Counter[str] = Counter()
         self._read = array("d")  # packed, so that the samples add next to nothing to the memory
         self.wrong: list[str] = []
         self._seconds, self._requests, self._seed = seconds, requests, seed
@@ -344,10 +421,10 @@ class Soak:
         return sum(tally.total for tally in self.tallies.values())
 
     def run(self) -> dict[str, Any]:
-        """Run the clients and the reloads until the end, judge them, and give the report."""
+        """Run the clients and the swaps until the end, judge them, and give the report."""
         clients = [Client(self, self._seed * 1000 + index) for index in range(CLIENTS)]
         threads = [threading.Thread(target=c.run, daemon=True) for c in clients]
-        threads.append(threading.Thread(target=self._reload, daemon=True))
+        threads.append(threading.Thread(target=self._swap, daemon=True))
         self._sample()
         for thread in threads:
             thread.start()
@@ -365,8 +442,9 @@ class Soak:
             self.wrong.append(f"{sum(t.is_alive() for t in threads)} clients got no answer")
         report = self._report(took_s)
         report["threads"]["at_rest"] = self._check_rest()
-        for pipe in self.pipes.values():
-            pipe.close()
+        for service in self.pipes.values():
+            service.pipe.close()
+            self.wrong.extend(service.wrong)
         self._check_threads()
         report["wrong"] = [*self.wrong, *(w for t in self.tallies.values() for w in t.wrong)]
         return report
@@ -375,18 +453,16 @@ class Soak:
         """Wait for the branches of failed requests that still run: a branch is counted when it ends."""
         until = time.monotonic() + LATE_S
         while time.monotonic() < until:
-            every = [
-                node for pipe in self.pipes.values() for node in pipe.stats()["nodes"].values()
-            ]
-            if all(one["submitted"] == one["ok"] + sum(one["failed"].values()) for one in every):
+            every = [one for pipe in self.pipes.values() for one in pipe.counts().values()]
+            if all(2 * one["submitted"] == one.total() for one in every):
                 break
             time.sleep(0.01)
 
-    def _reload(self) -> None:
+    def _swap(self) -> None:
         while not self._stop.wait(0.02 + 0.08 * self._random.random()):
             name = self._random.choice(tuple(self.pipes))
-            pipe = self.pipes[name]
-            node = self._random.choice(pipe.config.nodes)
+            service = self.pipes[name]
+            node = self._random.choice(service.pipe.config.nodes)
             changes = {
                 "instance_num": self._random.randint(1, 3),
                 "max": self._random.choice((1, 4, 8)),
@@ -395,15 +471,15 @@ class Soak:
                 "breaks": True if self._random.random() < 0.2 else None,
             }
             try:
-                pipe.reload(node, changes, timeout=LATE_S)
+                service.swap(changes, node)
             except SetupError:
-                self.reloads["failed"] += 1
+                self.swaps["failed"] += 1
                 if changes["breaks"] is None:
-                    self.wrong.append("a reload failed that should not have")
+                    self.wrong.append("a swap failed that should not have")
             else:
-                self.reloads["ok"] += 1
+                self.swaps["ok"] += 1
                 if changes["breaks"]:
-                    self.wrong.append("a reload went on with a backend that broke")
+                    self.wrong.append("a pipeline was built with a backend that broke")
             if self._random.random() < 0.1:
                 with headrace.pipe(CONFIGS["sheds"]) as short:
                     futures = short.submit([{"data": n} for n in range(32)])
@@ -429,9 +505,8 @@ class Soak:
     def _report(self, took_s: float) -> dict[str, Any]:
         counts: dict[str, Any] = {}
         for name, tally in self.tallies.items():
-            stats = self.pipes[name].stats()
             counts[name] = {"sent": tally.total, "unknown": tally.unknown, **tally.outcomes}
-            self._compare(name, tally, stats)
+            self._compare(name, tally, self.pipes[name])
         mark = 60.0 if took_s >= JUDGED_S else took_s / 3
         samples = self.samples
         first = [s for s in samples if abs(s[0] - mark) <= 5] or samples[:1]
@@ -451,7 +526,7 @@ class Soak:
             "requests": self.total(),
             "requests_per_s": round(self.total() / took_s),
             "outcomes": counts,
-            "reloads": dict(self.reloads),
+            "swaps": dict(self.swaps),
             "memory_bytes": {
                 "first": before,
                 "last": after,
@@ -473,22 +548,22 @@ class Soak:
             minutes.setdefault(int(sample[0] // 60), []).append(sample[column])
         return [sorted(values)[len(values) // 2] for values in minutes.values()]
 
-    def _compare(self, name: str, tally: Tally, stats: dict[str, Any]) -> None:
-        """Compare what the clients have counted with what the pipeline has."""
-        nodes = stats["nodes"]
-        entry = nodes[next(iter(nodes))]
+    def _compare(self, name: str, tally: Tally, service: Service) -> None:
+        """Compare what the clients have counted with what the pipelines have."""
+        stats, counts = service.pipe.stats(), service.counts()
+        entry = counts[next(iter(counts))]
         if stats["state"] != "ready":
             self.wrong.append(f"{name} is {stats['state']}")
         if entry["submitted"] != tally.total:
             self.wrong.append(f"{name}: {tally.total} were sent, {entry['submitted']} counted")
-        for node, one in nodes.items():
-            if one["waiting"]:
-                self.wrong.append(f"{name}.{node}: {one['waiting']} still wait")
-            if one["submitted"] != one["ok"] + sum(one["failed"].values()):
+        for node, one in counts.items():
+            if waiting := stats["nodes"][node]["waiting"]:
+                self.wrong.append(f"{name}.{node}: {waiting} still wait")
+            if 2 * one["submitted"] != one.total():
                 self.wrong.append(f"{name}.{node}: {one} does not add up")
-        if len(nodes) > 1:
+        if len(counts) > 1:
             return  # in a graph one request may fail at several nodes: counts per node do not add up
-        counted = Counter({"ok": entry["ok"], **entry["failed"]})
+        counted = Counter({code: count for code, count in entry.items() if code != "submitted"})
         left = counted.copy()
         left.subtract(tally.outcomes)
         if min(left.values(), default=0) < 0 or left.total() != tally.unknown:
@@ -500,8 +575,8 @@ class Soak:
     def _check_rest(self) -> int:
         """Check the threads when nobody asks for anything any more; give their number."""
         allowed = Counter(SHARED)
-        for pipe in self.pipes.values():
-            for node, one in pipe.stats()["nodes"].items():
+        for service in self.pipes.values():
+            for node, one in service.pipe.stats()["nodes"].items():
                 allowed[f"headrace-{node}"] += len(one["instances"])
                 allowed.update(f"headrace-{node}-{i['index']}" for i in one["instances"])
         until = time.monotonic() + LATE_S
@@ -578,7 +653,7 @@ def _print_table(report: dict[str, Any]) -> None:
     print(f"{report['requests']} requests in {report['seconds']} s, seed {report['seed']}")
     for name, counts in report["outcomes"].items():
         print(f"  {name:8}", "  ".join(f"{code} {count}" for code, count in counts.items()))
-    print("  reloads ", "  ".join(f"{code} {count}" for code, count in report["reloads"].items()))
+    print("  swaps   ", "  ".join(f"{code} {count}" for code, count in report["swaps"].items()))
     memory, threads = report["memory_bytes"], report["threads"]
     print(
         f"  memory   {memory['first'] / 1e6:.1f} MB, at the end {memory['last'] / 1e6:.1f} MB "

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 
-import internals
 import pytest
 from sending import WAYS, Sender, backend
 
@@ -130,8 +128,6 @@ def test_a_close_that_drains_waits_for_what_it_handed_on(gate, client):
     assert [one.result(60)["result"] for one in futures] == [0, 1, 2]
 
 
-
-
 def test_the_plan_says_which_node_answers():
     nodes = headrace.PipelineConfig.load({**X, "x": {"backend": "Inc", "max": 4}}).plan().nodes
     alias = nodes["alias"]
@@ -204,5 +200,3 @@ def test_what_answers_for_an_alias_is_no_root(alias, x, data, result):
     }
     with headrace.pipe(config) as pipe:
         assert pipe({"data": data})["result"] == result
-
-

@@ -200,6 +200,65 @@ def test_ctrl_c_in_other_calls_loses_nothing():
     assert sum(twice for _, twice in points.values()) > 2
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(HANGS_S)
+@from_python_3_11
+def test_a_signal_handler_may_call_the_pipeline_at_any_point():
+    out = run(
+        f"""
+        others = {{
+            "stats": lambda pipe: pipe.stats(),
+            "submit": lambda pipe: futures.append(pipe.submit({{"data": 1}})),
+            "cancel": lambda pipe: pipe.submit({{"data": 1}}).cancel(),
+            "call": lambda pipe: pipe({{"data": 1}}),
+            "close": lambda pipe: pipe.close(),
+        }}
+
+        def call(action, pipe):
+            try:
+                action(pipe)
+            except HeadraceError:
+                pass  # such as the refusal to wait for what the interrupted code holds
+
+        node, graph = {{"backend": "Hook", "max": 4}}, {CONFIGS["graph"]!r}
+        runs = [(name, node, 1) for name in others]
+        runs += [("close", graph, 9)]
+        for name, config, step in runs:
+            action = others[name.split()[0]]
+            config = headrace.PipelineConfig.load(config)
+            for busy in (False, True):
+                point = points = 1
+                while point <= points:
+                    futures = []
+                    pipe = headrace.pipe(config)
+                    for k in range(3):
+                        pipe({{"data": k}})
+                    inside, go = threading.Event(), threading.Event()
+                    def hook():
+                        inside.set()
+                        go.wait({LATE_S})
+                    if busy:
+                        other = later(pipe, {{"data": 0, "hook": hook}})
+                        inside.wait({LATE_S})
+                    def act():
+                        go.set()
+                        call(action, pipe)
+                    interrupts = Interrupts(act, point)
+                    interrupts._paused = False
+                    waker = threading.Timer(0.05, go.set) if busy else None
+                    if waker is not None:
+                        waker.start()
+                    interrupts.run(lambda: pipe({{"data": 3}}))
+                    points = max(points, interrupts.count)
+                    for future in futures:
+                        future.exception({LATE_S})
+                    pipe.close()
+                    assert pipe.stats()["state"] == "closed"
+                    point += step
+            print(name, points)
+        """
+    )
+    assert len(out.splitlines()) == 6
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
@@ -252,6 +311,26 @@ def inside(gate):
 DROPS = {"backend": "Gate", "max": 4, "batch_policy": "Drops"}
 
 
+def test_what_a_destructor_asks_for_inside_is_done_afterwards(client, inside):
+    seen = {}
+
+    def ask():
+        seen["stats"] = pipe.stats()["nodes"]["main"]
+        seen["future"] = pipe.submit({"data": "from inside"})
+        gone = pipe.submit({"data": "gone"})
+        gone.add_done_callback(lambda future: (seen.update(done=future.done()), called.set()))
+        seen["cancelled"] = gone.cancel()
+        done.set()
+
+    called, done = threading.Event(), threading.Event()
+    with headrace.pipe(DROPS) as pipe:
+        inside(ask)
+        assert client(pipe, {"data": 1}, timeout=LATE_S).outcome()["result"] == 1
+        assert done.wait(LATE_S)
+        assert seen["future"].result(LATE_S)["result"] == "from inside"
+        assert called.wait(LATE_S)
+        assert seen["done"]
+        assert set(seen["stats"]) == set(pipe.stats()["nodes"]["main"])
 
 
 @pytest.mark.parametrize(

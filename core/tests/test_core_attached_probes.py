@@ -269,8 +269,6 @@ def heard_of(probe, data):
     return [node for node, one, _ in probe.requests if one == data]
 
 
-
-
 def test_probes_of_one_class_have_names_of_their_own_and_the_configured_one_stays(site):
     hooks = (
         "from headrace.hookspecs import hookimpl\n@hookimpl\ndef headrace_probes():\n"

@@ -346,6 +346,19 @@ def test_the_last_reference_dropped_drains_and_closes(gate):
     gate.wait_closed()
 
 
+@pytest.mark.parametrize("timeout", [float("nan"), "1", True])
+def test_a_timeout_that_is_no_time_is_refused_by_all_methods_alike(gate, timeout):
+    with headrace.pipe({"backend": "Gate"}) as pipe:
+        for method in (
+            pipe.close,
+            partial(pipe, {"data": 0}),
+            partial(pipe.submit, {"data": 0}),
+        ):
+            with pytest.raises(TypeError, match="timeout is a number of seconds, got"):
+                method(timeout=timeout)
+        with pytest.raises(ValueError, match="timeout is at least 0, got -1"):
+            pipe.close(timeout=-1)
+        assert pipe.ready
 
 
 def test_a_pipeline_is_not_pickled_and_its_configuration_is(gate):

@@ -47,8 +47,6 @@ def test_a_request_that_waits_at_its_second_node_had_begun(gate, waiting):
     gate.let_go()
 
 
-
-
 def test_withdrawn_requests_are_counted_beside_the_failed_ones(gate):
     with headrace.pipe({"backend": "Gate"}) as pipe:
         running = gate.entered(pipe.submit({"data": 1}))

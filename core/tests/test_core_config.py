@@ -764,6 +764,15 @@ def test_what_needs_no_folder_is_written_as_it_was():
     assert load(source).to_dict() == source
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows keeps a folder in use")
+def test_a_program_whose_working_directory_is_gone_reads_what_needs_none(tmp_path, monkeypatch):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with headrace.pipe({"backend": "Identity"}) as pipe:
+        assert pipe({"data": 1})["result"] == 1
+    assert problems({"backend": "Identity", "extends": "a.toml"})[0].path == "extends"
 
 
 def test_deep_values_are_an_error_with_a_place_and_no_recursion_error(tmp_path):

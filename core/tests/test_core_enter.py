@@ -224,8 +224,6 @@ def test_requests_of_several_callers_in_one_batch_keep_their_own(log):
         assert first.result(timeout=60)["result"][1][:2] == ("waits", "first")
 
 
-
-
 def test_a_plain_class_may_have_it_too_and_outside_of_a_pipeline_nothing_has_entered():
     class Plain:
         def init(self, options, context):

@@ -199,6 +199,15 @@ class Unbuildable(headrace.Backend):
         """Never called."""
 
 
+@pytest.mark.parametrize("wrapped", [True, False])
+def test_a_traceback_shows_the_call_and_the_backend_and_nothing_between(wrapped):
+    headrace.register("Unbuildable", Unbuildable, replace=True)
+    config = {"backend": "S[Identity,S[Unbuildable]]", "wrapped": wrapped}
+    with pytest.raises(errors.SetupError) as caught:
+        headrace.pipe(config)
+    here = "test_a_traceback_shows_the_call_and_the_backend_and_nothing_between"
+    assert frames(caught.value) == [here, "pipe", *(["init"] if wrapped else [])]
+    assert frames(caught.value.__cause__) == ["init", "find_device"]
 
 
 def test_a_traceback_of_a_wrong_configuration_is_short():

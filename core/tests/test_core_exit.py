@@ -196,6 +196,40 @@ def test_a_request_that_waits_at_the_end_is_failed_not_run():
     assert out == "ClosedError\n"
 
 
+def test_a_destructor_that_calls_a_pipeline_as_the_interpreter_ends_waits_for_nobody():
+    # Without COMMON: a class that is registered would keep the globals of the program from being deleted.
+    out = run(
+        """
+        import sys
+        import headrace
+        pipe = headrace.pipe({"backend": "Identity"})
+        future = pipe.submit({"data": 1})
+        future.result()
+        ways = {
+            "call": lambda: pipe({"data": 1}),
+            "timeout": lambda: pipe({"data": 1}, timeout=60),
+            "list": lambda: pipe([{"data": 1}]),
+            "submit": lambda: pipe.submit({"data": 1}),
+            "stats": lambda: type(pipe.stats()).__name__,
+            "close": pipe.close,
+            "cancel": future.cancel,
+        }
+
+        class Last:
+            def __del__(self, ways=ways, ended=sys.is_finalizing):
+                for name, way in ways.items():
+                    try:
+                        print(ended(), name, way(), flush=True)
+                    except Exception as error:
+                        print(ended(), name, type(error).__name__, flush=True)
+
+        last = Last()
+        """,
+        before="",
+    )
+    refused = [f"True {name} ClosedError" for name in ("call", "timeout", "list", "submit")]
+    answers = ["True stats Statistics", "True close None", "True cancel False"]
+    assert out.splitlines() == [*refused, *answers]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

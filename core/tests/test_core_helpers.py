@@ -1,4 +1,4 @@
-"""Helper modules beside the file of a model: each model has its own, and a reload reads them again."""
+"""Helper modules beside the file of a model: each model has its own, and the next pipeline reads them again."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def test_a_file_that_did_not_change_keeps_its_classes_when_another_one_of_the_fo
         assert type(pickle.loads(pickle.dumps(out))) is type(b({"data": 1})["result"]) is type(out)
 
 
-def test_a_reload_that_fails_leaves_the_helpers_that_run(folder):
+def test_a_build_that_fails_leaves_the_helpers_that_run(folder):
     lazy = MODEL.replace("return x *", "import helper\n        return x * helper.FACTOR /")
     config = folder("v1", {"model.py": lazy, "helper.py": "FACTOR = 2"})
     with headrace.pipe(config) as pipe:

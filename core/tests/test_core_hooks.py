@@ -130,6 +130,14 @@ def to(node, data=None):
     return {"data": data, "node_name": node}
 
 
+def test_all_nodes_of_a_pipeline_have_one_store():
+    with headrace.pipe(NODES) as pipe, headrace.pipe(NODES) as other:
+        pipe(to("give", 1))
+        pipe(to("give", 2))
+        assert [pipe(to("take"))["result"], pipe(to("take"))["result"]] == [1, 2]
+        other(to("give", 3))
+        assert pipe.stats()["boxes"] == {"q": {"held": 0}}
+        assert other.stats()["boxes"] == {"q": {"held": 1}}
 
 
 def test_the_end_of_the_pipeline_ends_waits_and_then_closes_what_is_stored():
@@ -149,8 +157,6 @@ def test_the_end_of_the_pipeline_ends_waits_and_then_closes_what_is_stored():
     pipe.close()
     assert waiting.result(300)["result"] is None
     assert [one.closed for one in boxes] == [1]
-
-
 
 
 def test_kinds_of_stored_objects_hide_nothing_of_the_statistics():
@@ -328,8 +334,32 @@ def test_a_backend_that_refuses_by_itself_is_given_batches_while_it_is_away(else
         assert pipe.ready
 
 
+def test_what_is_away_before_the_pipeline_is_built_gets_no_batch(elsewhere, shortcut):
+    elsewhere.away_in_init = {}
+    with headrace.pipe({"backend": "FarAway"}) as pipe:
+        context = elsewhere.contexts[-1]
+        assert not pipe.ready
+        with pytest.raises(errors.DeadlineExceededError):
+            pipe({"data": 1}, timeout=0.01)
+        assert elsewhere.ran == []
+        context.back()
+        assert pipe({"data": 1})["result"] == 1
+        assert pipe.ready
 
 
+def test_a_backend_that_goes_away_in_its_batch_ends_it_and_gets_no_other(elsewhere, shortcut):
+    class Breaks(Passes):
+        def forward(self, batch):
+            self.context.away()
+            raise OSError("no route")
+
+    headrace.register("BreaksOnce", Breaks, replace=True)
+    with headrace.pipe({"backend": "BreaksOnce"}) as pipe:
+        with pytest.raises(errors.BackendError, match="no route"):
+            pipe({"data": 1})
+        assert not pipe.ready
+        with pytest.raises(errors.DeadlineExceededError):
+            pipe({"data": 1}, timeout=0.01)
 
 
 def test_outside_of_a_pipeline_nobody_hears_of_what_is_away():

@@ -595,6 +595,44 @@ def state_of(pipe, node="main"):
     return stats["state"], [one["alive"] for one in stats["nodes"][node]["instances"]]
 
 
+@pytest.mark.parametrize("how", ["lost", "returned", "end"])
+@pytest.mark.parametrize(
+    "backend",
+    [
+        "Loses",
+        "OwnLoses",
+        "S[Identity,Loses]",
+        "S[Identity,BackgroundThread[Loses]]",
+        "CatSplit[Identity,Loses,Identity]",
+        "IoC[Loses;HasKey(data)[Loses]]",
+        "ModelLoader[(.x)Loses]",
+    ],
+)
+def test_an_instance_that_is_lost_gets_no_further_batch(losing, backend, how, shortcut):
+    config = {"backend": backend, "instance_num": 2, "max": 4, "model": "m.x"}
+    if "ModelLoader" not in backend:
+        del config["model"]
+    with headrace.pipe(config) as pipe:
+        assert state_of(pipe) == ("ready", [True, True])
+        with pytest.raises(InstanceLostError, match="the context is gone") as error:
+            pipe({"data": how})
+        assert error.value.code == "instance_lost"
+        assert isinstance(error.value, BackendError)
+        assert error.value.node == "main"
+        lost = error.value.instance
+        assert state_of(pipe) == ("degraded", [index != lost for index in range(2)])
+        assert pipe.ready
+        losing.ran.clear()
+        for k in range(6):
+            assert pipe({"data": k})["result"] == k
+            assert pipe.submit({"data": k}).result()["result"] == k
+        assert set(losing.ran) == {1 - lost}
+        with pytest.raises(InstanceLostError):
+            pipe({"data": how})
+        assert not pipe.ready
+        for call in (lambda: pipe({"data": 1}), lambda: pipe.submit({"data": 1}).result(60)):
+            with pytest.raises(BackendError, match="no instance that could take the request"):
+                call()
 
 
 @pytest.mark.parametrize("own", ["Gate", "OwnGate"])
@@ -668,6 +706,29 @@ def test_an_instance_is_lost_with_what_is_lost_in_its_process(tmp_path):
 # Code that is brought in.
 
 
+@pytest.mark.parametrize(
+    ("argument", "variable", "allowed"),
+    [(True, None, True), (False, None, False), (True, "0", False), (True, "1", True)],
+)
+def test_a_backend_knows_whether_code_may_be_brought_in(monkeypatch, argument, variable, allowed):
+    class Says(headrace.Backend):
+        def init(self, options, context):
+            self.allowed = context.allow_import
+
+        def forward(self, batch):
+            for request in batch:
+                request["result"] = self.allowed
+
+    headrace.register(Says)
+    if variable is not None:
+        monkeypatch.setenv("HEADRACE_IMPORT", variable)
+    with headrace.pipe({"backend": "Says"}, allow_import=argument) as pipe:
+        assert pipe({"data": 1})["result"] is allowed
+        copy = pickle.loads(pickle.dumps(pipe.config))
+    with headrace.pipe(copy) as pipe:
+        assert pipe({"data": 1})["result"] is allowed
+    with headrace.pipe(copy, allow_import=False) as pipe:
+        assert pipe({"data": 1})["result"] is False
 
 
 def test_an_element_knows_which_class_alone_takes_what_it_writes():

@@ -272,7 +272,7 @@ def test_an_answered_or_refused_request_leaves_no_reference_and_no_garbage(
             assert all(event.wait(LATE_S) for event in gone), f"{way.__name__}: one is still there"
 
 
-# Work that is done again and again: pipelines come and go, nodes are reloaded, threads end.
+# Work that is done again and again: pipelines come and go, threads end.
 
 
 def make_and_close(pipe):

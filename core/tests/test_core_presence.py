@@ -62,5 +62,15 @@ def test_while_all_are_away_requests_wait(pipe, contexts):
     assert [one.result()["result"] for one in futures] == [1, 2]
 
 
-
-
+def test_where_the_others_are_lost_requests_wait_for_one_that_is_away(pipe, contexts):
+    contexts[0].away()
+    with pytest.raises(InstanceLostError):
+        pipe({"data": "lose"})
+    future = pipe.submit({"data": 1})
+    with pytest.raises(NotYetError):
+        future.result(timeout=0.01)
+    contexts[0].back()
+    assert future.result(60)["result"] == 1
+    with pytest.raises(InstanceLostError):
+        pipe({"data": "lose"})
+    assert not pipe.ready

@@ -314,6 +314,11 @@ def test_a_backend_reports_spans_where_a_probe_listens(probes):
     assert probes()[-1].heard == [("main", 0, "S/1:Upper", "inside", 1.0, 2.0, "cuda:0")]
 
 
+def test_instances_are_told_from_ready_to_closed(probes):
+    with piped("Instances", instance_num=2, max=2):
+        pass
+    heard = [(index, state) for _, index, state in probes()[-1].heard]
+    assert heard == [(0, "ready"), (1, "ready"), (0, "closed"), (1, "closed")]
 
 
 def test_a_lost_instance_is_told(probes, until):
@@ -337,6 +342,16 @@ def test_a_probe_may_look_at_its_pipeline_and_does_not_keep_it(probes):
     assert gone() is None
 
 
+def test_timings_of_elements_in_stats(probes):
+    config = {"backend": "S[Identity,Upper]", "max": 4, "timings": True}
+    with headrace.pipe(config) as pipe:
+        pipe([{"data": "a"}, {"data": "b"}])
+        before = pipe.stats()["nodes"]["main"]["elements"]
+    assert set(before) == {"S", "S/0:Identity", "S/1:Upper"}
+    for one in before.values():
+        assert set(one) == {"mean", "p99"}
+        assert one["mean"] >= 0
+    assert before["S"]["mean"] >= before["S/1:Upper"]["mean"]
 
 
 def test_timings_of_elements_that_were_built_elsewhere(elsewhere):

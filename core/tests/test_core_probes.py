@@ -805,5 +805,3 @@ def test_a_slow_probe_holds_one_answer_and_instance_and_not_the_others(watched):
         leave.set()
         assert future.result(60)["result"] == "slow"
         assert pipe.stats()["probes"]["Recorder"]["errors"] == 0
-
-

@@ -25,3 +25,19 @@ def builders(nothing_registered):
     headrace.register("OwnThread", type("OwnThread", (Builder,), {"owns_thread": True}))
 
 
+@pytest.mark.parametrize("backend", ["Builder", "OwnThread", "BackgroundThread[Builder]"])
+def test_whoever_builds_hears_of_the_progress(backend):
+    heard = []
+
+    @contextlib.contextmanager
+    def progress(total, unit):
+        heard.append((total, unit))
+        yield heard.append
+        heard.append("end")
+
+    config = {"backend": backend, "instance_num": 2}
+    with headrace.pipe(config, progress=progress) as pipe:
+        assert heard == [(3, "layers"), 1, 1, 1, "end"] * 2
+        assert pipe({"data": 1})["result"] == 1
+    headrace.pipe(config).close()
+    assert len(heard) == 10

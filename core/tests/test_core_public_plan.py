@@ -64,8 +64,6 @@ def test_a_node_is_default_where_nothing_is_written_around_its_backend(keys, def
     assert len(trees) == 1 + len(keys.keys() & {"init", "node_entrypoint"})
 
 
-
-
 def test_the_plan_is_frozen():
     plan = headrace.PipelineConfig.load(LINE).plan()
     for one in (plan, plan.nodes["read"], plan.nodes["read"].tree, plan.nodes["read"].links):

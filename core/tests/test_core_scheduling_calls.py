@@ -181,6 +181,12 @@ def test_an_exception_without_a_text_reaches_the_caller_and_the_instance_goes_on
         assert pipe({"data": 1})["result"] == 1
 
 
+def test_any_number_that_is_no_bool_is_a_time_and_any_whole_one_a_priority():
+    with headrace.pipe({"backend": "Identity"}) as pipe:
+        for number in (Fraction(20), np.float32(20), np.int64(20)):
+            assert pipe({"data": 1}, timeout=number)["result"] == 1
+        assert pipe.submit({"data": 1}, priority=np.int8(3)).result(60)["result"] == 1
+        pipe.close(timeout=np.float32(20))
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -354,6 +360,12 @@ def test_a_deadline_while_queued_withdraws_the_request(gate, client, way):
         assert node(pipe)["waiting"] == 0
 
 
+@pytest.mark.parametrize("long", [None, float("inf"), 10**400], ids=["None", "inf", "10**400"])
+def test_a_timeout_beyond_all_clocks_is_none(gate, long):
+    gate.shut = False
+    with headrace.pipe({"backend": "Gate"}) as pipe:
+        assert pipe({"data": 1}, timeout=long)["result"] == 1
+        pipe.close(timeout=long)
 
 
 # Priority and order.

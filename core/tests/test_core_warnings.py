@@ -83,8 +83,6 @@ def test_an_option_that_counts_somewhere_is_not(config):
     assert codes(config) == []
 
 
-
-
 # Keys as others call them.
 
 

@@ -108,6 +108,18 @@ class Deaf:
         """Hears nothing."""
 
 
+@pytest.mark.parametrize("listens", [False, True])
+def test_what_is_missing_is_named_to_whichever_thread_asks(listens, shortcut):
+    with (
+        headrace.pipe({"backend": "S[Join,Negative]"}) as pipe,
+        attached(pipe, Deaf()) if listens else nullcontext(),
+        ThreadPoolExecutor(1) as another,
+    ):
+        for call in (pipe, lambda request: another.submit(pipe, request).result()):
+            with pytest.raises(InputError) as caught:
+                call({"data": 1, "left": 2})
+            assert caught.value.key == "right"
+            assert call({"data": 1, "left": 2, "right": 3})["result"] == -5
 
 
 @pytest.mark.parametrize("backend", ["S[Join,Negative]", "Fallback[Join,Negative]"])
@@ -219,8 +231,6 @@ def test_what_really_runs_a_batch_says_what_is_needed(entry):
         with pytest.raises(InputError) as caught:
             pipe({"left": 1, "data": 2})
         assert caught.value.key == "right"
-
-
 
 
 @pytest.mark.parametrize(

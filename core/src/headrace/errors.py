@@ -262,7 +262,7 @@ class ContractError(BackendError):
 class InstanceLostError(BackendError):
     """The instance can serve no more (its CUDA context is gone): it gets no further batch.
 
-    A backend raises it in ``forward`` or at the end of a batch. ``Pipeline.reload`` brings new ones.
+    A backend raises it in ``forward`` or at the end of a batch. Only another pipeline brings a new instance.
     """
 
     code = "instance_lost"

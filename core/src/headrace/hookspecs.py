@@ -159,7 +159,7 @@ def headrace_probes() -> dict[str, str]:
         A backend has reported work inside it or on a device by ``context.span``.
     ``instance_changed(node, instance, state)``
         The state of an instance has changed: ``"ready"``, it is in service. ``"lost"``, it can serve no more.
-        ``"retired"``, a ``reload`` has replaced it. ``"closed"``, together with the pipeline.
+        ``"closed"``, together with the pipeline.
     ``pipeline_started(pipeline)``
         Called once, when the pipeline is built. You may call it from now on, for ``stats()`` or the like. Keep no more
         than a `weakref.ref` to it: otherwise it is not closed when its last user drops it.
@@ -324,7 +324,7 @@ def headrace_node_keys() -> dict[str, str]:
                     raise headrace.errors.ConfigError(config.problem_at(node, "owner", "owner", what))
 
     The class is imported for nodes that have one of its keys, in their table or in ``[global]``. Its options are checked
-    with the configuration. ``check`` is called before a pipeline of the configuration is built, and before a reload. It
+    with the configuration. ``check`` is called before a pipeline of the configuration is built. It
     gets the configuration as it will run. Its property ``batch_sizes``, where it is not None, takes the place of this key
     of the node.
     """

@@ -135,14 +135,6 @@ def test_copies_that_fill_a_batch_up_are_not_counted(runs):
         assert stats(pipe) == (1, 1, 0)
 
 
-def test_a_reload_empties_the_cache(runs):
-    with headrace.pipe({"backend": "Cache[CachedRuns]"}) as pipe:
-        assert [pipe({"data": 1})["score"] for _ in range(2)] == [1, 1]
-        pipe.reload("main", {})
-        assert pipe({"data": 1})["score"] == 2
-        assert stats(pipe) == (0, 1, 0)
-
-
 def test_caches_of_one_node_and_of_two_nodes_are_apart():
     headrace.register("CachedUpper", str.upper, replace=True)
     headrace.register("CachedTwice", lambda text: text * 2, replace=True)

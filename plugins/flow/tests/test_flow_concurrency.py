@@ -188,22 +188,6 @@ def test_a_deadline_ends_what_waits(runs):
         assert ["over"] not in runs.runs
 
 
-def test_a_reload_ends_what_waits_and_the_limit_goes_on(runs):
-    with headrace.pipe(nodes(2)) as pipe:
-        first = send(pipe, "n0", "first")
-        begun()
-        old = send(pipe, "n1", "old")
-        waiting(pipe, 1)
-        pipe.reload("n1", {})
-        assert isinstance(old.exception(WAIT_S), errors.InstanceLostError)
-        new = send(pipe, "n1", "new")
-        waiting(pipe, 1)
-        runs.leave.release(100)
-        assert results([first, new]) == ["first", "new"]
-        with pytest.raises(errors.SetupError, match="most = 1"):
-            pipe.reload("n1", {"backend": "Concurrency(gpu,most=2)[LimitedRuns]"})
-
-
 def test_a_close_that_drains_waits_for_all(runs):
     with headrace.pipe(nodes(2)) as pipe:
         futures = [send(pipe, "n0", "first")]

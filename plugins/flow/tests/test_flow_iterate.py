@@ -468,15 +468,6 @@ def test_a_close_that_drains_lets_those_in_flight_end_and_one_that_does_not_ends
         closing.join(WAIT_S)
 
 
-def test_a_reload_begins_with_the_same_counts():
-    with headrace.pipe({"backend": "Iterate(until=done)[Collatz]"}) as pipe:
-        pipe({"data": 8})
-        pipe.reload("main", {"backend": "Iterate(until=done,limit=2)[Collatz]"})
-        assert pipe.stats()["iterate"]["main"]["steps"] == 3
-        with pytest.raises(LimitError):
-            pipe({"data": 8})
-
-
 def test_at_the_end_of_every_step_the_end_of_a_batch_is_told():
     ends = []
 

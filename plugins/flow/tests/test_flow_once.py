@@ -192,7 +192,7 @@ def test_a_run_that_the_first_gave_up_is_handed_to_the_next(error):
     from headrace_flow.once import Once
 
     OnceRuns.leave.set()
-    shared = headrace.InitContext().shared
+    shared, pipeline = headrace.InitContext().shared, headrace.InitContext().pipeline
     resumed, unwanted, ended = [], [], []
     first, second = Once(), Once()
     during = []
@@ -211,6 +211,7 @@ def test_a_run_that_the_first_gave_up_is_handed_to_the_next(error):
         context = headrace.InitContext(
             children=(child,),
             shared=shared,
+            pipeline=pipeline,
             resume=lambda request: resumed.append(request) or True,
             on_end=lambda request, function: ended.append(function),
             unwanted=lambda request: any(request is one for one in unwanted),

@@ -212,22 +212,6 @@ def test_a_queue_declared_twice_with_different_sizes_is_refused():
     assert (caught.value.node, caught.value.backend) == ("b", "Queue")
 
 
-def test_a_queue_that_was_used_undeclared_keeps_its_size():
-    with headrace.pipe({"backend": "S[Send(q),Recv(q)]"}) as pipe:
-        pipe({"data": 1})
-        with pytest.raises(errors.SetupError, match="queue 'q' holds 64 already"):
-            pipe.reload("main", {"init": "Queue(q,max=3)"})
-        assert pipe({"data": 2})["result"] == 2
-
-
-def test_a_reload_leaves_the_size_of_a_queue():
-    node = {"backend": "S[Send(q),Recv(q)]", "init": "Queue(q,max=2)"}
-    with headrace.pipe({"a": node}) as pipe:
-        with pytest.raises(errors.SetupError, match="holds 2 already"):
-            pipe.reload("a", {"init": "Queue(q,max=3)"})
-        assert pipe.stats()["queues"]["q"]["max"] == 2
-
-
 def test_explain_says_who_holds_an_instance_while_it_waits():
     def waits(word):
         found = headrace.explain({"backend": f"S[Identity,{word}(q)]"})
@@ -358,24 +342,6 @@ def test_queues_in_the_entrypoint_end_their_waits_too():
     for future in futures:
         with pytest.raises(errors.ClosedError):
             future.result(LATE_S)
-
-
-def test_what_a_failed_reload_declares_is_gone():
-    class Breaks(headrace.Backend):
-        def init(self, options, context):
-            raise ValueError("no")
-
-        def forward(self, batch):
-            raise AssertionError
-
-    headrace.register("BreaksInInit", Breaks, replace=True)
-    with headrace.pipe({"backend": "S[Send(kept),Identity]"}) as pipe:
-        pipe({"data": 1})
-        with pytest.raises(errors.SetupError):
-            pipe.reload("main", {"backend": "S[Send(other),BreaksInInit]"})
-        assert set(pipe.stats()["queues"]) == {"kept"}
-        pipe.reload("main", {"backend": "S[Send(kept),Identity,Identity]"})
-        assert pipe.stats()["queues"]["kept"]["waiting"] == 1
 
 
 def test_a_copy_is_queued_once_the_device_has_finished_it():

@@ -347,34 +347,6 @@ def test_a_dict_that_is_sent_again_begins_to_count_anew():
         assert [pipe(request)["result"] for _ in range(3)] == [0, 0, 0]
 
 
-def test_a_reload_brings_the_limit_of_a_repost():
-    text = "S[Down,AtZero,(or)Repost(limit={})[main]]"
-    with headrace.pipe({"backend": text.format(2)}) as pipe:
-        with pytest.raises(errors.LimitError):
-            pipe({"data": 5})
-        pipe.reload("main", {"backend": text.format(4)})
-        assert pipe({"data": 5})["result"] == 0
-
-
-def test_a_reload_may_take_a_repost_away_and_add_none():
-    config = {
-        "a": {"backend": "S[Below5,(or)Repost[b]]"},
-        "b": {"backend": "Half"},
-        "c": {"backend": "Negate"},
-    }
-    with headrace.pipe(config) as pipe:
-        request = {"data": 8, "node_name": "a"}
-        assert pipe(request)["result"] == 4
-        pipe.reload("a", {"backend": "S[Below5,(or)S[Half,Repost[b]]]"})
-        assert pipe(request)["result"] == 2
-        with pytest.raises(errors.SetupError, match="go on at another node"):
-            pipe.reload("a", {"backend": "S[Below5,(or)Repost[c]]"})
-        with pytest.raises(errors.ConfigError):
-            pipe.reload("a", {"backend": "S[Below5,(or)Repost[d]]"})
-        pipe.reload("a", {"backend": "Half"})
-        assert pipe(request)["result"] == 4
-
-
 # Where it may stand, and what is said of it.
 
 

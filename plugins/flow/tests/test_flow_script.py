@@ -20,7 +20,6 @@ from headrace.errors import (
     ContractError,
     DeadlineExceededError,
     InputError,
-    InstanceLostError,
     SetupError,
 )
 from headrace_flow import call
@@ -634,23 +633,6 @@ def test_a_close_that_drains_lets_it_go_on_to_its_end(nodes, said, gate):
         assert future.result(WAIT_S)["result"] == read(4)
         closing.join(WAIT_S)
         assert said.get(timeout=WAIT_S) == "finally"
-
-
-def test_a_reload_of_its_node_ends_what_is_suspended(nodes, said, gate, tmp_path):
-    nodes(SAYS)
-    config = {"main": {"backend": "Script(pages.py:page)"}, "hold": {"backend": "ScriptHold"}}
-    with headrace.pipe(headrace.PipelineConfig.load(config, base=tmp_path)) as pipe:
-        future = pipe.submit({"data": 1, "node_name": "main"})
-        gate.kept()
-        pipe.reload("main", {})
-        with pytest.raises(InstanceLostError):
-            future.result(WAIT_S)
-        was_ended(said)
-        second = pipe.submit({"data": 2, "node_name": "main"})
-        kept = gate.kept()
-        while not gate.context.finish(kept, "new"):
-            pass
-        assert second.result(WAIT_S)["result"] == "new"
 
 
 def test_a_deadline_while_the_generator_runs_ends_it_at_its_next_yield(nodes, said, monkeypatch):

@@ -231,32 +231,6 @@ def test_beyond_the_bound_a_newcomer_is_refused(adder, clock):
         assert (sessions(pipe)["kept"], sessions(pipe)["refused"]) == (2, 1)
 
 
-def test_states_outlive_a_reload(adder):
-    with headrace.pipe(config(max=4)) as pipe:
-        ask(pipe, "a", 1)
-        pipe.reload("main", {"max": 8})
-        assert ask(pipe, "a", 1) == 2
-        assert sessions(pipe)["kept"] == 1
-
-
-def test_a_reload_leaves_no_session_without_a_turn(adder):
-    with headrace.pipe(config(max=1)) as pipe:
-        adder.gate = threading.Semaphore(0)
-        first = pipe.submit({"session": "a", "data": 1})
-        assert adder.began.acquire(timeout=WAIT_S)
-        futures = [pipe.submit({"session": "a", "data": 1}) for _ in range(3)]
-        reloading = threading.Thread(target=pipe.reload, args=("main", {"max": 2}))
-        reloading.start()
-        adder.gate.release(100)
-        reloading.join(WAIT_S)
-        assert first.result(WAIT_S)["result"]["said"] == 1
-        for one in futures:
-            error = one.exception(WAIT_S)
-            assert error is None or isinstance(error, errors.InstanceLostError)
-        assert ask(pipe, "a", 1) > 1
-        assert (sessions(pipe)["busy"], sessions(pipe)["waiting"]) == (0, 0)
-
-
 def test_the_end_of_a_batch_comes_before_the_next_turn():
     """What a device still computes is waited for before another instance may read the state."""
     ended, seen = set(), []
@@ -542,14 +516,6 @@ def test_a_flag_is_true_or_false(adder, name, value, meant):
             assert (found, after) == ((1, 2) if meant else (2, 3))
         else:
             assert (found, after) == ((2, 1) if meant else (2, 3))
-
-
-def test_a_reload_may_give_sessions_another_key(adder):
-    with headrace.pipe(config()) as pipe:
-        ask(pipe, "a", 1)
-        pipe.reload("main", {"backend": "StateFul(user)[Adder]"})
-        request = {"user": "b", "session": "a", "data": 1}
-        assert [pipe(dict(request))["result"]["said"] for _ in range(2)] == [1, 2]
 
 
 def test_a_plan_says_what_keeps_a_state():

@@ -933,9 +933,9 @@ def test_metrics_tell_the_pipelines_of_a_process_apart_and_go_on_with_later_ones
     provider = MeterProvider([reader])
     monkeypatch.setattr(metrics_api, "get_meter", provider.get_meter)
 
-    def started(node, **settings):
+    def started(node, backend="S[Identity,Identity]", **settings):
         config = {"global": {"probes": ["OpenTelemetry(spans=false)"], **settings}}
-        pipe = headrace.pipe({**config, node: {"backend": "S[Identity,Identity]"}})
+        pipe = headrace.pipe({**config, node: {"backend": backend}})
         pipe({"data": node})
         return pipe
 
@@ -956,9 +956,9 @@ def test_metrics_tell_the_pipelines_of_a_process_apart_and_go_on_with_later_ones
     second.close()
     del second
     gc.collect()
-    with started("c", timings=True) as third:
+    with started("c", timings=True):
         assert read() == read("headrace.element_mean") == {"c": 0}
-        third.reload("c", {"backend": "S[Identity,Observer(late)]"})
+    with started("d", backend="S[Identity,Observer(late)]"):
         assert read("headrace.named_queue_waiting", "queue") == {"late": 0}
     provider.shutdown()
 

@@ -215,14 +215,6 @@ def test_an_error_names_three_differences_and_counts_the_others(folder):
     assert problem().message.endswith(f"; and {len(document['versions']) - 3} more")
 
 
-def test_a_reload_is_refused_as_well(folder):
-    assert certify("m.toml", "--output", "m.cert.json").exit_code == 0
-    with headrace.pipe("m.toml") as pipe:
-        with pytest.raises(headrace.errors.ConfigError, match="the configuration is another one"):
-            pipe.reload("main", {"add": 1})
-        assert pipe({"data": "1"})["result"] == 1
-
-
 def test_a_file_that_is_no_certificate_is_found_by_check(folder):
     runner = CliRunner()
     done = runner.invoke(app, ["check", "m.toml"])

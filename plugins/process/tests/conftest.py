@@ -83,7 +83,7 @@ def expire():
 
     def expire_all(wanted, nodes):
         for node in nodes:
-            running = [entry for one in node.every for entry in one.entries or ()]
+            running = [entry for one in node.instances for entry in one.entries or ()]
             for entry in [*running, *node.queue, *node.room.outside]:
                 if entry.data in wanted:
                     node.fail_late(entry)

@@ -386,7 +386,8 @@ try:
     pipe({{"data": np.array([0, 1])}}, timeout=20)
 except Exception as error:
     print(type(error).__name__)
-pipe.reload("main", {{"device": "cpu"}})
+pipe.close()
+pipe = headrace.pipe({{**config, "device": "cpu"}})
 print(pipe({{"data": np.array([0, 1])}})["result"].device, pipe.ready)
 pipe.close()
 """

@@ -1009,10 +1009,11 @@ def test_instances_share_their_weights_unless_told_otherwise(monkeypatch):
     real = modules.load_module
     monkeypatch.setattr(modules, "load_module", lambda *a: loaded.append(a[0]) or real(*a))
     config = {"backend": "TorchModule", "module": f"{HERE}Net", "instance_num": 3}
+    with headrace.pipe({**config, "share_weights": False}):
+        assert len(loaded) == 3
+    loaded.clear()
     with headrace.pipe(config) as pipe:
         assert len(loaded) == 1
-        pipe.reload("main", {"share_weights": False})
-        assert len(loaded) == 4
         assert len({tuple(pipe({"data": X[0]})["result"].shape) for _ in range(6)}) == 1
 
 
@@ -1030,9 +1031,11 @@ def test_what_is_closed_is_given_back():
     real = modules._find
     modules._find = lambda name: Noted
     try:
-        pipe = headrace.pipe({"backend": "TorchModule", "module": f"{HERE}Net"})
-        pipe.reload("main", {"halve_on_oom": False})
-        pipe.close()
+        first, second = (
+            headrace.pipe({"backend": "TorchModule", "module": f"{HERE}Net"}) for _ in range(2)
+        )
+        first.close()
+        second.close()
     finally:
         modules._find = real
     gc.collect()
@@ -1077,7 +1080,7 @@ def test_compiled_models_give_the_same(bench, net, files, monkeypatch):
 
 @pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
 def test_one_instance_of_a_process_is_compiled_with_graphs(mode):
-    """Two threads with torch's CUDA-graph trees gave wrong answers. A reload has two instances for a moment."""
+    """Two threads with torch's CUDA-graph trees gave wrong answers."""
     from torch._inductor import cudagraph_trees as trees
 
     def make():

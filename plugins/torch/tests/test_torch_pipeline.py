@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import headrace
-from headrace.errors import BackendError, InputError, InstanceLostError
+from headrace.errors import BackendError, ClosedError, InputError, InstanceLostError
 
 HERE = f"{__name__}:"
 DEVICES = ["cpu", pytest.param("cuda:0", marks=pytest.mark.gpu)]
@@ -102,7 +102,7 @@ def test_a_race_hunt(device):
 
 
 @on_both
-def test_a_device_is_changed_under_load(device):
+def test_a_pipeline_on_another_device_takes_over_under_load(device):
     config = {
         "backend": "S[GpuTensor,TorchModule,CpuTensor]",
         "module": f"{HERE}Mixing",
@@ -113,12 +113,21 @@ def test_a_device_is_changed_under_load(device):
     stop = threading.Event()
     errors, done = [], []
 
-    def client(index, pipe):
+    def call(request):
+        while True:
+            pipe = in_service[-1]
+            try:
+                return pipe(request)
+            except ClosedError as error:
+                if error.begun or pipe is in_service[-1]:
+                    raise
+
+    def client(index):
         number = index * 1000
         while not stop.is_set():
             number += 1
             try:
-                result = pipe({"data": values(number)})["result"]
+                result = call({"data": values(number)})["result"]
             except Exception as error:
                 errors.append(error)
                 return
@@ -126,19 +135,20 @@ def test_a_device_is_changed_under_load(device):
                 errors.append(AssertionError((number, result[:2])))
             done.append(number)
 
-    with headrace.pipe(config) as pipe:
-        threads = [threading.Thread(target=client, args=(i, pipe)) for i in range(4)]
-        for thread in threads:
-            thread.start()
-        for turn in range(6):
-            where = "cpu" if turn % 2 == 0 else device
-            pipe.reload("main", {"device": where}, timeout=120)
-            assert (
-                pipe.describe()["nodes"]["main"]["tree"]["children"][1]["built"]["device"] == where
-            )
-        stop.set()
-        for thread in threads:
-            thread.join()
+    in_service = [headrace.pipe(config)]
+    threads = [threading.Thread(target=client, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for turn in range(6):
+        where = "cpu" if turn % 2 == 0 else device
+        new = headrace.pipe({**config, "device": where})
+        assert new.describe()["nodes"]["main"]["tree"]["children"][1]["built"]["device"] == where
+        in_service.append(new)
+        in_service[-2].close(drain=True)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    in_service[-1].close()
     assert errors == []
     assert done
 
@@ -214,7 +224,7 @@ def _address(given):
 
 
 @on_both
-def test_closing_and_reloading_leave_nothing_behind(device):
+def test_closing_and_building_again_leave_nothing_behind(device):
     config = {
         "backend": "S[GpuTensor,TorchModule,SoftmaxTensor]",
         "module": f"{HERE}Mixing",
@@ -240,9 +250,8 @@ def test_closing_and_reloading_leave_nothing_behind(device):
     pipe([{"data": values(n, 1024)} for n in range(4)])
     full = used()
     for _ in range(10 if device == "cpu" else 5):
-        pipe.reload("main", {"device": "cpu"}, timeout=120)
-        pipe({"data": values(1, 1024)})
-        pipe.reload("main", {"device": device}, timeout=120)
+        pipe.close()
+        pipe = headrace.pipe(config)
         pipe([{"data": values(n, 1024)} for n in range(4)])
     assert used() == full
     pipe.close()

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -67,14 +66,13 @@ def test_it_builds_once_for_all_instances_and_finds_it_again(built, device, pipe
     assert built[0][0] == built[1][0]
 
 
-def test_reload_with_another_precision_takes_another_plan(built, pipe, small_net):
-    p = pipe(**config(small_net))
-    p.reload("main", {"precision": "fp16"})
+def test_another_precision_takes_another_plan(built, pipe, small_net):
+    pipe(**config(small_net))
+    p = pipe(**config(small_net, precision="fp16"))
     assert p({"data": np.zeros((3, 16, 16), np.float32)})["result"].shape == (10,)
     assert len({label for label, _ in built}) == 2
     with pytest.raises(SetupError, match="matches the name of no node"):
-        p.reload("main", {"keep_fp32": ["nonsense"]})
-    assert p.ready
+        pipe(**config(small_net, precision="fp16", keep_fp32=["nonsense"]))
 
 
 def test_two_sets_of_options_in_one_node_are_two_engines(built, pipe, small_net):
@@ -97,41 +95,6 @@ def test_mean_without_image_input_is_warned_of(built, pipe, small_net, caplog):
     p = pipe(**config(small_net, mean=[1.0, 2.0, 3.0]))
     assert "nothing before it may apply them too" in caplog.text
     assert "[1.0, 2.0, 3.0]" in json.dumps(p.describe())
-
-
-def test_closing_while_it_builds_ends_the_build(built, small_net, monkeypatch):
-    """The builder is held at a step until the reload's time is over."""
-    held, go = threading.Event(), threading.Event()
-    from headrace_trt.progress import BuildProgress
-
-    plain = BuildProgress.step
-
-    def step(self, name, number):
-        held.set()
-        go.wait(60)
-        return plain(self, name, number)
-
-    with headrace.pipe(config(small_net)) as pipe:
-        monkeypatch.setattr(BuildProgress, "step", step)
-        errors = []
-
-        def reload():
-            try:
-                pipe.reload("main", {"precision": "bf16"}, timeout=600)
-            except Exception as error:
-                errors.append(error)
-
-        thread = threading.Thread(target=reload)
-        thread.start()
-        assert held.wait(60)
-        (job,) = pipe._reloader._jobs.values()
-        job.until = 0
-        job.watchers.wake()
-        thread.join(60)
-        go.set()
-        assert errors
-        assert pipe({"data": np.zeros((3, 16, 16), np.float32)})["result"].shape == (10,)
-    assert len(built) == 1
 
 
 def test_the_timing_cache_is_refused_where_there_is_none(built, small_net, tmp_path):

@@ -45,12 +45,12 @@ def test_refit_changes_answers_as_a_new_build_does(pipe, small_net, tmp_path):
     assert (
         relative(p({"data": x, "request_size": 4})["result"], expected_of(small_net, x=x)[0]) < 1e-3
     )
-    p.reload("main", {"weights": str(other)})
+    p = pipe(backend=LOADED, model=str(engine), weights=str(other), max=4)
     assert relative(p({"data": x, "request_size": 4})["result"], expected_of(other, x=x)[0]) < 1e-3
     fixed = tmp_path / "fixed.plan"
     build_engine(settings.with_(refit=False), engine=fixed)
     with pytest.raises(SetupError, match="without `refit`"):
-        p.reload("main", {"model": str(fixed)})
+        pipe(backend=LOADED, model=str(fixed), weights=str(other), max=4)
 
 
 def test_a_stripped_plan_gets_its_weights_from_the_model(pipe, small_net):
@@ -143,25 +143,20 @@ def test_too_little_memory_is_an_error_and_the_others_go_on(pipe, small_net, cud
 
 
 @pytest.mark.whole_device
-def test_memory_and_threads_after_ten_reloads_and_close(small_net, cuda):
+def test_memory_and_threads_after_ten_pipelines(small_net, cuda):
     gc.collect()
     threads = threading.active_count()
     config = {
         "backend": GATHERED, "model": str(small_net), "profiles": [PROFILE], "max": 8,
         "instance_num": 2, **QUICK,
     }  # fmt: skip
-    with headrace.pipe(config) as p:
-        p({"data": images(1)[0]})
-        p.reload("main", {"cuda_graph": True})
-        gc.collect()
-        before, _ = cuda.memory_bytes()
-        for turn in range(10):
-            p.reload("main", {"cuda_graph": turn % 2 == 1, "output_device": "cpu"})
+    free = []
+    for turn in range(11):
+        with headrace.pipe({**config, "cuda_graph": turn % 2 == 0, "output_device": "cpu"}) as p:
             p({"data": images(1)[0]})
         gc.collect()
-        after, _ = cuda.memory_bytes()
-        assert before - after < 64 << 20
-    gc.collect()
+        free.append(cuda.memory_bytes()[0])
+    assert free[0] - free[-1] < 64 << 20
     assert threading.active_count() <= threads
 
 

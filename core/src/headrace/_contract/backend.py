@@ -385,9 +385,8 @@ class InitContext:
         span: None, or, while a probe listens, ``span(name, started, ended, track)``. It reports work inside the backend
             or on a device, from ``started`` to ``ended`` in seconds of ``time.monotonic()``. ``track`` names the place
             of the work, as ``"cuda:0"``. Measure only where this is not None.
-        pipeline: A store like ``shared`` for the whole pipeline: all nodes and instances have the same one, before and
-            after a reload. The objects of a failed reload are closed and taken out again. As the pipeline begins to
-            close, Headrace calls ``end_waits()`` once, from any thread, on each object with this method, so that no
+        pipeline: A store like ``shared`` for the whole pipeline: all nodes and instances have the same one. As the
+            pipeline begins to close, Headrace calls ``end_waits()`` once, from any thread, on each object with this method, so that no
             request waits there any more. The objects are closed after all backends. An object under a key of two texts,
             ``(kind, name)``, with a method ``statistics()`` stands in ``Pipeline.stats()[kind][name]``. Any thread may
             use the store. One thread at a time runs a factory of ``get_or_create``. The objects must be thread-safe. In
@@ -406,7 +405,7 @@ class InitContext:
             already). It raises ContractError for any other node.
         finish: ``finish(request, outcome)`` ends such a request: with its ``result``, or with an error if ``outcome``
             is an exception. It gives False, and changes nothing, if the request is not kept as PENDING. A deadline, a
-            cancellation, a close, a reload of the node and a fork end it too. Then its dict is the caller's again.
+            cancellation, a close and a fork end it too. Then its dict is the caller's again.
         on_end: ``on_end(request, function)`` calls ``function(request)`` once, in a thread of its own, after the
             request has its outcome. The request is kept as PENDING, or in the running batch. If it has ended already,
             the function is called at once.

@@ -268,13 +268,11 @@ class Siblings:
 
     Attributes:
         members: The instances.
-        kept: Supervisors that live already, by instance: no other is made for these.
         waiting: How many threads wait in `borrow`.
     """
 
     def __init__(self) -> None:
         self.members: list[Apart] = []
-        self.kept: dict[int, Supervisor] = {}
         self.waiting = 0
         self._early: dict[int, Supervisor] | None = None
         self._changed = threading.Condition()
@@ -287,10 +285,10 @@ class Siblings:
         """
         if self._early is None:
             self._early = {}
-            for one in (number for number in range(alike) if number not in self.kept):
+            for one in range(alike):
                 self._early[one] = make(one)
                 self._early[one].begin()
-        return self.kept.get(index) or self._early.pop(index, None) or make(index)
+        return self._early.pop(index, None) or make(index)
 
     def close(self) -> None:
         """End the processes that were started for instances that have not been built."""

@@ -240,7 +240,7 @@ class Supervisor:
                 if self.over:
                     why = self._failure or "it was closed"
                     what = f"its process has died, and no other is started: {why}"
-                    raise InstanceLostError(what, hint="Pipeline.reload starts another.")
+                    raise InstanceLostError(what, hint="Build the pipeline again.")
                 self._changed.wait()
             child = self.current
             if child not in self._given:

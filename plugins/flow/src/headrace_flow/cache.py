@@ -28,7 +28,7 @@ class Cache(headrace.Backend):
     lists, tuples and dicts of these can be compared. If a backend in X leaves open which keys it reads, `check` demands
     ``keys``. The cache keeps copies of all outputs of X. Any other request or answer runs as without a cache, and counts
     as ``uncached`` in ``Pipeline.stats()["caches"]``. Errors are never kept, and neither are parts of an answer: a hit has
-    the final answer alone. The instances of a node have one cache. A reload empties it.
+    the final answer alone. The instances of a node have one cache. It ends with its pipeline.
 
     Reads:
         {keys}: More keys to compare, beside the inputs declared by X.

@@ -12,7 +12,6 @@ from headrace.words import combine_ranges, run_child, select
 from headrace_flow.answers import Answer, written
 from headrace_flow.content import UnknownContentError, content_of, keys_compared, may_read
 from headrace_flow.flights import AGAIN, Flights
-from headrace_flow.shown import Shown
 
 if TYPE_CHECKING:
     from headrace.keys import Request
@@ -67,13 +66,10 @@ class Once(headrace.Backend):
         (self._child,) = context.children
         self._context, self._keys = context, keys_compared(context, options.keys)
         self.reads, self._writes = may_read(self._keys), context.keys_written()
-        flights = context.shared.get_or_create("headrace_flow.once", Flights)
-        shown = context.pipeline.get_or_create(("once", context.node_name), lambda: Shown(flights))
-        self._flights, self._shown = flights, shown
+        self._flights = context.pipeline.get_or_create(("once", context.node_name), Flights)
 
     def forward(self, batch: list[Request]) -> list[Exception | None]:
         """Run what no equal request runs already, and let the others wait for it."""
-        self._shown.now = self._flights
         outcomes: list[Exception | None] = [None] * len(batch)
         own = select(batch, range(len(batch)), lambda _: True, outcomes, fillers=False)
         contents = {i: _content(batch[i], self._keys) for i in own}

@@ -38,7 +38,7 @@ class NamedQueue:
         self.name = name
         self.max = _DEFAULT_MAX
         self.dropped = 0
-        self._fixed = False  # its size was declared, or it has been used
+        self._declared = False
         self._items: deque[Request] = deque()
         self._changed = threading.Condition(threading.RLock())
         self._closed = False
@@ -47,14 +47,14 @@ class NamedQueue:
         """Set how many requests it holds, once.
 
         Raises:
-            SetupError: It was declared in another size, or it has been used in another size.
+            SetupError: It was declared in another size.
         """
         with self._changed:
-            if self._fixed and self.max != most:
+            if self._declared and self.max != most:
                 what = f"queue {self.name!r} holds {self.max} already, so it cannot hold {most}"
-                hint = "Declare it once, in the init of one node; a reload does not change it: build the pipeline again."
+                hint = "Declare it once, in the init of one node."
                 raise SetupError(what, hint=hint)
-            self.max, self._fixed = most, True
+            self.max, self._declared = most, True
 
     def put(self, item: Request, left_s: Callable[[], float] | None) -> None:
         """Append ``item``. Wait while the queue is full, or drop its oldest where ``left_s`` is None.
@@ -68,7 +68,6 @@ class NamedQueue:
             ClosedError: The pipeline was closed.
         """
         with self._changed:
-            self._fixed = True
             if left_s is not None:
                 self._wait(lambda: len(self._items) < self.max, left_s, "full")
             elif len(self._items) >= self.max:
@@ -94,7 +93,6 @@ class NamedQueue:
             ClosedError: The pipeline was closed and the queue is empty.
         """
         with self._changed:
-            self._fixed = True
             self._wait(lambda: bool(self._items), left_s, "empty")
             item = self._items.popleft()
             self._changed.notify_all()
@@ -192,7 +190,7 @@ class Queue(QueueUser):
         """Find the queue and set its size.
 
         Raises:
-            SetupError: Another place declares it in another size, or it has been used in another size.
+            SetupError: Another place declares it in another size.
         """
         super().init(options, context)
         self.queue.declare(options.max)

@@ -15,7 +15,7 @@ class Counted(Protocol):
 
 
 class Shown:
-    """The counts of a backend in ``Pipeline.stats()``: of the object that it used last, before and after a reload."""
+    """The counts of a backend in ``Pipeline.stats()``: of the object that it used last."""
 
     def __init__(self, now: Counted) -> None:
         self.now = now

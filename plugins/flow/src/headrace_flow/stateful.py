@@ -94,13 +94,13 @@ class _Session:
 
 
 class Sessions:
-    """The sessions of one node, for all its instances, before and after a reload. Least recently used first.
+    """The sessions of one node, for all its instances. Least recently used first.
 
     Idle sessions are dropped as other requests come, and when you read the `statistics`.
 
     Attributes:
         order: Says whose turn it is.
-        key, idle_s, states: The options of `StateFul`, as the last instance was built with.
+        key, idle_s, states: The options of `StateFul`.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -230,7 +230,7 @@ class StateFul(headrace.Backend):
     key, and the number of keys.
 
     A failed request leaves the state as it was. So does a request whose caller has gone when its batch ends.
-    With ``on_error = "drop"`` they drop it. ``pipe.stats()["sessions"]`` counts, by node. States outlive a reload.
+    With ``on_error = "drop"`` they drop it. ``pipe.stats()["sessions"]`` counts, by node. States end with their pipeline.
 
     Reads:
         {key}: The session: text, a number, or any other hashable value, but None and NaN.

@@ -345,9 +345,7 @@ def _offer(meter: Any, pipeline: headrace.Pipeline) -> None:
         if known is None or not (same or hasattr(meter, "_real_meter")):
             _METER[0] = meter
             _OFFERED.clear()
-        # A reload may bring the first queue that has a name.
-        stats = {**pipeline.stats(), "queues": {"": {"waiting": 0, "dropped": 0}}}
-        for name, kind, text, _ in tables(stats, ready=pipeline.ready):
+        for name, kind, text, _ in tables(pipeline.stats(), ready=pipeline.ready):
             if name not in _OFFERED:
                 _OFFERED.add(name)
                 _make_instrument(_METER[0], name, kind, text)

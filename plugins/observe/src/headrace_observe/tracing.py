@@ -130,8 +130,7 @@ def trace(
     """Trace a pipeline within the block. At the end of the block, also after an error, the file is complete.
 
     Any running pipeline can be traced, and nothing of it is built again. The trace has the elements and the work on
-    devices only if the pipeline was built with ``probes = ["Trace"]`` in its configuration. A
-    `headrace.Pipeline.reload` within the block adds them for its node.
+    devices only if the pipeline was built with ``probes = ["Trace"]`` in its configuration.
 
     Args:
         pipeline: The pipeline.

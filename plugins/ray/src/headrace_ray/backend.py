@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from headrace import InitContext
     from headrace.isolation import ChildPlan
-    from headrace_ray.placing import ActorPlace, Group
+    from headrace_ray.placing import ActorPlace
 
 __all__ = ["RayActor"]
 
@@ -147,7 +147,7 @@ class RayActor(Apart):
         """
         from headrace_ray import __version__
         from headrace_ray.cluster import connect
-        from headrace_ray.placing import Group, Groups, Wanted
+        from headrace_ray.placing import Group, Wanted
 
         plan: Any = context.children[0]
         self.options, self.retries = options, options.retries
@@ -168,36 +168,9 @@ class RayActor(Apart):
         self._versions = {**plan.requires, **own}
         self._started: set[int] = set()
         self.instance_index = index = context.instance_index
-        places = context.pipeline.get_or_create(("ray", context.node_name, "groups"), Groups)
-
-        def group() -> Group:
-            made = Group(wanted, self._made_of(context), context.instance_num, places.changing)
-            places.add(made, plan.instances)
-            return made
-
-        self._group = self.siblings(context, group)
+        self._group = self.siblings(context, lambda: Group(wanted))
         self._group.take_seats(range(plan.instances) or (index,), context.cancelled)
         super().init(options, context)
-        kept = self._group.kept_from.get(index)
-        if kept is not None:
-            self._share(kept)
-
-    def _made_of(self, context: InitContext) -> Any:
-        """Return all that decides what runs in an actor, but the number of instances."""
-        plan: Any = context.children[0]
-        sizes = (context.min, context.max, context.batch_sizes, context.pad, context.device)
-        return self.options, plan.options, plan.requires, sizes
-
-    def _share(self, other: RayActor) -> None:
-        """Use the actor of an instance that is about to be closed, which may still run a batch."""
-        from headrace_ray.placing import Shown
-
-        self.exchanging = other.exchanging
-        self.supervisor.liveness = Shown(other.liveness, self.liveness)
-        if not self.supervisor.lives:  # it has died just now
-            self.liveness.away(self.supervisor)
-            if self.supervisor.lives:
-                self.liveness.back(self.supervisor)
 
     @property
     def unplaced(self) -> bool:
@@ -234,9 +207,6 @@ class RayActor(Apart):
         return {**super().describe(), **child.place.about()}
 
     def close(self) -> None:
-        """Close X, end the actor, and give its resources back; unless another instance has taken them over."""
-        if self._group.leave_seat(self.instance_index):
-            super().close()
-            self._group.seats[self.instance_index].reservation.give_back()
-        else:
-            self._leave()
+        """Close X, end the actor, and give its resources back."""
+        super().close()
+        self._group.give_seat_back(self.instance_index)

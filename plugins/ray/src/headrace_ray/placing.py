@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from headrace.errors import SetupError
-from headrace.isolation import Liveness
 from headrace_ray.cluster import Reservation, reserve, room
 from headrace_ray.greeting import SECRET_BYTES
 from headrace_ray.holding import Holding
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from headrace_workers.places import Link
     from headrace_workers.supervisor import Supervisor
 
-__all__ = ["ActorPlace", "Group", "Groups", "Shown", "Wanted"]
+__all__ = ["ActorPlace", "Group", "Wanted"]
 
 _LOOK_S = 0.25
 _UNPLACED_S = 10.0
@@ -62,37 +61,17 @@ class Wanted:
 
 @dataclass
 class Seat:
-    """The resources of one instance, and the number of its users: after a reload a later instance may use it as well.
+    """The resources of one instance.
 
     Attributes:
         reservation: The reservation that they are part of.
         index: The index of the part.
         unplaced: Whether there is no room for its actor now.
-        users: How many instances use it.
     """
 
     reservation: Reservation
     index: int
     unplaced: bool = False
-    users: int = 1
-
-
-class Shown(Liveness):
-    """Shows several instances whether the actor that they share lives."""
-
-    def __init__(self, *ones: Liveness) -> None:
-        super().__init__()
-        self._ones = ones
-
-    def away(self, part: object, *, lost: bool = False, takes_batches: bool = False) -> None:
-        """Note in each that the actor has ended."""
-        for one in self._ones:
-            one.away(part, lost=lost, takes_batches=takes_batches)
-
-    def back(self, part: object) -> None:
-        """Note in each that it is there again."""
-        for one in self._ones:
-            one.back(part)
 
 
 class Group(Siblings):
@@ -100,37 +79,18 @@ class Group(Siblings):
 
     Args:
         wanted: What each of them asks for.
-        made_of: What they are made of, beside their number, equal where a reload may keep what runs.
-        number: How many instances the node has.
-        changing: Held while the users of a seat change, which are of several groups.
     """
 
     members: list[Any]
 
-    def __init__(self, wanted: Wanted, made_of: Any, number: int, changing: threading.Lock) -> None:
+    def __init__(self, wanted: Wanted) -> None:
         super().__init__()
-        self.wanted, self.made_of, self.number = wanted, made_of, number
+        self.wanted = wanted
         self.seats: dict[int, Seat] = {}
-        self.kept_from: dict[int, Any] = {}
-        self.successor: Group | None = None
-        self._before: Group | None = None
         self._supervisors: dict[int, Supervisor] = {}
         self._left: set[int] = set()
-        self._changing = changing
+        self._changing = threading.Lock()
         self._reserving = threading.Lock()
-
-    def keep(self, before: Group, count: int) -> None:
-        """Keep what runs for the first ``count`` instances of an earlier group."""
-        for one in [*before.members]:
-            index = one.instance_index
-            with self._changing:
-                seat = before.seats[index]
-                stays = index < count and seat.users > 0 and one.supervisor.lives
-                seat.users += stays
-            if stays:
-                self.seats[index], self.kept[index] = seat, one.supervisor
-                self.kept_from[index] = one
-        self._before, before.successor = before, self
 
     def take_seats(self, indices: Iterable[int], cancelled: Callable[[], bool]) -> None:
         """Reserve resources for those instances that have none: for all of them, or for none.
@@ -145,21 +105,20 @@ class Group(Siblings):
             wanted = self.wanted
             apart_from: set[str] = set()
             if wanted.placement == "strict_spread":
-                kept = {id(one.reservation): one.reservation for one in self.seats.values()}
-                apart_from.update(*(one.nodes() for one in kept.values()))
+                before = {id(one.reservation): one.reservation for one in self.seats.values()}
+                apart_from.update(*(one.nodes() for one in before.values()))
             made = reserve(
                 wanted.bundle, len(new), wanted.placement, wanted.timeout_s, cancelled, apart_from
             )
             self.seats |= {index: Seat(made, part) for part, index in enumerate(new)}
 
-    def leave_seat(self, index: int) -> bool:
-        """Note that an instance is closed; tell whether no other uses what runs for it."""
+    def give_seat_back(self, index: int) -> None:
+        """Give the resources of one instance back, unless that has been done."""
         with self._changing:
             if index in self._left or index not in self.seats:
-                return False
+                return
             self._left.add(index)
-            self.seats[index].users -= 1
-            return self.seats[index].users == 0
+        self.seats[index].reservation.give_back()
 
     def supervisor(self, index: int, alike: int, make: Callable[[int], Supervisor]) -> Supervisor:
         """Return the supervisor of one instance. See `Siblings.supervisor`."""
@@ -174,46 +133,11 @@ class Group(Siblings):
         """Tell whether an instance needs no actor any more."""
         return self._supervisors[index].over
 
-    def look(self) -> None:
-        """Wake the threads in `borrow`, here and where what runs is kept."""
-        super().look()
-        if self.successor is not None:
-            self.successor.look()
-
     def close(self) -> None:
         """End what was started for instances that have not been built, and give their resources back."""
         super().close()
-        if self._before is not None:
-            # This may be the end of a reload that has failed: a later one may keep what runs.
-            self._before.successor = None
-        for index, seat in self.seats.items():
-            if self.leave_seat(index):
-                seat.reservation.give_back()
-
-
-class Groups:
-    """The groups of one node of a pipeline, before and after its reloads.
-
-    Attributes:
-        changing: See `Group`.
-    """
-
-    def __init__(self) -> None:
-        self.changing = threading.Lock()
-        self._groups: list[Group] = []
-
-    def add(self, group: Group, count: int) -> None:
-        """Add a group; where it differs from one that runs in the number of instances alone, let it keep these."""
-        running = [one for one in self._groups if one.members]
-        alike = (
-            one
-            for one in running
-            if one.successor is None and one.number != group.number and one.made_of == group.made_of
-        )
-        before = next(alike, None)
-        if before is not None:
-            group.keep(before, count)
-        self._groups = [*running, group]
+        for index in self.seats:
+            self.give_seat_back(index)
 
 
 class ActorPlace:

@@ -16,7 +16,7 @@ class OwnStream:
 
     torch has 32 streams per device and hands them out in turn. This class shares a stream between instances only if
     none is unused. It uses a closed stream again first, so that the memory that libraries keep per stream does not
-    grow with every reload.
+    grow with every pipeline.
 
     Args:
         ordinal: The number of the CUDA device.

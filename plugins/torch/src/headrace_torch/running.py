@@ -153,7 +153,7 @@ def _take_trees(runner: Runner, mode: str | None) -> None:
             raise SetupError(
                 f"compile = {mode!r} uses CUDA graphs of torch, which one thread of a process may use, and another"
                 " instance does",
-                hint="Close its pipeline first: a reload would have two for a moment. Or use compile = true, or"
+                hint="Close its pipeline before you build the next. Or use compile = true, or"
                 " cuda_graph = true.",
             )
         _with_trees.add(runner)

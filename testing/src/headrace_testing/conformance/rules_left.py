@@ -224,7 +224,7 @@ def _listening() -> Iterator[list[str]]:
 
 @rule("device-memory-left", "closes-unused")
 def device_memory_left(subject: Subject) -> str:
-    """Device memory is scarce: a pipeline that is reloaded must not lose some of it each time.
+    """Device memory is scarce: a program that builds one pipeline after another must not lose some of it each time.
 
     Where the backend has loaded torch or cuda-python and a device is in use, the used memory of the device
     is read after each of several lives, and does not grow each time.

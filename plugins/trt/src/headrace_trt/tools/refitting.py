@@ -22,8 +22,7 @@ def refit_plan(
 ) -> dict[str, Any]:
     """Write a plan with the weights of a model, on the kind of device for which the plan was built.
 
-    A running node takes the new plan by ``pipe.reload(node, {"model": TARGET})``. A node with LoadTensorrtEngine
-    can also take the weights without a new file, by ``pipe.reload(node, {"weights": MODEL})``.
+    A pipeline whose ``model`` is the new plan has the new weights. With ``weights`` LoadTensorrtEngine needs no new file.
 
     Args:
         plan: A plan that was built with ``refit``.
