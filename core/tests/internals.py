@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import threading
+import time
 from dataclasses import replace
 
 from headrace._build import builder
@@ -19,6 +20,8 @@ from headrace._running.box import Box, ask
 from headrace._running.engine import Engine
 from headrace._running.failures import FailureLog
 from headrace._running.statistics import Timings
+from headrace._running.teardown import Pass
+from headrace._running.threads import Pool
 from headrace_testing import FakeClock
 
 __all__ = [
@@ -26,6 +29,8 @@ __all__ = [
     "KNOWN_POLICIES",
     "CloseStack",
     "FailureLog",
+    "Pass",
+    "Pool",
     "Timings",
     "at_exit",
     "batches",
@@ -175,3 +180,13 @@ def time_by_hand(monkeypatch):
     monkeypatch.setattr(threads, "current", given)
     monkeypatch.setattr(deadlocks, "search", deadlocks.Search())  # it may go on at this timer
     return timer
+
+
+def own_threads():
+    """Let pipelines that are made in the block run on a pool and a timer of their own."""
+    return threads.apart(time.monotonic)
+
+
+def refuse_thread(*_):
+    """Refuse to start a thread, as the system does where there are too many."""
+    raise RuntimeError("can't start new thread")

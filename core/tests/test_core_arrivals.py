@@ -102,7 +102,7 @@ def test_a_close_answers_or_refuses_them(gate, busy, client, drain):
     closing.outcome()
 
 
-def test_what_is_submitted_enters_at_once_with_all_that_was_put_aside(gate, busy, client):
+def test_what_is_submitted_enters_at_once_with_all_that_was_put_aside(gate, busy, client, until):
     """So `submit` waits for room: who is put aside counts."""
     with headrace.pipe({**OWN, "queue_size": 4}) as pipe:
         clients = busy(pipe, 2)
@@ -111,7 +111,8 @@ def test_what_is_submitted_enters_at_once_with_all_that_was_put_aside(gate, busy
         ).outcome()
         assert internals.put_aside(pipe) == 0
         waits = client(pipe.submit, {"data": 5})
-        waits.waits()
+        until(lambda: pipe.stats()["nodes"]["main"]["waiting"] == 5)
+        assert waits.is_alive()
         assert withdrawn.cancel()
         last = waits.outcome()
         gate.open()

@@ -6,7 +6,8 @@ apart, without stopping anybody. A circle that is the same in both, with no inst
 ever: the newest request that waits in it fails. What is read need not fit together at any one moment, so one look proves nothing.
 
 It sees callers, futures, coroutines and streams that a thread waits for, and backends with a thread of their own. A thread that
-awaits several requests, as an event loop does, is stuck once all of them are. It does not see threads that wait for something else: a lock.
+awaits several requests, as an event loop does, is stuck once all of them are. It does not see threads that wait for
+something else: a lock, or `concurrent.futures.wait`, which does not say whether its thread waits or goes on.
 """
 
 from __future__ import annotations
