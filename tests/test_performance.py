@@ -150,7 +150,6 @@ SETTINGS = {
     "core/README.md": ["below\n  200 µs"],
     "docs/from_torchpipe.md": ["4 ms unless set"],
     "docs/instances_and_cores.md": ["for up to 5 ms while"],
-    "docs/internals.md": ["for 0.5 ms more", "less than 0.1 ms"],
     "docs/kubernetes.md": [
         "does 320 requests a second, and may let one wait for 0.05 s",
         "(15 s each)",

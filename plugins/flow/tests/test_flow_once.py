@@ -217,7 +217,7 @@ def test_a_run_that_the_first_gave_up_is_handed_to_the_next(error):
             unwanted=lambda request: any(request is one for one in unwanted),
         )
         one.init(Once.Options(), context)
-        one._keeps = True
+        one._is_last = True
     waits = [{"data": "x", "first": False} for _ in range(2)]
     during.extend(waits)
     (outcome,) = first([{"data": "x", "first": True}])

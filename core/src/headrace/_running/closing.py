@@ -36,7 +36,7 @@ class Closer:
         self._watchers = Watchers()
         self._passes: list[Pass] = []
         self.error: ClosedError | None = None
-        self.is_over = self._needs_this_thread = False
+        self.is_over = self._has_ended = self._needs_this_thread = False
         self._unfinished = [None]
 
     def close(self, *, drain: bool, timeout: float) -> None:
@@ -50,7 +50,7 @@ class Closer:
         if self._needs_this_thread:
             self._end(until)
         if not is_inside() and not self._engine.needs_this_thread():
-            self._watchers.wait(lambda: self.is_over, max(until, time.monotonic() + 0.2) + 0.4)
+            self._watchers.wait(lambda: self._has_ended, max(until, time.monotonic() + 0.2) + 0.4)
 
     def _refuse(self, drain: bool, closes: int, until: float) -> None:
         if self.error is None:
@@ -101,7 +101,7 @@ class Closer:
         closing = Pass(steps, self._box.threads.pool)
         self._passes.append(closing)
         closing.start(until)
-        self.is_over = True
+        self.is_over = self._has_ended = True  # the probes are closed, which saw the pipeline closed
         self._watchers.wake()
         if closing.hangs or self._engine.busy():
             self._box.threads.timer.call_at(time.monotonic() + _GRACE_S, self._end_processes)
