@@ -28,7 +28,13 @@ FAULTS = {
     "who puts a request aside does not look once more": (
         "arrivals.py:instances",
         "not over after",
-        [("arrivals", "    if node.free:\n        post(node.box, bool)\n", "")],
+        [
+            (
+                "arrivals",
+                "    if node.free or node.special or not node.watched:\n        post(node.box, bool)\n",
+                "",
+            )
+        ],
     ),
     "finish gives True twice": (
         "pending.py:finish",
@@ -75,7 +81,7 @@ FAULTS = {
         ],
     ),
     "an instance is given back twice after Ctrl-C": (
-        "interrupts.py:kept",
+        "interrupts.py:calls",
         "already entered|two threads in one instance",
         [
             (
@@ -84,6 +90,16 @@ FAULTS = {
                 "if True:",
             )
         ],
+    ),
+    "who leaves by what is no Exception takes a batch along": (
+        "interrupts.py:no_exception",
+        "deadlock|not over after",
+        [("runners", "runner if interrupt is None else None", "runner")],
+    ),
+    "submit waits for no room where it has not entered yet": (
+        "arrivals.py:bound",
+        "calls returned",
+        [("entrance", "get_ident() not in in_steps or ", "")],
     ),
     "a coroutine was told that nothing runs, and its dict is answered": (
         "coroutines.py:cancelled_while_kept",

@@ -101,7 +101,9 @@ class Closer:
         closing = Pass(steps, self._box.threads.pool)
         self._passes.append(closing)
         closing.start(until)
-        self.is_over = self._has_ended = True  # the probes are closed, which saw the pipeline closed
+        self.is_over = self._has_ended = (
+            True  # the probes are closed, which saw the pipeline closed
+        )
         self._watchers.wake()
         if closing.hangs or self._engine.busy():
             self._box.threads.timer.call_at(time.monotonic() + _GRACE_S, self._end_processes)
