@@ -128,9 +128,7 @@ def test_a_wrong_request_raises_where_it_is_read(read):
     with headrace.pipe({"backend": "Letters"}) as pipe:
         with pytest.raises(InputError):
             read(pipe, {})
-        with pytest.raises(
-            InputError, match="a stream answers one request: expected a dict, got list"
-        ):
+        with pytest.raises(InputError, match="parts are of one request: expected a dict, got list"):
             read(pipe, [{"data": "a"}])
         pipe.close()
         with pytest.raises(ClosedError):

@@ -13,7 +13,7 @@ from headrace._build.elsewhere import BuiltElsewhere, ChildPlan
 from headrace._contract.checked import Liveness, batch_alone
 from headrace._portable import error_text, portable
 from headrace._running.batch import running_here
-from headrace._running.parts import door_of, elsewhere, read_from
+from headrace._running.parts import elsewhere, parts_go_to, read_from
 from headrace._running.threads import run_in_pool
 from headrace.keys import Request
 
@@ -22,9 +22,9 @@ __all__ = [
     "ChildPlan",
     "Liveness",
     "batch_alone",
-    "door_of",
     "error_text",
     "has_emitted",
+    "parts_go_to",
     "portable",
     "run_in_pool",
 ]

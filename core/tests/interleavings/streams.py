@@ -29,9 +29,9 @@ headrace.register("Emits", Emits)
 STREAM = loaded({"a": {"backend": "Emits", "max": 2, "next": "b"}, "b": {"backend": "Work(tag=b)"}})
 
 
-def _read(pipe, item, want, *, leave=False):
+def _read(pipe, item, want, *, leave=False, most=1024):
     request, parts = {"data": item}, []
-    for part in pipe.stream(request):
+    for part in pipe.stream(request, most=most):
         parts.append(part)
         if leave:
             return
@@ -40,10 +40,10 @@ def _read(pipe, item, want, *, leave=False):
     check(request["result"] == want, f"{request}")
 
 
-def _read_until_closed(pipe, item):
+def _read_until_closed(pipe, item, most=1024):
     parts, request = [], {"data": item}
     with suppress(ClosedError):
-        parts.extend(pipe.stream(request))
+        parts.extend(pipe.stream(request, most=most))
     wanted = [(item.n, 0), (item.n, 1), (item.n, 2), request]
     check(parts == wanted[: len(parts)], f"parts of {item}: {parts}")
 
@@ -65,13 +65,13 @@ def readers():
         settled(pipe)
 
 
-def _read_by_three(config, each=None):
+def _read_by_three(config, each=None, most=1024):
     """Of three readers the second one leaves."""
     book = Book()
     items = [Item(n) for n in range(3)]
     with headrace.pipe(config) as pipe:
         for n, item in enumerate(items):
-            book.thread(_read, pipe, item, ("a", item), leave=n == 1)
+            book.thread(_read, pipe, item, ("a", item), leave=n == 1, most=most)
         book.join()
         settled(pipe, each)
 
@@ -159,23 +159,17 @@ def from_a_generator():
         settled(pipe)
 
 
-WAITS = loaded({"backend": "Three", "instance_num": 2, "parts_waiting": 1})
-
-
 def a_generator_waits():
     """One part may wait: the generator waits for each reader, and for one that leaves no longer."""
-    _read_by_three(WAITS)
-
-
-WAITS_BESIDE = loaded({"backend": "EmitsBeside", "max": 2, "parts_waiting": 1})
+    _read_by_three(GENERATOR, most=1)
 
 
 def a_thread_waits():
     """One part may wait: the thread of a backend waits in emit for each reader, and for one that leaves no longer."""
-    _read_by_three(WAITS_BESIDE, 3)
+    _read_by_three(BESIDE, 3, most=1)
 
 
-LIMITED = loaded({"backend": "Emits", "max": 2, "parts_waiting": 1})
+LIMITED = loaded({"backend": "Emits", "max": 2})
 
 
 def nobody_can_wait():
@@ -185,7 +179,7 @@ def nobody_can_wait():
     def read(pipe, item):
         request, parts, failed = {"data": item}, [], False
         try:
-            parts.extend(pipe.stream(request))
+            parts.extend(pipe.stream(request, most=1))
         except LimitError:
             failed = True
         wanted = [(item.n, 0), (item.n, 1), (item.n, 2), request]
@@ -203,10 +197,10 @@ def closed_while_it_waits():
     """One part may wait, and the pipeline closes: who gives parts goes on, and each reader gets what came, in order."""
     book = Book()
     items = [Item(n) for n in range(2)]
-    pipe = headrace.pipe(WAITS)
+    pipe = headrace.pipe(GENERATOR)
 
-    book.thread(_read_until_closed, pipe, items[0])
-    book.thread(_read_until_closed, pipe, items[1])
+    book.thread(_read_until_closed, pipe, items[0], most=1)
+    book.thread(_read_until_closed, pipe, items[1], most=1)
     book.thread(pipe.close, drain=False, timeout=5)
     book.join()
 

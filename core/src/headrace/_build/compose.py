@@ -128,7 +128,6 @@ def limits_of(node: NodePlan, deadlock_after_s: float) -> Limits:
         batching_timeout_ms=keys.batching_timeout,
         batch_sizes=keys.batch_sizes or (),
         pad=keys.pad,
-        parts_waiting=keys.parts_waiting,
         deadlock_after_s=deadlock_after_s,
         shortcut=_may_skip(node.batch_policy.cls, node.dispatch_policy.cls),
     )

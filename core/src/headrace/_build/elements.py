@@ -213,7 +213,6 @@ class ElementBuilder:
         keys, index = self.keys, at.index or 0
         keeping = Keeping(backend, lambda: self.build.registered, element.goes_on_at)
         backend._has_emitted = keeping.has_emitted  # type: ignore[method-assign]
-        backend._wait_for_room = keeping.wait_for_room  # type: ignore[method-assign]
         return InitContext(
             node_name=self.name,
             instance_index=index,

@@ -45,9 +45,6 @@ class NodeKeys(Options):
     queue_full: QueueFull = Field(
         "wait", description="What happens to a request that finds the queue full."
     )
-    parts_waiting: int = Field(
-        1024, ge=1, le=2**31, description="How many parts of an answer may wait for who reads them."
-    )
     timeout_ms: float | None = Field(
         None, gt=0, le=1e12, description="Longest time from arrival to the end, milliseconds."
     )

@@ -324,8 +324,9 @@ def _no_node(request: Request, node: str, *_: object) -> Any:
     raise ContractError(f"there is no pipeline here whose node {node!r} could be called")
 
 
-def _nobody_reads(request: Request, part: Any) -> None:
-    """Drop a part of an answer: outside of a pipeline nobody reads it."""
+def _nobody_reads(request: Request, part: Any, *, waits: bool | None = None) -> bool:
+    """Drop a part of an answer: outside of a pipeline nobody takes it."""
+    return False
 
 
 def _nobody_hears(*, takes_batches: bool = False) -> None:
@@ -424,12 +425,12 @@ class InitContext:
         alongside: ``alongside()``, in ``forward``: the requests in the batches of the node's other instances at this
             moment, also before their `forward` begins, each with the value your ``enter`` returned for it. It is for a
             backend that keeps an order.
-        emit: ``emit(request, part)`` gives a part of the answer to the reader of ``pipe.stream``, in order: from any
-            thread until ``forward`` returns, and later for a request that is kept as PENDING. After that it raises
-            ContractError. For all other callers, and for an item of a container, it does nothing. While
-            ``parts_waiting`` parts wait, it waits for the reader if the thread belongs to the backend (``owns_thread``,
-            or one it has started). In any other thread the request ends with a LimitError. With `rerun` a request does
-            not run again after a part.
+        emit: ``emit(request, part, waits=None)`` gives a part of the answer to ``on_part`` of ``pipe.submit`` and to the
+            reader of ``pipe.stream``, in order: from any thread until ``forward`` returns, and later for a request that
+            is kept as PENDING. It gives False if nobody takes parts of the request, or it has ended. ``waits`` tells
+            whether the thread may wait for a slow reader. None: it may if it belongs to the backend (``owns_thread``, or
+            one it has started). Where it may not, the request ends with a LimitError. With `rerun` a request does not
+            run again after a part.
         away: ``away()`` says that the backend computes with something out of reach for a while: a server, a host that
             does not answer. Until ``back()`` the instance is not ready, and gets no batch. Waiting requests go to other
             instances, or wait on, at most until their deadline. `Pipeline.ready` is False while no instance of a node is
@@ -484,7 +485,7 @@ class InitContext:
     unwanted: Callable[[Request], bool] = _not_kept
     kept: Callable[[Request], dict[Any, Any]] = _nothing_kept
     call: Callable[..., Callable[[], object]] = _no_node
-    emit: Callable[[Request, Any], None] = _nobody_reads
+    emit: Callable[..., bool] = _nobody_reads
     alongside: Callable[[], list[tuple[Request, Any]]] = list
     away: Callable[..., None] = _nobody_hears
     back: Callable[[], None] = _nobody_hears

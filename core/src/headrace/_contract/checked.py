@@ -181,9 +181,6 @@ class Checked:
         """Tell whether a part of the answer was given; the builder sets this."""
         return False
 
-    def _wait_for_room(self, request: Request) -> None:
-        """Wait until a further part of the answer may be given; the builder sets this."""
-
     def _refuse(self, batch: Sequence[Request]) -> Answers:
         what = f"{self._label()} was called {_OVER[self._state]}"
         return [self._locate(ContractError(what)) for _ in batch]

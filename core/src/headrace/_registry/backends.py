@@ -137,10 +137,8 @@ class FunctionBackend(Backend):
     def _exhaust(self, request: Request, parts: Generator[Any, None, Any]) -> Any:
         """Give what a generator yields as parts of the answer; return what it returns, which is the result."""
         try:
-            self._wait_for_room(request)
             while not self.context.unwanted(request):
-                self.context.emit(request, next(parts))
-                self._wait_for_room(request)
+                self.context.emit(request, next(parts), waits=True)
         except StopIteration as end:
             return end.value
         parts.close()

@@ -10,7 +10,8 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from headrace._running.box import ask, is_inside
-from headrace._running.parts import end_waits
+from headrace._running.parts import read_from
+from headrace._running.streams import Reader
 from headrace._running.teardown import Pass, Watchers
 from headrace._running.threads import took_token
 from headrace.errors import ClosedError
@@ -61,8 +62,11 @@ class Closer:
         self._box.later(self._start_end, until)
         for node in reversed(self._engine.nodes):
             refuse(node, error, drain=drain)
-            # While requests are drained others go on reading, and the thread that closes does not.
-            end_waits(node.all_open(), closes if drain else None)
+            for parts in filter(None, map(read_from, node.all_open())):
+                reader = parts.root.take
+                # While requests are drained others go on reading, and the thread that closes does not.
+                if isinstance(reader, Reader) and (not drain or reader.thread == closes):
+                    reader.end_wait()
         if not drain and self._engine.graph is not None:
             for one in list(self._engine.graph.open):
                 if all(entry.state != "running" for entry in one.open):

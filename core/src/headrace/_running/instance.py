@@ -42,7 +42,6 @@ class Limits:
         batching_timeout_ms: How long the oldest request waits for others.
         batch_sizes: The weights a batch may have. Empty for all.
         pad: Whether a batch that is too small is filled up with copies of its items, the last one first.
-        parts_waiting: How many parts of the answer of a request may wait for who reads them.
         deadlock_after_s: How long a request waits until circles of calls are looked for. 0 for never.
         shortcut: Whether a caller that finds the node idle may skip the queue.
     """
@@ -53,7 +52,6 @@ class Limits:
     batching_timeout_ms: float = 0.0
     batch_sizes: tuple[int, ...] = ()
     pad: bool = False
-    parts_waiting: int = 1024
     deadlock_after_s: float = 5.0
     shortcut: bool = True
 

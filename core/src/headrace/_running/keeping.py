@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
-from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from headrace._contract.checked import Filler
 from headrace._portable import nearest, repr_of, without_locals
 from headrace._running import threads
-from headrace._running.batch import batches_run, running_anywhere, running_here
+from headrace._running.batch import running_here
 from headrace._running.box import NOT_YET, ask, post
 from headrace._running.entry import DONE, RUNNING
-from headrace._running.parts import elsewhere, may_wait, most_of, read_from
+from headrace._running.parts import elsewhere, may_wait, read_from
 from headrace._running.pending import tell_later
 from headrace.errors import ContractError
 
@@ -98,48 +96,17 @@ class Keeping:
             return sent, None
         entry = running_here(request)
         if entry is None:
-            entry = running_anywhere(request) if node is None else node.pending.find(request)
+            entry = None if node is None else node.pending.find(request)
         return read_from(entry), entry
 
-    def wait_for_room(self, request: Request) -> None:
-        """Wait until a further part may come, in any thread."""
-        node = self._node()
-        parts, _ = self._find(request, node)
-        if parts is not None:
-            parts.root.make_room(most_of(node))
-
-    def emit(self, request: Request, part: Any) -> None:
+    def emit(self, request: Request, part: Any, *, waits: bool | None = None) -> bool:
         """Give a part of an answer: see `headrace.InitContext`."""
         node = self._node()
-        parts, entry = self._find(request, node)
-        if parts is None:  # nobody reads
-            if entry is None and not self._is_made(request, node):
-                self._refuse_late(request, node)
-            return
-        most = most_of(node)
-        if parts.is_full(most):
-            parts.root.make_room(most, waits=may_wait(node))
-        if not parts.add(part) and self._find(request, node)[1] is None:
-            self._refuse_late(request, node)
-
-    def _refuse_late(self, request: Request, node: Any) -> None:
-        """Refuse a part that came after ``forward`` had returned; one of a request that was kept may come late unawares."""
-        if node is None or not node.pending.was_kept(request):
-            label = self._backend._label()
-            what = f"{label} gave a part of an answer that it does not work on: its forward has returned"
-            hint = "Call context.emit before that, with the dict of the batch; or return headrace.PENDING, and call context.finish last."
-            raise self._backend._locate(ContractError(what, hint=hint))
-
-    def _is_made(self, request: Request, node: Any) -> bool:
-        """Tell whether a dict without an entry may be an item that a container has made, or runs past the queue."""
-        if node is None:
-            return not elsewhere.is_here or bool(elsewhere.parts)
-        holders = [one.holder for one in node.instances]
-        if isinstance(request, Filler) or any(one is request for one in holders):
-            return True
-        # The outermost backend has the requests themselves. Inside of others it is not known whose batch has ended.
-        runs = get_ident() in batches_run or any(one is not None for one in holders)
-        return runs and not self._backend._is_last
+        parts, _ = self._find(request, node)
+        if parts is None:
+            return False
+        given: bool = parts.add(part, may_wait(node) if waits is None else waits)
+        return given
 
     def has_emitted(self, request: Request) -> bool:
         """Tell whether a part of the answer was given to somebody: then no other run may take its place."""

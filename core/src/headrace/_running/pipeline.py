@@ -13,8 +13,9 @@ from headrace._running.engine import Engine
 from headrace._running.entrance import raise_failed, seconds
 from headrace._running.futures import RequestFuture, give_up_all
 from headrace._running.notebook import Statistics, html_of
+from headrace._running.parts import Parts
 from headrace._running.probes import GuardedProbe, Probes
-from headrace._running.streams import AsyncStream, Stream
+from headrace._running.streams import AsyncStream, Reader, Stream
 from headrace._running.walk import walk
 from headrace.errors import InputError
 from headrace.keys import Request
@@ -122,30 +123,68 @@ class Pipeline:
 
     @overload
     def submit(
-        self, data: Request, *, timeout: float | None = None, priority: int = 0
+        self,
+        data: Request,
+        *,
+        timeout: float | None = None,
+        priority: int = 0,
+        on_part: Callable[[Any, bool], object] | None = None,
     ) -> Future[Request]: ...
     @overload
     def submit(
         self, data: list[Request], *, timeout: float | None = None, priority: int = 0
     ) -> list[Future[Request]]: ...
-    def submit(self, data: Any, *, timeout: float | None = None, priority: int = 0) -> Any:
+    def submit(
+        self,
+        data: Any,
+        *,
+        timeout: float | None = None,
+        priority: int = 0,
+        on_part: Callable[[Any, bool], object] | None = None,
+    ) -> Any:
         """Let a request run and return at once. This waits only for room in a full queue.
 
         Args:
             data: A request, or a list of requests.
             timeout: See `__call__`.
             priority: See `__call__`.
+            on_part: Called as ``on_part(part, waits)`` with each part of the answer of the one request, in the thread that
+                gives it. ``waits`` tells whether that thread may wait there. What it raises ends the request with that
+                error. A part of an element of ``each`` is ``(index, part)``. `stream` is written on it.
 
         Returns:
             A future of the dict, or a list of futures, one per item.
 
         Raises:
             ClosedError: The pipeline is closed.
+            InputError: ``on_part`` was given with a list.
         """
+        if on_part is not None:
+            future = RequestFuture()
+            self._start_parts(data, timeout, priority, future, on_part)
+            return future
         admitted = self._admit(data, timeout, priority)
         futures = [RequestFuture() for _ in admitted]
         self._entrance.submit(admitted, futures)
         return futures if isinstance(data, list) else futures[0]
+
+    def _start_parts(
+        self,
+        data: Any,
+        timeout: float | None,
+        priority: int,
+        future: RequestFuture,
+        on_part: Callable[[Any, bool], object],
+        *,
+        waits: bool = True,
+    ) -> None:
+        """Let one request run whose parts somebody takes."""
+        if isinstance(data, list):
+            what, hint = "parts are of one request", "Send each request of the list by itself."
+            raise InputError(what, expected="a dict", got="list", hint=hint)
+        ((entry, _),) = admitted = self._admit(data, timeout, priority)
+        future.parts = Parts(entry, on_part)
+        self._entrance.submit(admitted, [future], waits=waits)
 
     @overload
     async def call_async(
@@ -206,18 +245,20 @@ class Pipeline:
         *,
         timeout: float | None = None,
         priority: int = 0,
+        most: int = 1024,
         room: Callable[[Any], bool] | None = None,
     ) -> Stream:
         """Let one request run, and read its answer in parts as they come. It begins at this call.
 
-        Leaving the loop (``break``, or ``close()`` of the iterator) cancels the request. Where ``parts_waiting`` parts wait,
-        a generator is not asked for the next one, and a thread of the backend's own waits in ``context.emit``: a stream that
-        is left open and not read holds its instance.
+        Leaving the loop (``break``, or ``close()`` of the iterator) cancels the request. Where ``most`` parts wait, a
+        generator waits with its next one, and a thread of the backend's own waits in ``context.emit``: a stream that is
+        left open and not read holds its instance.
 
         Args:
             data: A request.
             timeout: See `__call__`.
             priority: See `__call__`.
+            most: How many parts may wait until you read them, at least 1.
             room: Called with each part, in the thread that gives it and before the part can be read. Where it returns False no
                 further part is to come until all that wait were read. So a reader bounds what waits in bytes.
 
@@ -226,10 +267,15 @@ class Pipeline:
             ``each`` comes as ``(index, part)``. The error of the request is raised after the parts that have come.
 
         Raises:
-            LimitError: While it is read: ``parts_waiting`` parts waited, and the thread that gives them cannot wait.
+            LimitError: While it is read: ``most`` parts waited, and the thread that gives them cannot wait.
             RequestError, ClosedError: As `__call__` does.
+            ValueError: ``most`` is no whole number of at least 1.
         """
-        return Stream(self._entrance, self._admit_one(data, timeout, priority), room)
+
+        def start(reader: Reader) -> None:
+            self._start_parts(data, timeout, priority, reader, reader)
+
+        return Stream(start, most, room)
 
     def stream_async(
         self,
@@ -237,6 +283,7 @@ class Pipeline:
         *,
         timeout: float | None = None,
         priority: int = 0,
+        most: int = 1024,
         room: Callable[[Any], bool] | None = None,
     ) -> AsyncStream:
         """As `stream`, for ``async for`` in the running event loop. ``aclose()``, or leaving the loop, cancels.
@@ -245,6 +292,7 @@ class Pipeline:
             data: A request.
             timeout: See `__call__`.
             priority: See `__call__`.
+            most: See `stream`.
             room: See `stream`.
 
         Returns:
@@ -252,20 +300,14 @@ class Pipeline:
 
         Raises:
             RuntimeError: There is no running event loop.
-            RequestError, ClosedError: As `stream`.
+            RequestError, ClosedError, ValueError: As `stream`.
         """
-        return AsyncStream(self._entrance, self._admit_one(data, timeout, priority), room)
+        import asyncio  # as in `call_async`
 
-    def _admit_one(self, data: Any, timeout: float | None, priority: int) -> list[Admitted]:
-        """Check the request of a stream, unless the pipeline is closed."""
-        if isinstance(data, list):
-            what, hint = (
-                "a stream answers one request",
-                "Open a stream for each request of the list.",
-            )
-            raise InputError(what, expected="a dict", got="list", hint=hint)
-        self._entrance.check_open([data])
-        return self._entrance.admit([data], timeout, priority)
+        def start(reader: Reader) -> None:
+            self._start_parts(data, timeout, priority, reader, reader, waits=False)
+
+        return AsyncStream(start, most, room, self._entrance.waker(asyncio.get_running_loop()))
 
     def _admit(self, data: Any, timeout: float | None, priority: int) -> list[Admitted]:
         """Check the requests of a call, one or a list of them, unless the pipeline is closed."""

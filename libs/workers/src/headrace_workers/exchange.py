@@ -14,7 +14,7 @@ from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import BackendError, ContractError, InputError
-from headrace.isolation import ChildPlan, door_of, error_text
+from headrace.isolation import ChildPlan, error_text, parts_go_to
 from headrace_workers.packing import Packed, apply, faults, pack, unpack
 
 if TYPE_CHECKING:
@@ -69,9 +69,10 @@ class Exchange:
             packed, left = self._without(bad, packed, left, errors)
         if not left:
             return [errors.get(id(one)) for one in batch]
-        reads = [*map(door_of, left)]
-        streams = reads.count(None) < len(reads)
-        child.part, child.sent = (reads.__getitem__ if streams else None), child.sent + 1
+        taken = [*map(parts_go_to, left)]
+        streams = taken.count(None) < len(taken)
+        child.take_part = taken.__getitem__ if streams else None
+        child.sent += 1
         link.send((child.sent, packed, self.reports and self.plan.measures, streams), awaits=True)
         if may_leave:
             # X works on copies: from now on a caller whose deadline passes may leave with its request.
@@ -81,7 +82,7 @@ class Exchange:
             patience_s = max(last + self.kill_after_s - time.monotonic(), 0.001)
         _, reported, packed, others, lost, runs = _answer(child, patience_s)
         child.wait_reported(reported)
-        child.part = None
+        child.take_part = None
         self.plan.report(runs)
         answers, unknown = unpack(packed, link)
         wrong = _wrong(packed, lost, unknown) if lost or unknown else [None] * len(left)

@@ -42,7 +42,7 @@ class Child:
         ended: Set once it has ended and its `Supervisor` has noted so everywhere.
         how: How it has ended, and a hint or None. See `headrace_workers.places.Place.how_ended`.
         sent: How many batches were sent there.
-        part: Gives where the parts of a request of the batch go, by its number. None where nobody reads any.
+        take_part: Gives the function that takes the parts of a request of the batch, by its number. None where nobody does.
         reported: How many of its reports (messages that are no answers) have arrived.
     """
 
@@ -50,9 +50,7 @@ class Child:
         self.place = place
         self.ended = threading.Event()
         self.reported = self.sent = 0
-        self.part: Callable[[int], Any] | None = None
-        self._door: Any = None  # where a part waits for its reader
-        self._is_gone = False
+        self.take_part: Callable[[int], Any] | None = None
         self._arrived = threading.Condition()
         self.how: tuple[str, str | None] = ("", None)
         self.about: dict[str, Any] = {}
@@ -87,9 +85,6 @@ class Child:
         A process that was started there may live on and hold the far end: `_read_report` would wait for that.
         """
         self.place.wait()
-        self._is_gone = True
-        if self._door is not None:
-            self._door.widen()
         with contextlib.suppress(OSError):
             self._reports.shutdown(socket.SHUT_RDWR)
 
@@ -135,11 +130,9 @@ class Child:
 
     def _take_part(self, number: int, part: Any) -> None:
         """Take a part of an answer. While it waits for its reader nothing else is read, so that X waits, too."""
-        self._door = None if self.part is None else self.part(number)
-        if self._door is not None:
-            if self._is_gone:
-                self._door.widen()
-            self._door.put(part)
+        take = None if self.take_part is None else self.take_part(number)
+        if take is not None:
+            take(part)
 
     def wait_reported(self, count: int) -> None:
         """Wait until ``count`` reports have arrived, or the process has ended."""
