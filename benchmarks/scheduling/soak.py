@@ -1,7 +1,7 @@
 """Full load for a long time, with everything that can go wrong: does each request get one outcome?
 
 Clients of all kinds (blocking calls, lists, deadlines, futures, asyncio) drive several pipelines: one
-node whose queue waits, one that rejects, one that sheds and whose instances own their threads, and a
+node whose queue waits, one that rejects, one whose instances own their threads, and a
 graph. Backends fail at random, item by item and whole batches; requests expire and are cancelled;
 another pipeline takes the place of each all the time, and some cannot be built; small pipelines come and go.
 
@@ -128,12 +128,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "timeout_ms": 50,
         "batching_timeout": 0.5,
     },
-    "sheds": {
+    "owns": {
         "backend": "OwnTrouble",
         "max": 4,
         "instance_num": 2,
         "queue_size": 8,
-        "queue_full": "shed_oldest",
+        "queue_full": "reject",
     },
     "graph": {
         "head": {"backend": "Trouble", "max": 8, "next": "left,right", "queue_size": 64},
@@ -481,7 +481,7 @@ class Soak:
                 if changes["breaks"]:
                     self.wrong.append("a pipeline was built with a backend that broke")
             if self._random.random() < 0.1:
-                with headrace.pipe(CONFIGS["sheds"]) as short:
+                with headrace.pipe(CONFIGS["waits"]) as short:
                     futures = short.submit([{"data": n} for n in range(32)])
                 if not all(future.done() for future in futures):
                     self.wrong.append("close came back before all had their outcome")

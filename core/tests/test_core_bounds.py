@@ -45,27 +45,6 @@ def test_what_comes_from_other_nodes_takes_no_room_from_who_enters_here(gate, wa
         assert [f.result(60)["result"] for f in futures] == ["held", 0, 1, 2, 3, 4, 0, 1]
 
 
-@pytest.mark.parametrize("link", ["next", "expression"])
-def test_who_enters_here_makes_nobody_give_way_who_comes_from_another_node(
-    gate, waiting, shortcut, link
-):
-    config = {
-        "a": {"backend": "Identity", "next": "b", "instance_num": 4},
-        "b": {"backend": "Gate", "queue_size": 1, "queue_full": "shed_oldest"},
-    }
-    if link == "expression":
-        config["a"] = {"backend": "S[Identity,Forward[node.b]]", "instance_num": 4}
-    with headrace.pipe(config) as pipe:
-        futures = [held(pipe, gate, node_name="a")]
-        futures += pipe.submit([{"data": n, "node_name": "a"} for n in range(2)])
-        waiting(pipe, 2, node="b")
-        first = pipe.submit({"data": "first", "node_name": "b"})
-        second = pipe.submit({"data": "second", "node_name": "b"})
-        assert isinstance(first.exception(60), errors.OverloadedError)
-        gate.open()
-        assert [f.result(60)["result"] for f in (*futures, second)] == ["held", 0, 1, "second"]
-
-
 # Elements count as their one request, also where it enters.
 
 
@@ -94,23 +73,16 @@ def test_the_elements_of_a_request_count_as_one_where_it_enters(gate, client, wa
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("full", ["reject", "shed_oldest"])
-def test_a_full_queue_is_no_failure_of_an_element(gate, client, waiting, way, full):
+def test_a_full_queue_is_no_failure_of_an_element(gate, client, waiting, way):
     node = {"backend": "Gate", "each": "data", "each_errors": "none"}
-    config = {"elements": {**node, "queue_size": 1, "queue_full": full}}
+    config = {"elements": {**node, "queue_size": 1, "queue_full": "reject"}}
     with headrace.pipe(config) as pipe:
         first = held(pipe, gate, [0])
         second = client(send, pipe, {"data": [1, 2]}, way)
         waiting(pipe, 2, node="elements")
-        if full == "reject":
-            assert isinstance(send(pipe, {"data": [3, 4]}, way), errors.OverloadedError)
-            gate.open()
-            assert second.outcome() is None
-        else:
-            third = pipe.submit({"data": [3, 4]})
-            gate.open()
-            assert isinstance(second.outcome(), errors.OverloadedError)
-            assert third.result(60)["result"] == [3, 4]
+        assert isinstance(send(pipe, {"data": [3, 4]}, way), errors.OverloadedError)
+        gate.open()
+        assert second.outcome() is None
         assert first.result(60)["result"] == [0]
 
 
@@ -192,17 +164,6 @@ def behind_a_front(**keys):
     }
 
 
-def test_behind_a_front_the_oldest_makes_way(gate, waiting):
-    with headrace.pipe(behind_a_front(queue_full="shed_oldest")) as pipe:
-        running = held(pipe, gate)
-        oldest = pipe.submit({"data": "oldest"})
-        waiting(pipe, 1, node="b")
-        newer = pipe.submit({"data": "newer"})
-        assert isinstance(oldest.exception(60), errors.OverloadedError)
-        gate.open()
-        assert [f.result(60)["data"] for f in (running, newer)] == ["held", "newer"]
-
-
 @pytest.mark.usefixtures("takes_turns")
 def test_behind_a_front_callers_wait_for_room(gate, client, waiting):
     with headrace.pipe(behind_a_front()) as pipe:
@@ -241,14 +202,11 @@ def test_who_waits_behind_such_a_front_is_taken_out_of_the_queue(gate, front, ho
     assert gate.batches == [["held"]]
 
 
-@pytest.mark.parametrize("full", ["reject", "shed_oldest"])
-def test_who_finds_the_front_taken_meets_the_bound_of_the_entry_there(
-    gate, waiting, monkeypatch, full
-):
+def test_who_finds_the_front_taken_meets_the_bound_of_the_entry_there(gate, waiting, monkeypatch):
     monkeypatch.setattr(internals.builder, "ENTRYPOINT_WIDTH", 2)
     config = {
         "global": {"entrypoint": "S[Identity,DagDispatcher]"},
-        "a": {"backend": "Gate", "next": "b", "queue_size": 3, "queue_full": full},
+        "a": {"backend": "Gate", "next": "b", "queue_size": 3, "queue_full": "reject"},
         "b": {"backend": "Identity"},
     }
     with headrace.pipe(config) as pipe:
@@ -256,8 +214,6 @@ def test_who_finds_the_front_taken_meets_the_bound_of_the_entry_there(
         waiting(pipe, 1, node="a")
         line = pipe.submit([{"data": n} for n in range(3)])
         newest = pipe.submit({"data": "newest"})
-        if full == "shed_oldest":
-            line, newest = [*line[1:], newest], line[0]
         error = newest.exception(60)
         assert isinstance(error, errors.OverloadedError)
         assert (error.queue_size, error.waiting, error.node) == (3, 3, "entrypoint")
@@ -265,23 +221,9 @@ def test_who_finds_the_front_taken_meets_the_bound_of_the_entry_there(
         assert all("result" in future.result(60) for future in (*inside, *line))
 
 
-def test_only_one_of_no_greater_priority_makes_way(gate):
-    node = {"backend": "Gate", "queue_size": 1, "queue_full": "shed_oldest"}
-    with headrace.pipe(node) as pipe:
-        running = held(pipe, gate)
-        waits = pipe.submit({"data": "waits"}, priority=1)
-        lower = pipe.submit({"data": "lower"}).exception(60)
-        equal = pipe.submit({"data": "equal"}, priority=1)
-        error = waits.exception(60)
-        gate.open()
-        assert [f.result(60)["result"] for f in (running, equal)] == ["held", "equal"]
-    assert "the queue is full: 1 request waits" in str(lower)
-    assert "made way for a newer request: 1 request waits" in str(error)
-
-
 def test_the_rules_of_a_full_queue_are_the_names_that_its_key_may_have():
     key = headrace.PipelineConfig.key_schemas()["node"]["queue_full"]
-    assert {*key["enum"]} == {"wait", "reject", "shed_oldest"}
+    assert {*key["enum"]} == {"wait", "reject"}
 
 
 def test_what_an_expression_hands_to_a_node_is_not_refused_there():
@@ -300,20 +242,3 @@ def test_a_list_of_elements_that_is_missing_is_told_from_one_that_is_none(more, 
     with headrace.pipe(config) as pipe, pytest.raises(errors.InputError) as caught:
         pipe({"data": 1, "node_name": "a", **more})
     assert (caught.value.node, caught.value.key, caught.value.got) == ("a", "boxes", got)
-
-
-def test_who_waits_at_a_third_node_is_older_than_who_has_just_come(gate, waiting):
-    config = {
-        "a": {"backend": "Identity", "next": "b", "queue_size": 2, "queue_full": "shed_oldest"},
-        "b": {"backend": "Identity", "next": "c"},
-        "c": {"backend": "Gate"},
-    }
-    with headrace.pipe(config) as pipe:
-        running = held(pipe, gate)
-        line = []
-        for number in range(3):
-            line.append(pipe.submit({"data": number}))
-            waiting(pipe, min(number + 1, 2), node="c")
-        assert isinstance(line[0].exception(60), errors.OverloadedError)
-        gate.open()
-        assert [one.result(60)["result"] for one in (running, *line[1:])] == ["held", 1, 2]

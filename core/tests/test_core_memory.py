@@ -110,7 +110,6 @@ CONFIGS = {
     "thread": {"backend": "S[Works,BackgroundThread[Works]]", "max": 4},
     "limit": {"backend": "Works", "max": 4, "timeout_ms": 10_000},
     "rejects": {"backend": "Works", "max": 4, "queue_size": 2, "queue_full": "reject"},
-    "sheds": {"backend": "Works", "max": 4, "queue_size": 2, "queue_full": "shed_oldest"},
     "small": {"backend": "Works", "max": 4, "queue_size": 2},
     "breaks": {"backend": "Breaks", "max": 4},
     "refuses": {"backend": "S[Works,Refuses]", "max": 4},

@@ -441,17 +441,6 @@ def test_what_is_kept_counts_against_the_bound_of_the_queue(keeper):
         assert [one.result(WAIT_S)["result"] for one in futures] == ["room", "done"]
 
 
-def test_what_is_kept_makes_way_where_the_oldest_is_shed(keeper):
-    config = {"backend": "KeptKeeper", "queue_size": 1, "queue_full": "shed_oldest"}
-    with headrace.pipe(config) as pipe:
-        request = {"data": 1}
-        future, _ = keeper.keeps(pipe, request)
-        assert pipe.submit({"data": 0}).result(WAIT_S)["result"] == 0
-        with pytest.raises(OverloadedError):
-            future.result(WAIT_S)
-        keeper.one_was_told(request)
-
-
 def test_who_is_resumed_goes_before_those_that_have_not_begun(keeper):
     begins, batches = threading.Event(), []
 

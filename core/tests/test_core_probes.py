@@ -422,18 +422,18 @@ def test_too_heavy_requests_are_heard_of(probes, shortcut):
 
 
 def test_a_full_queue_is_heard_of(watched, gate, client, waiting):
-    config = {"backend": "Gate", "max": 1, "queue_size": 1, "queue_full": "shed_oldest"}
+    config = {"backend": "Gate", "max": 1, "queue_size": 1, "queue_full": "reject"}
     with watched(config) as (pipe, probe):
         gate.entered(client(pipe, {"data": "runs"}))
         old = pipe.submit({"data": "old"})
         new = pipe.submit({"data": "new"})
         with pytest.raises(OverloadedError):
-            old.result(60)
+            new.result(60)
         with pytest.raises(OverloadedError):
             pipe({"data": "low"}, priority=-1)
         assert heard(probe) == {"overloaded": 2}
         gate.open()
-        new.result(60)
+        old.result(60)
     assert heard(probe) == {"overloaded": 2, "ok": 2}
 
 

@@ -102,7 +102,7 @@ def one_round(pipe, dice, tally):
         {"backend": "Moody"},
         {"backend": "Moody", "instance_num": 3, "max": 4, "batching_timeout": 1},
         {"backend": "BackgroundThread[Moody]", "instance_num": 2, "max": 4},
-        {"backend": "Moody", "max": 8, "queue_size": 5, "queue_full": "shed_oldest"},
+        {"backend": "Moody", "max": 8, "queue_size": 5, "queue_full": "reject"},
         {"backend": "Moody", "instance_num": 2, "max": 2, "queue_size": 3},
         {"backend": "Moody", "timeout_ms": 5, "queue_size": 4, "queue_full": "reject"},
     ],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from concurrent.futures import CancelledError
 from contextlib import suppress
 
@@ -10,7 +9,7 @@ from shared import Book, Item, loaded, settled, through_chain
 
 import headrace
 from headrace.errors import DeadlineExceededError, OverloadedError
-from headrace_testing.interleavings import check, settle, sleep
+from headrace_testing.interleavings import check, sleep
 
 
 def _bounded(rule, **keys):
@@ -18,7 +17,7 @@ def _bounded(rule, **keys):
     return loaded({"a": node, "b": {"backend": "Work(tag=b)"}})
 
 
-REJECT, SHED, WAIT = _bounded("reject"), _bounded("shed_oldest"), _bounded("wait")
+REJECT, WAIT = _bounded("reject"), _bounded("wait")
 
 
 def _crowd(config, errors=()):
@@ -37,11 +36,6 @@ def _crowd(config, errors=()):
 def reject():
     """``reject``: a crowd before a chain."""
     _crowd(REJECT, (OverloadedError,))
-
-
-def shed_oldest():
-    """``shed_oldest``: a crowd before a chain."""
-    _crowd(SHED, (OverloadedError,))
 
 
 def wait():
@@ -103,66 +97,3 @@ def waiting_leave():
         book.thread(book.ask, pipe, items[4], through_chain(items[4]))
         book.join()
         settled(pipe)
-
-
-class Slowly(headrace.Backend):
-    def forward(self, batch):
-        for r in batch:
-            if r["data"] == 0:
-                gate.wait()
-            r["result"] = r["data"]
-
-
-gate = threading.Event()
-headrace.register("Slowly", Slowly)
-BY_AGE = loaded(
-    {
-        "a": {"backend": "Slowly", "queue_size": 2, "queue_full": "shed_oldest", "next": "b"},
-        "b": {"backend": "Slowly"},
-    }
-)
-
-
-def shed_by_age():
-    """``shed_oldest`` sheds whoever came first: with room for two, the two who came last are answered."""
-    shed = []
-    with headrace.pipe(BY_AGE) as pipe:
-        first = pipe.submit({"data": 0})
-        settle(0.1)
-        futures = []
-        for n in range(1, 5):
-            futures.append(pipe.submit({"data": n}))
-            settle(0.1)
-        gate.set()
-        first.result()
-        for n, future in enumerate(futures, 1):
-            try:
-                future.result()
-            except OverloadedError:
-                shed.append(n)
-    check(shed == [1, 2], f"shed: {shed}, and 1 and 2 came first")
-
-
-SHED_BEHIND = loaded(
-    {
-        "a": {"backend": "Identity", "queue_size": 2, "queue_full": "shed_oldest", "next": "b"},
-        "b": {"backend": "Slowly"},
-    }
-)
-
-
-def shed_by_age_behind():
-    """``shed_oldest`` counts from the arrival at the pipeline: who waits at a later node is older than who just came."""
-    shed = []
-    with headrace.pipe(SHED_BEHIND) as pipe:
-        futures = []
-        for n in range(5):  # 0 runs at b, the others wait there
-            futures.append(pipe.submit({"data": n}))
-            settle(0.1)
-        gate.set()
-        for n, future in enumerate(futures):
-            try:
-                future.result()
-            except OverloadedError:
-                shed.append(n)
-    check(shed == [1, 2], f"shed: {shed}, and 1 and 2 came first")

@@ -332,14 +332,6 @@ def test_who_waits_outside_of_a_full_queue_loses_no_time():
     assert run.seen.failed == []
 
 
-def test_the_oldest_makes_way():
-    config = {"backend": "Identity", "queue_size": 1, "queue_full": "shed_oldest"}
-    run = simulated(config, fixed({1: 10}))
-    run.open_loop([0.0, 1.0, 2.0, 3.0], {"kind": "open", "rate": 1}, 0)
-    assert latencies_of(run) == [10.0, 17.0]  # the first, and the one that came last
-    assert [code for _, code in run.seen.failed] == ["overloaded"] * 2
-
-
 def test_batches_are_filled_up_to_the_sizes_that_a_node_allows():
     config = {"backend": "Identity", "batch_sizes": [2, 4], "pad": True}
     run = simulated(config, fixed({2: 5, 4: 7}))

@@ -155,27 +155,6 @@ def test_who_goes_away_while_sending_leaves_its_place(serving):
     until(lambda: (model.receiving, model.inside) == (0, 0))
 
 
-def test_newcomers_that_shed_others_are_let_in(serving, gate):
-    config = {"backend": "ServeGate", "queue_size": 1, "queue_full": "shed_oldest"}
-    server = serving({"m": config})
-    pipe = server._service.models.find("m").pipe
-    clients = [connect(server) for _ in range(3)]
-    clients[0].sendall(head("/run/m", 1) + b"0")
-    assert gate.entered.wait(30)
-    clients[1].sendall(head("/run/m", 1) + b"1")
-    until(lambda: pipe.stats()["nodes"]["main"]["waiting"] == 1)
-    clients[2].sendall(head("/run/m", 1) + b"2")
-    status, body = answer_of(clients[1])
-    assert (status, b"queue_full" in body) == (
-        429,
-        False,
-    )  # what operators can do is not for clients
-    gate.open.set()
-    assert [answer_of(one)[0] for one in (clients[0], clients[2])] == [200, 200]
-    for one in clients:
-        one.close()
-
-
 def test_bodies_that_take_all_room_refuse_others_before_theirs_are_read(serving):
     server = serving({"m": {"backend": "Identity"}}, limits=Limits(max_inflight_bytes=100))
     with connect(server) as first, connect(server) as second:

@@ -37,8 +37,7 @@ class GraphRequest:
     def __init__(self, graph: Graph, route: Route, entry: Entry, *, internal: bool = False) -> None:
         self._graph, self.entry, self._internal = graph, entry, internal
         self._traversal = Traversal(entry.request)
-        arrival = route.first.clock()
-        self._ticket = Ticket(route.first, entry.priority, arrival, entered=False, walks=True)
+        self._ticket = Ticket(route.first, entered=False, walks=True)
         self._route, self._first = route, route.first
         self.box, self.name, self.clock = graph.box, route.start.name, route.first.clock
         self.open: dict[Entry, None] = {}

@@ -14,7 +14,6 @@ from headrace._running.box import post, refuse_inside
 from headrace._running.entry import Entry, check_weight, restore
 from headrace._running.graph_request import GraphRequest, start_all
 from headrace._running.refusals import endless_wait
-from headrace._running.room import Ticket
 from headrace._running.runners import Waiter, wait
 from headrace._running.traversal import finish, no_result
 from headrace.errors import HeadraceError
@@ -74,9 +73,7 @@ def walk(graph: Graph, route: Route, request: Request, *, internal: bool = False
         return
     data = request["data"]
     token, walking = object(), graph.walking
-    home: Any = route.first
-    if home.limits.queue_full == "shed_oldest":
-        home = Ticket(home, 0, home.clock())
+    home = route.first
     try:
         walking[token] = get_ident()
         route.first.call(request, internal=internal)

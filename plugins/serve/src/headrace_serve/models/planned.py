@@ -48,7 +48,5 @@ def entry_node(
 
 
 def queue_size(keys: dict[str, Any]) -> int | None:
-    """Return the ``queue_size`` of the entry node; None if there are several, or new requests shed others."""
-    if not keys or keys["queue_full"] == "shed_oldest":
-        return None
-    return int(keys["queue_size"])
+    """Return the ``queue_size`` of the entry node; None if there are several."""
+    return int(keys["queue_size"]) if keys else None
