@@ -1,4 +1,4 @@
-"""Containers that build their children elsewhere: plans in place of backends, here with a pool of processes."""
+"""Containers that build their children elsewhere: configurations in place of backends, here with a pool of processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from headrace.errors import (
     InputError,
     InstanceLostError,
     RequestsFailed,
-    SetupError,
 )
 
 POOLED = '''
@@ -31,17 +30,17 @@ from headrace.errors import InstanceLostError
 _built = None
 
 
-def begin(plan):
+def begin(config, seen):
     global _built
-    _built = plan.build(own_thread=False)
+    _built = headrace.plugins.build(config, seen=seen)
 
 
 def about():
-    return _built.min, _built.max, _built.describe()["name"]
+    return _built.instances[0].min, _built.instances[0].max, _built.describe()["name"]
 
 
 def run(batch):
-    outcomes = _built(batch)
+    outcomes = _built.instances[0](batch)
     return outcomes, batch
 
 
@@ -56,10 +55,11 @@ class Pooled(headrace.Backend):
     builds_elsewhere = True
 
     def init(self, options, context):
-        (plan,) = context.children
-        self.keys = plan.keys
+        (child,) = context.children
+        self.keys = {*context.keys_read(0)[0], "request_id"}
         spawn = multiprocessing.get_context("spawn")
-        self.pool = ProcessPoolExecutor(1, spawn, initializer=begin, initargs=(plan,))
+        first = child.config, child.seen(context.instance_index)
+        self.pool = ProcessPoolExecutor(1, spawn, initializer=begin, initargs=first)
         self.min, self.max, self.name = self.pool.submit(about).result()
 
     def forward(self, batch):
@@ -159,7 +159,7 @@ def test_what_it_raises_about_its_place_takes_the_instance_out_of_service(words)
 
 
 class Keeps(headrace.Backend):
-    """Keeps the plan that it was given, and builds it in this process."""
+    """Keeps what it was given of its children, and builds them in this process."""
 
     takes = (1, 2)
     builds_elsewhere = True
@@ -170,10 +170,12 @@ class Keeps(headrace.Backend):
         Keeps.kept[:] = context.children
         places = range(len(context.children))
         Keeps.named[:] = [(context.keys_read(n)[0], context.keys_written(n)) for n in places]
-        self.built = [pickle.loads(pickle.dumps(plan)).build() for plan in context.children]
+        index = context.instance_index
+        there = pickle.dumps([(one.config, one.seen(index)) for one in context.children])
+        self.built = [headrace.plugins.build(one, seen=seen) for one, seen in pickle.loads(there)]
 
     def forward(self, batch):
-        return self.built[0](batch)
+        return self.built[0].instances[0](batch)
 
     def close(self):
         for one in self.built:
@@ -185,35 +187,81 @@ def keeps():
     headrace.register("Keeps", Keeps)
 
 
-def test_a_plan_says_range_and_keys_before_anything_is_built(words, keeps):
-    config = {**words, "backend": "Keeps[S[Identity,Halves],Identity]", "max": 4}
-    with headrace.pipe(config) as pipe:
-        plan, other = Keeps.kept
-        assert (plan.name, plan.expression) == ("S", "S[Identity,Halves]")
-        assert (plan.min, plan.max) == (1, None)
-        assert Keeps.named[0][0] == ("data", "mask")
-        assert Keeps.named[0][1] == ("result", "where")
-        assert {"data", "mask", "request_size", "context"} <= set(plan.keys)
-        assert "result" not in plan.keys
+def test_a_child_says_name_range_and_configuration_before_it_is_built(words, keeps):
+    config = {**words, "backend": "Keeps[S[Identity,Halves],Identity]", "unit": 4, "max": 9}
+    with headrace.pipe({**config, "global": {"threads": 6}, "batching_timeout": 1}) as pipe:
+        child, other = Keeps.kept
+        assert (child.name, child.min, child.max, child.instances) == ("S", 1, None, 1)
+        assert Keeps.named[0] == (("data", "mask"), ("result", "where"))
         assert (other.name, *Keeps.named[1]) == ("Identity", ("data",), ("result",))
-        assert repr(other) == "<plan of Identity>"
-        # In threads of its own, whichever thread calls: `Halves` checks that.
-        assert [one["result"] for one in pipe([{"data": 1}, {"data": 2}])] == [0.5, 1.0]
+        assert child.origin is not other.origin
+        assert child.config.to_dict() == {
+            "import": words["import"][1:],
+            "global": {"threads": 6},
+            "main": {"backend": "S[Identity,Halves]", "Halves::unit": 4},
+        }
+        of_node = {"min": None, "max": 9, "batch_sizes": None, "pad": False, "device": None}
+        assert child.seen(3) == {"instance_index": 3, "instance_num": 1, **of_node}
+        assert pipe({"data": 1})["result"] == 0.25
 
 
-def test_a_plan_is_made_again_where_nothing_is_imported(words, keeps, tmp_path):
+KNOWN_WHOLE = [
+    {"backend": "S[Keeps[Halves(unit=4)],Takes]", "unit": 8},  # nearest is ( )
+    {"backend": "S[Keeps[Halves],Takes]", "unit": 4, "global": {"unit": 8}},
+    {"backend": "S[Keeps[Halves],Takes]", "global": {"Halves::unit": 4, "unit": 8}},
+    {"backend": "S[Keeps[Half],Takes]", "define": {"Half": "Halves(unit=4)"}},
+    {"backend": "S[Keeps[Half(unit=4)],Takes]", "define": {"Half": "Halves(unit=8)"}, "unit": 2},
+    {"backend": "S[Far(unit=4),Takes]", "define": {"Far": "Keeps[Halves(unit=8)]"}, "unit": 2},
+    {"backend": "S[Far,Takes]", "define": {"Far": "Keeps[Halves(unit=8)]"}, "unit": 4},
+    {"backend": "S[Far[Halves(unit=4)],Takes]", "define": {"Far": "S[Identity,Keeps]"}},
+    {"backend": "S[Keeps[Reflect[inner]],Takes]", "inner": "Halves(unit=4)"},
+    {"backend": "S[Keeps[Halves(unit=${UNIT})],Takes]"},
+    {"backend": "S[Keeps[Halves],Takes]", "unit": "${UNIT}"},
+    {"backend": "S[Keeps[Fallback[NoSuch,Halves]],Takes]", "unit": 4},
+]
+
+
+@pytest.mark.parametrize("config", KNOWN_WHOLE, ids=range(len(KNOWN_WHOLE)))
+def test_a_child_has_the_options_that_it_has_in_its_node(words, keeps, config, monkeypatch):
+    class Takes(headrace.Backend):
+        """Has an option that the child knows nothing of, and that no pickle takes."""
+
+        max = 8
+
+        class Options(headrace.Options):
+            taken: object = None
+
+        def forward(self, batch):
+            for request in batch:
+                request["result"] = request["data"]
+
+    headrace.register("Takes", Takes, replace=True)
+    monkeypatch.setenv("UNIT", "4")
+    node = {key: value for key, value in config.items() if key not in ("global", "define")}
+    whole = {key: config[key] for key in ("global", "define") if key in config}
+    if "Fallback" not in config["backend"]:  # whose other branch may have any option
+        node["taken"] = threading.Lock()
+    with headrace.pipe({**words, **whole, "there": node}) as pipe:
+        monkeypatch.setenv("UNIT", "8")
+        assert pipe({"data": 2})["result"] == 0.5
+        assert Keeps.kept[0].config.nodes == ("there",)
+
+
+def test_a_child_is_built_where_nothing_is_imported(words, keeps, tmp_path):
     """By a process that knows neither the files nor the configuration."""
     with headrace.pipe({**words, "backend": "Keeps[Halves]", "unit": 8}):
-        content = pickle.dumps(Keeps.kept[0])
+        content = pickle.dumps(Keeps.kept[0].config)
     program = """
 import pickle, sys
-plan = pickle.loads(sys.stdin.buffer.read())
-print(plan, plan.min, plan.max, "far_halves" in " ".join(sys.modules))
-built = plan.build()
+import headrace
+config = pickle.loads(sys.stdin.buffer.read())
+built = headrace.plugins.build(config, seen={})
+(run,) = built.instances
 batch = [{"data": 2}, {"data": "text"}]
-print([type(one).__name__ for one in built(batch)], batch[0]["result"], built.max, built.rerun)
+print([type(one).__name__ for one in run(batch)], batch[0]["result"], run.max)
+print(built.reads, built.needs, built.lost)
 built.close()
-print(type(built(batch)[0]).__name__)
+print(type(run(batch)[0]).__name__)
 """
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -221,23 +269,21 @@ print(type(built(batch)[0]).__name__)
         capture_output=True,
         check=False,
         timeout=300,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
     )
     assert done.stdout.decode().splitlines() == [
-        "<plan of Halves> 1 None False",
-        "['NoneType', 'InputError'] 0.25 4 False",
+        "['NoneType', 'InputError'] 0.25 4",
+        "('data', 'mask') ('data',) False",
         "ContractError",
     ], done.stderr.decode()
 
 
-def test_what_is_inside_may_name_nothing_outside_and_has_to_be_importable(keeps):
+def test_what_is_inside_may_name_nothing_outside(keeps):
     nodes = {"a": {"backend": "Keeps[Forward[node.b]]"}, "b": {"backend": "Identity"}}
     with pytest.raises(ConfigError, match="Forward cannot stand in Keeps"):
         headrace.PipelineConfig.load(nodes)
     with pytest.raises(ConfigError, match="Identity cannot stand in Keeps"):
         headrace.PipelineConfig.load({"backend": "IoC[Identity;Keeps[Identity]]"})
-    headrace.register("Local", lambda data: data)
-    with pytest.raises(SetupError, match=r"Local cannot be sent to another process"):
-        headrace.pipe({"backend": "Keeps[Local]"})
 
 
 def test_a_thread_is_put_around_the_container_only_if_it_owns_one(words, keeps):
@@ -281,42 +327,14 @@ class TellsThread(headrace.Backend):
             request["result"] = threading.get_ident()
 
 
-@pytest.mark.parametrize("own_thread", [True, False])
-def test_a_backend_gets_its_thread_unless_the_one_that_builds_it_is_to_be_that(keeps, own_thread):
+def test_who_builds_a_child_is_the_thread_of_its_backends(keeps):
     headrace.register("TellsThread", TellsThread)
     with headrace.pipe({"backend": "Keeps[TellsThread]"}):
-        built = Keeps.kept[0].build(own_thread=own_thread)
+        built = headrace.plugins.build(Keeps.kept[0].config, seen={})
     batch = [{"data": 0}]
-    built(batch)
+    built.instances[0](batch)
     built.close()
-    assert (batch[0]["result"] != threading.get_ident()) is own_thread
-
-
-def test_a_plan_says_which_versions_it_was_made_with():
-    found = {}
-
-    class Keeps(headrace.Backend):
-        takes = 1
-        builds_elsewhere = True
-
-        def init(self, options, context):
-            (found["plan"],) = context.children
-
-        def forward(self, batch):
-            for request in batch:
-                request["result"] = request["data"]
-
-    headrace.register("Keeps", Keeps)
-    with headrace.pipe({"backend": "Keeps[S[Identity,Fallback[Process[Identity],Identity]]]"}):
-        requires = found["plan"].requires
-    assert requires["python"] == f"{sys.version_info[0]}.{sys.version_info[1]}"
-    assert requires["headrace"] == headrace.__version__
-    installed = {one.distribution: one.version for one in headrace.plugins.installed()}
-    there = {"headrace-process"} & {*installed}
-    assert {*requires} == {"python", "headrace", *there}
-    assert all(requires[name] == installed[name] for name in there)
-    other = found["plan"].of_instance(3)
-    assert (other.name, other.keys) == (found["plan"].name, found["plan"].keys)
+    assert batch[0]["result"] == threading.get_ident()
 
 
 class BothRead(headrace.Backend):
@@ -349,34 +367,35 @@ def test_a_container_that_says_what_is_needed_there_has_other_requests_refused(k
             pipe({"left": 1})
 
 
-def test_the_plans_of_all_instances_know_their_node_and_those_that_were_pickled_nothing_of_this_process():
-    plans = []
+def test_the_children_of_all_instances_know_their_node():
+    children = []
 
     class Collects(Keeps):
         takes = 1
 
         def init(self, options, context):
             super().init(options, context)
-            plans.extend(context.children)
+            children.extend(context.children)
 
     headrace.register("Collects", Collects)
     with headrace.pipe({"backend": "Collects[S[Identity,Identity]]", "instance_num": 2}):
-        first, second = plans
+        first, second = children
     assert first.origin is second.origin is not None
-    assert (first.instances, first.files) == (2, ())
-    assert [text for text, _ in first.options] == ["S[Identity,Identity]", "Identity", "Identity"]
-    there = pickle.loads(pickle.dumps(first))
-    assert (there.origin, there.liveness, there.options, there.measures) == (
-        None,
-        None,
-        None,
-        False,
-    )
+    assert (first.instances, first.asked, first.config.files) == (2, (), ())
 
 
-@pytest.mark.parametrize("name", ["Isolated", "Link", "Place", "Restarts", "RunningBatch"])
-def test_what_has_moved_says_what_to_install(name):
-    with pytest.raises(
-        ImportError, match=r"headrace_workers\.\w+\.\w+ now: pip install headrace-workers"
-    ):
-        getattr(headrace.isolation, name)
+def test_a_part_of_a_node_is_no_larger_than_its_instances_allow(keeps):
+    class One(headrace.Backend):
+        """Allows one instance in a process."""
+
+        @classmethod
+        def most_instances(cls, options):
+            return 1
+
+        def forward(self, batch):
+            for request in batch:
+                request["result"] = request["data"]
+
+    headrace.register("OneOfIt", One)
+    with headrace.pipe({"backend": "Keeps[OneOfIt]", "instance_num": 2}) as pipe:
+        assert pipe({"data": 1})["result"] == 1

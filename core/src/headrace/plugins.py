@@ -27,7 +27,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -40,7 +40,7 @@ from headrace._running import deadlocks, threads
 from headrace._running.probes import PROBE_METHODS
 from headrace._running.process import usable_cpus
 from headrace.errors import Problem
-from headrace.keys import Request
+from headrace.keys import DATA, Request
 
 if TYPE_CHECKING:
     from headrace._plan.element import Element as PlannedElement
@@ -152,6 +152,7 @@ class Element:
         registered: Whether code has registered the class, so that no metadata name it.
         children: The elements in its bracket.
         owns_thread: Whether it must run in a thread of its own, with these options on the node's devices.
+        made_of: The function or the plain class of which its class was made, else its class.
     """
 
     name: str
@@ -162,6 +163,7 @@ class Element:
     registered: bool
     children: tuple[Element, ...]
     owns_thread: bool = False
+    made_of: Any = None
 
     @property
     def writes(self) -> tuple[str, ...]:
@@ -181,14 +183,23 @@ class BuiltExpression:
     Attributes:
         instances: The backends that a node would call, ``instance_num`` of them.
         root: The backend of the outermost name in the first instance. Another backend may stand around it.
+        reads: The keys that the backends read, as their ``init`` has left them.
+        needs: The keys without which a request is refused.
     """
 
-    def __init__(self, config: headrace.PipelineConfig) -> None:
+    def __init__(
+        self,
+        config: headrace.PipelineConfig,
+        seen: Mapping[str, Any] | None = None,
+        probes: Mapping[str, Callable[[], object]] | None = None,
+    ) -> None:
         from headrace._build.builder import ComposedNode
         from headrace._build.compose import compose
+        from headrace._plan.word import keys_read_by
         from headrace._running.blueprint import start
 
-        plan, self._blueprint = _only_node(config), compose(config)
+        plan, blueprint = _only_node(config), compose(config, seen=seen)
+        self._blueprint = replace(blueprint, probes={**blueprint.probes, **(probes or {})})
         (self._node,) = start(self._blueprint).nodes.values()
         self._scheduled = self._node.scheduler.instances
         self.instances: list[headrace.Backend] = [one.backend for one in self._scheduled]
@@ -196,6 +207,16 @@ class BuiltExpression:
         self._element, self._by_element = plan.backend, self._node.elements.by_element
         root = self._by_element.get(plan.backend or plan.entrypoint)
         self.root: headrace.Backend = root or self.instances[0]
+        read = keys_read_by(plan.runs, self._by_element)
+        self.reads = tuple(sorted({DATA, *filter(None, read)}))
+        self.needs = tuple(self._node.scheduler.needs)
+        for one in self._scheduled if seen is not None else ():
+            one.liveness.node = None  # its requests come from another process, past the queue
+
+    @property
+    def lost(self) -> bool:
+        """Whether an instance can serve no more: a backend in it has raised InstanceLostError."""
+        return any(one.liveness.lost for one in self._scheduled)
 
     def call(self, batch: list[Request], index: int = 0) -> list[Exception | None]:
         """Call an instance in the thread that owns it, if any. Give an exception or None per request.
@@ -225,11 +246,19 @@ class BuiltExpression:
         self.close()
 
 
-def build(source: str | Path | Mapping[str, Any] | headrace.PipelineConfig) -> BuiltExpression:
+def build(
+    source: str | Path | Mapping[str, Any] | headrace.PipelineConfig,
+    *,
+    seen: Mapping[str, Any] | None = None,
+    probes: Mapping[str, Callable[[], object]] | None = None,
+) -> BuiltExpression:
     """Build the instances of one expression, as a pipeline of one node does.
 
     Args:
         source: A configuration of one node, as for `headrace.pipe`.
+        seen: For a child of a container in another process, what its backends see in their context: its
+            `headrace.isolation.ChildConfig.seen`. No backend gets a thread: the caller makes all calls.
+        probes: Makers of further probes, by name.
 
     Raises:
         ConfigError: The configuration is wrong.
@@ -237,7 +266,7 @@ def build(source: str | Path | Mapping[str, Any] | headrace.PipelineConfig) -> B
         SetupError: A backend could not be built. What was built is closed again.
         PluginError: A plugin or a library is missing.
     """
-    return BuiltExpression(headrace.PipelineConfig.load(source))
+    return BuiltExpression(headrace.PipelineConfig.load(source), seen, probes)
 
 
 def resolve(
@@ -300,8 +329,10 @@ def _only_node(config: headrace.PipelineConfig) -> NodePlan:
 
 
 def _element(planned: PlannedElement) -> Element:
+    from headrace._registry.backends import source_of
+
     offer, registered = planned.offer, planned.offer.cls is not None
     children = tuple(map(_element, planned.children))
     by = (offer.distribution, offer.version)
-    about = (*by, registered, children, planned.owns_thread)
+    about = (*by, registered, children, planned.owns_thread, source_of(planned.cls))
     return Element(offer.name, planned.cls, planned.options, *about)

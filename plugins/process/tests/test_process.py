@@ -7,6 +7,7 @@ import contextlib
 import errno
 import gc
 import logging
+import math
 import os
 import pickle
 import random
@@ -297,9 +298,12 @@ def test_what_is_inside_runs_in_a_process_of_its_own_and_is_closed_there(file, t
     with headrace.pipe(lacking) as pipe:
         (inside,) = pipe.describe()["nodes"]["main"]["tree"]["children"]
         assert inside["children"][1]["built"]["chosen"] == "Identity"
+        assert [*inside["children"][1]["not_chosen"]] == ["NoSuch"]
     with headrace.pipe({"import": [file], "backend": "Process[Far]"}) as pipe:
         node = pipe.describe()["nodes"]["main"]
         assert (node["owns_thread"], node["range"]) == (False, [1, 4])
+        (inside,) = node["tree"]["children"]
+        assert (inside["range"], inside["options"]["unit"]["origin"]) == ([1, 4], "default")
         pid = node["tree"]["built"]["process"]
     assert (tmp_path / "closed").read_text() == "closed\n"
     with pytest.raises(ProcessLookupError):
@@ -399,6 +403,13 @@ def test_processors_that_the_machine_lacks_are_told_at_setup():
         headrace.pipe({"backend": "Process(cpus=9999)[Identity]"})
 
 
+def test_what_code_has_registered_goes_by_its_import_path():
+    headrace.register("Root", math.sqrt)
+    headrace.register("Ordered", sorted, batched=True)
+    with headrace.pipe({"backend": "Process[S[Root,Ordered]]", "max": 2}) as pipe:
+        assert [one["result"] for one in pipe([{"data": 16}, {"data": 4}])] == [2, 4]
+
+
 def test_what_another_process_cannot_know_is_told_at_setup(file):
     class Local:
         def forward(self, batch):
@@ -407,8 +418,11 @@ def test_what_another_process_cannot_know_is_told_at_setup(file):
     headrace.register("LocalToTest", Local)
     with pytest.raises(SetupError, match="put them into a module"):
         headrace.pipe({"backend": "Process[LocalToTest]"})
+    headrace.register("LambdaOfTest", lambda number: number * 2)
     with pytest.raises(SetupError, match="lambda"):
-        headrace.pipe({"import": [file], "backend": "Process[Double]"})
+        headrace.pipe({"backend": "Process[LambdaOfTest]"})
+    with headrace.pipe({"import": [file], "backend": "Process[Double]"}) as pipe:
+        assert pipe({"data": 2})["result"] == 4  # the file registers it there, too
     with pytest.raises(SetupError, match="a float, not callable"):
         headrace.pipe({"backend": "Process[Call(math:pi)]"})
 

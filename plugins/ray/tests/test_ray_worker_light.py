@@ -412,8 +412,8 @@ def test_nothing_of_a_batch_is_seen_from_between_the_two_sides(port):
     threading.Thread(target=carry, daemon=True).start()
     machine = Machine("127.0.0.1", relay.getsockname()[1], SECRET, 5.0)
     link, reports = machine.start()
-    link.send({"plan": "a text that nobody else reads"})
-    machine.wait()  # it is no plan: the process ends
+    link.send({"part": "a text that nobody else reads"})
+    machine.wait()  # it is no part: the process ends
     assert b"nobody else reads" not in seen
     assert seen.count(b"\x17\x03\x03") > 2  # records of TLS
     link.close()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headrace._build.callees import Alias, NodeCall, SharedUse
 from headrace._build.elements import Build, ElementBuilder, device_of
-from headrace._build.elsewhere import ChildPlan
+from headrace._build.elsewhere import ChildConfig
 from headrace._build.measuring import element_statistics
 from headrace._build.parts import BuildSite, CloseStack, PipelineState
 from headrace._build.wrappers import BatchEnd, InThread
@@ -88,7 +88,7 @@ class Builder(Build):
         state = PipelineState(times={} if plan.keys.timings else None)
         reached = frozenset(one.name for one in instances_named(plan.roots))  # past any queue
         registered, threads = state.registered, plan.threads_of_one
-        super().__init__(plan, ChildPlan, state, registered, threads, reached)
+        super().__init__(plan, ChildConfig, state, registered, threads, reached)
         self.nodes: dict[str, ComposedNode] = {}
         self.entrypoint: ComposedNode | None = None
         self._all = CloseStack()

@@ -54,10 +54,14 @@ def pipe(
         raise without_inner_frames(error) from error.__cause__
 
 
-def compose(config: PipelineConfig, progress: ProgressFactory = no_progress) -> Blueprint:
+def compose(
+    config: PipelineConfig,
+    progress: ProgressFactory = no_progress,
+    seen: Mapping[str, Any] | None = None,
+) -> Blueprint:
     """Make the blueprint from which a pipeline of this configuration starts; nothing is built yet."""
     builder = Builder(config._plan)
-    builder.progress = progress
+    builder.progress, builder.seen = progress, seen
     plan, build = config._plan, builder.node
     for node, own in ((one, own) for one in plan.nodes.values() for own in one.own_keys):
         own.check(config, node.name)

@@ -34,7 +34,7 @@ from headrace.errors import SetupError
 from headrace.keys import DATA
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from headrace._running.node import Node
 
@@ -51,23 +51,25 @@ class Build:
 
     Attributes:
         plan: The plan of the whole pipeline.
-        plan_of: Makes the plan of a child that is built elsewhere.
+        child_of: Makes what a container is given for a child that is built elsewhere.
         commons: What belongs to all nodes of the pipeline.
         registered: The registered instances of the pipeline, by name.
         threads: How many threads one instance may use.
         reached: The names of instances that some expression calls by name, past any queue.
         cancelled: Set when the build is given up, so that no thread waits for its result any more.
         progress: Shows long work in ``init``.
+        seen: What backends see in their context, of the instance of another process for which they are built.
     """
 
     plan: PipelinePlan
-    plan_of: Callable[[ElementBuilder, Element, BuildSite], Any]
+    child_of: Callable[[ElementBuilder, Element, BuildSite], Any]
     commons: PipelineState = field(default_factory=PipelineState)
     registered: dict[str, Backend] = field(default_factory=dict)
     threads: int = 1
     reached: frozenset[str] = frozenset()
     cancelled: threading.Event = field(default_factory=threading.Event)
     progress: ProgressFactory = no_progress
+    seen: Mapping[str, Any] | None = None
 
 
 @dataclass(eq=False)
@@ -108,7 +110,7 @@ class ElementBuilder:
         """Build one element and all below it."""
         if self.build.cancelled.is_set():
             raise self.build_error("the build was given up", element.name, at)
-        if element.own_thread:
+        if element.own_thread and self.build.seen is None:  # else who builds it makes all calls
             return self.in_thread(element, element, at)
         return self._build_here(element, at)
 
@@ -125,7 +127,7 @@ class ElementBuilder:
         if element.named is not None and element.named.build is not None:
             return element.named.build(self, element, at)
         elsewhere, inner = element.cls.builds_elsewhere, element.children
-        prepared = partial(self.build.plan_of, self) if elsewhere else self.child
+        prepared = partial(self.build.child_of, self) if elsewhere else self.child
         if word_of(element.cls)._joins and not any(p or n for p, n in element.prefixes):
             self.followed_by |= {a: b.cls for a, b in pairwise(inner)}
         return self.backend(element, tuple([prepared(child, at) for child in inner]), at)
@@ -155,7 +157,6 @@ class ElementBuilder:
             # each backend has its own.
             at = replace(at, end=BatchEnd())
         backend._name, backend._liveness = element.name, at.liveness
-        backend._pad = self.keys.pad
         if takes_dependency(cls) and children:
             backend._dependency = children[0]
         if cls.builds_elsewhere:
@@ -169,7 +170,8 @@ class ElementBuilder:
             at.liveness.keeps = True
         if isinstance(backend, Word):
             backend._prepare(self, element, at)
-        context = self._context(backend, element, children, late)
+        context = replace(self._context(backend, element, children, late), **self.build.seen or {})
+        backend._pad = context.pad
         backend._start(element.options, context)
         self._take_range(backend, element, children, at)
         backend._warm()

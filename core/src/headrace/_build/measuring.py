@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from headrace._plan.element import Element, NodePlan, takes_dependency
 from headrace._running.instance import SAMPLE_BELOW_S, SAMPLED
-from headrace._running.probes import GuardedProbe, Probes
 from headrace._running.statistics import Timings
 
 if TYPE_CHECKING:
@@ -82,7 +80,7 @@ class Measuring:
         return asked if element in self._paths else []
 
     def report(self, element: Element, instance: int, reports: Iterable[Report]) -> None:
-        """Take the runs of an element that was built in another process, as `Reports` has kept them there."""
+        """Take the runs of an element that was built in another process."""
         for event, below, about in reports:  # none of an element without a path, see `reported`
             path = self._paths[element] + below
             if self._commons.times is not None and event == "element_done":
@@ -90,30 +88,6 @@ class Measuring:
                 times = self._commons.times.setdefault((self._node, instance, path), Timings())
                 times.add((ended - started) * 1000)
             self._commons.probes.notify(event, self._node, instance, path, *about)
-
-
-class Reports:
-    """Keeps the runs of backends in another process, until `Measuring.report` takes them in the container's process.
-
-    Args:
-        element: The element that is built there.
-        methods: The methods of a probe that this object has: what `Measuring.methods_reported` gives.
-
-    Attributes:
-        probes: This object as the only probe.
-        kept: What has been reported. None while nobody asks.
-    """
-
-    def __init__(self, element: Element, methods: Iterable[str]) -> None:
-        self.kept: list[Report] | None = None
-        self._root = len(element.name)
-        for method in methods:
-            setattr(self, method, partial(self._keep, method))
-        self.probes = Probes([GuardedProbe("reports", self)])
-
-    def _keep(self, event: str, _node: str, _instance: int, path: str, *about: Any) -> None:
-        if self.kept is not None:
-            self.kept.append((event, path[self._root :], about))
 
 
 def _with_timing(

@@ -128,9 +128,9 @@ class Backend(Checked):
         takes: How many children stand in ``[ ]``: a number, or (least, most) with most None for any number.
         phases: How many phases, separated by ``;``, stand in ``[ ]``.
         builds_elsewhere: True for a container with children in another place, such as another process. Then
-            ``context.children`` are picklable plans, and their ``build()`` makes the backends there. Names inside the
-            container cannot stand for instances outside of it. `describe` may give ``children``, the trees described
-            there. They stand in the tree of the container.
+            ``context.children`` are configurations that can be pickled, of which `headrace.plugins.build` makes the
+            backends there. Names inside the container cannot stand for instances outside of it. `describe` may give
+            ``children``, the trees described there. What they say stands in the tree of the container.
         prefixes: The flags and keys that this container understands before its children: ``"or"``, ``"key="``. ``"*"``
             means any positional value.
         combine_ranges: A staticmethod of a container. It gets a list with the ``name``, the ``range`` and
@@ -365,8 +365,7 @@ class InitContext:
         threads: How many threads this instance may use for its computation, at least 1: its share of
             ``[global] threads``. Pass it to the library.
         children: The backends in ``[ ]``, built and initialised, in the order of writing. Call them: ``child(batch)``.
-            Headrace closes them. For a class that `builds_elsewhere` these are plans with ``name``, ``expression``,
-            ``min``, ``max``, ``keys``, ``build()``.
+            Headrace closes them. For a class that `builds_elsewhere` each is a `headrace.isolation.ChildConfig`.
         prefixes: The prefix before each child, as (positional, {key: value}).
         logger: A logger named after the backend. It has no handler of its own.
         shared: One store per node. ``shared.get_or_create(key, factory)`` gives all instances of the node one object,

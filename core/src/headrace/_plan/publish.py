@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from enum import Enum
+from itertools import zip_longest
 from numbers import Integral, Real
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
@@ -116,21 +117,26 @@ def trees_of(node: NodePlan) -> dict[str, Element]:
 
 
 def public_element(
-    element: Element, built: Mapping[Element, Backend] | None = None
+    element: Element,
+    built: Mapping[Element, Backend] | None = None,
+    there: Mapping[str, Any] | None = None,
 ) -> public.Element:
     """Return one element and all below it, for a public plan.
 
     Args:
         element: The element.
         built: The built backends by element, which say more of themselves (`headrace.Pipeline.describe`).
+        there: The same element as another process has described it.
     """
     backend = None if built is None else built.get(element)
-    said: Any = {}
-    below: Sequence[Any] = ()
+    there = there or {}
+    said, range_ = there.get("built", {}), there.get("range", element.range)
+    below: Sequence[Any] = there.get("children", ())
     if backend is not None:
-        said = _description_of(backend)
+        said, range_ = _description_of(backend), (backend.min, backend.max)
         if element.cls.builds_elsewhere and isinstance(said, dict):
-            below = said.pop("children", ())  # data already, which came from another process
+            below = said.pop("children", ())
+    children = zip_longest(element.children, below[: len(element.children)])
     fields = keys_of(element.cls.Options)
     values = {key: getattr(element.options, fields.get(key, key), None) for key in element.origins}
     prefixes = tuple(
@@ -142,9 +148,9 @@ def public_element(
         distribution=element.offer.distribution,
         version=element.offer.version,
         options={key: _value(values[key], origin) for key, origin in element.origins.items()},
-        range=element.range if backend is None else (backend.min, backend.max),
+        range=range_,
         built=said,
-        children=tuple(below or (public_element(child, built) for child in element.children)),
+        children=tuple(public_element(child, built, one) for child, one in children),
         waits=word_of(element.cls)._waits(element),
         definition=element.definition,
         instance=None if element.named is None else element.named.name,

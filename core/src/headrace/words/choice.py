@@ -207,8 +207,7 @@ def _nothing(name: str, reasons: Mapping[str, str]) -> str:
 
 def _label_of(child: Call, children: Collection[Call]) -> str:
     """Return the name of a branch as it was written; its whole text where others have the same name."""
-    uses = child.source.uses if child.source else ()  # inside Process a branch comes without
-    child = next((use.call for use in uses if use.call in children), child)
+    child = next((use.call for use in child.source.uses if use.call in children), child)
     return str(child) if [one.name for one in children].count(child.name) > 1 else child.name
 
 

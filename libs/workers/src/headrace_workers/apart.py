@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import threading
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace import Backend
 from headrace.errors import ContractError, InstanceLostError
 from headrace.isolation import Liveness, batch_alone, has_emitted
 from headrace_workers.exchange import Exchange
+from headrace_workers.parts import Part
 from headrace_workers.running import RunningBatch
 from headrace_workers.supervisor import Child, Supervisor
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace import InitContext
-    from headrace.isolation import ChildPlan
+    from headrace.isolation import ChildConfig
     from headrace.keys import Request
     from headrace_workers.exchange import Outcomes
     from headrace_workers.places import Place, Restarts
@@ -57,9 +58,9 @@ class Apart(Backend):
         """Whether nowhere is room for the next start now, so that no item waits for it."""
         return False
 
-    def sent(self, plan: ChildPlan) -> Any:
-        """Return what is sent to be built: the plan, or what has its method ``build``."""
-        return plan
+    def sent(self, inside: ChildConfig) -> Part:
+        """Return what is sent to be built."""
+        return Part(inside, self._here[0])
 
     def place(self, index: int) -> Place:
         """Return the place of the next start, for an instance of the node; any thread may call it."""
@@ -75,40 +76,41 @@ class Apart(Backend):
         Raises:
             SetupError: X could not be built, or the process ended.
         """
-        plan: Any = context.children[0]
-        self.liveness = plan.liveness
+        inside: Any = context.children[0]
+        self.liveness = inside.liveness
         self._here = context.node_name, context.instance_index
         self.exchanging = threading.Lock()
         self._borrower: int | None = None
         self._siblings: Siblings = self.siblings(context, Siblings)
         first = {"levels": _levels(), "cpus": self.cpus}
+        part = cache(lambda: self.sent(inside))
 
         def supervise(index: int) -> Supervisor:
             name = f"headrace-{context.node_name}-{index}-process"
-            message = {**first, "plan": self.sent(plan.of_instance(index))}
+            message = {**first, "part": part(), "seen": inside.seen(index)}
             start_at, notify = partial(self.place, index), self._siblings.look
             return Supervisor(name, start_at, message, self.restarts(), Liveness(), notify)
 
         self.supervisor = self._siblings.supervisor(
-            context.instance_index, plan.instances, supervise
+            context.instance_index, inside.instances, supervise
         )
         self.supervisor.liveness = self.liveness
         self._child = self.supervisor.start(context.cancelled)
         self.liveness.killers.append(self.supervisor.kill)
-        self._take(self._child.about, plan)
+        self._take(self._child.about, inside)
         self._siblings.members.append(self)
 
     def siblings(self, context: InitContext, make: Callable[[], T]) -> T:
         """Return what the instances of this container share, made by the first with ``make()``."""
-        plan: Any = context.children[0]
-        return context.shared.get_or_create(("apart", plan.origin), make)
+        inside: Any = context.children[0]
+        return context.shared.get_or_create(("apart", inside.origin), make)
 
-    def _take(self, about: dict[str, Any], plan: ChildPlan) -> None:
-        """Take over what the process has reported of X, whose plan is ``plan``."""
+    def _take(self, about: dict[str, Any], inside: ChildConfig) -> None:
+        """Take over what the process has reported of X."""
         self.min, self.max, self.rerun = about["min"], about["max"], about["rerun"]  # type: ignore[misc]
         self.needs, self.reads = about["needs"], about["reads"]
         self._exchange = Exchange(
-            {*about["keys"]}, {*about["reads"]}, self.kill_after_s, plan, self.same_clock
+            {*about["keys"]}, {*about["reads"]}, self.kill_after_s, inside, self.same_clock
         )
 
     def forward(self, batch: list[Request]) -> Outcomes:

@@ -14,7 +14,7 @@ from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import BackendError, ContractError, InputError
-from headrace.isolation import ChildPlan, error_text, parts_go_to
+from headrace.isolation import ChildConfig, error_text, parts_go_to
 from headrace_workers.packing import Packed, apply, faults, pack, unpack
 
 if TYPE_CHECKING:
@@ -37,14 +37,14 @@ class Exchange:
         keys: The keys whose values are sent.
         read: Those of ``keys`` that X reads: a request fails when the value of one cannot be pickled.
         kill_after_s: How long to wait after the last deadline of a batch. None for ever.
-        plan: The plan of X: says whether its backends are measured, and takes the durations.
+        inside: X: says whether its backends are measured, and takes the durations.
         reports: Whether the clock of X is the one of the container, so that it can take them.
     """
 
     keys: Container[str]
     read: Container[str]
     kill_after_s: float | None
-    plan: ChildPlan
+    inside: ChildConfig
     reports: bool = True
 
     def run(self, child: Child, batch: list[Request], running: RunningBatch) -> Outcomes:
@@ -73,7 +73,9 @@ class Exchange:
         streams = taken.count(None) < len(taken)
         child.take_part = taken.__getitem__ if streams else None
         child.sent += 1
-        link.send((child.sent, packed, self.reports and self.plan.measures, streams), awaits=True)
+        link.send(
+            (child.sent, packed, self.reports and bool(self.inside.asked), streams), awaits=True
+        )
         if may_leave:
             # X works on copies: from now on a caller whose deadline passes may leave with its request.
             running.lend(left)
@@ -83,7 +85,7 @@ class Exchange:
         _, reported, packed, others, lost, runs = _answer(child, patience_s)
         child.wait_reported(reported)
         child.take_part = None
-        self.plan.report(runs)
+        self.inside.report(runs)
         answers, unknown = unpack(packed, link)
         wrong = _wrong(packed, lost, unknown) if lost or unknown else [None] * len(left)
         rows = zip(left, answers, others, wrong, strict=True)

@@ -17,7 +17,7 @@ from logging.handlers import QueueHandler
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import BackendError, InputError, InstanceLostError
-from headrace.isolation import error_text, portable
+from headrace.isolation import elsewhere, error_text, portable
 from headrace_workers.packing import changes, pack, unpack
 from headrace_workers.spawning import use_cpus
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-    from headrace.isolation import BuiltElsewhere
     from headrace_workers.packing import Packed
+    from headrace_workers.parts import BuiltPart
     from headrace_workers.places import Link
 
     Answer = tuple[Packed, list[tuple[dict[str, str], list[str]]], dict[int, str], list[Any]]
@@ -95,7 +95,7 @@ def _serve(link: Link, reports: Reports, closing: ExitStack) -> None:
         reports.begin(first["levels"])
         if first["cpus"] is not None:
             use_cpus(str(first["cpus"]))
-        backend = first["plan"].build(own_thread=False)
+        backend = first["part"].build(first["seen"])
         closing.callback(backend.close)
         names = ("min", "max", "rerun", "needs", "reads", "keys")
         about = {name: getattr(backend, name) for name in names}
@@ -113,7 +113,7 @@ def _serve(link: Link, reports: Reports, closing: ExitStack) -> None:
 
 
 def run(
-    backend: BuiltElsewhere,
+    backend: BuiltPart,
     packed: Packed,
     measures: bool,
     send: Callable[[int, Any], object] | None,
@@ -131,13 +131,15 @@ def run(
     batch = [one for one, wrong in zip(requests, unknown, strict=True) if not wrong]
     before = [dict(request) for request in batch]
     runs: list[Any] = []
+    elsewhere.start(requests, send)
     try:
-        with backend.sending_parts(requests, send):
-            outcomes, runs = backend.measured(batch) if measures else (backend(batch), runs)
+        outcomes, runs = backend.measured(batch) if measures else (backend(batch), runs)
     except BaseException as error:  # noqa: BLE001 - SystemExit, for one, must not end this process
         name = backend.name
         what = f"{name} raised {type(error).__name__}"
         outcomes = [_failed(what, name, error) for _ in batch]
+    finally:
+        elsewhere.parts.clear()
     if backend.lost:
         # Without a node, `Checked` takes these errors there for those of its instance, and marks it as lost.
         for lost_here in (one for one in outcomes or () if isinstance(one, InstanceLostError)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, model_validator
@@ -10,14 +9,16 @@ from pydantic import Field, model_validator
 import headrace_workers
 from headrace import Options as _Options
 from headrace_workers.apart import Apart
+from headrace_workers.parts import elements_of, versions_of
 from headrace_workers.places import Restarts
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
     from headrace import InitContext
-    from headrace.isolation import ChildPlan
+    from headrace.isolation import ChildConfig
     from headrace_ray.placing import ActorPlace
+    from headrace_workers.parts import Part
 
 __all__ = ["RayActor"]
 
@@ -149,7 +150,7 @@ class RayActor(Apart):
         from headrace_ray.cluster import connect
         from headrace_ray.placing import Group, Wanted
 
-        plan: Any = context.children[0]
+        inside: Any = context.children[0]
         self.options, self.retries = options, options.retries
         if options.kill_after_ms is not None:
             self.kill_after_s = options.kill_after_ms / 1000
@@ -165,11 +166,11 @@ class RayActor(Apart):
             options.placement_timeout_s,
         )
         own = {"headrace-workers": headrace_workers.__version__, "headrace-ray": __version__}
-        self._versions = {**plan.requires, **own}
+        self._versions = {**versions_of(elements_of(inside)), **own}
         self._started: set[int] = set()
         self.instance_index = index = context.instance_index
         self._group = self.siblings(context, lambda: Group(wanted))
-        self._group.take_seats(range(plan.instances) or (index,), context.cancelled)
+        self._group.take_seats(range(inside.instances) or (index,), context.cancelled)
         super().init(options, context)
 
     @property
@@ -178,15 +179,15 @@ class RayActor(Apart):
         seat = self._group.seats[self.instance_index]
         return seat.unplaced and not self.supervisor.lives
 
-    def sent(self, plan: ChildPlan) -> Any:
-        """Return the plan, with all files that it names where they are to be sent."""
+    def sent(self, inside: ChildConfig) -> Part:
+        """Return what is sent, with all files that X names where they are to be sent."""
+        part = super().sent(inside)
         if self.options.files == "path":
-            return plan
+            return part
         from headrace_ray.files import Shipped, files_among
 
-        options = [dict(one or ()) for _, one in plan.options]
-        imported = [Path(one) for one in plan.files if Path(one).suffix == ".py"]
-        return Shipped(plan, files_among([imported, options]))
+        options = [dict(one.options or ()) for one in elements_of(inside)]
+        return Shipped(part, files_among([inside.config.files, options]))
 
     def place(self, index: int) -> ActorPlace:
         """Return the actor of the next start."""

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import SetupError
+from headrace_workers.parts import Part
 
 if TYPE_CHECKING:
-    from headrace.isolation import BuiltElsewhere, ChildPlan
+    from headrace_workers.parts import BuiltPart
 
 __all__ = ["Shipped", "files_among", "place"]
 
@@ -43,16 +44,17 @@ def _paths(value: Any) -> Iterator[Path]:
             yield from _paths(part)
 
 
-class Shipped:
-    """The plan of X together with files. They are read whenever it is pickled, and written before X is built.
+class Shipped(Part):
+    """X together with files. They are read whenever it is pickled, and written before X is built.
 
     Args:
-        plan: The plan.
+        part: X.
         files: The files, which are read and written at these paths.
     """
 
-    def __init__(self, plan: ChildPlan, files: Iterable[Path]) -> None:
-        self._plan, self._files = plan, [*files]
+    def __init__(self, part: Part, files: Iterable[Path]) -> None:
+        vars(self).update(vars(part))
+        self._files = [*files]
         self._contents: list[Content] = []
 
     def __getstate__(self) -> dict[str, Any]:
@@ -62,10 +64,10 @@ class Shipped:
             ]
         except OSError as error:
             raise SetupError(f"a file cannot be sent: {error}") from error
-        return {"_plan": self._plan, "_files": [], "_contents": contents}
+        return {**vars(self), "_files": [], "_contents": contents}
 
-    def build(self, *, own_thread: bool = True) -> BuiltElsewhere:
-        """Write the files and build X. See `headrace.isolation.ChildPlan.build`.
+    def build(self, seen: Mapping[str, Any]) -> BuiltPart:
+        """Write the files and build X. See `headrace_workers.parts.Part.build`.
 
         Raises:
             SetupError: A file cannot be written, or another one is there, or X could not be built.
@@ -73,7 +75,7 @@ class Shipped:
         for path, content, mode in self._contents:
             place(Path(path), content, mode)
         self._contents = []
-        return self._plan.build(own_thread=own_thread)
+        return super().build(seen)
 
 
 def place(path: Path, content: bytes, mode: int) -> None:
