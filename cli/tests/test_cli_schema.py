@@ -85,6 +85,7 @@ def validator(site_of_module):
         },
         {
             "n": {
+                "backend": "X",
                 "init": "X",
                 "map": {"a": {"result": ["data", "other"], "color": "color"}},
                 "or": True,
@@ -92,7 +93,7 @@ def validator(site_of_module):
         },
         {"backend": "Whole", "first": "X"},
         {"backend": "S[Reflect[before,Identity],Sized]", "before": "X"},
-        {"n": {"backend": "Z", "which": "X"}, "define": {"Z": "IoC[X;InstanceFromParam[which]]"}},
+        {"n": {"backend": "Z", "which": "X"}, "define": {"Z": "S[Reflect[which]]"}},
         {
             "global": {"each_errors": "none", "Sized::width": 3},
             "n": {"backend": "X", "batch_sizes": [1, 2]},

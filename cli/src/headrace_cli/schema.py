@@ -24,7 +24,6 @@ _PLACEHOLDER = {"type": "string", "pattern": r"\$\{"}
 """The schema of a text with a placeholder, which may become any value."""
 
 _RESERVED = "extends|import|global|define"
-_MAKES_A_NODE = ("backend", "init", "node_entrypoint")
 _SINGLE = {"required": ["backend"], "properties": {"backend": {"type": "string"}}}
 _UNKNOWN = {"enum": ["no node has such a key, and no installed backend such an option"]}
 """The schema of a value under an unknown key. An editor shows this text at the key, while it shows an
@@ -169,7 +168,7 @@ def _add_closed(definitions: dict[str, Any], whole: Iterable[str]) -> None:
         "patternProperties": scoped,
         "additionalProperties": {"allOf": [{"type": "object"}, known]},
     }
-    makes_a_node = {"anyOf": [{"required": [key]} for key in _MAKES_A_NODE]}
+    makes_a_node = {"required": ["backend"]}
     definitions["whole_nodes"] = {
         "properties": {**keys, **reserved},
         "patternProperties": scoped,

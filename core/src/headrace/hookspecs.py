@@ -47,7 +47,6 @@ __all__ = [
     "headrace_commands",
     "headrace_definitions",
     "headrace_dispatch_policies",
-    "headrace_node_entrypoint",
     "headrace_node_keys",
     "headrace_probes",
     "hookimpl",
@@ -171,8 +170,7 @@ def headrace_probes() -> dict[str, str]:
     to its outcome.
 
     In a graph every node has its own requests: each visit of a request to a node, each element of ``each`` and each
-    branch counts as one. An item sent through ``Forward[node.x]`` is a request of the node ``x``. The entrypoint is no
-    node.
+    branch counts as one. An item sent through ``Forward[node.x]`` is a request of the node ``x``.
 
     The thread that ends the batch or request calls the probe, before the caller has the answer. Several threads may call
     it at a time, and never under a lock of Headrace. It may call ``stats()``, ``submit()`` or ``close()``, but must not
@@ -276,25 +274,6 @@ def headrace_commands() -> dict[str, str]:
     `headrace.errors` end with their message and exit status 2.
     """
     return {}
-
-
-@hookspec
-def headrace_node_entrypoint() -> str | None:
-    """Return the expression of nodes that configure none, in place of the default.
-
-    It holds for all nodes of all pipelines in the process that set neither ``node_entrypoint`` nor
-    ``init``. Two plugins that set one are an error of every configuration.
-
-    Returns:
-        The expression, in which ``{node_name}`` is the node's name. None for no change. Since 0.1.
-
-    Example::
-
-        @hookimpl
-        def headrace_node_entrypoint():
-            return "Batching[Reflect[backend]]"
-    """
-    return None
 
 
 @hookspec

@@ -25,7 +25,7 @@ from headrace._contract.backend import Backend
 from headrace._contract.checked import Liveness, Outcomes
 from headrace._plan.declared import OPTIONAL
 from headrace._plan.element import Element, NodePlan, PipelinePlan
-from headrace._plan.word import Word, give_threads, keys_read_by, required_keys
+from headrace._plan.word import Word, give_thread, keys_read_by, required_keys
 from headrace._portable import error_text
 from headrace._registry.backends import FunctionBackend, as_backend, of_function, source_of
 from headrace._registry.imports import run_imports
@@ -86,8 +86,14 @@ class ChildPlan:
         }
         self.options = [(str(one.call), one.options) for one in every]
         self.files = tuple(path for path, _ in plan.files)
-        keys = None if builder.node is None else builder.keys
-        content = (builder.name, keys, element, builder.build.threads, plan.allow_import, reported)
+        content = (
+            builder.name,
+            builder.keys,
+            element,
+            builder.build.threads,
+            plan.allow_import,
+            reported,
+        )
         self._content = _pickle(content, self.expression, builder.name)
 
     def __repr__(self) -> str:
@@ -138,12 +144,10 @@ class ChildPlan:
             raise SetupError(what, hint=_IMPORTABLE) from error
         name, keys, element, threads, allow_import, reported = content
         if own_thread:
-            give_threads(element)
+            give_thread(element)
         else:
             element.own_thread = False
-        node = None
-        if keys is not None:
-            node = NodePlan(name, keys, {}, element, None, None)  # type: ignore[arg-type]
+        node = NodePlan(name, keys, {}, element, None, None)  # type: ignore[arg-type]
         plan = PipelinePlan({}, files=files, allow_import=allow_import)
         parts, reports = CloseStack(), Reports(element, reported)
         commons = PipelineState(probes=reports.probes)

@@ -134,9 +134,9 @@ class Parameters:
     """The plain keys of one node and of ``[global]``, and which of them some backend has.
 
     Args:
-        node: Name of the node. ``global`` for the entrypoint of the pipeline.
+        node: Name of the node. ``global`` for the probes of the pipeline.
         shape: The configuration.
-        keys: The keys of the node itself, checked. None for the entrypoint.
+        keys: The keys of the node itself, checked. None for ``[global]``.
         origins: Where each of those keys comes from.
 
     Attributes:

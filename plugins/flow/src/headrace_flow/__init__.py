@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headrace_flow.again import Loop, Restart
+    from headrace_flow.again import Loop
     from headrace_flow.alike import Alike
     from headrace_flow.budget import Budget
     from headrace_flow.cache import Cache
@@ -59,7 +59,6 @@ __all__ = [
     "Queue",
     "Recv",
     "Repost",
-    "Restart",
     "Script",
     "Send",
     "Shadow",
@@ -87,7 +86,7 @@ _HOME = {
     "Once": "once",
     "Shadow": "shadow",
     "StateFul": "stateful",
-    **dict.fromkeys(("Loop", "Restart"), "again"),
+    "Loop": "again",
     **dict.fromkeys(("Observer", "Queue", "Recv", "Send"), "queues"),
     **dict.fromkeys(
         ("Condition", "ConditionPolicy", "Count", "Enough", "FreeInstances"), "conditions"

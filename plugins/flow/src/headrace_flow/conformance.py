@@ -21,7 +21,6 @@ __all__ = [
     "QueueConformance",
     "RecvConformance",
     "RepostConformance",
-    "RestartConformance",
     "ScriptConformance",
     "SendConformance",
     "ShadowConformance",
@@ -171,12 +170,6 @@ class LoopConformance(IterateConformance):
     """`Loop`, until its child has written the key, which it does at once."""
 
     expression = "Loop(until=result,limit=2)[Identity]"
-
-
-class RestartConformance(IterateConformance):
-    """`Restart`, whose child runs once, since no request asks for a restart."""
-
-    expression = "Restart[Identity]"
 
 
 class ScriptConformance(BackendConformance):

@@ -30,7 +30,7 @@ class Repost(headrace.Backend):
     answers the call.
 
     Repost stands at the end of its node: outermost, last in an ``S`` there, or in a branch of ``HasKey`` there. It cannot
-    stand in one of several branches of the graph, in a node with ``each``, or in ``entrypoint``.
+    stand in one of several branches of the graph, or in a node with ``each``.
 
     Reads:
         data: Anything.
