@@ -395,6 +395,9 @@ def headrace_probes():
 @hookimpl
 def headrace_commands():
     return {{"fine": "{module}:fine", "heavy": "{module}_heavy:x"}}
+@hookimpl
+def headrace_rewriters():
+    return {{"older": "{module}:fine", "Wrong": "{module}:text"}}
 
 from headrace.policies import BatchPolicy, DispatchPolicy
 class Mine(BatchPolicy): pass
@@ -404,6 +407,7 @@ class Probe:
 class Odd(Probe):
     class Options: pass
 def fine(): pass
+text = "x"
 """
 
 
@@ -426,6 +430,7 @@ def test_doctor_checks_everything_that_hooks_name(site):
             "the probe 'NoProbe': 'hrt_all:Mine' is no class with batch_done or request_done",
         ),
         ("broken", "the probe 'Odd': 'hrt_all:Odd' has an Options that is no subclass of"),
+        ("broken", "the translated name 'Wrong': 'hrt_all:text' is no function"),
         ("duplicate", "the batch policy 'Mine' is offered by headrace-all and headrace-more"),
         ("duplicate", "the batch policy 'Theirs' is offered by"),
         ("duplicate", "the batch policy 'greedy' is hidden: headrace itself has one"),
@@ -439,6 +444,8 @@ def test_doctor_checks_everything_that_hooks_name(site):
         ("duplicate", "the probe 'NoProbe' is offered by"),
         ("duplicate", "the probe 'Odd' is offered by"),
         ("duplicate", "the probe 'Probe' is offered by"),
+        ("duplicate", "the translated name 'Wrong' is offered by"),
+        ("duplicate", "the translated name 'older' is offered by"),
         ("missing_dependency", "the command 'heavy': cannot import 'hrt_all_heavy:x': No module"),
     ]
     assert [kind for kind, _ in mine] == [kind for kind, _ in expected]
@@ -502,13 +509,14 @@ def test_info_lists_what_the_hooks_of_a_plugin_give_and_imports_nothing_of_it(si
         "  dispatch policy Mine: hrt_all:Mine",
         "  probe Probe: hrt_all:Probe",
         "  command fine: hrt_all:fine",
+        "  translated name older: hrt_all:fine",
     ):
         assert line in shown
     (row,) = json.loads(says("plugins", "info", "all", "--json").stdout)["plugins"]
     assert row["hooks"]["definitions"]["Good"] == "S[Identity]"
     assert set(row["hooks"]) == {
         *("definitions", "batch_policies", "dispatch_policies", "probes", "commands"),
-        "node_keys",
+        *("node_keys", "rewriters"),
     }
 
 

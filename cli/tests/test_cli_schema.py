@@ -41,6 +41,10 @@ def headrace_probes():
 @hookimpl
 def headrace_definitions():
     return {"Whole": "S[Reflect[first,Identity],Sized]"}
+
+@hookimpl
+def headrace_rewriters():
+    return {"replicas": "hrt_sized:translate", "Older": "hrt_sized:translate"}
 """
 
 
@@ -92,6 +96,7 @@ def validator(site_of_module):
             }
         },
         {"backend": "Whole", "first": "X"},
+        {"global": {"replicas": 2}, "n": {"replicas": 3}},
         {"backend": "S[Reflect[before,Identity],Sized]", "before": "X"},
         {"n": {"backend": "Z", "which": "X"}, "define": {"Z": "S[Reflect[which]]"}},
         {

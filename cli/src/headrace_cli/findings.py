@@ -29,6 +29,7 @@ HOOK_NOUNS = {
     "probes": "probe",
     "commands": "command",
     "node_keys": "node key",
+    "rewriters": "translated name",
 }
 """The hooks that give tables, by their short names, and the word for an entry of each."""
 

@@ -49,6 +49,7 @@ __all__ = [
     "headrace_dispatch_policies",
     "headrace_node_keys",
     "headrace_probes",
+    "headrace_rewriters",
     "hookimpl",
     "hookspec",
 ]
@@ -272,6 +273,46 @@ def headrace_commands() -> dict[str, str]:
     ``headrace --help`` lists the names. The object of the path is imported when the command is called.
     A command of core of the same name wins, and ``headrace plugins doctor`` says so. Errors of
     `headrace.errors` end with their message and exit status 2.
+    """
+    return {}
+
+
+@hookspec
+def headrace_rewriters() -> dict[str, str]:
+    """Return keys and words that you translate into others before anything is planned.
+
+    A key begins with a small letter, and stands in a node or in ``[global]``. A word begins with a capital letter, and
+    stands in an expression.
+
+    Returns:
+        Key or word to the import path of a function ``f(tables, parse)``. Since 0.1.
+
+    The function is called once for a configuration that has one of its names, whose files are merged by then. It changes
+    ``tables``, or makes others, and returns them: the keys of each node by its name, in order, those of ``[global]`` as
+    ``"global"`` and the definitions as ``"define"``. Values are as written, with their placeholders.
+
+    ``parse(table, key)`` gives an expression as a tree, as `headrace.parse` does, with the placeholders replaced. A key
+    that a node lacks is that of ``"global"``. It gives None where neither has it. A tree, or one made of its parts by
+    ``tree.replace(...)``, may be the value of a key: an error in it is shown where its text was written. A value that is
+    moved keeps its place as well.
+
+    Raise `headrace.errors.ConfigError` for what has no translation, with the place that a part of a tree carries::
+
+        Problem(code, message, file=part.source.file, path=part.source.path, text=part.text, span=part.name_span)
+
+    Example::
+
+        @hookimpl
+        def headrace_rewriters():
+            return {"replicas": "headrace_x.older:translate"}
+
+    and in ``headrace_x/older.py``::
+
+        def translate(tables, parse):
+            for table in tables.values():
+                if "replicas" in table:
+                    table["instance_num"] = table.pop("replicas")
+            return tables
     """
     return {}
 

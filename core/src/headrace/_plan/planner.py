@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from headrace._config.problems import SUGGESTED, Problems, key_place
+from headrace._config.problems import SUGGESTED, Problems
 from headrace._config.sections import GlobalKeys, NodeKeys, Sections
 from headrace._expression.nesting import MAX_DEPTH, TOO_DEEP
-from headrace._expression.parser import read_expression
 from headrace._expression.tree import Call
 from headrace._plan.declared import narrow, no_batch, states_range, static_range
 from headrace._plan.element import (
@@ -29,6 +27,7 @@ from headrace._plan.parameters import (
     check_keys,
     key_of,
     place_at,
+    read_expression_of,
     report_keys,
     with_keys_of,
 )
@@ -57,7 +56,6 @@ from headrace._plan.word import (
 )
 from headrace._registry.discovery import KNOWN_ELSEWHERE
 from headrace._registry.registry import Offer, registry
-from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -275,7 +273,7 @@ class Planner(Planning):
         if self.parameters.texts > MAX_TEXTS:
             self.report_too_many(source)
             return None
-        call = self._parse(text, source)
+        call = read_expression_of(text, source, self.known_node, self.problems)
         self.parameters.unresolved += call is None
         if call is None or call.prefix is None:
             return call
@@ -283,19 +281,6 @@ class Planner(Planning):
         hint = "A prefix belongs to a child in [ ]."
         self.add("prefix", message, call, span=call.prefix.span, hint=hint)
         return call.replace(prefix=None)
-
-    def _parse(self, text: Any, source: Source) -> Call | None:
-        node, file, path = self.known_node, source.file, source.path
-        if not isinstance(text, str):
-            key = path.rpartition(".")[2]
-            place = key_place(file, path, key, text)
-            self.problems.add("type", f"{key} takes an expression, written as a text", **place)
-            return None
-        try:
-            return read_expression(text, node_name=node, environ=os.environ, source=source)
-        except ConfigError as error:
-            self.problems.add_all(error.problems, file=file, path=path)
-            return None
 
     def plan_expression_at(self, text: Any, source: Source, scope: Scope) -> Element | None:
         """Parse an expression and plan it; None when something in it is wrong."""
