@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from headrace_flow.iterate import Iterate
     from headrace_flow.once import Once
     from headrace_flow.queues import Observer, Queue, Recv, Send
-    from headrace_flow.repost import Repost
+    from headrace_flow.repost import Repost, Restart
     from headrace_flow.script import Script, call, part
     from headrace_flow.shadow import Shadow
     from headrace_flow.stateful import StateFul
@@ -59,6 +59,7 @@ __all__ = [
     "Queue",
     "Recv",
     "Repost",
+    "Restart",
     "Script",
     "Send",
     "Shadow",
@@ -79,7 +80,7 @@ _HOME = {
     "Concurrency": "concurrency",
     "Iterate": "iterate",
     "KVStorage": "storage",
-    "Repost": "repost",
+    **dict.fromkeys(("Repost", "Restart"), "repost"),
     "Script": "script",
     "call": "script",
     "part": "script",

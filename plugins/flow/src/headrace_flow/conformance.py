@@ -21,6 +21,7 @@ __all__ = [
     "QueueConformance",
     "RecvConformance",
     "RepostConformance",
+    "RestartConformance",
     "ScriptConformance",
     "SendConformance",
     "ShadowConformance",
@@ -95,6 +96,12 @@ class RepostConformance(ObserverConformance):
 
     expression = "Repost[main]"
     inside = _Answered
+
+
+class RestartConformance(ObserverConformance):
+    """`Restart`, of requests that ask for none."""
+
+    expression = "Restart(nodes=[main])"
 
 
 class CacheConformance(BackendConformance):
