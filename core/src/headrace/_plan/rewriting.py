@@ -33,7 +33,7 @@ def rewrite(shape: Sections, problems: Problems) -> Sections:
         PluginError: A function of a plugin failed.
     """
     offers = registry.offers("rewriters")
-    for offer in {one.path: one for one in _used(shape, offers)}.values():
+    for offer in {one.path: one for one in _offers_here(shape, offers)}.values():
         other = next((one for one in offers if one.name == offer.name and one != offer), None)
         if other is not None:
             what = f"{offer.name!r} is translated by {offer.distribution} and {other.distribution}"
@@ -44,7 +44,7 @@ def rewrite(shape: Sections, problems: Problems) -> Sections:
     return shape
 
 
-def _used(shape: Sections, offers: Iterable[Offer]) -> list[Offer]:
+def _offers_here(shape: Sections, offers: Iterable[Offer]) -> list[Offer]:
     """Return the offers whose name is a key here, or stands in a text, as words do."""
     by_name = {one.name: one for one in offers}
     if not by_name:
@@ -83,7 +83,7 @@ class _Rewriting:
             what = f"{offer.distribution} could not translate {offer.name!r}: {error_text(error)}"
             raise PluginError(what, hint="Report it to its author.") from without_locals(error)
         found = {
-            name: {key: self._written(name, key, value) for key, value in table.items()}
+            name: {key: self._with_place(name, key, value) for key, value in table.items()}
             for name, table in tables.items()
         }
         shared, defined = found.pop(GLOBAL, {}), found.pop(DEFINE, {})
@@ -103,7 +103,7 @@ class _Rewriting:
             raise ConfigError(list(self._problems)[before:])
         return call
 
-    def _written(self, name: str, key: str, value: Any) -> Written:
+    def _with_place(self, name: str, key: str, value: Any) -> Written:
         """Give a value the place where it was written, if it was."""
         for owner in (name, *self._tables):
             written = self._tables.get(owner, {}).get(key)
