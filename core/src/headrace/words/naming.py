@@ -40,7 +40,6 @@ class Forward(Word):
     Example:
         ``{"data": "abc"}`` gives ``"ABC"``::
 
-            backend = "Upper"
             backend = "IoC[Upper;Forward[Upper]]"
     """
 
