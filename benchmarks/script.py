@@ -8,7 +8,7 @@ thread sleeps meanwhile, as with a model on a device. Clients send one page afte
 
 - ``by hand``: a thread for each model, which runs what has come together since its last batch; the thread of a client
   asks them by futures;
-- ``Script``: the loop in plain Python, ten lines, as the entrypoint of the pipeline;
+- ``Script``: the loop in plain Python, ten lines, as the first node of the pipeline;
 - ``Script in a node``: the same as the backend of a node with two instances;
 - ``graph``: nodes with ``each``, and ``Iterate`` around ``reread``. There a line that is done does not wait for the
   others of its page between two rounds, which the two loops let it do.
@@ -186,7 +186,7 @@ def main() -> None:
             stack.callback(model.close)
         answers: dict[str, Callable[[int], Any]] = {"by hand": partial(by_hand, models)}
         pipelines: dict[str, Any] = {
-            "Script": ({"global": {"entrypoint": script}, **nodes}, {}),
+            "Script": ({"pages": {"backend": script}, **nodes}, {}),
             "Script in a node": (in_a_node, {"node_name": "page"}),
             "graph": (graph, {}),
         }

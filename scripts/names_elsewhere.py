@@ -1,6 +1,6 @@
 """Write the table of names that this repository's plugins bring, so that core can say what to install: python scripts/names_elsewhere.py.
 
-Backends are read from the entry points in each ``pyproject.toml``; definitions, probes and policies are what the hooks give.
+Backends are read from the entry points in each ``pyproject.toml``; definitions, translated keys and words, probes and policies are what the hooks give.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TABLE = ROOT / "core" / "src" / "headrace" / "_registry" / "names_elsewhere.json"
 
 HOOKS = {
-    "backends": ("definitions",),
+    "backends": ("definitions", "rewriters"),
     "probes": ("probes",),
     "policies": ("batch_policies", "dispatch_policies"),
 }
@@ -28,7 +28,7 @@ HOOKS = {
 
 
 def names() -> dict[str, dict[str, list[str]]]:
-    """Return the tables: names by distribution. Definitions stand among the backends."""
+    """Return the tables: names by distribution. Definitions, and what is translated, stand among the backends."""
     tables: dict[str, dict[str, list[str]]] = {table: {} for table in HOOKS}
     for path in sorted(ROOT.glob("plugins/*/pyproject.toml")):
         project = tomllib.loads(path.read_text(encoding="utf-8"))["project"]

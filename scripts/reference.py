@@ -17,8 +17,7 @@ FOLDER = PAGE.with_suffix("")
 
 GROUPS = {
     "composing": ("Words that compose", ("call", "choice", "composing", "conditions")),
-    "flow": ("Words of graphs", ("dag",)),
-    "nodes": ("Words of which nodes are made", ("naming", "words")),
+    "names": ("Words that name others", ("ioc", "naming")),
 }
 """The pages: the title of each, and the modules whose words it has."""
 

@@ -20,13 +20,13 @@ SECTION = '[project.entry-points."headrace.backends"]\n'
 
 
 def words() -> dict[str, str]:
-    """Find the words: each module of `headrace.words` lists its own, and `headrace._wiring.words` those of wiring.
+    """Find the words: each module of `headrace.words` lists its own.
 
     A name that stands for another one there (``Aspect = DI``) has the path of that word.
     """
     found: dict[str, str] = {}
     package = CORE / "src" / "headrace"
-    for path in [*sorted(package.glob("words/[!_]*.py")), package / "_wiring" / "words.py"]:
+    for path in sorted(package.glob("words/[!_]*.py")):
         set_to = {
             one.targets[0].id: one.value
             for one in ast.parse(path.read_text(encoding="utf-8")).body

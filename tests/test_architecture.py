@@ -140,30 +140,6 @@ backend = "Call(builtins:str)"
 """
 
 
-@pytest.mark.parametrize(
-    ("key", "loads"),
-    [
-        ("", False),
-        ('node_entrypoint = "Register[Batching[Reflect[backend]]]"', True),
-        ('init = "List[Identity]"', True),
-        ('[third]\nbackend = "Proxy[second.0]"', True),
-        ('[third]\nbackend = "IoC[Identity;S[Identity,Identity]]"', True),
-        ('[third]\nbackend = "Forward[node.second]"', False),
-    ],
-)
-def test_only_what_wires_itself_loads_the_wiring(key, loads, tmp_path):
-    (tmp_path / "two.toml").write_text(ORDINARY + key, encoding="utf-8")
-    code = f"""
-import headrace
-config = headrace.PipelineConfig.load({str(tmp_path / "two.toml")!r})
-headrace.explain(config)
-with headrace.pipe(config) as pipe:
-    assert pipe({{"data": -1, "node_name": "first"}})["result"] == "1"
-"""
-    loaded = [name for name in modules_after(code) if name.startswith("headrace._wiring")]
-    assert bool(loaded) == loads
-
-
 def test_what_is_logged_is_not_printed_unless_somebody_asks_for_it():
     code = (
         "import logging, headrace\n"

@@ -41,13 +41,13 @@ def test_words_of_core_that_run_requests_are_certified(point):
 def test_words_of_core_are_offered_for_certification_as_those_of_plugins_are():
     assert {"Identity", "S", "Sequential"} <= {point.name for point in WORDS}
     done = subprocess.run(
-        [sys.executable, "-m", "headrace", "conformance", "Identity", "Register", "--json"],
+        [sys.executable, "-m", "headrace", "conformance", "Identity", "IoC", "--json"],
         capture_output=True,
         text=True,
         check=False,
     )
     found = {c["backend"]: c["certified"] for c in json.loads(done.stdout)["certificates"]}
-    assert (done.returncode, found) == (1, {"Identity": True, "Register": False})
+    assert (done.returncode, found) == (1, {"Identity": True, "IoC": False})
 
 
 def test_a_backend_and_a_distribution_are_certified_without_an_exception(tmp_path):

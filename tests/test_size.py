@@ -16,21 +16,20 @@ from counts import lines_below, rooms
 from distributions import ROOT, folders
 
 LINES = {
-    "core": 14_245,
+    "core": 13_300,
     "_running": 5_570,
-    "_plan": 2_416,
-    "_build": 1_205,
+    "_plan": 2_360,
+    "_build": 1_100,
     "_registry": 860,
-    "words": 740,
+    "words": 755,
     "_expression": 710,
     "_contract": 667,
     "_config": 565,
-    "_wiring": 490,
 }
 """The most lines of code of core, and of the rooms that are not small."""
 
-TESTS_OF_CORE = 21_150
-SOURCES = 76_125
+TESTS_OF_CORE = 20_050
+SOURCES = 75_600
 
 
 def test_core_is_no_larger():

@@ -15,7 +15,7 @@ from headrace_cli.app import app
 
 TEXT = (Path(__file__).resolve().parents[1] / "docs" / "policies.md").read_text(encoding="utf-8")
 MOVED = {
-    "flow": ("Queue(q)", "Send(q)", "Recv(q)", "Observer(q)", "Loop(until=result)[Identity]", "Restart[Identity]", "Repost[main]"),
+    "flow": ("Queue(q)", "Send(q)", "Recv(q)", "Observer(q)", "Loop(until=result)[Identity]", "Restart(nodes=[main])", "Repost[main]"),
     "process": ("Process[Identity]",),
 }  # fmt: skip
 WORDS = [
@@ -90,6 +90,38 @@ def test_without_the_distribution_a_moved_word_says_where_it_is(old, new, says, 
     shown = re.sub(r"\s+", " ", done.output)
     assert says in shown
     assert "^" * len(name) in shown
+
+
+WIRED = [
+    ({"backend": "Identity", "entrypoint": "DagDispatcher"}, "entrypoint"),
+    (
+        {"a": {"backend": "Identity", "node_entrypoint": "Batching[Reflect[backend]]"}},
+        "node_entrypoint",
+    ),
+    ({"backend": "Identity", "init": "Register(x)[Identity]"}, "Register"),
+    ({"backend": "IoC[Identity;Proxy[Identity]]"}, "Proxy"),
+]
+
+
+@pytest.mark.usefixtures("without_flow")
+@pytest.mark.parametrize(("config", "name"), WIRED)
+def test_without_flow_a_configuration_that_wires_itself_says_where_that_is(config, name):
+    with pytest.raises(ConfigError) as caught:
+        headrace.PipelineConfig.load(config)
+    (found,) = [one for one in caught.value.problems if one.code == "missing_plugin"]
+    assert found.message == f"{name!r} comes with headrace-flow, which is not installed"
+    assert "pip install headrace-flow" in found.hint
+    assert found.text[slice(*found.span)] == name
+
+
+def test_the_page_names_what_left_core_for_other_keys():
+    table = TEXT.partition("below left core:\n")[2].partition("\n- ")[0]
+    first = " ".join(line.split("|")[1] for line in table.splitlines() if line.startswith("|"))
+    offered = next(one for one in headrace.plugins.installed() if one.plugin == "flow").hooks[
+        "rewriters"
+    ]
+    new = {"Block", "BackendProxy", "ProxyFromParam", "ModelLoadder"}  # which core never had
+    assert {*re.findall(r"[A-Za-z_]+", first)} >= {*offered} - new
 
 
 @pytest.mark.usefixtures("without_flow")

@@ -246,17 +246,6 @@ def test_check_warns_of_a_min_that_nothing_waits_for(config):
         assert headrace_says("check", config(text + cure)).stderr == ""
 
 
-def test_check_warns_of_instances_that_nothing_makes(config):
-    text = '[a]\nbackend = "Identity"\ninstance_num = 3\n'
-    assert headrace_says("check", config(text)).stderr == ""
-    text += 'node_entrypoint = "Batching[Reflect[backend]]"\n'
-    result = headrace_says("check", config(text))
-    assert result.exit_code == 0
-    assert "instance_num is 3, and what this node is built from makes 1 instance" in result.stderr
-    everywhere = text.replace("instance_num = 3\n", "") + "[global]\ninstance_num = 3\n"
-    assert headrace_says("check", config(everywhere)).stderr == ""
-
-
 def test_explain_says_where_in_the_file_a_warning_is_about(config):
     file = config('backend = "Identity"\nmin = 2\nmax = 4\n')
     printed = headrace_says("check", file).stderr.splitlines()[0]
@@ -483,14 +472,6 @@ def test_explain_draws_a_tree_with_origins(config):
     assert "p = 0.5  (inline)" in result.stdout
     assert f"Identity  headrace {headrace.__version__}, batches of 1 or more" in result.stdout
     assert "asks for" in result.stdout
-
-
-def test_explain_draws_what_stands_around_the_nodes(config):
-    text = '[global]\nentrypoint = "S[Random(0.5)[Identity],Forward[node.a]]"\n'
-    text += '[a]\nbackend = "Identity"\ninit = "Register(x)[Random(0.25)[Identity]]"\n'
-    shown = headrace_says("explain", config(text)).stdout
-    assert shown.index("p = 0.25  (inline)") < shown.index("── entrypoint\n")
-    assert shown.index("── entrypoint\n") < shown.index("p = 0.5  (inline)")
 
 
 def test_explain_hides_defaults_unless_all_are_asked_for(config):

@@ -81,7 +81,6 @@ def test_a_wait_among_the_args_of_the_batch_policy_is_a_wait():
     [
         ({"backend": "Pairs"}, True),
         ({"backend": "Identity", "min": 2, "max": 4}, True),
-        ({"node_entrypoint": "Register[Batching[Pairs]]"}, True),
         ({"backend": "Pairs", "batching_timeout": 5}, False),
         ({"backend": "Pairs", "pad": True}, False),
         ({"backend": "Identity", "max": 4}, False),
@@ -209,30 +208,6 @@ def test_work_that_a_backend_takes_into_its_own_thread_is_told(expression, messa
     # BackgroundThread would give the work back to its callers, but as many at a time as before.
     assert not message or "BackgroundThread" not in found[0]["hint"]
     assert not message or found[0]["message"].startswith("Sized before Owner, ")
-
-
-SETUP = "InstancesRegister[Reflect[backend]],Register[Batching[InstanceDispatcher]]"
-
-
-@pytest.mark.parametrize(
-    ("keys", "expected"),
-    [
-        ({"node_entrypoint": "Reflect[backend]"}, []),
-        ({"node_entrypoint": f"IoC[{SETUP};Forward[node.main]]"}, []),
-        ({"node_entrypoint": f"List[{SETUP}]"}, []),
-        ({"node_entrypoint": "S[Identity]"}, ["backend_unused"]),
-        ({"init": "Register(node.main)[Identity]"}, ["backend_unused"]),
-        (
-            {"node_entrypoint": f"IoC[{SETUP};S[Identity,Forward[node.main]]]"},
-            ["entrypoint_bypassed"],
-        ),
-    ],
-)
-def test_what_a_node_never_builds_or_never_calls_is_a_warning(keys, expected):
-    found = warnings({"backend": "Identity", **keys})
-    assert [one["code"] for one in found] == expected
-    paths = {"backend_unused": "main.backend", "entrypoint_bypassed": "main.node_entrypoint"}
-    assert [one["path"] for one in found] == [paths[code] for code in expected]
 
 
 def test_what_a_class_finds_suspicious_in_its_options_is_told_with_its_node():

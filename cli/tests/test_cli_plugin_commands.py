@@ -396,8 +396,8 @@ def headrace_probes():
 def headrace_commands():
     return {{"fine": "{module}:fine", "heavy": "{module}_heavy:x"}}
 @hookimpl
-def headrace_node_entrypoint():
-    return {entrypoint!r}
+def headrace_rewriters():
+    return {{"older": "{module}:fine", "Wrong": "{module}:text"}}
 
 from headrace.policies import BatchPolicy, DispatchPolicy
 class Mine(BatchPolicy): pass
@@ -407,13 +407,14 @@ class Probe:
 class Odd(Probe):
     class Options: pass
 def fine(): pass
+text = "x"
 """
 
 
 def test_doctor_checks_everything_that_hooks_name(site):
     for name in ("all", "more"):
         module = f"hrt_{name}"
-        code = EVERYTHING.format(module=module, entrypoint="Reflect[backend]")
+        code = EVERYTHING.format(module=module)
         heavy = "import hrt_no_such_library"
         points = f"[headrace.plugins]\nh = {module}\n"
         site.add(f"headrace-{name}", points, {module: code, f"{module}_heavy": heavy})
@@ -429,7 +430,7 @@ def test_doctor_checks_everything_that_hooks_name(site):
             "the probe 'NoProbe': 'hrt_all:Mine' is no class with batch_done or request_done",
         ),
         ("broken", "the probe 'Odd': 'hrt_all:Odd' has an Options that is no subclass of"),
-        ("duplicate", "headrace-all and headrace-more both set the expression of a node"),
+        ("broken", "the translated name 'Wrong': 'hrt_all:text' is no function"),
         ("duplicate", "the batch policy 'Mine' is offered by headrace-all and headrace-more"),
         ("duplicate", "the batch policy 'Theirs' is offered by"),
         ("duplicate", "the batch policy 'greedy' is hidden: headrace itself has one"),
@@ -443,6 +444,8 @@ def test_doctor_checks_everything_that_hooks_name(site):
         ("duplicate", "the probe 'NoProbe' is offered by"),
         ("duplicate", "the probe 'Odd' is offered by"),
         ("duplicate", "the probe 'Probe' is offered by"),
+        ("duplicate", "the translated name 'Wrong' is offered by"),
+        ("duplicate", "the translated name 'older' is offered by"),
         ("missing_dependency", "the command 'heavy': cannot import 'hrt_all_heavy:x': No module"),
     ]
     assert [kind for kind, _ in mine] == [kind for kind, _ in expected]
@@ -463,7 +466,7 @@ def test_doctor_tells_of_a_name_that_no_expression_can_hold(site):
 
 def test_what_hooks_name_is_used_as_the_pipeline_says(site):
     module = "hrt_all"
-    code = EVERYTHING.format(module=module, entrypoint=None)
+    code = EVERYTHING.format(module=module)
     site.add("headrace-all", f"[headrace.plugins]\nh = {module}\n", {module: code})
     with headrace.pipe({"backend": "Good", "probes": ["Probe"]}) as pipe:
         assert pipe({"data": 1})["result"] == 1
@@ -497,7 +500,7 @@ def test_info_tells_that_the_hooks_of_a_plugin_fail(site):
 
 
 def test_info_lists_what_the_hooks_of_a_plugin_give_and_imports_nothing_of_it(site):
-    code = EVERYTHING.format(module="hrt_all", entrypoint="Reflect[backend]")
+    code = EVERYTHING.format(module="hrt_all")
     site.add("headrace-all", "[headrace.plugins]\nh = hrt_all\n", {"hrt_all": code})
     shown = says("plugins", "info", "headrace-all").stdout.splitlines()
     for line in (
@@ -506,15 +509,14 @@ def test_info_lists_what_the_hooks_of_a_plugin_give_and_imports_nothing_of_it(si
         "  dispatch policy Mine: hrt_all:Mine",
         "  probe Probe: hrt_all:Probe",
         "  command fine: hrt_all:fine",
-        "  expression of a node: Reflect[backend]",
+        "  translated name older: hrt_all:fine",
     ):
         assert line in shown
     (row,) = json.loads(says("plugins", "info", "all", "--json").stdout)["plugins"]
     assert row["hooks"]["definitions"]["Good"] == "S[Identity]"
-    assert row["hooks"]["node_entrypoint"] == "Reflect[backend]"
     assert set(row["hooks"]) == {
         *("definitions", "batch_policies", "dispatch_policies", "probes", "commands"),
-        *("node_entrypoint", "node_keys"),
+        *("node_keys", "rewriters"),
     }
 
 

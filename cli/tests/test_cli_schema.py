@@ -41,6 +41,10 @@ def headrace_probes():
 @hookimpl
 def headrace_definitions():
     return {"Whole": "S[Reflect[first,Identity],Sized]"}
+
+@hookimpl
+def headrace_rewriters():
+    return {"replicas": "hrt_sized:translate", "Older": "hrt_sized:translate"}
 """
 
 
@@ -85,14 +89,16 @@ def validator(site_of_module):
         },
         {
             "n": {
+                "backend": "X",
                 "init": "X",
                 "map": {"a": {"result": ["data", "other"], "color": "color"}},
                 "or": True,
             }
         },
         {"backend": "Whole", "first": "X"},
+        {"global": {"replicas": 2}, "n": {"replicas": 3}},
         {"backend": "S[Reflect[before,Identity],Sized]", "before": "X"},
-        {"n": {"backend": "Z", "which": "X"}, "define": {"Z": "IoC[X;InstanceFromParam[which]]"}},
+        {"n": {"backend": "Z", "which": "X"}, "define": {"Z": "S[Reflect[which]]"}},
         {
             "global": {"each_errors": "none", "Sized::width": 3},
             "n": {"backend": "X", "batch_sizes": [1, 2]},

@@ -49,8 +49,7 @@ def never_skips_the_queue(monkeypatch):
 
     def engine(blueprint):
         nodes = {name: queued(node) for name, node in blueprint.nodes.items()}
-        entrypoint = blueprint.entrypoint and queued(blueprint.entrypoint)
-        return Engine(replace(blueprint, nodes=nodes, entrypoint=entrypoint))
+        return Engine(replace(blueprint, nodes=nodes))
 
     monkeypatch.setattr(pipeline, "Engine", engine)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import internals
 import pytest
 from sending import WAYS
 
@@ -101,12 +100,9 @@ def test_a_request_of_many_elements_waits_for_room_as_one(gate, client, waiting)
         assert [f.result(60)["result"] for f in (first, second)] == [[0], [1, 2]]
 
 
-@pytest.mark.parametrize("front", ["Forward[node.elements]", "S[Identity,Forward[node.elements]]"])
-def test_who_waits_for_room_is_let_in_when_a_failed_element_ends_the_others(
-    gate, client, waiting, front
-):
+def test_who_waits_for_room_is_let_in_when_a_failed_element_ends_the_others(gate, client, waiting):
     elements = {"backend": "Gate", "each": "data", "queue_size": 1, "max": 1}
-    with headrace.pipe({"global": {"entrypoint": front}, "elements": elements}) as pipe:
+    with headrace.pipe({"elements": elements}) as pipe:
         gate.raises["bad"] = ValueError("no")
         failing = client(send, pipe, {"data": ["bad", 2, 3]}, "call")
         gate.wait_entered()
@@ -127,46 +123,20 @@ def test_when_an_element_is_refused_those_after_it_do_not_run(gate):
         assert gate.batches == []
 
 
-# Fronts.
-
-FRONTS = {
-    "words": "S[Identity,DagDispatcher]",
-    "call": "S[Identity,Forward[node.a]]",
-    "dispatcher": "DagDispatcher",
-    "own": "IoC[Identity,DagDispatcher;S[Identity,DagDispatcher]]",
-}
+# Graphs.
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("front", FRONTS.values(), ids=FRONTS)
-def test_the_bound_of_the_entry_counts_behind_a_front(gate, waiting, shortcut, front, way):
-    config = {
-        "global": {"entrypoint": front},
-        "a": {"backend": "Gate", "queue_size": 2, "queue_full": "reject"},
-    }
-    with headrace.pipe(config) as pipe:
-        futures = [held(pipe, gate)]
-        futures += pipe.submit([{"data": n} for n in range(2)])
-        waiting(pipe, 2, node="a")
-        error = send(pipe, {"data": 9}, way)
-        assert isinstance(error, errors.OverloadedError)
-        assert (error.queue_size, error.waiting, error.node) == (2, 2, "a")
-        assert pipe.stats()["nodes"]["a"]["failed"] == {"overloaded": 1}
-        gate.open()
-        assert [f.result(60)["result"] for f in futures] == ["held", 0, 1]
-
-
-def behind_a_front(**keys):
+def two_nodes(**keys):
     return {
-        "global": {"entrypoint": "S[Identity,DagDispatcher]", "queue_size": 1, **keys},
+        "global": {"queue_size": 1, **keys},
         "a": {"backend": "Identity", "next": "b"},
         "b": {"backend": "Gate"},
     }
 
 
 @pytest.mark.usefixtures("takes_turns")
-def test_behind_a_front_callers_wait_for_room(gate, client, waiting):
-    with headrace.pipe(behind_a_front()) as pipe:
+def test_in_a_graph_callers_wait_for_room(gate, client, waiting):
+    with headrace.pipe(two_nodes()) as pipe:
         running = held(pipe, gate)
         callers = [client(pipe, {"data": n}) for n in range(4)]
         waiting(pipe, 1, node="b")
@@ -174,51 +144,6 @@ def test_behind_a_front_callers_wait_for_room(gate, client, waiting):
         gate.open()
         assert sorted(c.outcome()["result"] for c in callers) == [0, 1, 2, 3]
         assert running.result(60)["result"] == "held"
-
-
-@pytest.mark.parametrize("front", ["DagDispatcher", "BackgroundThread[DagDispatcher]"])
-@pytest.mark.parametrize("how", ["cancel", "deadline", "close"])
-def test_who_waits_behind_such_a_front_is_taken_out_of_the_queue(gate, front, how):
-    config = {
-        "global": {"entrypoint": front},
-        "a": {"backend": "Gate", "queue_size": 1, "queue_full": "reject"},
-    }
-    with headrace.pipe(config) as pipe:
-        held(pipe, gate)
-        waits = pipe.submit({"data": "waits"}, timeout=0.01 if how == "deadline" else None)
-        if how == "cancel":
-            assert waits.cancel()
-        elif how == "deadline":
-            error = waits.exception(60)
-            assert isinstance(error, errors.DeadlineExceededError)
-            assert error.abandoned is False
-        else:
-            assert isinstance(pipe.submit({"data": "more"}).exception(60), errors.OverloadedError)
-            pipe.close(drain=False, timeout=0.01)
-            error = waits.exception(60)
-            assert isinstance(error, errors.ClosedError)
-            assert not getattr(error, "abandoned", False)
-        gate.open()
-    assert gate.batches == [["held"]]
-
-
-def test_who_finds_the_front_taken_meets_the_bound_of_the_entry_there(gate, waiting, monkeypatch):
-    monkeypatch.setattr(internals.builder, "ENTRYPOINT_WIDTH", 2)
-    config = {
-        "global": {"entrypoint": "S[Identity,DagDispatcher]"},
-        "a": {"backend": "Gate", "next": "b", "queue_size": 3, "queue_full": "reject"},
-        "b": {"backend": "Identity"},
-    }
-    with headrace.pipe(config) as pipe:
-        inside = [held(pipe, gate), pipe.submit({"data": "inside"})]
-        waiting(pipe, 1, node="a")
-        line = pipe.submit([{"data": n} for n in range(3)])
-        newest = pipe.submit({"data": "newest"})
-        error = newest.exception(60)
-        assert isinstance(error, errors.OverloadedError)
-        assert (error.queue_size, error.waiting, error.node) == (3, 3, "entrypoint")
-        gate.open()
-        assert all("result" in future.result(60) for future in (*inside, *line))
 
 
 def test_the_rules_of_a_full_queue_are_the_names_that_its_key_may_have():

@@ -62,11 +62,9 @@ def asker():
     return seen
 
 
-def pipe_with(other, where="entrypoint", **options):
+def pipe_with(other, where="front", **options):
     table = {"backend": other} if isinstance(other, str) else other
-    if where == "entrypoint":
-        return headrace.pipe({"global": {"entrypoint": "CallsAsker", **options}, "other": table})
-    return headrace.pipe({"main": {"backend": "CallsAsker", **options}, "other": table})
+    return headrace.pipe({where: {"backend": "CallsAsker", **options}, "other": table})
 
 
 def test_a_node_runs_what_a_backend_asks_of_it_in_one_batch(asker):

@@ -171,6 +171,3 @@ def test_a_node_has_no_more_instances_than_a_backend_of_it_works_in():
     assert found.message == "Few allows no more than 2 instances in one process: instance_num is 3"
     assert found.hint == "Write instance_num = 2."
     headrace.PipelineConfig.load({"backend": "Few(most=2)", "instance_num": 2})
-    made = "IoC[InstancesRegister[Reflect[backend]],Register[DI[Batching,InstanceDispatcher]];{}]"
-    wired = {"node_entrypoint": made.format("Forward[node.main]")}
-    assert problem({"backend": "Few(most=1)", "instance_num": 2, **wired}).code == "instances"

@@ -180,9 +180,8 @@ def test_close_without_drain_fails_what_comes_to_wait_at_another_node(gate, clie
     closing.outcome()
 
 
-@pytest.mark.parametrize("front", [{}, {"entrypoint": "S[Identity,DagDispatcher]"}])
-def test_close_fails_those_who_wait_for_room(gate, client, waiting, front):
-    pipe = headrace.pipe({"global": front, "main": {"backend": "Gate", "queue_size": 1}})
+def test_close_fails_those_who_wait_for_room(gate, client, waiting):
+    pipe = headrace.pipe({"main": {"backend": "Gate", "queue_size": 1}})
     running = gate.entered(pipe.submit({"data": "running"}))
     queued = pipe.submit({"data": "queued"})
     submitting = client(pipe.submit, {"data": "outside"})
@@ -427,21 +426,6 @@ def test_a_request_whose_elements_all_fail_before_a_queue_is_refused_after_close
     with pytest.raises(ClosedError):
         pipe(request)
     assert pipe.stats()["nodes"]["b"]["submitted"] == 1
-
-
-@pytest.mark.parametrize("timeout", [None, 60])
-def test_a_request_without_elements_that_is_in_the_pipeline_goes_on_while_it_drains(
-    gate, client, until, timeout
-):
-    """The front has let it in before."""
-    pipe = headrace.pipe({"global": {"entrypoint": "S[Gate,DagDispatcher]"}, **EACH})
-    sent = client(partial(pipe, timeout=timeout), {"data": 0, "boxes": []})
-    gate.wait_entered()
-    closing = client(pipe.close)
-    until(lambda: pipe.stats()["state"] == "closing")
-    gate.open()
-    assert sent.outcome()["result"] == []
-    closing.outcome()
 
 
 def test_async_with_closes_without_blocking_the_event_loop(gate):

@@ -329,7 +329,6 @@ def test_all_kinds_of_problems_are_reported_together():
             "y": {"backend": "Show", "mx": 1},
             "z": {"backend": "Show(", "instanc_num": 1},
             "v": {"backend": "Show(a=x)", "init": "Nope"},
-            "w": {"backend": "Show(a=x)", "node_entrypoint": "Nope"},
         }
     )
     assert {(p.code, p.path) for p in found} == {
@@ -344,7 +343,6 @@ def test_all_kinds_of_problems_are_reported_together():
         ("syntax", "z.backend"),
         ("unknown_key", "z.instanc_num"),
         *(("option", "v.backend"), ("unknown_backend", "v.init")),
-        *(("option", "w.backend"), ("unknown_backend", "w.node_entrypoint")),
     }
 
 
@@ -360,16 +358,9 @@ def test_all_kinds_of_problems_are_reported_together():
         {"backend": None},
         {"main": {"backnd": "Show"}},
         {"Backend": "Show"},
-        {"backend": "Show", "node_entrypoint": "Nope"},
         {"backend": "Show", "init": "Nope"},
-        {"backend": "Show", "init": "InstancesRegister[Nope]"},
-        {
-            "backend": "Show",
-            "node_entrypoint": "List[InstancesRegister(x=1)[Show],Register[DI"
-            "[Batching,InstanceDispatcher]]]",
-        },
         {"x": {"backend": "Nope"}, "y": {"backend": "Forward[node.x]"}},
-        {"x": {"backend": "Nope"}, "y": {"backend": "S[Proxy[x.0]]"}},
+        {"x": {"backend": "Nope"}, "y": {"backend": "S[Forward[node.x]]"}},
         {"backend": "IoC[Nope;S[Nope,Show]]"},
         {"backend": "Show", "import": ["no/such.py"]},
         {"backend": "Z", "define": {"Z": "Nope"}},
@@ -379,7 +370,6 @@ def test_all_kinds_of_problems_are_reported_together():
         {"backend": "Show(text=${NO_SUCH_VARIABLE})"},
         {"backend": "Show", "text": "${NO_SUCH_VARIABLE}"},
         {"backend": "Show", "global": 3},
-        {"global": {"entrypoint": "Nope"}, "x": {"backend": "Show"}},
     ],
 )
 def test_one_mistake_is_one_problem(source):
@@ -1149,7 +1139,6 @@ def test_what_is_wrong_in_a_file_has_its_line_and_column(
             "[c]\nbackend='Show'\n[a]\nbackend='Show'\nnext='c'\n[b]\nbackend='Show'\nnext='c'",
             ("c", 1),
         ),
-        ("entrypoint='Identity'\n[a]\nbackend='Show'\n", ("a", 2)),
     ],
 )
 def test_the_line_is_that_of_the_table_where_the_graph_is_wrong_at_a_node(lines, at, tmp_path):

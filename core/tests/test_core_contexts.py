@@ -59,7 +59,7 @@ EXPRESSIONS = {
     "own thread": {"backend": "SeesInItsThread"},
     "thread inside": {"backend": "S[Identity,BackgroundThread[Sees]]"},
     "queue inside": {"backend": "Sees", "batching_timeout": 1, "max": 2},
-    "named instance": {"init": "Register(one)[Sees]", "backend": "S[Identity,Proxy[one]]"},
+    "named instance": {"backend": "IoC[Sees;S[Identity,Sees]]"},
     "chain": {"a": {"backend": "Identity", "next": "b"}, "b": {"backend": "Sees"}},
     "each": {"backend": "Sees", "each": "boxes"},
     "branches": {"global": {"backend": "Sees"}, "a": {"next": "b,c"}, "b": {}, "c": {}},

@@ -156,19 +156,14 @@ def test_copies_of_a_request_find_what_was_returned_for_it(log, way, main):
 
 @MAIN
 @EVERY_WAY
-def test_a_chain_and_a_front_pass_it_on(log, way, main):
+def test_a_chain_and_a_call_pass_it_on(log, way, main):
     chain = {"a": {"backend": "Identity", "next": "b"}, "b": {"backend": "EntersPlain"}}
-    front = {
-        "global": {"entrypoint": "S[Identity,Forward[node.a]]"},
-        "a": {"backend": "EntersPlain"},
-    }
     called = {"a": {"backend": "S[Identity,Forward[node.b]]"}, "b": {"backend": "EntersPlain"}}
-    called["global"] = {"entrypoint": "Forward[node.a]"}
-    for config in (chain, front, called):
+    for config in (chain, called):
         with headrace.pipe(config) as pipe:
             answer, ident = in_thread(lambda: way(pipe, {"data": 1}), main=main)
             assert answer["result"] == [("plain", 1, ident)]
-    assert len(log.calls) == 3
+    assert len(log.calls) == 2
 
 
 def test_what_enter_raises_fails_that_request_alone(log):

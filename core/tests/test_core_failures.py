@@ -109,7 +109,6 @@ def test_a_failure_before_the_entry_is_logged_too(records):
 
 def test_a_call_of_a_node_from_inside_another_is_logged_where_it_failed(records):
     config = {
-        "global": {"entrypoint": "S[Identity,Forward[node.outer]]"},
         "outer": {"backend": "S[Identity,Forward[node.inner]]"},
         "inner": {"backend": "RaisesAsTold"},
     }

@@ -201,17 +201,6 @@ def test_a_typed_dict_that_says_not_required_as_text_is_believed():
     assert "'data'" in problems(graph("RTypedOpen", "a[result:hint]"))[0].message
 
 
-@pytest.mark.parametrize(
-    ("first", "backend", "refused"), [("RWithMask", "RMask", False), ("RMask", "RResult", True)]
-)
-def test_what_a_node_entrypoint_puts_before_the_backend_counts(first, backend, refused):
-    for entry in (
-        f"S[{first},Reflect[backend]]",
-        f"IoC[InstancesRegister[S[{first},Reflect[backend]]],Register[Batching[InstanceDispatcher]];Proxy[node.b]]",
-    ):
-        assert bool(problems(graph(backend, node_entrypoint=entry))) == refused
-
-
 def test_a_missing_key_is_reported_beside_what_is_wrong_with_the_graph():
     config = {**graph("RMask"), "c": {"backend": "RUnsaid", "next": "d"}}
     assert {problem.path for problem in problems(config)} == {"b.map", "c.next"}

@@ -12,7 +12,6 @@ import weakref
 import internals
 import pytest
 from internals import terms_of
-from loading import problem
 from sending import WAYS, Sender, backend
 
 import headrace
@@ -214,16 +213,6 @@ def test_each_errors_hold_where_a_node_is_called_by_forward(send):
     assert caught.value.node == "word"
 
 
-def test_each_holds_when_the_entrypoint_calls_the_node(send):
-    config = {
-        "global": {"entrypoint": "Forward[node.word]"},
-        "word": {"backend": "Length", "each": "data"},
-    }
-    assert send(config, ["a", "bb"])["result"] == [1, 2]
-    with pytest.raises(errors.InputError):
-        send(config, 5)
-
-
 def test_each_of_an_alias_is_its_own(send):
     config = {
         "page": {"backend": "S[Split,Forward[node.words]]"},
@@ -285,9 +274,6 @@ def test_the_limit_of_an_alias_holds_for_aliases_of_it(send):
     for name, data in (("quick", "ab"), ("words", ["ab"])):
         with pytest.raises(errors.DeadlineExceededError):
             send(config, data, node_name=name)
-    del config["words"]
-    with pytest.raises(errors.DeadlineExceededError):
-        send({"entrypoint": "Forward[node.quick]", **config}, "ab")
 
 
 @pytest.mark.parametrize("name", ["alias", "page"])
@@ -597,31 +583,10 @@ def test_tiny_queues_let_no_chain_stand_still(shortcut):
 # The front.
 
 
-def test_what_the_entrypoint_does_not_reach_is_refused():
-    config = {
-        "global": {"entrypoint": "Forward[node.a]"},
-        "a": INC,
-        "b": INC,
-    }
-    found = problem(config)
-    assert (found.code, found.path) == ("graph", "b")
-    assert "unreachable" in found.message
-
-
-def test_a_front_without_the_graph_has_nothing_next():
-    config = {
-        "global": {"entrypoint": "S[Forward[node.a],Forward[node.b]]"},
-        "a": {**INC, "next": "b"},
-        "b": INC,
-    }
-    assert problem(config).path == "a.next"
-
-
 # What belongs to the request as a whole: its deadline, its priority, the close.
 
 
 backend("Limits", lambda r: [terms_of(r)])
-backend("WalkingThread", lambda r: [threading.get_ident(), *r["data"]])
 
 
 @pytest.mark.parametrize("way", ["submit", "async"])
@@ -637,10 +602,8 @@ def test_the_limit_of_a_node_is_not_that_of_the_nodes_after_it(way):
     assert free is None
 
 
-@pytest.mark.parametrize("front", ["DagDispatcher", "S[Identity,DagDispatcher]"])
-def test_deadline_and_priority_go_through_a_front_into_the_graph(front):
+def test_deadline_and_priority_go_through_the_graph():
     config = {
-        "global": {"entrypoint": front},
         "a": {"backend": "Identity", "next": "b"},
         "b": {"backend": "Limits"},
     }
@@ -653,102 +616,8 @@ def test_deadline_and_priority_go_through_a_front_into_the_graph(front):
     assert (ran["submitted"], ran["ok"]) == (2, 2)
 
 
-@pytest.mark.parametrize("keys", [{}, {"timeout": 60}, {"priority": 1}])
-def test_a_front_takes_requests_of_any_weight_and_the_nodes_behind_it_what_they_say(keys):
-    config = {
-        "global": {"entrypoint": "S[Identity,DagDispatcher]"},
-        "a": {"backend": "Identity", "max": 4, "next": "b"},
-        "b": {"backend": "Identity", "max": 8},
-    }
-    with headrace.pipe(config) as pipe:
-        assert pipe({"data": 1, "request_size": 4}, **keys)["result"] == 1
-        with pytest.raises(errors.BatchRangeError) as caught:
-            pipe({"data": 1, "request_size": 5}, **keys)
-    assert (caught.value.node, caught.value.weight, caught.value.max) == ("a", 5, 4)
-
-
 backend("UpToTwo", lambda r: r["data"], max=2)
 backend("OneByOne", lambda r: r["data"], max=1)
-
-
-@pytest.mark.parametrize(("first", "most"), [("UpToTwo", 2), ("OneByOne", 8)])
-def test_what_stands_in_a_front_keeps_its_own_range(first, most):
-    config = {
-        "global": {"entrypoint": f"S[{first},Forward[node.a]]"},
-        "a": {"backend": "Identity", "max": 8},
-    }
-    with headrace.pipe(config) as pipe:
-        weights = [{"data": 1, "request_size": weight} for weight in (1, most, most + 1)]
-        outcomes = [future.exception(60) for future in pipe.submit(weights)]
-    assert [type(one) for one in outcomes] == [type(None), type(None), errors.BatchRangeError]
-    assert outcomes[2].max == most
-
-
-backend("ReadsOther", lambda r: r["other"], reads=("other",))
-
-
-@pytest.mark.parametrize("keys", [{}, {"timeout": 60}, {"priority": 1}])
-def test_behind_a_front_the_node_of_the_entry_says_what_a_request_needs(keys):
-    config = {
-        "global": {"entrypoint": "S[DagDispatcher,Identity]"},
-        "a": {"backend": "ReadsOther", "next": "b"},
-        "b": {"backend": "Identity"},
-        "c": {**INC, "each": "values"},
-    }
-    with headrace.pipe(config) as pipe:
-        request = {"node_name": "a", "other": 1}
-        assert pipe(request, **keys) == {"node_name": "a", "other": 1, "result": 1}
-        assert pipe({"node_name": "c", "values": [1, 2]}, **keys)["result"] == [2, 3]
-        for node, missing in [("a", "other"), ("b", "data")]:
-            with pytest.raises(errors.InputError) as caught:
-                pipe({"node_name": node}, **keys)
-            assert (caught.value.node, caught.value.key) == (node, missing)
-
-
-@pytest.mark.parametrize(("front", "answer"), [("S[Inc,DagDispatcher]", 4), ("DagDispatcher", 3)])
-def test_a_dag_dispatcher_in_a_front_runs_the_graph(front, answer):
-    config = {"entrypoint": front, "a": {**INC, "next": "b"}, "b": INC}
-    with headrace.pipe(config) as pipe:
-        assert pipe({"data": 1})["result"] == answer
-        assert pipe.submit({"data": 2}).result(60)["result"] == answer + 1
-
-
-class Meets(headrace.Backend):
-    """Waits for another thread that is in the same object."""
-
-    def init(self, options, context):
-        self.barrier = threading.Barrier(2)
-
-    def forward(self, batch):
-        self.barrier.wait(60 if self.thread_safe else 0.01)
-        for request in batch:
-            request["result"] = request["data"]
-
-
-class MeetsOthers(Meets):
-    thread_safe = True
-
-
-@pytest.mark.parametrize("cls", [Meets, MeetsOthers])
-def test_what_stands_in_a_front_is_called_by_one_thread_at_a_time_unless_it_says_otherwise(cls):
-    headrace.register("Meets", cls, replace=True)
-    with headrace.pipe({"entrypoint": "S[Meets,DagDispatcher]", "a": INC}) as pipe:
-        futures = [pipe.submit({"data": 1}) for _ in range(2)]
-        found = {type(future.exception(60)) for future in futures}
-    assert found == {type(None) if cls.thread_safe else errors.BackendError}
-
-
-def test_what_a_front_reads_itself_is_needed_by_its_requests():
-    config = {
-        "global": {"entrypoint": "S[ReadsOther,DagDispatcher]"},
-        "a": {"backend": "Identity", "next": "b"},
-        "b": INC,
-    }
-    with headrace.pipe(config) as pipe:
-        assert pipe({"other": 1}) == {"other": 1, "result": 2}
-        with pytest.raises(errors.InputError) as caught:
-            pipe({"data": 1})
-    assert caught.value.key == "other"
 
 
 def test_deadline_and_priority_go_with_what_cat_split_has_gathered():
@@ -787,17 +656,6 @@ def test_what_stands_for_several_has_their_latest_deadline_and_greatest_priority
         assert (deadline is not None, priority) == (True, 1)
         ((deadline, priority),) = asked(pipe, {"timeout": 50}, {"priority": -1})[0]
         assert (deadline, priority) == (None, 0)
-
-
-@pytest.mark.parametrize(("keys", "threads"), [({}, 1), ({"timeout": 60}, 2), ({"priority": 1}, 1)])
-def test_behind_a_front_only_requests_without_a_deadline_stay_in_their_thread(keys, threads):
-    config = {
-        "global": {"entrypoint": "S[WalkingThread,DagDispatcher]"},
-        "a": {"backend": "Identity", "next": "b"},
-        "b": {"backend": "WalkingThread"},
-    }
-    with headrace.pipe(config) as pipe:
-        assert len(set(pipe({"data": []}, **keys)["result"])) == threads
 
 
 BY_EACH = {
@@ -864,21 +722,12 @@ def test_when_an_element_fails_none_of_the_others_takes_its_place(way):
     assert ran == [0]
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        {"a": {"backend": "S[Identity,Forward[node.b]]", "instance_num": 2, "max": 8}},
-        {"entrypoint": "S[Identity,DagDispatcher]"},
-    ],
-)
-def test_what_a_node_refuses_names_no_backend_and_instance_of_those_who_call_it(config):
-    request = {
-        "data": 1,
-        "node_name": min(config.keys() - {"entrypoint"}, default="b"),
-        "request_size": 5,
+def test_what_a_node_refuses_names_no_backend_and_instance_of_those_who_call_it():
+    nodes = {
+        "a": {"backend": "S[Identity,Forward[node.b]]", "instance_num": 2, "max": 8},
+        "b": {"backend": "Identity", "max": 4},
     }
-    nodes = {**config, "b": {"backend": "Identity", "max": 4}}
     with headrace.pipe(nodes) as pipe, pytest.raises(errors.BatchRangeError) as caught:
-        pipe(request)
+        pipe({"data": 1, "request_size": 5})
     error = caught.value
     assert (error.node, error.backend, error.instance, error.weight) == ("b", None, None, 5)

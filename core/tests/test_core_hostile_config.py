@@ -231,7 +231,6 @@ def test_ten_thousand_wrong_names_are_all_told(source, monkeypatch):
         lambda name: {"backend": "Identity", "import": [name]},
         lambda name: {"backend": "Identity", "import": [f"{name}.py"]},
         lambda name: {"backend": f"Reflect[{name}]"},
-        lambda name: {"backend": f"InstanceFromParam[{name}]"},
         lambda name: {"backend": f"Call({name}:x)"},
     ],
 )

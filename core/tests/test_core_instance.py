@@ -178,15 +178,12 @@ def test_a_scope_looks_outwards_and_makes_its_own(stores):
     assert names.index("backend c") < names.index("c") < names.index("a") == len(names) - 1
 
 
-def test_the_store_of_a_node_or_front_is_closed_after_all_that_stands_in_it(stores):
-    config = {
-        "global": {"entrypoint": "S[Stores(front,shared),Forward[node.main]]"},
-        "main": {"backend": "Stores(a,shared)", "instance_num": 2},
-    }
+def test_the_store_of_a_node_is_closed_after_all_that_stands_in_it(stores):
+    config = {"main": {"backend": "Stores(a,shared)", "instance_num": 2}}
     with headrace.pipe(config):
-        assert len({id(made) for _, made, _ in stores.made}) == 2
+        assert len({id(made) for _, made, _ in stores.made}) == 1
     names = [name for name, _ in stores.closed]
-    assert names == ["backend front", "front", "backend a", "backend a", "a"]
+    assert names == ["backend a", "backend a", "a"]
 
 
 @pytest.mark.parametrize("raised", [KeyError, KeyboardInterrupt])
@@ -220,23 +217,6 @@ def test_a_stored_none_is_found():
     store = headrace.InitContext().instance
     assert store.get_or_create("key", lambda: None) is None
     assert store.get("key", "default") is None
-
-
-def test_outside_of_any_instance_the_store_is_that_of_what_is_built_there(stores):
-    config = {
-        "global": {"entrypoint": "S[Stores(front),Forward[node.main]]"},
-        "main": {
-            "backend": "Stores(inner)",
-            "node_entrypoint": "IoC[Register(m.shared)[Stores(a)],InstancesRegister[Reflect[backend]],"
-            "Register[DI[Batching,InstanceDispatcher]];S[Stores(a,scope),Forward[node.main]]]",
-        },
-    }
-    with headrace.pipe(config) as pipe:
-        contexts = {name: context for name, _, context in stores.made}
-        assert len({id(context.instance) for context in contexts.values()}) == 3
-        assert contexts["a"].scope.get("a") is not contexts["a"].instance.get("a")
-        assert pipe({"data": 1})["result"].name == "inner"
-    assert [name for name, _ in stores.closed].count("a") == 2
 
 
 def test_a_context_of_its_own_has_stores_too():
@@ -336,7 +316,6 @@ def test_the_end_is_called_once_per_batch(device, backend, way, shortcut):
         ("S[Device(a),BackgroundThread[S[Device(b),Identity]]]", ["a", "b"]),
         ("S[BackgroundThread[Device(a)],Read,Device(b)]", ["a", "b"]),
         ("S[BackgroundThread[Device(a)],Read,BackgroundThread[Device(b)]]", ["a", "b"]),
-        ("S[Device(a),Proxy[x.0]]", ["a"]),
         ("S[Device(a),HasKey(data)[Forward[node.x]]]", None),
         ("S[Device(a),Fallback[Forward[node.x],Identity]]", None),
         ("IoC[Device(a);S[Device,Forward[node.x]]]", ["a"]),
@@ -345,10 +324,6 @@ def test_the_end_is_called_once_per_batch(device, backend, way, shortcut):
 )
 def test_before_anything_leaves_the_instance(device, backend, calls, shortcut):
     config = {"main": {"backend": backend}, "x": {"backend": "Read"}}
-    config["main"]["node_entrypoint"] = (
-        "IoC[InstancesRegister[Reflect[backend]],Register[DI[Batching,InstanceDispatcher]];"
-        "Forward[node.{node_name}]]"
-    )
     with headrace.pipe(config) as pipe:
         for _ in range(2):
             device.calls.clear()
@@ -401,27 +376,6 @@ def test_before_a_next_node_and_where_a_request_goes_on_elsewhere(device, shortc
         assert pipe({"data": 1, "node_name": "a"})["result"].done
         assert pipe.submit({"data": 1, "node_name": "a"}).result()["result"].done
     assert device.calls == ["a", "b"] * 2
-
-
-def test_in_what_stands_outside_of_any_instance(device, shortcut):
-    entry = (
-        "IoC[Device(shared),InstancesRegister[S[Device,Read,Reflect[backend]]],"
-        "Register[DI[Batching,InstanceDispatcher]];S[Device,Forward[node.main]]]"
-    )
-    config = {
-        "global": {"entrypoint": "S[Device(front),Forward[node.main]]"},
-        "main": {"backend": "S[OwnDevice(a),Identity]", "node_entrypoint": entry},
-    }
-    with headrace.pipe(config) as pipe:
-        assert pipe({"data": 1})["result"].done
-    assert device.calls == ["front", "shared", "a"]
-
-
-@pytest.mark.parametrize("entry", ["S[Device(a),Identity]", "Batching[S[Device(a),Identity]]"])
-def test_in_a_node_without_instances(device, entry, shortcut):
-    with headrace.pipe({"node_entrypoint": entry, "backend": "Identity"}) as pipe:
-        assert pipe({"data": 1})["result"].done
-    assert device.calls == ["a"]
 
 
 @pytest.mark.parametrize("backend", ["Device", "OwnDevice", "S[Device,BackgroundThread[Read]]"])
@@ -671,20 +625,6 @@ def test_the_instance_of_another_node_is_lost_not_this_one(losing, shortcut):
         assert state_of(pipe, "main") == ("degraded", [True])
         assert sorted(state_of(pipe, "x")[1]) == [False, True]
         assert pipe({"data": 1, "node_name": "main"})["result"] == 1
-
-
-def test_an_instance_lost_in_a_call_past_its_queue_is_known(losing, shortcut):
-    config = {"main": {"backend": "Proxy[x.0]"}, "x": {"backend": "Loses"}}
-    with headrace.pipe(config) as pipe:
-        with pytest.raises(InstanceLostError):
-            pipe({"data": "lost", "node_name": "main"})
-        assert state_of(pipe, "x") == ("degraded", [False])
-        assert not pipe.ready
-        losing.ran.clear()
-        for node in ("main", "x", "x"):
-            with pytest.raises(InstanceLostError):
-                pipe({"data": 1, "node_name": node})
-        assert losing.ran == []
 
 
 def test_an_instance_is_lost_with_what_is_lost_in_its_process(tmp_path):

@@ -77,9 +77,7 @@ def once(config, data=1):
         return pipe({"data": data})["result"]
 
 
-@pytest.mark.parametrize(
-    "text", ["Batching", "InstanceDispatcher", "TrapWrap", "IoC[Batching;S[Batching]]"]
-)
+@pytest.mark.parametrize("text", ["TrapWrap", "IoC[TrapWrap;S[TrapWrap]]"])
 def test_a_word_without_what_it_depends_on_is_refused(text):
     assert problems({"backend": text})
 
@@ -149,13 +147,11 @@ def test_one_dict_twice_in_a_list_is_an_error_of_the_second_alone_in_a_graph_too
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize(
-    "entrypoint", ["TrapInc", "Register[TrapInc]", "BackgroundThread[TrapInc]"]
-)
-def test_a_graph_over_a_node_that_is_a_plain_backend_is_answered(way, entrypoint):
+@pytest.mark.parametrize("backend", ["TrapInc", "BackgroundThread[TrapInc]"])
+def test_a_graph_over_a_node_that_is_a_plain_backend_is_answered(way, backend):
     config = {
         "a": {"backend": "TrapInc", "next": "b"},
-        "b": {"node_entrypoint": entrypoint, "next": "c"},
+        "b": {"backend": backend, "next": "c"},
         "c": {"backend": "TrapInc"},
     }
     with headrace.pipe(config) as pipe:

@@ -118,7 +118,6 @@ CONFIGS = {
     "behind a front": {
         "main": {"backend": "S[Works,Forward[node.inner]]", "max": 4},
         "inner": {"backend": "Breaks", "max": 4},
-        "global": {"entrypoint": "Forward[node.main]"},
     },
     "each": {
         "main": {"backend": "Lists", "max": 4, "next": "each"},

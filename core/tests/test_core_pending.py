@@ -333,10 +333,7 @@ def test_a_lost_instance_loses_what_it_keeps(keeper):
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("front", ["S[Identity,DagDispatcher]", None])
-def test_a_request_goes_on_at_another_node_and_at_those_linked_after_that(
-    keeper, way, front, client
-):
+def test_a_request_goes_on_at_another_node_and_at_those_linked_after_that(keeper, way, client):
     nodes = {
         "first": {"backend": "Identity", "next": "main"},
         "main": {"backend": "KeptLeaver", "next": "after"},
@@ -344,8 +341,6 @@ def test_a_request_goes_on_at_another_node_and_at_those_linked_after_that(
         "other": {"backend": "Call(builtins:str)", "next": "last"},
         "last": {"backend": "Identity"},
     }
-    if front is not None:
-        nodes["global"] = {"entrypoint": front}
     with headrace.pipe(nodes) as pipe:
         request = {"data": 1}
         calling = client(WAYS[way], pipe, request)

@@ -23,10 +23,6 @@ def headrace_dispatch_policies():
 @hookimpl
 def headrace_definitions():
     return {"Twice": "S[turns:Double,turns:Double]"}
-
-@hookimpl
-def headrace_node_entrypoint():
-    return NODE
 """
 
 TURNS = '''
@@ -96,7 +92,7 @@ def turns(site):
     """Install a plugin with every hook of a pipeline; give the list of the policies it has made."""
     points = "[headrace.plugins]\nh = hrt_turns_hooks\n"
     points += "[headrace.backends]\nDouble = hrt_turns:Double\n"
-    modules = {"hrt_turns_hooks": HOOKS.replace("NODE", "None"), "hrt_turns": TURNS}
+    modules = {"hrt_turns_hooks": HOOKS, "hrt_turns": TURNS}
     site.add("headrace-turns", points, modules)
     return lambda: sys.modules["hrt_turns"].made
 
@@ -175,15 +171,12 @@ def test_a_policy_of_the_other_kind_and_options_it_has_not_are_refused(turns, ke
     assert [problem.code for problem in caught.value.problems] == [code]
 
 
-def test_definitions_and_the_expression_of_a_node_come_from_a_plugin(site):
-    hooks = HOOKS.replace("NODE", "'Batching[Reflect[backend]]'")
+def test_definitions_come_from_a_plugin(site):
     points = "[headrace.plugins]\nh = hrt_turns_hooks\n"
     points += "[headrace.backends]\nDouble = hrt_turns:Double\n"
-    site.add("headrace-turns", points, {"hrt_turns_hooks": hooks, "hrt_turns": TURNS})
-    config = {"backend": "Twice", "instance_num": 3}
-    with headrace.pipe(config) as pipe:
+    site.add("headrace-turns", points, {"hrt_turns_hooks": HOOKS, "hrt_turns": TURNS})
+    with headrace.pipe({"backend": "Twice"}) as pipe:
         assert pipe({"data": 1})["result"] == 4
-        assert len(pipe.stats()["nodes"]["main"]["instances"]) == 1
     assert "hrt_turns" in sys.modules
 
 

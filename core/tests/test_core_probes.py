@@ -662,13 +662,6 @@ def test_an_alias_and_a_node_that_is_called_inside_are_heard_of_beside_the_calle
         assert [node for node, *_ in probe.requests][2:] == ["word", "word", "inner"]
 
 
-def test_the_front_is_no_node(probes):
-    config = {"backend": "Identity", "entrypoint": "S[Identity,Forward[node.main]]"}
-    with piped(config) as pipe:
-        pipe({"data": 1})
-        assert [node for node, *_ in probes()[0].requests] == ["main"]
-
-
 # Probes that misbehave.
 
 

@@ -16,7 +16,7 @@ SCHEMA = Path(__file__).parent / "plan_schema.json"
 EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*/*.toml"))
 
 LINE = {
-    "global": {"entrypoint": "DagDispatcher", "threads": 6},
+    "global": {"threads": 6},
     "read": {"backend": "S[Identity,HasKey(wide)[Identity]]", "next": "split", "instance_num": 2},
     "split": {
         "backend": "Identity",
@@ -45,23 +45,6 @@ def test_the_plan_says_what_each_node_is_and_how_they_are_linked():
         *("S", "Identity", "HasKey", "Identity")
     ]
     assert nodes["read"].keys["instance_num"] == public.Value(2, "node")
-
-
-@pytest.mark.parametrize(
-    ("keys", "default"),
-    [
-        ({}, True),
-        ({"instance_num": 3, "max": 4}, True),
-        ({"init": "Register(x)[Identity]"}, False),
-        ({"node_entrypoint": "Reflect[backend]"}, False),
-        ({"node_entrypoint": "Batching[Reflect[backend]]"}, False),
-    ],
-)
-def test_a_node_is_default_where_nothing_is_written_around_its_backend(keys, default):
-    plan = headrace.PipelineConfig.load({"backend": "Identity", **keys}).plan()
-    assert plan.nodes["main"].is_default is default
-    trees = plan.nodes["main"].trees
-    assert len(trees) == 1 + len(keys.keys() & {"init", "node_entrypoint"})
 
 
 def test_the_plan_is_frozen():

@@ -276,9 +276,6 @@ def headrace_definitions():
     calls.append(1)
     return {definitions!r}
 @hookimpl
-def headrace_node_entrypoint():
-    return {entrypoint!r}
-@hookimpl
 def headrace_batch_policies():
     return {{"mine": "{module}:Mine"}}
 from headrace import Options
@@ -291,8 +288,8 @@ class Mine(BatchPolicy):
 """
 
 
-def hooked(site, name, module, definitions, entrypoint=None):
-    code = HOOKS.format(definitions=definitions, entrypoint=entrypoint, module=module)
+def hooked(site, name, module, definitions):
+    code = HOOKS.format(definitions=definitions, module=module)
     site.add(name, f"[headrace.plugins]\nhooks = {module}\n", {module: code})
 
 
@@ -320,24 +317,6 @@ def test_two_plugins_with_one_definition_are_an_error_where_it_is_used(site):
     assert run({"backend": "more:Twice"}) == 0
 
 
-def test_a_plugin_may_set_the_expression_of_a_node(site):
-    hooked(site, "headrace-node", "hrt_node", {}, "Batching[Reflect[backend]]")
-    node = headrace.explain({"backend": "Identity", "max": 3})["nodes"]["main"]
-    assert node["node_expression"] == "Batching[Reflect[backend]]"
-    assert run({"backend": "Identity"}) == 0
-    default = "Reflect[backend]"
-    node = headrace.explain({"backend": "Identity", "node_entrypoint": default})["nodes"]["main"]
-    assert node["node_expression"] == default
-
-
-def test_two_plugins_that_set_it_are_one_problem(site):
-    hooked(site, "headrace-node", "hrt_node", {}, "Reflect[backend]")
-    hooked(site, "headrace-more", "hrt_more", {}, "Reflect[backend]")
-    found = problem({"a": {"backend": "Identity"}, "b": {"backend": "Identity"}})
-    assert "headrace-node" in found.message
-    assert "headrace-more" in found.message
-
-
 @pytest.mark.parametrize("named", ["mine", "pol:mine", "pol:mine(wait_ms=1)"])
 def test_policies_of_plugins_are_found(site, named):
     hooked(site, "headrace-pol", "hrt_pol", {})
@@ -349,8 +328,8 @@ def test_policies_of_plugins_are_found(site, named):
     [
         "1 / 0",
         "class OddError(Exception):\n    def __str__(self): 1 / 0\nraise OddError",
-        HOOKS.format(definitions=3, entrypoint=4, module="x"),
-        HOOKS.format(definitions={"A": 1}, entrypoint=None, module="x"),
+        HOOKS.format(definitions=3, module="x"),
+        HOOKS.format(definitions={"A": 1}, module="x"),
         "def headrace_definitions():\n    return {}\n",  # nobody would call it: it has no marker
         "from headrace.hookspecs import hookimpl\n@hookimpl\ndef definitions():\n    return {}\n",
     ],
@@ -384,7 +363,7 @@ def test_a_plugin_offers_each_name_once(site, second, state):
 
 
 def test_the_hooks_of_a_plugin_that_fails_leave_nothing_of_it(site):
-    code = HOOKS.format(definitions={"Twice": "Identity"}, entrypoint=4, module="x")
+    code = HOOKS.format(definitions={"Twice": 4}, module="x")
     points = "[headrace.plugins]\nh = hrt_half\n[headrace.backends]\nHalf = hrt_x:Half\n"
     site.add("headrace-half", points, {"hrt_half": code})
     assert not any(record("headrace-half").hooks.values())

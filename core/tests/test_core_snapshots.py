@@ -146,9 +146,8 @@ PLANS = {
     "a fallback": {"backend": "Fallback[Shown,Identity]"},
     "a condition": {"backend": "S[HasKey(size)[Shown],NotHasKey(size)[Identity]]"},
     "a function": {"backend": "Call(math:sqrt)"},
-    "an init of one's own": {**S, "init": "S[InstancesRegister[Reflect[backend]],Register[Batching[InstanceDispatcher]]]"},
-    "an entrypoint": {**S, "node_entrypoint": "Register[Batching[Reflect[backend]]]"},
-    "an instance from a parameter": {"backend": "InstanceFromParam[Shown]"},
+    "an init of one's own": {**S, "init": "IoC[Identity;Shown]"},
+    "a name of an instance": {"backend": "IoC[Shown;S[Forward[Shown],Shwon]]"},
     "lost keys": {"global": {"queue_size": 2}, "a": {**S, "queue_size": 3}, "b": S},
 }  # fmt: skip
 

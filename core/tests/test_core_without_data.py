@@ -19,9 +19,6 @@ class Sides(TypedDict):
     right: Any
 
 
-INSTANCES = "IoC[InstancesRegister[{}],Register[Batching[InstanceDispatcher]];Forward[node.main]]"
-
-
 @pytest.fixture(autouse=True)
 def words(registered):
     class Join(headrace.Backend):
@@ -217,16 +214,10 @@ def test_elements_of_a_list_may_be_the_data():
 
 
 @pytest.mark.parametrize(
-    "entry",
-    [
-        "Reflect[backend]",
-        "Batching[BackgroundThread[Reflect[backend]]]",
-        INSTANCES.format("S[Named(keys=[left,right]),Reflect[backend]]"),
-    ],
+    "backend", ["Join", "BackgroundThread[Join]", "S[Named(keys=[left,right]),Negative]"]
 )
-def test_what_really_runs_a_batch_says_what_is_needed(entry):
-    backend = "Negative" if "Named" in entry else "Join"
-    with headrace.pipe({"backend": backend, "node_entrypoint": entry}) as pipe:
+def test_what_really_runs_a_batch_says_what_is_needed(backend):
+    with headrace.pipe({"backend": backend}) as pipe:
         assert abs(pipe({"left": 1, "right": 2})["result"]) == 3
         with pytest.raises(InputError) as caught:
             pipe({"left": 1, "data": 2})

@@ -113,9 +113,7 @@ class _Drawing:
             )
             _add_processes(branch, node)
             self._add(branch, node["tree"])
-            for key in ("init", "node_entrypoint"):
-                self._add_under(key, branch, node)
-        self._add_under("entrypoint", tree, found)
+            self._add_under("init", branch, node)
         for probe in found.get("probes", []):
             tree.add(_text(("probe ", "bold cyan"), probe))
         _add_needs(tree, found)

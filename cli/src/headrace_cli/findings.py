@@ -29,6 +29,7 @@ HOOK_NOUNS = {
     "probes": "probe",
     "commands": "command",
     "node_keys": "node key",
+    "rewriters": "translated name",
 }
 """The hooks that give tables, by their short names, and the word for an entry of each."""
 
@@ -127,12 +128,6 @@ def _clashes(plugins: Sequence[Plugin]) -> Iterator[Finding]:
         yield from _names_taken(noun, [(one, one.hooks[hook]) for one in plugins], taken)
     for plugin in plugins:
         yield from _named_like_backends(plugin, plugins)
-    fronts = [plugin for plugin in plugins if plugin.hooks["node_entrypoint"] is not None]
-    if len(fronts) > 1:
-        names = " and ".join(plugin.distribution for plugin in fronts)
-        reason = f"{names} both set the expression of a node, which fails every configuration"
-        remedy = "Disable one of them with HEADRACE_PLUGINS."
-        yield finding_about(fronts[0], "duplicate", reason, remedy, others=fronts[1:])
 
 
 def _names_taken(

@@ -50,7 +50,7 @@ def _edges(found: dict[str, Any]) -> list[Edge]:
         edges += [Edge(s, name, _label(node, s)) for s in sources if name not in nodes[s]["next"]]
     for name, node in nodes.items():
         edges += [Edge(name, to, "Repost", dashed=True) for to in node["links"].get("reposts", ())]
-        trees = [node[key] for key in ("tree", "init", "node_entrypoint") if key in node]
+        trees = [node[key] for key in ("tree", "init") if key in node]
         called = [to for to in _called(trees) if to in nodes and to != name]
         edges += [Edge(name, to, "Forward", dashed=True) for to in dict.fromkeys(called)]
     return edges

@@ -64,7 +64,7 @@ class _Elements:
             )
 
         self.tree = pairs("tree", node.tree)
-        others = pairs("init", node.init) + pairs("node_entrypoint", node.node_entrypoint)
+        others = pairs("init", node.init)
         self.every = self.tree + others
 
     def computing(self, *, threads: bool = True) -> Pairs:
@@ -100,24 +100,6 @@ def _of_keys(name: str, node: Node) -> Iterator[_Warning]:
         limits = leaves[0].name if leaves else node.tree.name
         what = f"max is {asked.value}, and {limits} takes at most {most}: no batch has more"
         yield "max_cut", "max", what, f"Set max = {most}, or leave it out."
-    if keys["backend"].origin == "node" and node.backend_unused:
-        what = "backend is not built: what stands in init or node_entrypoint lacks Reflect[backend]"
-        hint = "Leave the key out, or write Reflect[backend] where it belongs."
-        yield "backend_unused", "backend", what, hint
-    if node.bypassed is not None:
-        what = (
-            f"{node.bypassed} in node_entrypoint is never called: node_entrypoint or init registers "
-            f"node.{name}, through which the node is called"
-        )
-        hint = "Put it into what is registered, or into a node of its own before this one."
-        yield "entrypoint_bypassed", "node_entrypoint", what, hint
-    said = keys["instance_num"]
-    if said.origin == "node" and said.value > made:
-        what = (
-            f"instance_num is {said.value}, and what this node is built from makes {made} instance"
-        )
-        hint = "Leave the key out, or write InstancesRegister[...] in init or node_entrypoint."
-        yield "instance_num_unused", "instance_num", what, hint
     # The instances take them in turn.
     devices = keys["device"].value
     if isinstance(devices, list) and len(devices) > made:

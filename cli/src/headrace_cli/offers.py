@@ -62,9 +62,13 @@ def _wrong(plugin: Plugin, hook: str, name: str, path: str) -> Iterator[Finding]
 
 
 def _check_class(hook: str, found: Any) -> None:
-    """Raise TypeError when an object is no class of the kind of its hook."""
+    """Raise TypeError when an object is no class of the kind of its hook, or no function of a rewriter."""
     from headrace.policies import BatchPolicy, DispatchPolicy
 
+    if hook == "rewriters":
+        if not callable(found):
+            raise TypeError("is no function")
+        return
     if hook == "probes":
         if not isinstance(found, type) or not any(hasattr(found, m) for m in PROBE_METHODS):
             raise TypeError(f"is no class with {' or '.join(PROBE_METHODS)}")

@@ -168,8 +168,6 @@ def _print_plugin(row: dict[str, Any], backends: list[dict[str, Any]]) -> None:
     for hook, kind in HOOK_NOUNS.items():
         for name, path in sorted(row["hooks"][hook].items()):
             print_data(f"  {kind} {name}: {path}")
-    if row["hooks"]["node_entrypoint"] is not None:
-        print_data(f"  expression of a node: {row['hooks']['node_entrypoint']}")
 
 
 def _print_backend(backend: dict[str, Any]) -> None:

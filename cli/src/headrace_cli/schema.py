@@ -24,7 +24,6 @@ _PLACEHOLDER = {"type": "string", "pattern": r"\$\{"}
 """The schema of a text with a placeholder, which may become any value."""
 
 _RESERVED = "extends|import|global|define"
-_MAKES_A_NODE = ("backend", "init", "node_entrypoint")
 _SINGLE = {"required": ["backend"], "properties": {"backend": {"type": "string"}}}
 _UNKNOWN = {"enum": ["no node has such a key, and no installed backend such an option"]}
 """The schema of a value under an unknown key. An editor shows this text at the key, while it shows an
@@ -35,7 +34,7 @@ _CLOSED = {
     "else": {"$ref": "#/$defs/known_nodes"},
 }
 _TEXTS = {"type": "array", "items": {"type": "string"}}
-_NAMES_A_KEY = r"\b(?:Reflect|InstanceFromParam)\s*\[\s*([A-Za-z_][A-Za-z0-9_]*)"
+_NAMES_A_KEY = r"\b(?:Reflect|InstanceFromParam|ProxyFromParam)\s*\[\s*([A-Za-z_][A-Za-z0-9_]*)"
 """How an expression names a key of the node, which is an option of no backend."""
 
 
@@ -71,7 +70,9 @@ def json_schema() -> dict[str, Any]:
         where: {key: _or_placeholder(schema) for key, schema in schemas.items()}
         for where, schemas in PipelineConfig.key_schemas().items()
     }
-    own, node_only, whole = {**options, **keys["node"]}, keys["node_only"], keys["global"]
+    translated = _translated_keys()
+    own = {**options, **keys["node"], **translated}
+    node_only, whole = keys["node_only"], keys["global"]
     whole["probes"]["examples"] = sorted(
         name for one in all_plugins() for name in one.hooks["probes"]
     )
@@ -114,7 +115,7 @@ def json_schema() -> dict[str, Any]:
         },
         "additionalProperties": {"not": {"type": "object"}},
     }
-    _add_closed(definitions, whole)
+    _add_closed(definitions, whole, translated)
     names_a_key = {"type": "string", "pattern": _NAMES_A_KEY}
     at_top, in_a_table = _somewhere(names_a_key), _somewhere(_somewhere(names_a_key))
     open_ended = {
@@ -148,7 +149,9 @@ def json_schema() -> dict[str, Any]:
     }
 
 
-def _add_closed(definitions: dict[str, Any], whole: Iterable[str]) -> None:
+def _add_closed(
+    definitions: dict[str, Any], whole: Iterable[str], translated: Iterable[str]
+) -> None:
     """Add the schemas that refuse unknown keys, and tables that are no nodes: both may be misspelt."""
     reserved = dict.fromkeys(_RESERVED.split("|"), True)
     keys = dict.fromkeys((*definitions["node"]["properties"], *whole), True)
@@ -169,7 +172,7 @@ def _add_closed(definitions: dict[str, Any], whole: Iterable[str]) -> None:
         "patternProperties": scoped,
         "additionalProperties": {"allOf": [{"type": "object"}, known]},
     }
-    makes_a_node = {"anyOf": [{"required": [key]} for key in _MAKES_A_NODE]}
+    makes_a_node = {"anyOf": [{"required": [key]} for key in ("backend", *translated)]}
     definitions["whole_nodes"] = {
         "properties": {**keys, **reserved},
         "patternProperties": scoped,
@@ -178,6 +181,16 @@ def _add_closed(definitions: dict[str, Any], whole: Iterable[str]) -> None:
     in_global = {"required": ["global"], "properties": {"global": makes_a_node}}
     definitions["known_nodes"]["if"] = {"not": {"anyOf": [makes_a_node, in_global]}}
     definitions["known_nodes"]["then"] = {"$ref": "#/$defs/whole_nodes"}
+
+
+def _translated_keys() -> dict[str, Any]:
+    """Return the keys that plugins translate, which may hold anything. Words begin with a capital letter."""
+    return {
+        key: {"description": f"Translated by {one.distribution} into keys of Headrace."}
+        for one in all_plugins()
+        for key in one.hooks["rewriters"]
+        if key[:1].islower()
+    }
 
 
 def _somewhere(schema: dict[str, Any]) -> dict[str, Any]:

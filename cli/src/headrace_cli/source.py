@@ -78,7 +78,7 @@ def _check_nodes(source: dict[str, Any], nodes: Sequence[str]) -> None:
     """
     for name, table in source.items():
         unknown = isinstance(table, dict) and name not in (*nodes, *_NO_NODES)
-        if unknown and nodes and not {"backend", "node_entrypoint"} & table.keys():
+        if unknown and nodes and "backend" not in table:
             near = difflib.get_close_matches(name, nodes, n=1)
             meant = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(nodes)}"
             raise WrongArgument(f"--set: there is no node {name!r}; {meant}")

@@ -47,9 +47,9 @@ __all__ = [
     "headrace_commands",
     "headrace_definitions",
     "headrace_dispatch_policies",
-    "headrace_node_entrypoint",
     "headrace_node_keys",
     "headrace_probes",
+    "headrace_rewriters",
     "hookimpl",
     "hookspec",
 ]
@@ -171,8 +171,7 @@ def headrace_probes() -> dict[str, str]:
     to its outcome.
 
     In a graph every node has its own requests: each visit of a request to a node, each element of ``each`` and each
-    branch counts as one. An item sent through ``Forward[node.x]`` is a request of the node ``x``. The entrypoint is no
-    node.
+    branch counts as one. An item sent through ``Forward[node.x]`` is a request of the node ``x``.
 
     The thread that ends the batch or request calls the probe, before the caller has the answer. Several threads may call
     it at a time, and never under a lock of Headrace. It may call ``stats()``, ``submit()`` or ``close()``, but must not
@@ -279,22 +278,43 @@ def headrace_commands() -> dict[str, str]:
 
 
 @hookspec
-def headrace_node_entrypoint() -> str | None:
-    """Return the expression of nodes that configure none, in place of the default.
+def headrace_rewriters() -> dict[str, str]:
+    """Return keys and words that you translate into others before anything is planned.
 
-    It holds for all nodes of all pipelines in the process that set neither ``node_entrypoint`` nor
-    ``init``. Two plugins that set one are an error of every configuration.
+    A key begins with a small letter, and stands in a node or in ``[global]``. A word begins with a capital letter, and
+    stands in an expression.
 
     Returns:
-        The expression, in which ``{node_name}`` is the node's name. None for no change. Since 0.1.
+        Key or word to the import path of a function ``f(tables, parse)``. Since 0.1.
+
+    The function is called once for a configuration that has one of its names, whose files are merged by then. It changes
+    ``tables``, or makes others, and returns them: the keys of each node by its name, in order, those of ``[global]`` as
+    ``"global"`` and the definitions as ``"define"``. Values are as written, with their placeholders.
+
+    ``parse(table, key)`` gives an expression as a tree, as `headrace.parse` does, with the placeholders replaced. A key
+    that a node lacks is that of ``"global"``. It gives None where neither has it. A tree, or one made of its parts by
+    ``tree.replace(...)``, may be the value of a key: an error in it is shown where its text was written. A value that is
+    moved keeps its place as well.
+
+    Raise `headrace.errors.ConfigError` for what has no translation, with the place that a part of a tree carries::
+
+        Problem(code, message, file=part.source.file, path=part.source.path, text=part.text, span=part.name_span)
 
     Example::
 
         @hookimpl
-        def headrace_node_entrypoint():
-            return "Batching[Reflect[backend]]"
+        def headrace_rewriters():
+            return {"replicas": "headrace_x.older:translate"}
+
+    and in ``headrace_x/older.py``::
+
+        def translate(tables, parse):
+            for table in tables.values():
+                if "replicas" in table:
+                    table["instance_num"] = table.pop("replicas")
+            return tables
     """
-    return None
+    return {}
 
 
 @hookspec

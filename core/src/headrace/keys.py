@@ -70,8 +70,8 @@ CONTEXT: Final = "context"
 kept by maps, read by probes."""
 
 NODE_NAME: Final = "node_name"
-"""The node at which a request enters a pipeline with several roots. Written by the caller, read by
-the entrypoint of the pipeline. A pipeline of one node ignores it."""
+"""The node at which a request enters a pipeline with several roots. Written by the caller, read
+where the request enters. A pipeline of one node ignores it."""
 
 RESTART: Final = "restart"
 """The node at which ``Restart`` of headrace-flow enters again. Written by a backend, read and removed by

@@ -149,9 +149,6 @@ class Node(_Data):
 
     Attributes:
         expression: The expression of an instance.
-        node_expression: The expression of the whole node.
-        is_default: Whether the node is just its instances behind one queue: ``init`` and ``node_entrypoint`` are
-            not set.
         range: The range of its batches, as classes and keys state it. ``init`` may narrow it.
         instance_num: How many instances it has.
         alias_of: The other node, for an alias: a node whose whole backend is ``Forward[node.x]``. Else None.
@@ -163,16 +160,12 @@ class Node(_Data):
         links: How it is linked to the others.
         keys: The keys of the node.
         tree: The expression of an instance.
-        init, node_entrypoint: The expressions of these keys.
+        init: The expression of this key.
         processes: Its processes. None for none.
         picked_by: The batch policy, if it picks the requests of a batch. None if it takes them in their order.
-        backend_unused: Whether the key ``backend`` has no effect, since ``init`` or ``node_entrypoint`` lacks ``Reflect[backend]``.
-        bypassed: The outermost name in ``node_entrypoint``, where the node is called past it, else None.
     """
 
     expression: str
-    node_expression: str
-    is_default: bool
     range: Range
     instance_num: int
     alias_of: str | None
@@ -184,17 +177,13 @@ class Node(_Data):
     keys: Mapping[str, Value]
     tree: Element
     init: Element | None = None
-    node_entrypoint: Element | None = None
     processes: Processes | None = None
     picked_by: str | None = None
-    backend_unused: bool = False
-    bypassed: str | None = None
 
     @property
     def trees(self) -> tuple[Element, ...]:
         """All its expressions."""
-        found = (self.tree, self.init, self.node_entrypoint)
-        return tuple(one for one in found if one is not None)
+        return (self.tree,) if self.init is None else (self.tree, self.init)
 
 
 @dataclass(frozen=True)
@@ -222,7 +211,6 @@ class Plan(_Data):
         warnings: The keys without effect, since a nearer value wins everywhere. ``headrace check`` warns of more.
         nodes: The nodes by name, in file order.
         probes: The probes, as written.
-        entrypoint: The expression before all nodes. None for none.
     """
 
     headrace: str
@@ -231,7 +219,6 @@ class Plan(_Data):
     warnings: tuple[Problem, ...]
     nodes: Mapping[str, Node]
     probes: tuple[str, ...] = ()
-    entrypoint: Element | None = None
 
     @staticmethod
     def json_schema() -> dict[str, Any]:

@@ -205,9 +205,9 @@ class BuiltExpression:
         self.instances: list[headrace.Backend] = [one.backend for one in self._scheduled]
         assert isinstance(self._node, ComposedNode)  # noqa: S101 - so does `compose`
         self._element, self._by_element = plan.backend, self._node.elements.by_element
-        root = self._by_element.get(plan.backend or plan.entrypoint)
+        root = self._by_element.get(plan.backend)
         self.root: headrace.Backend = root or self.instances[0]
-        read = keys_read_by(plan.runs, self._by_element)
+        read = keys_read_by(plan.instance, self._by_element)
         self.reads = tuple(sorted({DATA, *filter(None, read)}))
         self.needs = tuple(self._node.scheduler.needs)
         for one in self._scheduled if seen is not None else ():
@@ -231,8 +231,6 @@ class BuiltExpression:
         """Return the tree of the instances, as in ``Pipeline.describe()``; empty without an expression."""
         from headrace._plan.publish import public_element
 
-        if self._element is None:
-            return {}
         return public_element(self._element, self._by_element).to_dict()
 
     def close(self) -> list[Exception]:
@@ -278,8 +276,8 @@ def resolve(
 
     Args:
         source: A configuration, as for `headrace.pipe`.
-        key: The key of the node that holds the expression: ``"backend"``, or ``"tree"``, ``"init"`` or
-            ``"node_entrypoint"``, for the expressions of `headrace.plan.Node`, whose elements stand in the same order.
+        key: The key of the node that holds the expression: ``"backend"``, or ``"tree"`` or ``"init"``, for the
+            expressions of `headrace.plan.Node`, whose elements stand in the same order.
         node: The node. None for the only one.
 
     Returns:

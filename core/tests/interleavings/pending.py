@@ -149,7 +149,7 @@ headrace.register("Asks", Asks)
 def _asking(slow):
     node = {"backend": f"Asks(slow={slow})" if slow else "Asks", "max": 2}
     other = {"backend": "Work(tag=b,most=2)", "max": 2}
-    return loaded({"a": node, "b": other, "global": {"entrypoint": "DagDispatcher"}})
+    return loaded({"a": node, "b": other})
 
 
 ASKS, ASKS_SLOW = _asking(""), _asking("b")

@@ -48,7 +48,6 @@ ROOM = loaded(
         "x": {"backend": "Work(tag=x)", "next": "a"},
         "a": {"backend": "Work(tag=a)", "next": "b", "queue_size": 1},
         "b": {"backend": "Work(tag=b,ms=10)"},
-        "global": {"entrypoint": "DagDispatcher"},
     }
 )
 

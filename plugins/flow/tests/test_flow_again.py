@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 
 import headrace
@@ -104,77 +102,6 @@ def test_a_loop_whose_child_writes_nothing_says_so():
         pipe({"data": 1})
 
 
-def test_restart_enters_again_at_the_node_that_the_item_names():
-    config = {
-        "entrypoint": "Restart[DagDispatcher]",
-        "a": {"backend": "Identity", "next": "b"},
-        "b": {"backend": "AgainFromB"},
-    }
-    with headrace.pipe(config) as pipe:
-        request = pipe({"data": 1})
-    assert request["result"] == 5
-    assert "restart" not in request
-
-
-@pytest.mark.parametrize("entered", [{}, {"node_name": "a"}])
-def test_a_restarted_request_can_be_sent_a_second_time(entered):
-    config = {
-        "entrypoint": "Restart[DagDispatcher]",
-        "a": {"backend": "AddTen", "next": "b"},
-        "b": {"backend": "AgainFromB"},
-    }
-    with headrace.pipe(config) as pipe:
-        request = {"data": -9, **entered}
-        first = pipe(request)["result"]
-        assert {key: request.get(key) for key in entered} == entered
-        assert ("node_name" in request) == bool(entered)
-        assert pipe(request)["result"] == first
-
-
-def test_a_restart_that_a_failed_request_asked_for_is_forgotten():
-    failing = [True]
-
-    def fails_once(request):
-        if failing:
-            raise ValueError(failing.pop())
-        request["result"] = request["data"]
-
-    register("FailsOnce", fails_once)
-    config = {
-        "entrypoint": "Restart[DagDispatcher]",
-        "b": {"backend": "AgainFromB", "next": "c"},
-        "c": {"backend": "FailsOnce"},
-    }
-    with headrace.pipe(config) as pipe:
-        request = {"data": 1}
-        with pytest.raises(errors.BackendError):
-            pipe(request)
-        assert request == {"data": 1}
-        request["data"] = 7  # which asks for no restart
-        assert pipe(request) == {"data": 7, "result": 8}
-
-
-def test_a_restart_that_the_request_brings_is_none():
-    config = {
-        "entrypoint": "Restart[DagDispatcher]",
-        "a": {"backend": "AddTen"},
-        "b": {"backend": "AddTen"},
-    }
-    with headrace.pipe(config) as pipe:
-        answer = pipe({"data": 1, "node_name": "a", "restart": "b"})
-        assert answer == {"data": 1, "node_name": "a", "result": 11}
-
-
-def test_restart_stops_at_its_limit():
-    config = {
-        "entrypoint": "Restart(limit=3)[DagDispatcher]",
-        "a": {"backend": "Identity", "next": "b"},
-        "b": {"backend": "AgainFromB"},
-    }
-    with headrace.pipe(config) as pipe, pytest.raises(errors.LimitError):
-        pipe({"data": -100})
-
-
 def test_a_loop_has_the_range_of_what_it_runs():
     body = {
         "forward": lambda self, batch: [countdown(r) for r in batch] and None,
@@ -190,60 +117,6 @@ def test_a_loop_has_the_range_of_what_it_runs():
         assert isinstance(caught.value.errors[1], errors.BatchRangeError)
     with headrace.pipe({"backend": "Loop(until=done)[Pair]", "pad": True}) as pipe:
         assert [r["runs"] for r in pipe([{"data": 1}, {"data": 2}])] == [1, 2]
-
-
-def test_a_restart_at_an_unknown_node_names_the_key_restart():
-    register("Astray", lambda r: r.update(result=1, restart="nowhere"))
-    config = {"entrypoint": "Restart[DagDispatcher]", "a": {"backend": "Astray"}}
-    with headrace.pipe(config) as pipe:
-        for request, key in (({}, "restart"), ({"node_name": "x"}, "node_name")):
-            with pytest.raises(errors.InputError) as caught:
-                pipe({"data": 1, **request})
-            assert caught.value.key == key
-
-
-def test_a_restart_that_names_no_node_is_none():
-    register("NoMore", lambda r: r.update(result=r["data"] + 1, restart=None))
-    config = {"entrypoint": "Restart[DagDispatcher]", "a": {"backend": "NoMore"}}
-    with headrace.pipe(config) as pipe:
-        assert pipe({"data": 1}) == {"data": 1, "result": 2}
-
-
-def test_requests_pass_a_restart_together_as_they_pass_the_graph():
-    """Two wait for each other in a node behind the front: a front that lets one in at a time would hold both up."""
-    meeting = threading.Barrier(2)
-
-    def meet(request):
-        meeting.wait(60)
-        request["result"] = request["data"]
-
-    register("Meet", meet)
-    config = {"entrypoint": "Restart[DagDispatcher]", "a": {"backend": "Meet", "instance_num": 2}}
-    with headrace.pipe(config) as pipe:
-        futures = [pipe.submit({"data": n}) for n in range(2)]
-        assert [future.result(60)["result"] for future in futures] == [0, 1]
-
-
-def test_behind_a_restart_the_node_of_the_entry_says_what_a_request_needs_and_weighs():
-    class ReadsOther(headrace.Backend):
-        reads = ("other",)
-        max = 4
-
-        def forward(self, batch):
-            for request in batch:
-                request["result"] = request["other"]
-
-    headrace.register("ReadsOther", ReadsOther, replace=True)
-    nodes = {"a": {"backend": "ReadsOther"}, "b": {"backend": "AddTen"}}
-    with headrace.pipe({"entrypoint": "Restart[DagDispatcher]", **nodes}) as pipe:
-        assert pipe({"node_name": "a", "other": 1, "request_size": 4})["result"] == 1
-        with pytest.raises(errors.BatchRangeError) as heavy:
-            pipe({"node_name": "a", "other": 1, "request_size": 5})
-        assert (heavy.value.node, heavy.value.max) == ("a", 4)
-        for node, missing in (("a", "other"), ("b", "data")):
-            with pytest.raises(errors.InputError) as caught:
-                pipe({"node_name": node})
-            assert (caught.value.node, caught.value.key) == (node, missing)
 
 
 def test_a_key_that_the_map_does_not_bring_to_what_a_loop_runs_is_named():

@@ -430,15 +430,6 @@ def test_a_key_that_cannot_end_a_request_is_refused(until, says):
         headrace.PipelineConfig.load({"backend": f"Iterate(until={until})[Identity]"})
 
 
-def test_it_does_not_stand_in_the_entrypoint():
-    config = {
-        "entrypoint": "Iterate(until=done)[DagDispatcher]",
-        "main": {"backend": "Collatz"},
-    }
-    with pytest.raises(ConfigError, match="outermost"):
-        headrace.PipelineConfig.load(config)
-
-
 def test_it_warns_where_no_two_requests_share_a_step():
     def warnings(largest_batch):
         return list(Iterate.lint(Iterate.Options(until="done"), largest_batch))

@@ -136,7 +136,7 @@ CASES = [
     ("NotHasKey(a)[KeysLanguage]", "language"),
     ("Random(1.0)[KeysLanguage,KeysScale]", "language"),
     ("IoC[KeysLanguage,keys_upper;S[keys_upper,KeysLanguage]]", "language"),
-    ("IoC[KeysLanguage;InstanceFromParam[which]]", "language"),
+    ("IoC[KeysLanguage;Forward[KeysLanguage]]", "language"),
     ("Reflect[inner]", "language"),
     ("Fallback[NotInstalledHere,KeysLanguage]", "language"),
     ("ModelLoader[(.a)KeysLanguage,(.b)keys_upper]", "language"),
@@ -147,7 +147,6 @@ CASES = [
     ("Shadow(share=0)[KeysLanguage,keys_upper]", "language"),
 ]
 MORE = {
-    "IoC[KeysLanguage;InstanceFromParam[which]]": {"which": "KeysLanguage"},
     "Reflect[inner]": {"inner": "S[KeysLanguage]"},
     "ModelLoader[(.a)KeysLanguage,(.b)keys_upper]": {"model": "m.a"},
 }
@@ -209,7 +208,6 @@ UNKNOWN = [
     ("S[Call(html:unescape),keys_upper]", "Call"),
     ("Forward[node.other]", "Forward"),
     ("S[keys_upper,Forward[node.other]]", "Forward"),
-    ("Proxy[other.0]", "Proxy"),
     ("Observer(q)", "Observer"),
 ]
 

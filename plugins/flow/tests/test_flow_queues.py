@@ -59,8 +59,7 @@ def test_a_wait_for_an_empty_or_a_full_queue_ends_at_the_deadline():
 
 
 def test_a_full_queue_makes_send_wait_until_there_is_room():
-    config = {**NODES, "out": {"backend": "Send(q)", "init": "List[Queue(q,max=1)]"}}
-    config["out"]["node_entrypoint"] = "Reflect[backend]"
+    config = {**NODES, "out": {"backend": "Send(q)", "init": "Queue(q,max=1)"}}
     with headrace.pipe(config) as pipe:
         pipe(to("out", 1))
         future = pipe.submit(to("out", 2))
@@ -70,9 +69,8 @@ def test_a_full_queue_makes_send_wait_until_there_is_room():
         assert pipe.stats()["queues"]["q"] == {"waiting": 0, "max": 1, "dropped": 0}
 
 
-@pytest.mark.parametrize("init", ["Queue(q,max=1)", "List[Queue(q,max=1),Register(one)[Identity]]"])
-def test_an_init_that_registers_no_instances_leaves_them_to_the_node(init):
-    out = {"backend": "Send(q)", "init": init, "instance_num": 2}
+def test_an_init_that_registers_no_instances_leaves_them_to_the_node():
+    out = {"backend": "Send(q)", "init": "Queue(q,max=1)", "instance_num": 2}
     with headrace.pipe({**NODES, "out": out}) as pipe:
         pipe(to("out", 1))
         assert pipe.stats()["queues"]["q"] == {"waiting": 1, "max": 1, "dropped": 0}
@@ -107,11 +105,7 @@ def test_who_wakes_after_the_deadline_neither_puts_nor_takes(way):
 
 def test_an_observer_drops_the_oldest_and_counts_it():
     config = {
-        "watch": {
-            "backend": "Observer(q)",
-            "init": "List[Queue(q,max=2)]",
-            "node_entrypoint": "Reflect[backend]",
-        },
+        "watch": {"backend": "Observer(q)", "init": "Queue(q,max=2)"},
         "in": {"backend": "Recv(q)"},
     }
     with headrace.pipe(config) as pipe:
@@ -204,8 +198,8 @@ def test_two_pipelines_have_queues_of_their_own():
 
 def test_a_queue_declared_twice_with_different_sizes_is_refused():
     config = {
-        "a": {"init": "List[Queue(q,max=1),Register[Identity]]"},
-        "b": {"init": "List[Queue(q,max=2),Register[Identity]]"},
+        "a": {"backend": "Identity", "init": "Queue(q,max=1)"},
+        "b": {"backend": "Identity", "init": "Queue(q,max=2)"},
     }
     with pytest.raises(errors.SetupError, match="queue 'q' holds 1 already") as caught:
         headrace.pipe(config)
@@ -225,11 +219,7 @@ def test_explain_says_who_holds_an_instance_while_it_waits():
 def test_a_queue_has_the_size_it_is_declared_with_whoever_is_built_first():
     config = {
         "reader": {"backend": "Recv(q)"},
-        "writer": {
-            "backend": "Send(q)",
-            "init": "List[Queue(q,max=2),InstancesRegister[Reflect[backend]],"
-            "Register[DI[Batching,InstanceDispatcher]]]",
-        },
+        "writer": {"backend": "Send(q)", "init": "Queue(q,max=2)"},
     }
     with headrace.pipe(config) as pipe:
         assert pipe.stats()["queues"]["q"]["max"] == 2
@@ -332,16 +322,6 @@ def test_a_queue_stands_where_nothing_is_called(text):
         headrace.PipelineConfig.load({"backend": text})
     if text != "Queue(q)":
         assert caught.value.problems[0].hint == "It belongs in the init of a node."
-
-
-def test_queues_in_the_entrypoint_end_their_waits_too():
-    config = {"global": {"entrypoint": "S[Recv(q),DagDispatcher]"}, "main": {"backend": "Identity"}}
-    pipe = headrace.pipe(config)
-    futures = [pipe.submit({"data": None}) for _ in range(2)]
-    pipe.close()
-    for future in futures:
-        with pytest.raises(errors.ClosedError):
-            future.result(LATE_S)
 
 
 def test_a_copy_is_queued_once_the_device_has_finished_it():

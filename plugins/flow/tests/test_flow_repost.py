@@ -215,12 +215,6 @@ def test_a_node_that_is_called_answers_with_what_the_other_node_gives(send):
     assert send(config, 8)["result"] == -8
 
 
-def test_a_front_before_the_graph_may_have_nodes_that_repost(send):
-    config = {"global": {"entrypoint": "S[Inc,DagDispatcher]"}, **REPAIR}
-    assert send(config, 0)["result"] == -2
-    assert send(config, 9)["result"] == 5
-
-
 def test_the_items_of_a_batch_go_their_own_ways():
     config = {"a": {"backend": "S[Below5,(or)Repost[b]]", "max": 8}, "b": {"backend": "Negate"}}
     with headrace.pipe(config) as pipe:
@@ -425,11 +419,6 @@ REFUSED = {
     "inside of CatSplit": (
         {"a": {"backend": "CatSplit[Inc,Repost[b],Inc]"}, "b": INC},
         "a.backend",
-        "where its node ends",
-    ),
-    "a front": (
-        {"global": {"entrypoint": "S[Repost[a],DagDispatcher]"}, "a": INC},
-        "global.entrypoint",
         "where its node ends",
     ),
 }

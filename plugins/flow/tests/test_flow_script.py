@@ -103,7 +103,7 @@ def gate():
 
 @pytest.fixture
 def nodes(tmp_path):
-    """A function that makes the nodes of a configuration whose entrypoint is the script of a text."""
+    """A function that makes the nodes of a configuration whose first node is the script of a text."""
 
     def make(text, name="page", **others):
         file = tmp_path / "pages.py"
@@ -111,7 +111,7 @@ def nodes(tmp_path):
         others = {
             key: one if isinstance(one, dict) else {"backend": one} for key, one in others.items()
         }
-        return {"global": {"entrypoint": f"Script('{file}:{name}')"}, **others}
+        return {"script": {"backend": f"Script('{file}:{name}')"}, **others}
 
     return make
 
@@ -235,7 +235,7 @@ def test_a_call_takes_keys_and_gives_the_whole_request(nodes):
 
 def test_a_return_without_a_value_is_none_and_an_empty_list_goes_on(nodes):
     text = HEAD + "def page(request):\n    assert (yield []) == []\n"
-    with headrace.pipe(nodes(text, one="Identity")) as pipe:
+    with headrace.pipe(nodes(text)) as pipe:
         assert pipe({"data": 1}) == {"data": 1, "result": None}
 
 
@@ -398,9 +398,9 @@ def test_what_the_script_raises_fails_its_request_alone(nodes):
 def test_a_node_that_is_unknown_at_the_call_is_an_error_with_the_nearest_name(nodes):
     text = HEAD + "def page(request):\n    return (yield call(request['data'], 4))\n"
     with headrace.pipe(nodes(text, read="ScriptRead", other="Identity")) as pipe:
-        assert pipe({"data": "read"})["result"] == 13
+        assert pipe({"data": "read", "node_name": "script"})["result"] == 13
         with pytest.raises(InputError, match="no node is called 'raed'") as caught:
-            pipe({"data": "raed"})
+            pipe({"data": "raed", "node_name": "script"})
         assert caught.value.hint == "Did you mean 'read'?"
 
 
@@ -411,12 +411,12 @@ def test_yielding_something_else_is_an_error(nodes, yielded):
         headrace.pipe(nodes(text, one="Identity")) as pipe,
         pytest.raises(ContractError, match="page yielded something"),
     ):
-        pipe({"data": 1})
+        pipe({"data": 1, "node_name": "script"})
 
 
 def test_a_request_without_data_is_refused(nodes):
     text = HEAD + "def page(request):\n    yield []\n"
-    with headrace.pipe(nodes(text, one="Identity")) as pipe, pytest.raises(InputError):
+    with headrace.pipe(nodes(text)) as pipe, pytest.raises(InputError):
         pipe({"other": 1})
 
 
@@ -482,7 +482,7 @@ def test_a_wrong_script_is_an_error_of_the_configuration(nodes, text, name, said
 def test_a_missing_file_is_an_error_of_the_configuration():
     with pytest.raises(ConfigError, match="no such file"):
         headrace.pipe(
-            {"global": {"entrypoint": "Script(nowhere.py:page)"}, "one": {"backend": "Identity"}}
+            {"script": {"backend": "Script(nowhere.py:page)"}, "one": {"backend": "Identity"}}
         )
 
 
@@ -510,8 +510,8 @@ def test_each_script_has_the_helpers_beside_its_file_and_reads_them_again(tmp_pa
         (tmp_path / folder / "helper.py").write_text(f"FACTOR = {factor}\n")
 
     def answer(folder):
-        script = {"entrypoint": f"Script('{tmp_path / folder / 'pages.py'}:page')"}
-        with headrace.pipe({"global": script, "one": {"backend": "Identity"}}) as pipe:
+        script = {"backend": f"Script('{tmp_path / folder / 'pages.py'}:page')"}
+        with headrace.pipe({"script": script, "one": {"backend": "Identity"}}) as pipe:
             return pipe({"data": 0})["result"]
 
     assert [answer("a"), answer("b")] == [30, 60]
@@ -534,8 +534,8 @@ def test_it_is_refused_in_another_process(nodes, tmp_path):
 
 def test_where_others_wait_for_its_result_it_is_refused_and_closed(nodes, said, gate):
     config = nodes(SAYS, hold="ScriptHold")
-    script = config["global"]["entrypoint"]
-    config["global"]["entrypoint"] = f"S[{script},Identity]"
+    script = config["script"]["backend"]
+    config["script"]["backend"] = f"S[{script},Identity]"
     with headrace.pipe(config) as pipe:
         with pytest.raises(ContractError, match="returned PENDING"):
             pipe({"data": 1})

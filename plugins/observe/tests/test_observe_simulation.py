@@ -558,19 +558,11 @@ def test_a_policy_that_raises_ends_the_simulation_with_its_name():
             for calls, word in (
                 ("Forward[node.b]", "Forward"),
                 ("Again", "Forward"),
-                ("Proxy[b.0]", "Proxy"),
             )
         ),
         (
             {"a": {"backend": "Forward[node.b]", "next": "b"}, "b": {"backend": "Identity"}},
             "Forward cannot be simulated",
-        ),
-        (
-            {
-                "global": {"entrypoint": "S[Forward[node.main],Forward[node.main]]"},
-                "main": {"backend": "Identity"},
-            },
-            "the entrypoint S cannot be simulated",
         ),
     ],
 )

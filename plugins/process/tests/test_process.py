@@ -310,22 +310,6 @@ def test_what_is_inside_runs_in_a_process_of_its_own_and_is_closed_there(file, t
         os.kill(pid, 0)
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        {"global": {"entrypoint": "S[Process[Plain],DagDispatcher]"}},
-        {"a": {"backend": "S[far]", "init": "Register(far)[Process[Plain]]"}},
-        {"a": {"node_entrypoint": "S[Process[Plain],Reflect[backend]]"}},
-    ],
-    ids=["entrypoint", "init", "node_entrypoint"],
-)
-def test_it_may_stand_outside_of_what_is_built_per_instance(config):
-    nodes = {"a": {"backend": "Identity", **config.get("a", {})}}
-    define = {"define": {"Plain": "Call(html:unescape)"}}
-    with headrace.pipe({**config, **nodes, **define}) as pipe:
-        assert pipe({"data": "1 &lt; 2"})["result"] == "1 < 2"
-
-
 def test_a_request_comes_back_as_if_it_had_run_here(file):
     data, lock, other = 6, threading.Lock(), ["kept"]
     config = {"import": [file], "backend": "Process[Far]", "unit": 3, "max": 4}
@@ -433,8 +417,6 @@ def test_what_another_process_cannot_know_is_told_at_setup(file):
         ({"a": {"backend": "Process[Forward[node.other]]"}}, "Forward"),
         ({"a": {"backend": "IoC[Identity;Process[Identity]]"}}, "Identity"),
         ({"a": {"backend": "Process[S[Identity,Repost[other]]]"}}, "Repost"),
-        ({"a": {"backend": "h", "init": "Process[Register(h)[Identity]]"}}, "Register"),
-        ({"entrypoint": "Process[DagDispatcher]"}, "DagDispatcher"),
     ],
 )
 def test_what_reaches_out_of_the_process_is_refused(source, refused):
@@ -1034,16 +1016,6 @@ def test_explain_shows_the_processes_and_how_often_they_load_a_file(file):
     config = {"import": [file], "backend": "S[Identity,Process[Loads]]"}
     found = headrace.explain({**config, "model": file, "instance_num": 8})["nodes"]["main"]
     assert found["processes"] == {"count": 8, "loads": {file: 8}}
-    entry = "IoC[InstancesRegister[Process[Reflect[backend]]],Register[Batching[InstanceDispatcher]];{}]"
-    door = "S[Process[Loads],Forward[node.main]]"
-    keys = {
-        "backend": "Loads",
-        "model": file,
-        "instance_num": 8,
-        "node_entrypoint": entry.format(door),
-    }
-    found = headrace.explain({**config, **keys})["nodes"]["main"]
-    assert found["processes"] == {"count": 9, "loads": {file: 9}}
     found = headrace.explain({"backend": "Identity"})["nodes"]["main"]
     assert "processes" not in found
 

@@ -407,8 +407,6 @@ ROWS, FILES = [("x", [-1, 3])], [("data", [-1])]
         ({"b": {"backend": "Repost[c]"}}, ROWS, ["result"]),
         ({"b": {"backend": "ServeDescribed", "each": "boxes"}, "c": None}, ROWS, ["result"]),
         ({"a": {"backend": "ServeDescribed", "each": "boxes", "next": "b"}}, FILES, ["y"]),
-        ({"global": {"entrypoint": "S[Identity,DagDispatcher]"}}, FILES, ["result"]),
-        ({"global": {"entrypoint": "DagDispatcher"}}, ROWS, ["y"]),
     ],
 )
 def test_the_signature_is_that_of_the_nodes_where_requests_enter_and_end(more, inputs, outputs):
@@ -432,8 +430,8 @@ def test_a_pipeline_in_which_nobody_could_say_where_to_enter_is_refused():
     config = {"a": {"backend": "Identity"}, "b": {"backend": "Identity"}}
     with pytest.raises(SetupError, match=r"several nodes.*: a, b"):
         Server({"m": config}, port=0)
-    front = {"entrypoint": "S[Forward[node.a],Forward[node.b]]"}
-    Server({"m": {**config, "global": front}}, port=0).close()
+    front = {"backend": "S[Forward[node.a],Forward[node.b]]"}
+    Server({"m": {**config, "front": front}}, port=0).close()
 
 
 def test_what_is_wrong_with_a_dict_names_its_model():

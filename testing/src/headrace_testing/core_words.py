@@ -1,7 +1,7 @@
 """Conformance classes of the words of core that run requests, for ``headrace conformance headrace``.
 
-Words that only wire a node (`IoC`, `DI`, `Batching`, ...) are gone once it is built, words of graphs
-need a pipeline around them, and `CatSplit` needs parts that fit each other: these have no
+Words that only wire instances (`IoC`, `DI`, `With`) are gone once a node is built, `Forward` needs a
+pipeline around it, and `CatSplit` needs parts that fit each other: these have no
 conformance class.
 """
 

@@ -7,7 +7,7 @@ import threading
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from headrace._build.callees import Alias, NodeCall, SharedUse
+from headrace._build.callees import Alias, NodeCall
 from headrace._build.elements import Build, ElementBuilder, device_of
 from headrace._build.elsewhere import ChildConfig
 from headrace._build.measuring import element_statistics
@@ -15,9 +15,8 @@ from headrace._build.parts import BuildSite, CloseStack, PipelineState
 from headrace._build.wrappers import BatchEnd, InThread
 from headrace._expression.nesting import with_room
 from headrace._plan.declared import narrow, no_batch
-from headrace._plan.element import Element, NodePlan, PipelinePlan, instances_named
 from headrace._plan.publish import public_element, trees_of
-from headrace._plan.word import edges, required_keys
+from headrace._plan.word import required_keys
 from headrace._running.blueprint import BuiltNode
 from headrace._running.instance import Instance
 from headrace.errors import SetupError
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
 
     from headrace._config.sections import NodeKeys
     from headrace._contract.backend import Backend
+    from headrace._plan.element import Element, NodePlan, PipelinePlan
     from headrace._running.node import Node
 
     Schedule: TypeAlias = Callable[[Sequence[Instance]], Node]
@@ -35,23 +35,17 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("headrace.build")
 
-ENTRYPOINT_WIDTH = 256
-"""How many requests may be inside the entrypoint of the pipeline at a time, where it has its own scheduler."""
-
-CALLING_WIDTH = 8
-"""The same where the entrypoint calls nodes by ``context.call`` alone: it waits for none of them, and is soon done."""
-
 
 @dataclass(kw_only=True)
 class ComposedNode(BuiltNode):
-    """One node, built from a plan, or the entrypoint of the pipeline.
+    """One node, built from a plan.
 
     Attributes:
-        plan: The plan of the node, None for the entrypoint.
+        plan: The plan of the node.
         elements: The builder of its elements.
     """
 
-    plan: NodePlan | None
+    plan: NodePlan
     elements: ElementBuilder
 
     def statistics(self) -> dict[str, Any]:
@@ -65,8 +59,6 @@ class ComposedNode(BuiltNode):
     def describe(self, following: Sequence[str]) -> dict[str, Any]:
         """Return what ``Pipeline.describe()`` says of the node."""
         plan, described = self.plan, super().describe(following)
-        if plan is None:
-            return described
         own = {"expression": plan.expression, **described, "threads": self.elements.build.threads}
         built = self.elements.by_element
         trees = {key: public_element(one, built) for key, one in trees_of(plan).items()}
@@ -81,16 +73,12 @@ class Builder(Build):
 
     Attributes:
         nodes: The nodes that are built.
-        entrypoint: The entrypoint of the pipeline, once it is built.
     """
 
     def __init__(self, plan: PipelinePlan) -> None:
         state = PipelineState(times={} if plan.keys.timings else None)
-        reached = frozenset(one.name for one in instances_named(plan.roots))  # past any queue
-        registered, threads = state.registered, plan.threads_of_one
-        super().__init__(plan, ChildConfig, state, registered, threads, reached)
+        super().__init__(plan, ChildConfig, state, threads=plan.threads_of_one)
         self.nodes: dict[str, ComposedNode] = {}
-        self.entrypoint: ComposedNode | None = None
         self._all = CloseStack()
         self._all.add(self.commons.store)
         self._builds = threading.Lock()
@@ -109,11 +97,6 @@ class Builder(Build):
         self.nodes[name] = built = self._run_locked(lambda: self._node(node, schedule))
         return built
 
-    def build_entrypoint(self, entrypoint: Element, schedule: Schedule) -> ComposedNode:
-        """Build the entrypoint of the pipeline, which stands before all nodes."""
-        self.entrypoint = built = self._run_locked(lambda: self._entrypoint(entrypoint, schedule))
-        return built
-
     def _run_locked(self, build: Callable[[], ComposedNode]) -> ComposedNode:
         """Run ``build`` under the lock for which `close` waits, with enough stack for its recursion."""
 
@@ -126,53 +109,24 @@ class Builder(Build):
         return with_room(locked)
 
     def _node(self, node: NodePlan, schedule: Schedule) -> ComposedNode:
-        def put_queue(backends: list[Backend]) -> Node:
-            made = [_instance(i, one, node.keys) for i, one in enumerate(backends)]
-            scheduler = schedule(made)
-            _report_who_limits(made, node, builder.by_element)
-            alias = next((one for one in backends if isinstance(one, Alias)), None)
-            needs = required_keys(node.runs, builder.by_element) if alias is None else alias.needs
-            scheduler.need(needs)
-            return scheduler
-
-        parts, name = self._all.add_inner(), f"node.{node.name}"
-        builder = ElementBuilder(self, node, parts, put_queue)
+        parts = self._all.add_inner()
+        builder = ElementBuilder(self, node, parts)
         at = BuildSite.begin(parts)
         if node.init is not None:
             builder.element(node.init, replace(at, end=BatchEnd()))
-        if node.just_instances:
-            scheduler = put_queue(builder.instances(node.entrypoint, at))
-        else:
-            whole = at.end.around(builder.element(node.entrypoint, at), node.entrypoint)
-            callee = self.registered.setdefault(name, whole)
-            scheduler = callee.scheduler if isinstance(callee, NodeCall) else put_queue([callee])
+        backends = builder.instances(node.instance, at)
+        made = [_instance(i, one, node.keys) for i, one in enumerate(backends)]
+        scheduler = schedule(made)
+        _report_who_limits(made, node, builder.by_element)
+        alias = next((one for one in backends if isinstance(one, Alias)), None)
+        needs = required_keys(node.instance, builder.by_element) if alias is None else alias.needs
+        scheduler.need(needs)
         links = self.plan.links[node.name]
-        self.registered[name] = NodeCall(scheduler, links if links.each is not None else None)
-        builder.registers.add(name)
-        made = builder.instance_parts, builder.enters
-        return ComposedNode(scheduler, parts, *made, plan=node, elements=builder)
-
-    def _entrypoint(self, root: Element, schedule: Schedule) -> ComposedNode:
-        parts = self._all.add_inner()
-        builder = ElementBuilder(self, None, parts)
-        builder.edges = {*edges(root)}
-        entrypoint = builder.element(root, BuildSite.begin(parts))
-        callee = entrypoint.child if isinstance(entrypoint, SharedUse) else None
-        if isinstance(callee, NodeCall) and callee.each is None:
-            scheduler = callee.scheduler  # an entrypoint that only calls this node needs no queue
-        else:
-            # The entrypoint calls nodes and does not batch, so many threads may be inside it at a time: it gets
-            # ENTRYPOINT_WIDTH instances of one request each, all of the same backend.
-            # An entrypoint with a thread of its own takes one request at a time: the others wait in the queue, where
-            # they can be withdrawn.
-            most = None if entrypoint.max == 1 else entrypoint.max
-            waits = root.children or root.cls.nodes_called(root.options) is None
-            width = ENTRYPOINT_WIDTH if waits else CALLING_WIDTH
-            if isinstance(entrypoint, InThread):
-                width = 1
-            scheduler = schedule([Instance(i, entrypoint, most=most) for i in range(width)])
-            scheduler.need(required_keys(root, builder.by_element))
-        return ComposedNode(scheduler, parts, (), builder.enters, plan=None, elements=builder)
+        called = NodeCall(scheduler, links if links.each is not None else None)
+        self.registered[f"node.{node.name}"] = called
+        return ComposedNode(
+            scheduler, parts, builder.instance_parts, builder.enters, plan=node, elements=builder
+        )
 
 
 def _report_who_limits(
@@ -182,7 +136,7 @@ def _report_who_limits(
     for one in instances:
         if (most := one.backend.max) is None or most != one.max:
             continue
-        those = (built[i] for i in node.runs.walk() if i in built and not i.children)
+        those = (built[i] for i in node.instance.walk() if i in built and not i.children)
         name = next((each._label() for each in those if each.max == most), None)
         one.limit = (name or one.backend._label(), most)
         if one.index == 0 and (asked := node.keys.max) is not None and asked > most:

@@ -46,19 +46,13 @@ class NodeCall(Backend):
         """Say which node is called."""
         return {"calls_node": self.scheduler.name}
 
-    def forward(self, batch: list[Request], *, enters: bool = False) -> Outcomes:
-        """Hand the items to the node and wait for them. Deadline and priority are kept.
-
-        Args:
-            batch: The items.
-            enters: Whether the items enter the pipeline at this node, so that its ``queue_size`` holds.
-        """
+    def forward(self, batch: list[Request]) -> Outcomes:
+        """Hand the items to the node and wait for them. Deadline and priority are kept."""
         found = entry_here()
         items = []
         for request in batch:
-            ticket = Ticket(self.scheduler, entered=False) if enters else Ticket(None)
             request.pop("result", None)
-            items.append(Elements(self, request, found(request), ticket))
+            items.append(Elements(self, request, found(request), Ticket(None)))
         entries = [entry for item in items for entry in item.entries]
         if entries:
             wait_for(self.scheduler, [one for one in entries if one.state == NEW], internal=True)
@@ -145,15 +139,15 @@ def outcome_of(error: BaseException) -> Exception:
 class SharedUse(Wrapper):
     """One use of a node or instance that other expressions use as well.
 
-    Inside an instance each use is an exit of its own (see `BatchEnd`). In the entrypoint of the pipeline, requests
-    enter the node through it. Its ``forward`` is that of the child itself, so a call costs nothing more.
+    Each use is an exit of its own (see `BatchEnd`). Its ``forward`` is that of the child itself, so a call costs
+    nothing more.
     """
 
     keeps = _is_last = True  # as `Around`
 
-    def __init__(self, child: Backend, forward: Forward | None = None) -> None:
+    def __init__(self, child: Backend) -> None:
         super().__init__(child)
-        self.forward = forward or child.forward  # type: ignore[method-assign]
+        self.forward = child.forward  # type: ignore[method-assign]
         self.describe = child.describe  # type: ignore[method-assign]
 
 

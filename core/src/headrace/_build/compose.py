@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Any
 from headrace._build.builder import Builder, ComposedNode
 from headrace._contract.backend import ProgressFactory, no_progress
 from headrace._plan.pipeline_config import PipelineConfig
-from headrace._plan.word import word_of
 from headrace._portable import error_text
 from headrace._running.blueprint import Blueprint, NodeBlueprint
 from headrace._running.instance import Limits
 from headrace._running.pipeline import Pipeline, without_inner_frames
 from headrace.errors import ConfigError, HeadraceError, PluginError, SetupError
-from headrace.plan import Links
-from headrace.policies import BatchPolicy, BestFit, Cut, InstanceView, Queue
+from headrace.policies import BestFit
 
 if TYPE_CHECKING:
     from headrace._build.builder import Schedule
@@ -65,19 +63,15 @@ def compose(
     plan, build = config._plan, builder.node
     for node, own in ((one, own) for one in plan.nodes.values() for own in one.own_keys):
         own.check(config, node.name)
-    walks = plan.entrypoint is not None and word_of(plan.entrypoint.cls)._walks
     return Blueprint(
         nodes={name: _node(plan, node, partial(build, name)) for name, node in plan.nodes.items()},
         order=tuple(plan.order),
-        entrypoint=_entrypoint(plan, builder, walks=walks),
-        walks=walks,
         probes={
             one.text: _Factory(f"the probe {one.text} of {one.distribution}", one.cls, one.options)
             for one in plan.probes
         },
         listen=partial(setattr, builder.commons, "probes"),
         store=builder.commons.store,
-        dispatchers=builder.commons.dispatchers,
         close=builder.close,
         config=config,
     )
@@ -94,32 +88,6 @@ def _node(
     return NodeBlueprint(
         plan.links[node.name], build, batch, other, limits_of(node, plan.keys.deadlock_after_s)
     )
-
-
-def _entrypoint(plan: PipelinePlan, builder: Builder, *, walks: bool) -> NodeBlueprint | None:
-    """Return the entrypoint of the pipeline; None where a graph does the same without an entrypoint."""
-    entrypoint = plan.entrypoint
-    if entrypoint is None or walks:
-        return None
-    following = {name for links in plan.links.values() for name in links.next}
-    entries = [node.keys for name, node in plan.nodes.items() if name not in following]
-    # Each node at which requests enter keeps its own `queue_size`. Before that, a request may have to wait for
-    # the entrypoint itself; the largest of those sizes bounds that queue, so it refuses no request too early.
-    rules = {keys.queue_full for keys in entries}
-    size = max(keys.queue_size for keys in entries)
-    limits = Limits(queue_size=size, queue_full=rules.pop() if len(rules) == 1 else "wait")
-    build = partial(builder.build_entrypoint, entrypoint)
-    return NodeBlueprint(Links(name="entrypoint"), build, _OneByOne, BestFit, limits)
-
-
-class _OneByOne(BatchPolicy):
-    """The batch policy of the entrypoint, where each request is alone, whatever it weighs."""
-
-    sends_when_idle = True
-
-    def cut(self, queue: Queue, instance: InstanceView, now: float) -> Cut:
-        """Cut one request."""
-        return Cut(1)
 
 
 def limits_of(node: NodePlan, deadlock_after_s: float) -> Limits:

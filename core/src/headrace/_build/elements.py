@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 from headrace._build.callees import Alias, NodeCall, SharedUse, begin_calls
 from headrace._build.measuring import Measuring
 from headrace._build.parts import BuildSite, CloseStack, PipelineState
-from headrace._build.wrappers import BatchEnd, Guarded, InThread
-from headrace._config.sections import NodeKeys
+from headrace._build.wrappers import BatchEnd, Bound, InThread
 from headrace._contract.backend import Backend, InitContext, ProgressFactory, no_progress
 from headrace._contract.shared import Shared
-from headrace._plan.declared import keys_named, of_children
+from headrace._plan.declared import Ranged, inside, keys_named, of_children, states_range
 from headrace._plan.element import (
     Element,
+    Named,
     NodePlan,
     PipelinePlan,
     Range,
@@ -36,7 +36,7 @@ from headrace.keys import DATA
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from headrace._running.node import Node
+    from headrace._config.sections import NodeKeys
 
 
 @cache
@@ -53,9 +53,8 @@ class Build:
         plan: The plan of the whole pipeline.
         child_of: Makes what a container is given for a child that is built elsewhere.
         commons: What belongs to all nodes of the pipeline.
-        registered: The registered instances of the pipeline, by name.
+        registered: The nodes that are built, as ``node.NAME``.
         threads: How many threads one instance may use.
-        reached: The names of instances that some expression calls by name, past any queue.
         cancelled: Set when the build is given up, so that no thread waits for its result any more.
         progress: Shows long work in ``init``.
         seen: What backends see in their context, of the instance of another process for which they are built.
@@ -66,7 +65,6 @@ class Build:
     commons: PipelineState = field(default_factory=PipelineState)
     registered: dict[str, Backend] = field(default_factory=dict)
     threads: int = 1
-    reached: frozenset[str] = frozenset()
     cancelled: threading.Event = field(default_factory=threading.Event)
     progress: ProgressFactory = no_progress
     seen: Mapping[str, Any] | None = None
@@ -74,35 +72,30 @@ class Build:
 
 @dataclass(eq=False)
 class ElementBuilder:
-    """Builds the elements of one node, or of the entrypoint of the pipeline.
+    """Builds the elements of one node.
 
     Attributes:
         build: What this builder shares with those of other nodes.
-        node: The node, None for the entrypoint.
+        node: The node.
         parts: Takes all that is built, to be closed together. The node's store is closed last.
-        put_queue: Puts the queue of the node before its instances. None where no queue is possible.
         by_element: The first backend that was built from each element.
         followed_by: What `InitContext.followed_by` says of each element.
-        registers: The names under which this builder has registered instances.
         enters: A backend of each class that has ``enter``.
     """
 
     build: Build
-    node: NodePlan | None
+    node: NodePlan
     parts: CloseStack
-    put_queue: Callable[[list[Backend]], Node] | None = None
     instance_parts: list[CloseStack] = field(default_factory=list)
     by_element: dict[Element, Backend] = field(default_factory=dict)
     followed_by: dict[Element, type[Backend]] = field(default_factory=dict)
-    registers: set[str] = field(default_factory=set)
     enters: dict[type[Backend], Backend] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         node, self.commons = self.node, self.build.commons
-        self.name = node.name if node is not None else "entrypoint"
-        self.keys = node.keys if node is not None else NodeKeys()
+        self.name, self.keys = node.name, node.keys
         self.measuring = Measuring(node, self.commons)
-        self.edges = set(edges(node.runs)) if node is not None else set()
+        self.edges = set(edges(node.instance))
         self.shared = Shared()
         self.parts.add(self.shared)
 
@@ -117,15 +110,12 @@ class ElementBuilder:
     def _build_here(self, element: Element, at: BuildSite) -> Backend:
         """Build one element in the calling thread, even if it is to own a thread."""
         named = element.named
-        if named is None or element.children:
+        if named is None:
             return word_of(element.cls)._build(self, element, at)
-        build = named.build
-        return self.node_call(named.name) if build is None else build(self, element, at)
+        return self.node_call(named.name) if named.registered else self._use(element, named, at)
 
     def build_plain(self, element: Element, at: BuildSite) -> Backend:
         """Build an element that is no word, and all below it."""
-        if element.named is not None and element.named.build is not None:
-            return element.named.build(self, element, at)
         elsewhere, inner = element.cls.builds_elsewhere, element.children
         prepared = partial(self.build.child_of, self) if elsewhere else self.child
         if word_of(element.cls)._joins and not any(p or n for p, n in element.prefixes):
@@ -135,7 +125,7 @@ class ElementBuilder:
     def child(self, element: Element, at: BuildSite) -> Backend:
         """Build an element that another element will call."""
         built = self.element(element, at)
-        if self.node is None or not isinstance(built, (NodeCall, Guarded)):
+        if not isinstance(built, NodeCall):
             return built
         use = SharedUse(built)
         at.end.exit(use, element)
@@ -152,10 +142,6 @@ class ElementBuilder:
             what = f"{cls.__name__}() failed: {error_text(error)}"
             hint = "A backend is made without arguments; the work belongs in init."
             raise self.build_error(what, element.name, at, hint) from error
-        if self.node is None:
-            # Many threads are inside an entrypoint at a time: there no `BatchEnd` can stand around the whole, so
-            # each backend has its own.
-            at = replace(at, end=BatchEnd())
         backend._name, backend._liveness = element.name, at.liveness
         if takes_dependency(cls) and children:
             backend._dependency = children[0]
@@ -180,8 +166,6 @@ class ElementBuilder:
         if cls.builds_elsewhere or cls.uses_pipeline:
             at.end.exit(backend, element)
         self.measuring.add(backend, element, at.index or 0)
-        if self.node is None and not cls.thread_safe:
-            return Guarded(at.end.around(backend))
         return backend
 
     def _take_range(
@@ -263,40 +247,35 @@ class ElementBuilder:
         found = (keys_named(of, one.options, "writes", optional=True) for of, one in every)
         return tuple(sorted(set(chain.from_iterable(found))))
 
-    # Named instances.
+    # Instances, and names.
 
     def instances(self, root: Element, at: BuildSite) -> list[Backend]:
-        """Build the instances of the node, each with stores of its own, and register them by their index."""
+        """Build the instances of the node, each with stores of its own."""
+        made: list[Backend] = []
         for index in range(self.keys.instance_num):
             parts = at.parts.add_inner()
             inner = BuildSite.begin(parts, index=index, thread=at.thread, local=at.local)
             built = inner.end.around(self.element(root, inner), root)
-            if isinstance(built, NodeCall):
-                built = Alias(built, inner.liveness)
-            self.register(f"{self.name}.{index}", built)
+            made.append(Alias(built, inner.liveness) if isinstance(built, NodeCall) else built)
             self.instance_parts.append(parts)
-        return [self.build.registered[f"{self.name}.{i}"] for i in range(self.keys.instance_num)]
+        return made
 
-    def guard(self, built: Backend) -> Backend:
-        """Let one thread at a time call a backend, unless it takes calls of several threads."""
-        if isinstance(built, (NodeCall, SharedUse, Guarded)):
-            return built
-        return Guarded(built)
-
-    def register(self, name: str, built: Backend) -> Backend:
-        """Make an instance known to the whole pipeline; give the backend that others call for it."""
-        if name in self.build.reached:
-            built = self.guard(built)
-        self.build.registered[name] = built
-        self.registers.add(name)
-        return built
+    def _use(self, element: Element, named: Named, at: BuildSite) -> Backend:
+        """Return an instance of an ``IoC`` for a name; with a bracket, the instance depends on that."""
+        instance = at.local[named.element]  # type: ignore[index]
+        if not element.children:
+            return instance
+        bound = Bound(instance, self.child(element.children[0], at))
+        if bound.leaves:
+            at.end.exit(bound, element)
+        if not states_range(element.cls):  # what `init` has set narrows the range of the dependency
+            both = [Ranged(one._label(), (one.min, one.max)) for one in (bound, bound.dependency)]
+            self.set_range(bound, lambda: inside(both), at)
+        return bound
 
     def node_call(self, name: str) -> Backend:
-        """Return what is called for a node, or for another registered name."""
-        built = self.build.registered[name]
-        if self.node is None and isinstance(built, NodeCall):
-            return SharedUse(built, partial(built.forward, enters=True))
-        return built
+        """Return what is called for a node."""
+        return self.build.registered[name]
 
     # Backends that own a thread.
 

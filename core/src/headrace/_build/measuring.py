@@ -43,15 +43,13 @@ class Measuring:
     Elements outside of the node's tree in ``describe()`` are not measured.
 
     Args:
-        node: The node, None for the entrypoint of the pipeline.
+        node: The node.
         commons: Has the probes, and keeps the sampled durations.
     """
 
-    def __init__(self, node: NodePlan | None, commons: PipelineState) -> None:
+    def __init__(self, node: NodePlan, commons: PipelineState) -> None:
         self._commons = commons
-        self._node, self._paths = "", dict[Element, str]()
-        if node is not None:
-            self._node, self._paths = node.name, paths_of(node.backend or node.entrypoint)
+        self._node, self._paths = node.name, paths_of(node.backend)
 
     def span(self, element: Element, index: int) -> Callable[[str, float, float, str], None] | None:
         """Return the ``context.span`` of the backend of an element; None where no probe listens."""

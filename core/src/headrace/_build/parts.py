@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace._plan.element import Element
-    from headrace._running.blueprint import DagDispatcher
     from headrace._running.statistics import Timings
 
     ElementTimes: TypeAlias = dict[tuple[str, int, str], Timings]
@@ -171,14 +170,12 @@ class PipelineState:
 
     Attributes:
         store: What backends share by ``context.pipeline``.
-        dispatchers: The backends that are given the graph, to run requests through it.
         registered: The registered instances, by name.
         probes: The probes that are switched on now.
         times: Sampled durations of elements. None without ``timings``.
     """
 
     store: Shared = field(default_factory=Shared)
-    dispatchers: list[DagDispatcher] = field(default_factory=list)
     registered: dict[str, Backend] = field(default_factory=dict)
     probes: Probes = field(default_factory=Probes)
     times: ElementTimes | None = None

@@ -1,8 +1,7 @@
-"""Backends that stand around another one and are called in its place: a lock, a thread, the end of a batch.
+"""Backends that stand around another one and are called in its place: a thread, a dependency, the end of a batch.
 
 Functions that backends gave to ``context.at_batch_end`` are called at the end of a batch. One `BatchEnd`
-belongs to all that one thread runs as a whole: an instance, the inside of a `BackgroundThread`, the inside
-of a ``Batching[X]``. Its functions are called when that whole has returned. Where requests of a batch leave
+belongs to all that one thread runs as a whole: an instance, the inside of a `BackgroundThread`. Its functions are called when that whole has returned. Where requests of a batch leave
 earlier, at an *exit* (a hand-over to another node, thread or queue), the functions are called before the
 hand-over as well. Where no backend registers a function, nothing is put around a backend and no exit is
 changed.
@@ -10,15 +9,15 @@ changed.
 
 from __future__ import annotations
 
-import threading
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace._contract.backend import Backend
 from headrace._contract.checked import PENDING
 from headrace._plan.word import way_through
 from headrace._portable import error_text, with_cause, without_locals
-from headrace.errors import BackendError, InstanceLostError, SetupError
+from headrace.errors import BackendError, SetupError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -48,7 +47,7 @@ class Wrapper(Backend):
 
 
 class Around(Wrapper):
-    """Base of the backends that run another one in a way of their own: under a lock, in a thread, ...
+    """Base of the backends that run another one in a way of their own: in a thread, ...
 
     Attributes:
         run: Calls a function, its first argument, with the others in that way.
@@ -60,25 +59,6 @@ class Around(Wrapper):
     def forward(self, batch: list[Request]) -> Outcomes:
         """Run the other backend in that way."""
         return self.run(self.child, batch)
-
-
-class Guarded(Around):
-    """An instance that several threads can reach: one thread at a time runs it."""
-
-    def __init__(self, child: Backend) -> None:
-        super().__init__(child)
-        # The lock is reentrant, since an instance may stand inside itself: DI[A,A,X]. A backend that owns
-        # its thread needs no lock: its thread runs one call after the other.
-        alone = nullcontext() if isinstance(child, InThread) else threading.RLock()
-        self._lock: AbstractContextManager[Any] = alone
-
-    def run(self, forward: Forward, *args: Any) -> Outcomes:
-        """Call a method of the instance while no other thread does."""
-        with self._lock:
-            # No scheduler checks this for a shared instance.
-            if self._liveness is not None and self._liveness.lost:
-                raise InstanceLostError(f"{self._label()} was lost", node=self._node)
-            return forward(*args)
 
 
 class InThread(Around):
@@ -106,6 +86,31 @@ class WithBatchEnd(Around):
     def __call__(self, batch: Sequence[Request]) -> Outcomes:
         """Run a batch; a closed backend refuses it, and the functions of the end are not called."""
         return self.child(batch) if self.child._state != "ready" else super().__call__(batch)
+
+
+class Bound(Wrapper):
+    """An instance together with its dependency, which is given to it at each call.
+
+    Attributes:
+        dependency: The dependency.
+        leaves: Whether the batch goes to another thread.
+    """
+
+    def __init__(self, instance: Backend, dependency: Backend) -> None:
+        around: list[Around] = []
+        while isinstance(instance, Around):
+            around.append(instance)
+            instance = instance.child
+        super().__init__(instance)
+        self.dependency = dependency
+        self._forward: Forward = instance.forward_with_dep  # type: ignore[attr-defined]
+        for outer in reversed(around):
+            self._forward = partial(outer.run, self._forward)
+        self.leaves = any(not isinstance(outer, WithBatchEnd) for outer in around)
+
+    def forward(self, batch: list[Request]) -> Outcomes:
+        """Run the instance with its dependency."""
+        return self._forward(batch, self.dependency)
 
 
 class BatchEnd:

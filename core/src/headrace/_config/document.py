@@ -39,11 +39,13 @@ class Written:
         value: The value, placeholders not yet replaced.
         base: The folder from which relative paths in it start.
         file: The file that holds it, None for a dict.
+        path: The keys that lead to it there, where a plugin has put it under other ones.
     """
 
     value: Any
     base: Path
     file: str | None = None
+    path: str | None = None
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class Table(Written):
             key: one.value if one.base == base else _with_base(one.value, one.base)
             for key, one in keys.items()
         }
-        return cls(value, base, file, keys)
+        return cls(value, base, file, keys=keys)
 
     @classmethod
     def read(cls, values: dict[str, Any], base: Path, file: str | None) -> Table:

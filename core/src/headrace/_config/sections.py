@@ -56,9 +56,6 @@ class NodeKeys(Options):
     init: str | None = Field(
         None, description="An expression that is built before the node and never called."
     )
-    node_entrypoint: str | None = Field(
-        None, description="The expression of the node as a whole, in place of the default."
-    )
 
     @field_validator("batch_sizes")
     @classmethod
@@ -80,7 +77,6 @@ class NodeKeys(Options):
 class GlobalKeys(Options):
     """The keys of ``[global]`` that configure the pipeline as a whole."""
 
-    entrypoint: str | None = Field(None, description="The expression of the pipeline's entrypoint.")
     threads: int | None = Field(
         None, ge=1, description="The thread budget; default: the CPUs this process may use."
     )
@@ -143,8 +139,8 @@ TOP_KEYS = ("extends", "import", "global", "define")
 NODE_KEYS = tuple(NodeKeys.model_fields)
 GLOBAL_KEYS = tuple(GlobalKeys.model_fields)
 EXPRESSION_KEYS = (
-    *("backend", "init", "node_entrypoint"),
-    *("entrypoint", "batch_policy", "dispatch_policy", "probes"),
+    *("backend", "init"),
+    *("batch_policy", "dispatch_policy", "probes"),
 )
 """Keys whose value is an expression or a list of expressions; the parser replaces their placeholders."""
 
@@ -290,8 +286,7 @@ def _table_place(name: str, table: Table) -> dict[str, Any]:
 
 def _misspelt_by(name: str, table: Table, shape: Sections, problems: Problems) -> str | None:
     """Return the reserved table that was probably meant by a table that cannot be a node, or None."""
-    callable_by = ("backend", "init", "node_entrypoint")
-    makes_a_node = any(key in table.keys or key in shape.globals for key in callable_by)
+    makes_a_node = "backend" in table.keys or "backend" in shape.globals
     return None if makes_a_node else problems.nearest(name, RESERVED_TABLES)
 
 

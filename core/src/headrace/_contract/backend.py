@@ -112,8 +112,6 @@ class Backend(Checked):
             may set them. With a ``max`` of 1 items come one at a time, whatever their weight. `forward` never gets a
             batch outside the range.
         owns_thread: True when `init`, every `forward` and `close` must run in one thread of the backend's own.
-        thread_safe: True when several threads may call one object at a time. This counts in ``entrypoint`` alone, where
-            all other classes are called by one thread at a time.
         rerun: True when `forward` has no side effects, so that the items of a failed batch may be tried one by one.
             Leave it False if you overwrite a key you read.
         keeps: True when it returns `headrace.PENDING`, or calls ``context.on_end``, ``finish``, ``resume`` or ``kept``,
@@ -157,7 +155,6 @@ class Backend(Checked):
     min: int = 1
     max: int | None = None
     owns_thread: ClassVar[bool] = False
-    thread_safe: ClassVar[bool] = False
     rerun: ClassVar[bool] = False
     keeps: ClassVar[bool] = False
     reads: tuple[str, ...] | type = ("data",)
@@ -218,8 +215,8 @@ class Backend(Checked):
     def nodes_called(cls, options: Any) -> Iterable[str] | None:
         """Return the nodes that this class calls by ``context.call``, as far as the options say. None where it calls none.
 
-        Each is checked before anything is built: an unknown one is an error with the nearest name. A class that calls
-        nodes may call any: where it stands in the ``entrypoint``, every node can be reached. The default returns None.
+        Each is checked before anything is built: an unknown one is an error with the nearest name. Requests enter at the
+        node that calls. The default returns None.
 
         Args:
             options: An instance of this class's `Options`, validated and frozen.

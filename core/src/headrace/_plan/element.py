@@ -156,42 +156,28 @@ class Element:
 
 @dataclass(eq=False)
 class Named:
-    """An instance that a name stands for.
+    """What a name stands for: an instance of an enclosing ``IoC``, or a node.
 
     Attributes:
-        name: The name of an earlier element of an enclosing ``IoC``, or a registered name.
+        name: The name, ``node.x`` for the node ``x``.
         element: The element from which it is built. None when that is wrong, which has been reported.
-        node: The node that registered it for the whole pipeline. None for an element of an ``IoC``.
-        index: Its index among the instances of the node, None when it is none of them.
-        queued: Whether its calls wait in the queue of its node, before the instances that ``element`` says.
-        used: Whether an expression names it.
-        build: Builds a use of it past any queue, set where `headrace._wiring` has planned one.
+        node: The node, whose queue calls wait in. None for an element of an ``IoC``.
         depth: How many names lead on from one to the next until an instance that names none: calls nest as deep.
     """
 
     name: str
     element: Element | None
     node: str | None = None
-    index: int | None = None
-    queued: bool = False
-    used: bool = False
-    build: Callable[[Any, Element, Any], Backend] | None = None
-    depth: int = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.set_depth([] if self.element is None else [self.element])
-
-    def set_depth(self, roots: Iterable[Element]) -> None:
-        """Set ``depth`` from the expressions that a call of the instance may run."""
-        self.depth = 1
-        for root in roots:
-            for one in root.walk():
-                if one.named is not None and one.named.depth >= self.depth:
-                    self.depth = one.named.depth + 1
+    @cached_property
+    def depth(self) -> int:
+        """See the attributes."""
+        inner = [] if self.element is None else self.element.walk()
+        return 1 + max((one.named.depth for one in inner if one.named is not None), default=0)
 
     @property
     def registered(self) -> bool:
-        """Whether the name is known in the whole pipeline."""
+        """Whether it is a node."""
         return self.node is not None
 
 
@@ -226,65 +212,46 @@ class NodePlan:
         keys: Its keys, checked.
         origins: Where each key comes from: ``node``, ``global``, ``default``, or ``inline`` (``batch_policy``).
         init: The expression that is built before the node, or None.
-        entrypoint: The expression of the whole node. ``instance`` itself where nobody has written one.
-        instance: The element from which each instance is built, None when the node registers none.
+        instance: The element from which each instance is built.
         own_keys: The keys that belong to plugins, checked: an object of each class (`headrace.hookspecs.headrace_node_keys`).
-        runs: What runs a batch: each instance, else what the node is called through.
-        bypassed: Whether the node is called through what it registers, and not through ``entrypoint``.
         batch_policy, dispatch_policy: Its policies.
     """
 
     name: str
     keys: NodeKeys
     origins: dict[str, str]
-    entrypoint: Element
+    instance: Element
     batch_policy: NamedPlan
     dispatch_policy: NamedPlan
     init: Element | None = None
-    instance: Element | None = None
     own_keys: tuple[Any, ...] = ()
-    runs: Element = field(init=False)
-    bypassed: bool = False
-
-    def __post_init__(self) -> None:
-        self.runs = self.entrypoint
-
-    @property
-    def just_instances(self) -> bool:
-        """Whether the node is instances of ``backend`` behind its queue, as `headrace._plan.publish.DEFAULT_NODE` says."""
-        return self.instance is self.entrypoint
 
     @property
     def alias_of(self) -> str | None:
         """The node that answers for it, where its whole backend is ``Forward[node.x]``; else None."""
-        backend = self.backend if self.instance is not None else None
-        named = None if backend is None else backend.named
-        return named.node if named is not None and named.name == f"node.{named.node}" else None
+        named = self.backend.named
+        return None if named is None else named.node
 
     @property
     def instance_num(self) -> int:
-        """How many instances the node has: one where it registers none."""
-        return self.keys.instance_num if self.instance is not None else 1
+        """How many instances the node has."""
+        return self.keys.instance_num
 
     @property
     def expression(self) -> str:
-        """The text of the expression of an instance, or of the node where it registers no instance."""
-        shown = self.backend if self.instance is not None else self.entrypoint
-        return str((shown or self.entrypoint).call)
+        """The text of the expression of an instance."""
+        return str(self.backend.call)
 
     @property
     def roots(self) -> list[Element]:
         """The expressions of the node."""
-        return [self.entrypoint, *([self.init] if self.init is not None else [])]
+        return [self.instance, *([self.init] if self.init is not None else [])]
 
     @property
-    def backend(self) -> Element | None:
-        """The element planned from the key ``backend``, or None when no `Reflect` reads that key."""
-        instance = [self.instance] if self.instance is not None else []
-        for element in elements_of([*instance, *self.roots]):
-            if element.parameter == "backend":
-                return element.children[0]
-        return self.instance
+    def backend(self) -> Element:
+        """The element planned from the key ``backend``."""
+        inner = self.instance
+        return inner.children[0] if inner.parameter == "backend" else inner
 
 
 @dataclass(eq=False)
@@ -293,7 +260,6 @@ class PipelinePlan:
 
     Attributes:
         nodes: The plans of the nodes by name, in the order in which the nodes are built.
-        entrypoint: The entrypoint that the configuration asks for, None for the default.
         keys: The keys of the pipeline as a whole.
         files: The files that the configuration imports, and what each has registered.
         links: How each node is linked to the others, in file order.
@@ -303,7 +269,6 @@ class PipelinePlan:
     """
 
     nodes: dict[str, NodePlan]
-    entrypoint: Element | None = None
     keys: GlobalKeys = field(default_factory=GlobalKeys)
     files: Files = ()
     links: dict[str, Links] = field(default_factory=dict)
@@ -318,9 +283,8 @@ class PipelinePlan:
 
     @property
     def roots(self) -> list[Element]:
-        """The expressions of all nodes, and that of the entrypoint."""
-        own = [root for node in self.nodes.values() for root in node.roots]
-        return own if self.entrypoint is None else [*own, self.entrypoint]
+        """The expressions of all nodes."""
+        return [root for node in self.nodes.values() for root in node.roots]
 
     @property
     def threads(self) -> int:
@@ -348,30 +312,3 @@ def with_aliased(nodes: Mapping[str, NodePlan], name: str) -> list[str]:
 def elements_of(roots: Iterable[Element]) -> list[Element]:
     """Return the elements of several expressions, one expression after the other."""
     return [element for root in roots for element in root.walk()]
-
-
-def instances_named(roots: Iterable[Element]) -> list[Named]:
-    """Return the registered instances that expressions name, by ``Forward[node.x]`` or otherwise."""
-    named = [element.named for element in elements_of(roots) if element.named is not None]
-    return [one for one in named if one.registered]
-
-
-def elements_run(nodes: Mapping[str, NodePlan], roots: Iterable[Element]) -> list[Element]:
-    """Return all elements that a call of ``roots`` may run, also those of the instances and nodes they name.
-
-    All elements of such a node count, also those that only its ``init`` builds.
-    """
-    found: dict[int, Element] = {}
-    todo = list(roots)
-    while todo:
-        element = todo.pop()
-        if id(element) in found:
-            continue
-        found[id(element)] = element
-        todo += element.children
-        if element.named is not None:
-            if element.named.element is not None:
-                todo.append(element.named.element)
-            node = nodes.get(element.named.node or "")
-            todo += node.roots if node is not None else []
-    return list(found.values())

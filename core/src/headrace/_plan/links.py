@@ -21,12 +21,11 @@ from headrace._plan.element import (
     Element,
     NodePlan,
     elements_of,
-    elements_run,
     place_of,
     with_aliased,
 )
 from headrace._plan.parameters import check_keys, place_at
-from headrace._plan.word import keys_required_by, word_of
+from headrace._plan.word import keys_required_by
 from headrace._running.route import KEPT, closure, pairs_of, parallel
 from headrace.plan import Links
 
@@ -46,14 +45,13 @@ _WRITES_IT = "it is taken out before a node runs, which writes it"
 
 
 def plan_links(
-    shape: Sections, nodes: Mapping[str, NodePlan], entrypoint: Element | None, problems: Problems
+    shape: Sections, nodes: Mapping[str, NodePlan], problems: Problems
 ) -> dict[str, Links]:
     """Read how all nodes are linked, and check that every request finds its way through them.
 
     Args:
         shape: The configuration.
         nodes: The nodes that are planned. Nodes that are wrong are missing.
-        entrypoint: The entrypoint of the pipeline, None for the default.
         problems: Takes the problems that are found.
     """
     graph = _Graph(shape, nodes, problems)
@@ -63,8 +61,6 @@ def plan_links(
         if good:
             graph.check_reposts()
         graph.check_keys_read()
-        if entrypoint is not None:
-            graph.check_entrypoint(entrypoint)
     return graph.links
 
 
@@ -227,7 +223,11 @@ class _Graph:
             run = elements_of(node.roots)
             self.reposts[name] = {to: one for one in run for to in one.goes_on_at}
             named = [one.named for one in run if one.named is not None]
-            calls = dict.fromkeys([one.node for one in named if one.node not in (None, name)])
+            told = [
+                to for one in run if one.options for to in one.cls.nodes_called(one.options) or ()
+            ]
+            every = [*[one.node for one in named], *told]
+            calls = dict.fromkeys([one for one in every if one not in (None, name)])
             self.links[name] = replace(
                 self.links[name], reposts=tuple(self.reposts[name]), calls=tuple(calls)
             )
@@ -249,25 +249,6 @@ class _Graph:
                 else:
                     continue
                 self.problems.add("graph", what, hint=hint, **place_of(one.call))
-
-    def check_entrypoint(self, entrypoint: Element) -> None:
-        """Check the ``entrypoint``: without a DagDispatcher in it, no request goes from node to node."""
-        run = elements_run(self.nodes, [entrypoint])
-        if any(word_of(one.cls)._walks for one in run):
-            return
-        called = {one.named.node for one in run if one.named is not None}
-        any_node = any(
-            one.options is not None and one.cls.nodes_called(one.options) is not None for one in run
-        )
-        for name, links in self.links.items():
-            if name not in called and not any_node:
-                what = f"node {name!r} is unreachable: nothing in the entrypoint calls it"
-                hint = f"Write Forward[node.{name}] there, or DagDispatcher to walk the graph."
-                self.report(name, "", what, hint=hint)
-            elif links.next:
-                what = "the entrypoint does not walk the graph, so nothing comes next"
-                hint = "Put DagDispatcher where the walk is to begin."
-                self.report(name, "next", what, hint=hint)
 
     def check_keys_read(self) -> None:
         """Report each key that a node reads first and that the ``map`` before it does not bring.
@@ -292,7 +273,7 @@ class _Graph:
                 if source not in there:
                     needs.setdefault(source, "each")
                 there.add(target)
-            needs = {**keys_required_by(self.nodes[way[-1]].runs, {}), **needs}
+            needs = {**keys_required_by(self.nodes[way[-1]].instance, {}), **needs}
             for key in (key for key in needs if key not in there and key not in OPTIONAL):
                 what = f"{needs[key]} of node {name!r} reads {key!r}, and the map before it does not bring it"
                 source = next(iter(one.map))

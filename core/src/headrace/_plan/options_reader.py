@@ -43,7 +43,6 @@ class OptionsReader:
         planning: The planner, with the keys of its node.
         plugin: The qualifier of the plugin that brings the backend, empty where none does.
         lenient: Whether options may be missing.
-        args_only: Whether keys of the node set none of the options.
     """
 
     call: Call
@@ -51,7 +50,6 @@ class OptionsReader:
     planning: Planning
     plugin: str = ""
     lenient: bool = False
-    args_only: bool = False
     _found: dict[str, Found] = field(default_factory=dict)
     _reported: set[str] = field(default_factory=set)
     _lacking: list[str] = field(default_factory=list)
@@ -60,8 +58,7 @@ class OptionsReader:
     def __post_init__(self) -> None:
         part = self.call.part
         qualified = (f"{self.plugin}:{part}",) if self.plugin else ()
-        names = () if self.args_only else (self.call.name, part, *qualified)
-        self.names = tuple(dict.fromkeys(names))
+        self.names = tuple(dict.fromkeys((self.call.name, part, *qualified)))
         self.keys = keys_of(self.options)
 
     def read(self, given: Given | None = None) -> tuple[Options | None, dict[str, str]]:

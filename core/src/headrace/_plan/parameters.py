@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
@@ -24,9 +24,13 @@ from headrace._config.sections import (
     Sections,
 )
 from headrace._contract.options import Options, TextWithBase, keys_of, map_leaves, value_problems
+from headrace._expression.parser import read_expression
 from headrace._expression.templates import substitute_text
+from headrace._expression.tree import Call
 from headrace._plan.element import NamedPlan, Source, place_of
 from headrace._portable import nearest
+from headrace._registry.discovery import KNOWN_ELSEWHERE
+from headrace._registry.registry import registry
 from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -35,7 +39,6 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
     from headrace._config.document import Written
-    from headrace._expression.tree import Call
 
 
 K = TypeVar("K", bound=Options)
@@ -106,8 +109,30 @@ def argument(call: Call, which: int | str, value: Any) -> Found:
 
 def key_of(owner: str, key: str, written: Written, origin: str) -> Found:
     """Make the `Found` of a key of a table."""
-    source = Source(f"{owner}.{key}", written.file, written.base)
-    return Found(origin, written.value, source, key)
+    path = written.path or f"{owner}.{key}"
+    return Found(origin, written.value, Source(path, written.file, written.base), key)
+
+
+def read_expression_of(
+    value: Any, source: Source, node: str | None, problems: Problems
+) -> Call | None:
+    """Parse the value of a key and replace its placeholders; None when it is wrong, which is reported.
+
+    A plugin may have put the tree of another key there: it is given as it is.
+    """
+    if isinstance(value, Call):
+        return value
+    file, path = source.file, source.path
+    if not isinstance(value, str):
+        key = path.rpartition(".")[2]
+        place = key_place(file, path, key, value)
+        problems.add("type", f"{key} takes an expression, written as a text", **place)
+        return None
+    try:
+        return read_expression(value, node_name=node, environ=os.environ, source=source)
+    except ConfigError as error:
+        problems.add_all(error.problems, file=file, path=path)
+        return None
 
 
 def value_written(key: str, node: str, shape: Sections) -> Found | None:
@@ -134,9 +159,9 @@ class Parameters:
     """The plain keys of one node and of ``[global]``, and which of them some backend has.
 
     Args:
-        node: Name of the node. ``global`` for the entrypoint of the pipeline.
+        node: Name of the node. ``global`` for the probes of the pipeline.
         shape: The configuration.
-        keys: The keys of the node itself, checked. None for the entrypoint.
+        keys: The keys of the node itself, checked. None for ``[global]``.
         origins: Where each of those keys comes from.
 
     Attributes:
@@ -215,8 +240,13 @@ class Parameters:
 
     def unused_keys(self) -> list[str]:
         """Return the keys of the node that set no option, as far as planning has come."""
-        others = (key for key in self.shape.nodes.get(self.node, {}) if key not in OWN_KEYS)
-        return [key for key in others if f"{self.node}.{key}" not in self.met]
+        table = self.shape.nodes.get(self.node, {})
+        others = (key for key in table if key not in OWN_KEYS)
+        return [
+            key
+            for key in others
+            if key_of(self.node, key, table[key], "node").source.path not in self.met
+        ]
 
 
 def _args_of_definitions(source: Source, key: str) -> Iterator[Found]:
@@ -264,32 +294,45 @@ def _report_unknown(
         others, belongs = NODE_ONLY, "belongs to a node, not to [global]"
     used = {path for one in nodes for path in one.met}
     own = OWN_KEYS.difference(others)
-    strange = [key for key in table if key not in own and f"{owner}.{key}" not in used]
+    others_of = (key_of(owner, key, table[key], owner) for key in table if key not in own)
+    strange = [found for found in others_of if found.source.path not in used]
     if not strange:
         return
     known = OWN_KEYS.union(*(one.asked for one in nodes))
     excused = any(one.excused for one in nodes)
     incomplete = any(one.unresolved for one in nodes)
-    for key, written in ((one, table[one]) for one in strange):
-        found = key_of(owner, key, written, owner)
-        place = found.place(at_key=True)
+    for found in strange:
+        key, place = str(found.key), found.place(at_key=True)
         if key in others:
             problems.add(message=f"{key!r} {belongs}", **elsewhere, **place)
         elif key in TOP_KEYS:
             message = f"{key!r} belongs to the top of the configuration"
             problems.add("top_key", message, hint="Move it above all tables.", **place)
         elif not excused:
-            with suppress(ConfigError):
-                found.read(problems)
-            near = _meant(found, known, problems, incomplete)
-            if near is not None or not incomplete:
-                message, hint = f"{nobody} has an option {key!r}", None
-                options = sorted(key for key in known - OWN_KEYS if "::" not in key)
-                if isinstance(written.value, dict):
-                    hint = "A table is a node only at the top level, with no backend beside it."
-                elif near is None and options:
-                    hint = f"There are: {', '.join(options)}."
-                problems.add("unknown_key", message, suggestion=near, hint=hint, **place)
+            _report_nobody_has(found, nobody, known, problems, incomplete=incomplete)
+
+
+def _report_nobody_has(
+    found: Found, nobody: str, known: Iterable[str], problems: Problems, *, incomplete: bool
+) -> None:
+    """Report a key that no backend has, unless it may be an option of one that is not known."""
+    key, place = str(found.key), found.place(at_key=True)
+    missing = registry.unknown(key, ()) if key in KNOWN_ELSEWHERE else None
+    if missing is not None and missing.code != "unknown_backend":
+        problems.add_all([replace(missing, **place)])
+        return
+    with suppress(ConfigError):
+        found.read(problems)
+    near = _meant(found, known, problems, incomplete)
+    if near is None and incomplete:
+        return
+    message, hint = f"{nobody} has an option {key!r}", None
+    options = sorted(one for one in known if one not in OWN_KEYS and "::" not in one)
+    if isinstance(found.value, dict):
+        hint = "A table is a node only at the top level, with no backend beside it."
+    elif near is None and options:
+        hint = f"There are: {', '.join(options)}."
+    problems.add("unknown_key", message, suggestion=near, hint=hint, **place)
 
 
 def _meant(found: Found, known: Iterable[str], problems: Problems, incomplete: bool) -> str | None:
@@ -336,8 +379,8 @@ def check_keys(
         if key not in EXPRESSION_KEYS:
             with suppress(ConfigError):
                 values[key] = found.read(problems)
-        elif isinstance(found.value, str):  # the parser reports any other type
-            values[key] = found.value
+        elif isinstance(found.value, (str, Call)):  # the parser reports any other type
+            values[key] = str(found.value)
     while True:
         try:
             return model.model_validate(values), origins

@@ -19,6 +19,7 @@ from headrace._plan.element import PipelinePlan, elements_of
 from headrace._plan.parameters import place_at
 from headrace._plan.planner import Planner, plan_expression
 from headrace._plan.publish import distributions_of, public_element, public_plan
+from headrace._plan.rewriting import rewrite
 from headrace._registry.imports import HOW_TO_ALLOW, run_imports, why_refused
 from headrace._registry.packages import files_run
 from headrace._registry.registry import Files, registry
@@ -82,7 +83,7 @@ class PipelineConfig:
         why = why_refused(allow_import=allow_import)
         files = _run_imports(document, why, problems)
         all_names = not len(problems)
-        shape = read_sections(document, problems)
+        shape = rewrite(read_sections(document, problems), problems)
         plan = Planner(shape, files, problems, all_names, why).pipeline()
         if not again and any(one.code.startswith(_LACKS) for one in problems):
             registry.refresh()  # pip may have been run since, in a notebook say

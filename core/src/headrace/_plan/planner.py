@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from headrace._config.problems import SUGGESTED, Problems, key_place
+from headrace._config.problems import SUGGESTED, Problems
 from headrace._config.sections import GlobalKeys, NodeKeys, Sections
 from headrace._expression.nesting import MAX_DEPTH, TOO_DEEP
-from headrace._expression.parser import read_expression
 from headrace._expression.tree import Call
-from headrace._plan.declared import narrow, no_batch, static_range
+from headrace._plan.declared import narrow, no_batch, states_range, static_range
 from headrace._plan.element import (
     DefinitionUse,
     Element,
@@ -30,8 +27,8 @@ from headrace._plan.parameters import (
     check_keys,
     key_of,
     place_at,
+    read_expression_of,
     report_keys,
-    value_written,
     with_keys_of,
 )
 from headrace._plan.planning import (
@@ -46,19 +43,19 @@ from headrace._plan.planning import (
 )
 from headrace._plan.word import (
     Use,
+    called_in_other_threads,
     callee_of,
     check_arity,
     check_prefixes,
     core_word,
     edges,
-    give_threads_to_instances,
+    give_thread,
     joins,
     way_through,
     word_of,
 )
 from headrace._registry.discovery import KNOWN_ELSEWHERE
 from headrace._registry.registry import Offer, registry
-from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,36 +75,25 @@ class Planner(Planning):
     def pipeline(self) -> PipelinePlan:
         """Plan everything."""
         nodes = self.shape.nodes
-        self._homes = {f"node.{name}": name for name in nodes} | {
-            f"{name}.": name for name in nodes
-        }
-        if self.wired_nodes:
-            self._homes |= self.wiring.homes(self)
         for name in nodes:
             if name not in self.all_parameters:
                 self.plan_node(name)
-        entrypoint, keys, probes = self._entrypoint()
-        links = plan_links(self.shape, self.nodes, entrypoint, self.problems)
-        if self.has_wiring and len(self.nodes) == len(nodes):
-            self.wiring.check_waits(self, entrypoint)
+        keys, probes = self._global_keys()
+        links = plan_links(self.shape, self.nodes, self.problems)
         self._check_definitions()
         parameters = [*self.all_parameters.values()]
         warnings = tuple(report_keys(parameters, self.shape, self.problems))
         files, allowed = self.files, self.refused is None
-        return PipelinePlan(self.nodes, entrypoint, keys, files, links, probes, allowed, warnings)
+        return PipelinePlan(self.nodes, keys, files, links, probes, allowed, warnings)
 
-    def _entrypoint(self) -> tuple[Element | None, GlobalKeys, tuple[NamedPlan, ...]]:
-        """Plan the entrypoint and the probes, and read the other keys of the whole pipeline."""
+    def _global_keys(self) -> tuple[GlobalKeys, tuple[NamedPlan, ...]]:
+        """Read the keys of the whole pipeline, and plan its probes."""
         keys, _ = check_keys(GlobalKeys, "global", self.shape, self.problems)
         for key, written in self.shape.globals.items():  # also what every node has of its own
             check_keys(NodeKeys, "global", Sections(globals={key: written}), self.problems)
         parameters = self.all_parameters["global"] = Parameters("global", self.shape)
         with self.within(parameters):
-            if (element := self.at_key("entrypoint", may_register=False)) is not None:
-                self.check_called(element)
-                self.give_threads(element)
-                self._check_outermost([element], None)
-            return element, keys, plan_probes(self)
+            return keys, plan_probes(self)
 
     def plan_node(self, name: str) -> None:
         """Plan one node. When it is wrong, its name is registered as wrong, so that uses are no errors."""
@@ -121,8 +107,9 @@ class Planner(Planning):
             plan = self._plan_present(keys, origins)
             if plan is not None and len(self.problems) == before:
                 self.nodes[name] = plan
-            else:
-                self.register_wrong()
+            self.registered[f"node.{name}"] = Named(
+                f"node.{name}", None if plan is None else plan.instance, name
+            )
         self._unfinished.pop()
         self.problems = outer
 
@@ -137,7 +124,7 @@ class Planner(Planning):
         for name in self.shape.definitions:
             (one,) = self.definitions[name]
             texts.append((one.path, replace(one.source, origin="definition", expanding=(name,))))
-        for key in ("backend", "init", "node_entrypoint"):
+        for key in ("backend", "init"):
             if key in shared and nodes and all(key in table for table in nodes.values()):
                 one_of_all = key_of("global", key, shared[key], "global")
                 texts.append((one_of_all.value, one_of_all.source))
@@ -154,7 +141,7 @@ class Planner(Planning):
         if (call := self.read(text, source)) is None:
             return None
         slot = slot_of(call)
-        return self.plan(call, Scope(may_register=True, gets_name=True, slot=slot, lenient=True))
+        return self.plan(call, Scope(gets_name=True, slot=slot, lenient=True))
 
     # One node.
 
@@ -168,20 +155,19 @@ class Planner(Planning):
             place = place_at("batch_policy", self.node, self.shape)
             keys = with_keys_of(policies[0], keys, origins, place, self.problems)
             self.parameters.keys = keys
-        wires = self.node in self.wired_nodes
-        init, whole = self.wiring.roots(self) if wires else (None, self.instances())
-        if whole is None or policies is None:
+        init, instance = self.at_key("init"), self.instance()
+        if instance is None or policies is None:
             return None
-        first = self.registered.get(f"{self.node}.0")
-        instance = None if first is None else first.element
-        plan = NodePlan(self.node, keys, origins, whole, *policies, init, instance, own)
-        for root in reversed(plan.roots):
-            self.give_threads(root)
-        if (callee := self.wiring.callee(self, plan) if wires else whole) is None:
-            return None
-        self.check_called(callee)
-        self._check_range(plan, plan.runs)
-        self._check_outermost(plan.roots, plan.runs)
+        plan = NodePlan(self.node, keys, origins, instance, *policies, init, own)
+        for root in plan.roots:
+            give_thread(root)
+            for name in called_in_other_threads(root):
+                what = f"{name.name} owns its thread, and is called here in another one"
+                hint = "Leave out the BackgroundThread around the name: the whole instance has a thread."
+                self.add("thread", what, name.call, hint=hint)
+        self.check_called(instance)
+        self._check_range(plan, instance)
+        self._check_outermost(plan.roots, instance)
         self._check_instances(plan)
         return plan
 
@@ -193,54 +179,27 @@ class Planner(Planning):
             if (cls := self.load(call, [offer], "key")) is not None:
                 yield OptionsReader(call, cls, self).read()[0]
 
-    @cached_property
-    def wired_nodes(self) -> set[str]:
-        """The nodes that say themselves how their instances are made and called; a plugin may say so for all."""
-        shape, keys = self.shape, ("init", "node_entrypoint")
-        if any(one.hooks["node_entrypoint"] is not None for one in registry.plugins()):
-            return {*shape.nodes}
-        return {name for name in shape.nodes for key in keys if value_written(key, name, shape)}
-
-    def at_key(self, key: str, *, may_register: bool = True) -> Element | None:
-        """Plan the expression under a key of the present node or entrypoint. None where the key is missing.
-
-        Args:
-            key: The key.
-            may_register: Whether ``Register`` may stand there.
-        """
+    def at_key(self, key: str) -> Element | None:
+        """Plan the expression under a key of the present node. None where the key is missing."""
         if (found := self.parameters.key(key)) is None:
             return None
-        return self.plan_expression_at(found.value, found.source, Scope(may_register=may_register))
+        return self.plan_expression_at(found.value, found.source, Scope())
 
-    def instances(self) -> Element | None:
-        """Plan an instance of ``backend``, and register ``instance_num`` of them behind the queue of the node."""
-        node, keys = self.node, self.parameters.keys
-        source = Source(f"{node}.node_entrypoint")
+    def instance(self) -> Element | None:
+        """Plan an instance of ``backend``."""
+        source = Source(f"{self.node}.backend")
         inner = Call("backend", source=source)
         call = Call("Reflect", phases=((inner,),), source=source)
-        element = self.plan(call, Scope(depth=-1))
-        if element is None:
-            self.register_wrong()
-            return None
-        for index in range(1 if keys is None else keys.instance_num):
-            self.register(Named(f"{node}.{index}", element, node, index), element.call)
-        self.register(Named(f"node.{node}", element, node, queued=True), element.call)
-        return element
+        return self.plan(call, Scope(depth=-1))
 
-    def give_threads(self, root: Element) -> None:
-        """Put a thread around all in an expression that needs one."""
-        if self.has_wiring:
-            self.wiring.give_threads_to_named(root)
-        give_threads_to_instances(root)
-
-    def _check_outermost(self, roots: list[Element], runs: Element | None) -> None:
+    def _check_outermost(self, roots: list[Element], runs: Element) -> None:
         """Check that what may only stand outermost in a node, does; nothing in ``runs`` runs before it or after it."""
         special = [one for one in elements_of(roots) if one.cls.outermost or one.goes_on_at]
         if not special:
             return
-        ways = [] if runs is None else [*zip(way_through(runs, 0), way_through(runs, -1))]  # noqa: B905
+        ways = [*zip(way_through(runs, 0), way_through(runs, -1))]  # noqa: B905
         alone = [first for first, last in ways if first is last and first.named is None][-1:]
-        last = [] if runs is None else edges(runs)
+        last = edges(runs)
         for one in special:
             if one.goes_on_at and one not in last:
                 what = f"{one.name} stands where its node ends or nowhere: a request that goes on elsewhere leaves its node"
@@ -254,7 +213,7 @@ class Planner(Planning):
     def _check_instances(self, plan: NodePlan) -> None:
         """Check that no backend in this process refuses as many instances."""
         wanted = plan.instance_num
-        if wanted == 1 or plan.instance is None:
+        if wanted == 1:
             return
         for one in plan.instance.walk(lambda element: not element.cls.builds_elsewhere):
             most = None if one.named is not None else one.cls.most_instances(one.options)
@@ -289,9 +248,7 @@ class Planner(Planning):
         # wins, so that its uses are not reported as ambiguous as well.
         own = bool(defined) and not all(d.distribution for d in defined)
         backends = [] if own else registry.find(call.name, self.files)
-        # Before `Register(Upper)[Upper]` is done, its node means the backend by that name.
-        home = None if defined else self._home(call.name)
-        if home is not None and not (backends and home == self.node) and self.refuse_cycle(call):
+        if self.refuse_cycle(call):
             return None
         if len(defined) == 1 and not backends:
             return self._expand(call, defined[0], scope)
@@ -316,7 +273,7 @@ class Planner(Planning):
         if self.parameters.texts > MAX_TEXTS:
             self.report_too_many(source)
             return None
-        call = self._parse(text, source)
+        call = read_expression_of(text, source, self.known_node, self.problems)
         self.parameters.unresolved += call is None
         if call is None or call.prefix is None:
             return call
@@ -324,19 +281,6 @@ class Planner(Planning):
         hint = "A prefix belongs to a child in [ ]."
         self.add("prefix", message, call, span=call.prefix.span, hint=hint)
         return call.replace(prefix=None)
-
-    def _parse(self, text: Any, source: Source) -> Call | None:
-        node, file, path = self.known_node, source.file, source.path
-        if not isinstance(text, str):
-            key = path.rpartition(".")[2]
-            place = key_place(file, path, key, text)
-            self.problems.add("type", f"{key} takes an expression, written as a text", **place)
-            return None
-        try:
-            return read_expression(text, node_name=node, environ=os.environ, source=source)
-        except ConfigError as error:
-            self.problems.add_all(error.problems, file=file, path=path)
-            return None
 
     def plan_expression_at(self, text: Any, source: Source, scope: Scope) -> Element | None:
         """Parse an expression and plan it; None when something in it is wrong."""
@@ -355,7 +299,6 @@ class Planner(Planning):
 
     def reference(self, call: Call, named: Named, scope: Scope) -> Element | None:
         """Plan a name that stands for an instance, perhaps with its dependency in a bracket."""
-        named.used = True
         before, target = len(self.problems), named.element
         self._check_named(call, named)
         if target is None:
@@ -364,11 +307,37 @@ class Planner(Planning):
         element = Element(
             call.name, call, target.offer, target.cls, named=named, range=target.range
         )
-        past_queue = call.phases or not named.queued
-        if past_queue and not self.wiring.use(self, element, named, target, scope):
+        if (call.phases or not named.registered) and not self._plan_dependency(
+            element, target, scope
+        ):
             return None
         word_of(target.cls)._check(Use(self, element, scope, call.phases))
         return element if len(self.problems) == before else None
+
+    def _plan_dependency(self, element: Element, target: Element, scope: Scope) -> bool:
+        """Plan the bracket of a name that stands for the instance ``target``; False where what is in it is wrong."""
+        call, children = element.call, element.call.children
+        takes = target.is_bare and not element.named.registered  # type: ignore[union-attr]
+        if not children:
+            if takes and not (scope.gets_name or call is scope.slot):
+                self.add(
+                    "dependency", f"{call.name!r} needs what it depends on: {call.name}[...]", call
+                )
+        elif not takes or len(children) != 1:
+            if takes:
+                self.add("arity", f"{call.name!r} depends on one child", call)
+            elif not self.refuse_bracket(call):
+                message = f"{call.name!r} is an instance here and takes nothing in brackets"
+                hint = "Only an instance of a class with forward_with_dep, built without one, does."
+                self.add("arity", message, call, hint=hint)
+            self.plan_all(children, scope)
+        else:
+            child = self.plan(children[0], scope.within(parent=target.cls))
+            element.phases = [[child]] if child is not None else []
+            if child is not None and not states_range(target.cls):
+                element.range = child.range
+            return child is not None
+        return True
 
     def _check_named(self, call: Call, named: Named) -> None:
         if len(call.args):
@@ -437,8 +406,7 @@ class Planner(Planning):
             if named is None:
                 return None
             call = named
-        args_only = word._registers_names  # a node's key `name` is meant for its backends
-        reader = OptionsReader(call, cls.Options, self, offer.plugin, scope.lenient, args_only)
+        reader = OptionsReader(call, cls.Options, self, offer.plugin, scope.lenient)
         options, origins = reader.read()
         element = Element(call.name, call, offer, cls, options, origins)
         element.owns_thread = cls.owns_thread or self._needs_thread(cls, options)
@@ -451,9 +419,7 @@ class Planner(Planning):
         good = check_arity(use) and all(map(use.is_name, use.children[: word._names]))
         check_prefixes(use)
         wrong = options is None and not scope.lenient
-        if not good or (wrong and word._registers_names):
-            if word._registers_names and not scope.lenient:
-                self.register_wrong()
+        if not good:
             self.plan_all(use.children[word._names :], scope)
             return None
         planned = word._plan(use) if phases else element
@@ -510,5 +476,5 @@ def plan_expression(text: str, problems: Problems) -> Element | None:
     with planner.within(Parameters("main", planner.shape, NodeKeys())):
         element = planner.by_itself(text, Source("expression"))
     if element is not None:
-        planner.give_threads(element)
+        give_thread(element)
     return element

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
-import re
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from headrace._config.problems import Problems, key_place
@@ -43,7 +40,6 @@ class Scope:
     Attributes:
         frames: The instances of the enclosing ``IoC``s, outermost first.
         depth: How deep the nesting is.
-        may_register: Whether ``Register`` may stand here: in ``init`` and ``node_entrypoint``.
         gets_name: Whether this element gets a name, so that it may be built without its dependency.
         parent: The class of the element that will call this one, None where none will.
         slot: The open slot of an expression outside of any node, which may lack its bracket.
@@ -53,7 +49,6 @@ class Scope:
 
     frames: tuple[dict[str, Named], ...] = ()
     depth: int = 0
-    may_register: bool = False
     gets_name: bool = False
     parent: type[Backend] | None = None
     slot: Call | None = None
@@ -66,7 +61,6 @@ class Scope:
         return replace(self, **{**own, **changes})
 
 
-_INDEX = re.compile(r"\.[0-9]+$")
 MAX_TEXTS = 1000
 """How many definitions and parameters one expression may use, those in each other counted as often as they are written out."""
 
@@ -129,15 +123,13 @@ class Planning(ABC):
         reported: All problems that are an error. ``problems`` are others while a branch is only tried.
         definitions: The definitions that each name may mean.
         cycles: The cycles of definitions that have been reported.
-        registered: The registered instances, by name.
+        registered: The nodes, as ``node.NAME``. One that is wrong has no element.
         nodes: The nodes that are planned.
-        all_parameters: By node, the keys of those whose planning has begun, finished or not, and of the entrypoint.
+        all_parameters: By node, the keys of those whose planning has begun, finished or not.
         excused: The problems for which a `Fallback` goes on to another branch.
         too_many: Whether an expression uses too many definitions and parameters, which has been reported.
         parameters: The parameters of the present node.
         _unfinished: The nodes whose planning has begun and not ended: one that names one of them needs itself.
-        _homes: For each name that will be registered, the node that registers it. ``x.`` stands for ``x.0``,
-            ``x.1``, ...
     """
 
     shape: Sections
@@ -153,22 +145,11 @@ class Planning(ABC):
     too_many: bool = False
     parameters: Parameters = field(init=False)
     _unfinished: list[str] = field(default_factory=list)
-    _homes: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.reported = self.problems
         self.parameters = Parameters("global", self.shape)
         self.definitions = definitions_by_name(self.shape.definitions, self.files, self.problems)
-
-    @property
-    def has_wiring(self) -> bool:
-        """Whether something has needed `wiring`."""
-        return "wiring" in vars(self)
-
-    @cached_property
-    def wiring(self) -> Any:
-        """The module that plans what a configuration wires itself; nothing else of core knows it."""
-        return import_module("headrace._wiring.planning")
 
     # What `Planner` adds.
 
@@ -211,7 +192,7 @@ class Planning(ABC):
 
     @property
     def known_node(self) -> str | None:
-        """The name of the present node; None for the entrypoint of the pipeline."""
+        """The name of the present node; None for ``[global]``."""
         return None if self.parameters.keys is None else self.parameters.node
 
     # Reporting problems.
@@ -283,55 +264,25 @@ class Planning(ABC):
         return total + known[call.part]
 
     def refuse_cycle(self, call: Call) -> bool:
-        """Report a name that an unfinished node will register: that node needs itself. False for any other."""
-        node = self._home(call.name)
-        if node is None or node not in self._unfinished:
+        """Report a name of an unfinished node: that node needs itself. False for any other."""
+        node = call.name.removeprefix("node.")
+        if node == call.name or node not in self._unfinished:
             return False
         chain = [*self._unfinished[self._unfinished.index(node) :], node]
         shown = f": {' needs '.join(chain)}" if len(chain) > 2 else ""
-        message = f"node {node!r} is needed to build itself{shown}"
-        if not shown and call.name != f"node.{node}":
-            message = f"nothing has registered {call.name!r} before this place"
-        self.add("cycle", message, call)
+        self.add("cycle", f"node {node!r} is needed to build itself{shown}", call)
         return True
 
-    # Registered instances.
-
     def instance_named(self, name: str, scope: Scope) -> Named | None:
-        """Return the instance for which ``name`` stands: of an ``IoC``, or registered by a node, which is planned first.
-
-        What an unfinished node has registered is known to that node only: another one would need it in a cycle.
-        """
+        """Return the instance of an ``IoC`` for which ``name`` stands, or the node, which is planned first."""
         for frame in reversed(scope.frames):
             if name in frame:
                 return frame[name]
-        if name not in self.registered:
-            home = self._home(name)
-            if home is not None and home not in self.all_parameters:
-                # Nodes that name each other may be a long chain.
-                with_room(lambda: self.plan_node(home))
-        named = self.registered.get(name)
-        known = named is None or named.node == self.node or named.node not in self._unfinished
-        return named if known else None
-
-    def _home(self, name: str) -> str | None:
-        """Return the node that registers ``name``, None when none does."""
-        return self._homes.get(name) or self._homes.get(_INDEX.sub(".", name))
-
-    def register(self, named: Named, call: Call) -> None:
-        """Make an instance known to the whole pipeline."""
-        known = self.registered.get(named.name)
-        if known is not None and known.element is not None:
-            self.add("twice", f"{named.name!r} is registered twice", call)
-        self.registered[named.name] = named
-
-    def register_wrong(self) -> None:
-        """Register as wrong what the present node has not yet registered, so that its uses are no further errors."""
-        node, keys = self.node, self.parameters.keys
-        own = (name for name, home in self._homes.items() if home == node and name != f"{node}.")
-        of_instances = (f"{node}.{index}" for index in range(keys.instance_num if keys else 0))
-        for name in (f"node.{node}", *own, *of_instances):
-            self.registered.setdefault(name, Named(name, None, node))
+        node = name.removeprefix("node.")
+        if node != name and node in self.shape.nodes and node not in self.all_parameters:
+            # Nodes that name each other may be a long chain.
+            with_room(lambda: self.plan_node(node))
+        return None if node in self._unfinished else self.registered.get(name)
 
 
 def parse_quietly(text: Any, node: str) -> list[Call]:

@@ -19,7 +19,7 @@ from headrace._contract.checked import largest_size
 from headrace._contract.options import keys_of
 from headrace._plan.declared import narrow
 from headrace._plan.element import elements_of
-from headrace._plan.word import callee_of, owns_thread, word_of
+from headrace._plan.word import owns_thread, word_of
 from headrace._portable import error_text
 
 if TYPE_CHECKING:
@@ -29,16 +29,9 @@ if TYPE_CHECKING:
     from headrace._plan.element import Element, NodePlan, PipelinePlan
 
 
-DEFAULT_NODE = (
-    "IoC[InstancesRegister[Reflect[backend]],Register[DI[Batching,InstanceDispatcher]];"
-    "Forward[node.{node_name}]]"
-)
-"""What a node means that configures no ``node_entrypoint``: the builder does so without the expression."""
-
-
 def public_plan(plan: PipelinePlan) -> public.Plan:
     """Return the public plan of a configuration without problems."""
-    nodes, entrypoint = plan.nodes.values(), plan.entrypoint
+    nodes = plan.nodes.values()
     policies = [one for node in nodes for one in (node.batch_policy, node.dispatch_policy)]
     brought = {(one.distribution, one.version) for one in (*policies, *plan.probes)} - {("", "")}
     return public.Plan(
@@ -50,7 +43,6 @@ def public_plan(plan: PipelinePlan) -> public.Plan:
         warnings=with_lines(plan.warnings),
         nodes={name: _node(plan, plan.nodes[name]) for name in plan.order},
         probes=tuple(probe.text for probe in plan.probes),
-        entrypoint=None if entrypoint is None else public_element(entrypoint),
     )
 
 
@@ -66,18 +58,14 @@ def distributions_of(
 
 def _roots_written(plan: PipelinePlan) -> list[Element]:
     """Return the expressions that somebody has written: not the `Reflect` of an instance, which nobody has."""
-    implied = {n.instance: n.backend for n in plan.nodes.values() if n.just_instances}
-    return [implied.get(root) or root for root in plan.roots]
+    return [one for node in plan.nodes.values() for one in trees_of(node).values()]
 
 
 def _node(plan: PipelinePlan, node: NodePlan) -> public.Node:
-    keys, owned, default = node.keys, owns_thread(node), DEFAULT_NODE.format(node_name=node.name)
-    written = default if node.just_instances else str(node.entrypoint.call)
-    low, high = narrow(node.runs.range, keys, alias=node.alias_of is not None)
+    keys, owned = node.keys, owns_thread(node)
+    low, high = narrow(node.instance.range, keys, alias=node.alias_of is not None)
     return public.Node(
         expression=node.expression,
-        node_expression=written,
-        is_default=node.init is None and written == default,
         range=(low, largest_size(keys.batch_sizes or (), high)),
         instance_num=node.instance_num,
         alias_of=node.alias_of,
@@ -89,15 +77,13 @@ def _node(plan: PipelinePlan, node: NodePlan) -> public.Node:
         keys={key: _value(getattr(keys, key), origin) for key, origin in node.origins.items()},
         processes=_processes(node),
         picked_by=node.batch_policy.cls.__name__ if node.batch_policy.cls.picks else None,
-        backend_unused=all(one.parameter != "backend" for one in elements_of(node.roots)),
-        bypassed=callee_of(node.entrypoint).name if node.bypassed else None,
         **{key: public_element(one) for key, one in trees_of(node).items()},
     )
 
 
 def _processes(node: NodePlan) -> public.Processes | None:
     """Tell how many processes a node starts, and how often these load each file together."""
-    own = set() if node.instance is None else {*node.instance.walk()}
+    own = {*node.instance.walk()}
     times = {one: node.instance_num if one in own else 1 for one in elements_of(node.roots)}
     outer = [one for one in times if one.cls.builds_elsewhere]
     loads: Counter[str] = Counter()
@@ -110,9 +96,7 @@ def _processes(node: NodePlan) -> public.Processes | None:
 
 def trees_of(node: NodePlan) -> dict[str, Element]:
     """Return the tree of a node, and those of what is written around its backend."""
-    trees = {"tree": node.backend or node.entrypoint, "init": node.init}
-    if node.keys.node_entrypoint is not None and node.entrypoint is not trees["tree"]:
-        trees["node_entrypoint"] = node.entrypoint
+    trees = {"tree": node.backend, "init": node.init}
     return {key: one for key, one in trees.items() if one is not None}
 
 

@@ -37,12 +37,9 @@ class Word(Backend):
         _wiring: Whether it runs nothing itself: once it is built, its last child is called in its place.
         _joins: Whether it may be replaced by its children where it stands, without prefix, in another one.
         _threaded: Whether its children run in a thread of their own already.
-        _gathers: Whether its calls wait in the queue of a node.
         _divides: Whether it gives each item to one of its children, whose outcome is that of the item.
-        _walks: Whether its calls walk through the graph of nodes.
         _in_turn: Whether each child gets the result of the one before as its ``data``.
         _reaches_out: Whether it uses something of the pipeline that another process does not have.
-        _registers_names: Whether it registers names for the pipeline, which its args say, and has none in an ``IoC``.
         _keys_of_child: The place of the child whose required keys are its own, None where `_required_keys` says more.
         _not_callable_hint: What to do where it is `not_callable`.
     """
@@ -52,12 +49,9 @@ class Word(Backend):
     _wiring: ClassVar[bool] = False
     _joins: ClassVar[bool] = False
     _threaded: ClassVar[bool] = False
-    _gathers: ClassVar[bool] = False
     _divides: ClassVar[bool] = False
-    _walks: ClassVar[bool] = False
     _in_turn: ClassVar[bool] = False
     _reaches_out: ClassVar[bool] = False
-    _registers_names: ClassVar[bool] = False
     _keys_of_child: ClassVar[int | None] = None
     _not_callable_hint: ClassVar[str | None] = "It belongs in the init of a node."
 
@@ -380,7 +374,7 @@ def way_to_called(element: Element) -> list[Element]:
     while True:
         element = way[-1]
         word, children = word_of(element.cls), element.children
-        if element.named is not None and element.named.queued:
+        if element.named is not None and element.named.registered:
             return way
         if element.named is None and word._wiring and element.cls.not_callable is None:
             inner = children[-1] if children else None
@@ -422,83 +416,43 @@ def why_not_callable(element: Element) -> str | None:
 # Elements that own a thread.
 
 
-def needs_thread(element: Element) -> bool:
-    """Tell whether a backend in an element owns its thread, and no thread or process is around it yet."""
-    return any(map(_owns_thread, element.walk(_runs_inside)))
+def give_thread(root: Element) -> None:
+    """Put a thread around an expression if a backend in it owns one, and no thread or process is around that yet."""
+    root.own_thread |= _needs_thread(root)
 
 
-def _owns_thread(element: Element) -> bool:
-    """Tell whether the backend of an element owns the thread that runs the element's parent, until it has its own."""
-    return element.owns_thread and element.named is None and _runs_here(element)
+def called_in_other_threads(root: Element) -> Iterator[Element]:
+    """Find the names inside a thread that stand for instances outside of it which own theirs."""
+    for thread in (one for one in root.walk() if word_of(one.cls)._threaded):
+        todo = list(thread.walk())
+        made = set(map(id, todo))
+        for one in todo:  # and what it names
+            target = None if one.named is None or one.named.registered else one.named.element
+            if target is None or id(target) in made:
+                continue
+            made.add(id(target))
+            todo += target.walk()
+            if _needs_thread(target):
+                yield one
+
+
+def _needs_thread(root: Element) -> bool:
+    inside = root.walk(_runs_inside)
+    return any(one.owns_thread and one.named is None and _runs_here(one) for one in inside)
+
+
+def _runs_here(element: Element) -> bool:
+    return not (element.own_thread or word_of(element.cls)._threaded)
 
 
 def _runs_inside(element: Element) -> bool:
     """Tell whether the children of an element run in the thread that runs the element's parent."""
-    elsewhere = element.cls.builds_elsewhere or runs_elsewhere(element)
-    return _runs_here(element) and not elsewhere
-
-
-def runs_elsewhere(element: Element) -> bool:
-    """Tell whether a name's bracket is called in the thread of the instance for which the name stands."""
-    named = element.named.element if element.named is not None and element.children else None
-    return named is not None and any(one.own_thread for one in way_to_called(named))
-
-
-def _runs_here(element: Element) -> bool:
-    """Tell whether an element runs in the thread that runs its parent."""
-    elsewhere = element.own_thread or word_of(element.cls)._threaded
-    return not elsewhere and (element.named is None or bool(element.children))
+    return _runs_here(element) and not element.cls.builds_elsewhere
 
 
 def owns_thread(node: NodePlan) -> bool:
-    """Tell whether what runs the batches of a node has a thread of its own."""
-    way = way_to_called(node.runs)
-    # What an IoC inside of an instance names is built for that instance.
-    phases = [phase for one in way if node.instance for phase in one.phases[:-1]]
-    for element in way:
-        named = None if element.children else element.named
-        if named is not None and not any(named.element in phase for phase in phases):
-            return False  # the thread of a named instance is that one's alone
-        if element.own_thread or word_of(element.cls)._threaded:
-            return True
-    return False
-
-
-def give_threads_to_instances(root: Element) -> None:
-    """Put a thread around the outermost ``Reflect`` of an instance if a backend in it needs a thread."""
-    if not any(one.owns_thread for one in root.walk()):
-        return
-    root.walk(_gives_thread_to_parameter)
-    give_threads(root)
-
-
-def _gives_thread_to_parameter(element: Element) -> bool:
-    """Put a thread around a ``Reflect`` that needs one; tell whether others may stand below in the same thread."""
-    if element.parameter is not None:
-        element.own_thread = needs_thread(element)
-    return element.parameter is None and _runs_inside(element)
-
-
-def give_threads(root: Element) -> None:
-    """Put a thread around each element that needs one and has none yet."""
-    for element in root.walk(_holds_others):
-        if not _holds_others(element) and _runs_here(element) and needs_thread(element):
-            element.own_thread = True
-    for element in filter(runs_elsewhere, root.walk()):
-        # Each has a thread of its own: one around all would wait for the instance if that is named there again.
-        element.children[0].walk(_gives_thread)
-
-
-def _gives_thread(element: Element) -> bool:
-    """Put a thread around a backend that owns one; tell whether what stands below runs in the same thread."""
-    element.own_thread |= _owns_thread(element)
-    return _runs_inside(element)
-
-
-def _holds_others(element: Element) -> bool:
-    """Tell whether an element runs nothing itself, so that threads are put around its children instead."""
-    word = word_of(element.cls)
-    return not element.own_thread and (word._wiring or word._gathers)
+    """Tell whether the instances of a node have a thread of their own."""
+    return any(not _runs_here(one) for one in way_to_called(node.instance))
 
 
 # Checking the bracket of a name: the number of its children, and their prefixes.

@@ -40,8 +40,11 @@ _BACKENDS, _HOOKS = _GROUPS = ("headrace.backends", "headrace.plugins")
 _OURS = re.compile(r"\s*headrace\b(?![-_.]*\w)", re.IGNORECASE)
 _COMMAND = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
-TABLES = ("definitions", "batch_policies", "dispatch_policies", "probes", "commands", "node_keys")
-"""The hooks that give tables, without the ``headrace_`` in front; ``node_entrypoint`` gives a text."""
+TABLES = (
+    *("definitions", "batch_policies", "dispatch_policies", "probes", "commands", "node_keys"),
+    "rewriters",
+)
+"""The hooks, without the ``headrace_`` in front."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ class Plugin:
         range: The versions of core that it requires, as ``>=0.1,<0.2``. Empty when it states none.
         backends: The import paths of its backends, by name.
         hooks: The answers of its hooks, by their short names: ``definitions``, ``batch_policies``,
-            ``dispatch_policies``, ``probes``, ``commands``, ``node_keys``, each a table, and ``node_entrypoint``.
+            ``dispatch_policies``, ``probes``, ``commands``, ``node_keys``, ``rewriters``, each a table.
         state: ``"ok"``, else ``"disabled"``, ``"incompatible"``, ``"broken"`` or
             ``"missing_dependency"``. Conflicts between plugins, and libraries that only an instance
             needs, are found by `headrace plugins doctor`.
@@ -241,7 +244,7 @@ def _if_allowed(plugin: Plugin, allowed: str) -> Plugin:
 
 def _hooks_of(modules: Iterable[str]) -> dict[str, Any]:
     """Call every hook of some modules; give the answers by the short names of the hooks."""
-    hooks: dict[str, Any] = {**{name: {} for name in TABLES}, "node_entrypoint": None}
+    hooks: dict[str, Any] = {name: {} for name in TABLES}
     known = {f"headrace_{name}": name for name in hooks}
     for path in modules:
         module = import_path(path)
@@ -258,9 +261,6 @@ def _hooks_of(modules: Iterable[str]) -> dict[str, Any]:
                 continue
             if not _is_right(name, answer):
                 raise TypeError(f"{attribute}() gave {answer!r}")
-            if name == "node_entrypoint":
-                hooks[name] = answer
-                continue
             for key, text in answer.items():
                 _add(hooks[name], name, key, text)
     return hooks
@@ -268,8 +268,8 @@ def _hooks_of(modules: Iterable[str]) -> dict[str, Any]:
 
 def _is_right(hook: str, answer: Any) -> bool:
     """Tell whether the answer of a hook has the right type."""
-    if hook == "node_entrypoint" or not isinstance(answer, dict):
-        return hook == "node_entrypoint" and isinstance(answer, str)
+    if not isinstance(answer, dict):
+        return False
     texts = all(isinstance(text, str) for entry in answer.items() for text in entry)
     return texts and (hook != "commands" or all(map(_COMMAND.fullmatch, answer)))
 

@@ -144,8 +144,6 @@ class Closer:
         """Return the steps that close the idle instances, and the nodes that have no others, in order; and whether all are idle."""
         all_idle = True
         found: list[Closing] = []
-        if self._engine.entrypoint is not None:
-            found.append(("the entrypoint", self._engine.entrypoint.parts.close))
         for name, node in reversed(self._engine.built.items()):
             own = node.scheduler.instances
             for index in reversed(range(len(node.instances))):

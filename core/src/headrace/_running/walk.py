@@ -9,9 +9,8 @@ from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from headrace._running.batch import entry_here
 from headrace._running.box import post, refuse_inside
-from headrace._running.entry import Entry, check_weight, restore
+from headrace._running.entry import Entry, restore
 from headrace._running.graph_request import GraphRequest, start_all
 from headrace._running.refusals import endless_wait
 from headrace._running.runners import Waiter, wait
@@ -116,18 +115,3 @@ def _hop(route: Route, request: Request, home: Any) -> None:
         missing = no_result(silent)
         silent.scheduler.count_late(missing)
         raise missing
-
-
-def run_from_front(graph: Graph, request: Request) -> None:
-    """Run a request that the entrypoint of the pipeline hands over, and wait; raises its error."""
-    route = graph.route_of(request)
-    outer = entry_here()(request)
-    terms = outer.deadline, outer.priority
-    if terms == (None, 0) and "data" in request and outer.entered is None:
-        walk(graph, route, request, internal=True)
-        return
-    weight = check_weight(request, route.first.name, route.needs)
-    entry = Entry(request, None, weight, *terms)
-    entry.entered = outer.entered
-    run_and_wait(graph, [(route, entry)], internal=True)
-    entry.raise_error()

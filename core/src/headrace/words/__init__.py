@@ -5,8 +5,7 @@ same. A container is a `headrace.Backend` with ``takes``. What a child needs, an
 `headrace.Backend` and `headrace.InitContext`.
 
 The modules are core's own. The names in ``__all__`` of each are words that may stand in a configuration. ``S = Sequential``
-makes an alias. Words that only configurations need which wire themselves are in `headrace._wiring`. What a word says of
-itself to the planner and to the builder is in `headrace._plan.word.Word`.
+makes an alias. What a word says of itself to the planner and to the builder is in `headrace._plan.word.Word`.
 """
 
 from headrace._build.callees import fill_up, run_child, select

@@ -204,8 +204,6 @@ class Identity(Backend):
             backend = "Identity"
     """
 
-    thread_safe = True
-
     rerun = True
     reads = ("data",)
 

@@ -39,8 +39,6 @@ _log = logging.getLogger("headrace.build")
 class _Chosen(Word):
     """Base of the containers that stand for one child once they are built."""
 
-    thread_safe = True
-
     @classmethod
     def _read_keys(cls, element: Element, built: Mapping[Element, Backend]) -> ReadKeys:
         """Return what any child reads that may be chosen."""

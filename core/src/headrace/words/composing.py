@@ -59,8 +59,6 @@ class Sequential(Word):
             backend = "S[Identity,(key=loud)Upper]"
     """
 
-    thread_safe = True
-
     takes = (1, None)
     prefixes = ("or", "key=")
     combine_ranges = staticmethod(combine_ranges)

@@ -31,7 +31,6 @@ __all__ = ["CatSplit", "HasKey", "NotHasKey", "Random"]
 class Branches(Word, ABC):
     """Base of the containers that decide per item: a branch for yes, and perhaps one for no."""
 
-    thread_safe = True
     _divides = True
 
     takes = (1, 2)

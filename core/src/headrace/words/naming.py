@@ -40,8 +40,7 @@ class Forward(Word):
     Example:
         ``{"data": "abc"}`` gives ``"ABC"``::
 
-            backend = "Upper"
-            node_entrypoint = "IoC[InstancesRegister[Reflect[backend]],Register[DI[Batching,InstanceDispatcher]];Forward[node.{node_name}]]"
+            backend = "IoC[Upper;Forward[Upper]]"
     """
 
     takes = 1
@@ -56,7 +55,7 @@ class Forward(Word):
     def _check(cls, use: Use) -> None:
         """Take the range of the instance; a node takes any number, as requests of their own."""
         named = use.element.named
-        if named is not None and named.element is not None and named.name != f"node.{named.node}":
+        if named is not None and named.element is not None and not named.registered:
             use.element.range = named.element.range
 
 
@@ -131,17 +130,14 @@ class Reflect(Wiring):
             shown = " uses ".join(one.partition(".")[2] for one in chain)
             use.add("cycle", f"the parameter {key!r} uses itself: {shown}", name)
             return None
-        may_register = scope.may_register and key != "backend"
         if (found := parameter(use, key)) is not None:
             call = planning.read(found.value, found.source)
             reflecting = (*scope.reflecting, mark)
-            child = call and use.plan(
-                call, may_register=may_register, gets_name=scope.gets_name, reflecting=reflecting
-            )
-            if child is not None and not may_register and not use.may_call(child):
+            child = call and use.plan(call, gets_name=scope.gets_name, reflecting=reflecting)
+            if child is not None and not use.may_call(child):
                 return None
         elif rest:
-            child = use.plan(rest[0], may_register=may_register, gets_name=scope.gets_name)
+            child = use.plan(rest[0], gets_name=scope.gets_name)
         elif scope.lenient:
             return use.element
         else:
@@ -164,8 +160,7 @@ def _report_missing(planning: Planning, call: Call, key: str) -> None:
         return  # the key is misspelt, and `unused_keys` keys are reported with the nearest name
     message = f"node {planning.node!r} needs the key {key!r}"
     hint = f'Write {key} = "..." in the node.'
-    own = any(planning.parameters.key(one) for one in ("init", "node_entrypoint"))
-    if key == "backend" and planning.known_node is not None and not own:
+    if key == "backend" and planning.known_node is not None:
         # The text around it is the default of core: the error names the node instead.
         file = planning.shape.file_of(planning.node)
         planning.problems.add("missing_option", message, file=file, path=planning.node, hint=hint)

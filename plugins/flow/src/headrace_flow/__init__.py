@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headrace_flow.again import Loop, Restart
+    from headrace_flow.again import Loop
     from headrace_flow.alike import Alike
     from headrace_flow.budget import Budget
     from headrace_flow.cache import Cache
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from headrace_flow.iterate import Iterate
     from headrace_flow.once import Once
     from headrace_flow.queues import Observer, Queue, Recv, Send
-    from headrace_flow.repost import Repost
+    from headrace_flow.repost import Repost, Restart
     from headrace_flow.script import Script, call, part
     from headrace_flow.shadow import Shadow
     from headrace_flow.stateful import StateFul
@@ -80,14 +80,14 @@ _HOME = {
     "Concurrency": "concurrency",
     "Iterate": "iterate",
     "KVStorage": "storage",
-    "Repost": "repost",
+    **dict.fromkeys(("Repost", "Restart"), "repost"),
     "Script": "script",
     "call": "script",
     "part": "script",
     "Once": "once",
     "Shadow": "shadow",
     "StateFul": "stateful",
-    **dict.fromkeys(("Loop", "Restart"), "again"),
+    "Loop": "again",
     **dict.fromkeys(("Observer", "Queue", "Recv", "Send"), "queues"),
     **dict.fromkeys(
         ("Condition", "ConditionPolicy", "Count", "Enough", "FreeInstances"), "conditions"

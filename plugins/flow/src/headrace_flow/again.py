@@ -1,20 +1,20 @@
-"""Loop and Restart: run a backend again on the unfinished requests of a batch."""
+"""Loop: run a backend again on the unfinished requests of a batch."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
 import headrace
-from headrace.errors import InputError, LimitError, NoResultError
-from headrace.keys import DATA, NODE_NAME, RESTART
+from headrace.errors import LimitError, NoResultError
+from headrace.keys import DATA
 from headrace.words import run_child, select
 
 if TYPE_CHECKING:
     from headrace.keys import Request
 
-__all__ = ["Loop", "Restart"]
+__all__ = ["Loop"]
 
 
 class Again(headrace.Backend):
@@ -25,13 +25,12 @@ class Again(headrace.Backend):
 
     takes = 1
     reads = ()  # what the child needs, and no more
-    thread_safe = True
 
     def init(self, options: Any, context: headrace.InitContext) -> None:
         """Take over the child."""
         (self._child,) = context.children
         self._limit, self._fills_up = options.limit, context.pad
-        self._key: str = getattr(options, "until", RESTART)
+        self._key: str = options.until
 
     def _begins(self, request: Request) -> bool:
         """Remove the key from a new request. Accept all."""
@@ -105,78 +104,3 @@ class Loop(Again):
         limit: int = Field(100, ge=1, description="How many times X may run for one item.")
 
     writes: tuple[str, ...] | type = ("result", "{until}")
-
-
-class Named(TypedDict, total=False):
-    """The keys of a request that `Restart` reads, beside the inputs of X."""
-
-    node_name: Any
-    restart: Any
-
-
-class Restart(Again):
-    """Run X again, entering at the node named by the key ``restart``: ``Restart[DagDispatcher]``.
-
-    It stands in ``entrypoint``. Before X runs again, with ``result`` as ``data``, the key ``restart`` is
-    removed. A request's own ``restart`` is removed first. In the answer ``node_name`` has the caller's value again.
-
-    Reads:
-        node_name: The node to enter at, if there is one.
-        restart: The outputs of X. The value in a new request is ignored.
-    Writes:
-        result: The last output of X.
-    Batch:
-        The range of X. Finished items leave the batch. When fewer than the min of X are left,
-        ``pad = true`` fills the batch up, otherwise they fail.
-
-    Raises:
-        LimitError: An item was restarted ``limit`` times.
-        NoResultError: X wrote no ``result`` to go on with.
-    Source:
-        own
-    Example:
-        ``{"data": "a"}`` gives ``"A!!!"``::
-
-            entrypoint = "Restart[DagDispatcher]"
-
-            [upper]
-            backend = "Upper"
-            next = "grow"
-
-            [grow]
-            backend = "Grow"
-    """
-
-    class Options(headrace.Options):
-        """Options of Restart."""
-
-        limit: int = Field(100, ge=1, description="How many times X may run for one item.")
-
-    reads = Named  # type: ignore[assignment]
-
-    def forward(self, batch: list[Request]) -> list[Exception | None]:
-        """Run the child until all items are done or have failed, and give each its ``node_name`` back.
-
-        Otherwise the same dict, sent a second time, would enter at the node of its last restart. A dict that failed
-        after it had asked for a restart would be restarted for nothing.
-        """
-        entered = [{NODE_NAME: one[NODE_NAME]} if NODE_NAME in one else {} for one in batch]
-        try:
-            outcomes = super().forward(batch)
-            for request, name, error in zip(batch, entered, outcomes, strict=True):
-                restarted = request.get(NODE_NAME) is not name.get(NODE_NAME)
-                if restarted and isinstance(error, InputError) and error.key == NODE_NAME:
-                    error.key = RESTART  # from there the wrong name has come
-            return outcomes
-        finally:
-            for request, name in zip(batch, entered, strict=True):
-                request.pop(NODE_NAME, None)
-                request.pop(RESTART, None)
-                request.update(name)
-
-    def _is_done(self, request: Request) -> bool:
-        """Tell whether the item names no node to restart at; else let it enter at that node."""
-        if (node := request.pop(RESTART, None)) is None:
-            return True
-        request[NODE_NAME] = node
-        return False

@@ -98,6 +98,12 @@ class RepostConformance(ObserverConformance):
     inside = _Answered
 
 
+class RestartConformance(ObserverConformance):
+    """`Restart`, of requests that ask for none."""
+
+    expression = "Restart(nodes=[main])"
+
+
 class CacheConformance(BackendConformance):
     """`Cache`, around what gives the text that it is given."""
 
@@ -171,12 +177,6 @@ class LoopConformance(IterateConformance):
     """`Loop`, until its child has written the key, which it does at once."""
 
     expression = "Loop(until=result,limit=2)[Identity]"
-
-
-class RestartConformance(IterateConformance):
-    """`Restart`, whose child runs once, since no request asks for a restart."""
-
-    expression = "Restart[Identity]"
 
 
 class ScriptConformance(BackendConformance):

@@ -1,13 +1,26 @@
-"""The plugin's hooks: the batch policies."""
+"""The plugin's hooks: the batch policies, and the keys and words that are translated."""
 
 from __future__ import annotations
 
 from headrace.hookspecs import hookimpl
 
-__all__ = ["headrace_batch_policies"]
+__all__ = ["headrace_batch_policies", "headrace_rewriters"]
+
+KEYS = ("entrypoint", "node_entrypoint")
+WORDS = (
+    *("Register", "InstancesRegister", "List", "Batching", "InstanceDispatcher", "Block"),
+    *("Proxy", "BackendProxy", "ProxyFromParam", "InstanceFromParam", "DagDispatcher"),
+    "ModelLoadder",
+)
 
 
 @hookimpl
 def headrace_batch_policies() -> dict[str, str]:
     """Return the batch policies."""
     return {"Alike": "headrace_flow.alike:Alike", "Budget": "headrace_flow.budget:Budget"}
+
+
+@hookimpl
+def headrace_rewriters() -> dict[str, str]:
+    """Return the keys and words of configurations that wire themselves."""
+    return dict.fromkeys((*KEYS, *WORDS), "headrace_flow.wiring:translate")

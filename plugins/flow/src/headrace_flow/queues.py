@@ -174,7 +174,7 @@ class Queue(QueueUser):
 
             [out]
             backend = "Send(q)"
-            init = "List[Queue(q,max=8),InstancesRegister[Reflect[backend]],Register[DI[Batching,InstanceDispatcher]]]"
+            init = "Queue(q,max=8)"
     """
 
     class Options(QueueUser.Options):

@@ -1,15 +1,17 @@
-"""Repost: a request leaves the way of the graph and goes on at another node."""
+"""Repost and Restart: a request leaves the way of the graph and goes on at another node."""
 
 from __future__ import annotations
 
+import difflib
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
 import headrace
 from headrace import PENDING
-from headrace.errors import ContractError, LimitError
+from headrace.errors import ContractError, InputError, LimitError
+from headrace.keys import RESTART
 from headrace.words import select
 
 if TYPE_CHECKING:
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
     from headrace.keys import Request
 
-__all__ = ["Repost"]
+__all__ = ["Repost", "Restart"]
 
 
 class Repost(headrace.Backend):
@@ -30,7 +32,7 @@ class Repost(headrace.Backend):
     answers the call.
 
     Repost stands at the end of its node: outermost, last in an ``S`` there, or in a branch of ``HasKey`` there. It cannot
-    stand in one of several branches of the graph, in a node with ``each``, or in ``entrypoint``.
+    stand in one of several branches of the graph, or in a node with ``each``.
 
     Reads:
         data: Anything.
@@ -69,7 +71,7 @@ class Repost(headrace.Backend):
             description="The most reposts of a request, counted together with the requests that Forward makes of it.",
         )
 
-    name_option = "node"
+    name_option: ClassVar[str | None] = "node"
     keeps = True
     uses_pipeline = True
 
@@ -79,7 +81,7 @@ class Repost(headrace.Backend):
         return count(1)
 
     @classmethod
-    def goes_on_at(cls, options: Any) -> tuple[str]:
+    def goes_on_at(cls, options: Any) -> tuple[str, ...]:
         """Return the node at which requests go on."""
         return (options.node,)
 
@@ -95,7 +97,7 @@ class Repost(headrace.Backend):
             outcomes[place] = self._send_on(batch[place])
         return outcomes
 
-    def _send_on(self, request: Request) -> Exception:
+    def _send_on(self, request: Request) -> Exception | None:
         """Send a request on; give its outcome here."""
         reposts = self._context.entered(request)
         if reposts is None:
@@ -106,4 +108,81 @@ class Repost(headrace.Backend):
             hint = "See why it never comes to an end, or raise the option limit of Repost."
             return LimitError(what, limit=self._limit, hint=hint)
         self._context.resume(request, self._target)
+        return PENDING
+
+
+class Restart(Repost):
+    """Let a request go on at the node that its key ``restart`` names, with what the nodes before have computed.
+
+    It stands at the end of the last node: ``S[X,Restart(nodes=[a,b])]``. A request without the key ends there. A
+    request's own ``restart`` is removed when it enters. ``entrypoint = "Restart[DagDispatcher]"`` means the same.
+
+    Reads:
+        data: Anything.
+        restart: The node at which the request goes on, if there is one. It is removed.
+    Writes:
+        result: ``data``, or the output of the last node after a restart.
+    Batch:
+        1 or more.
+
+    Raises:
+        InputError: ``data`` is missing, or ``restart`` names none of ``nodes``.
+        LimitError: The request ran ``limit`` times.
+        ContractError: The item was made by a container, and not sent to the node.
+    Source:
+        own
+    Example:
+        ``{"data": "a"}`` gives ``"A!!!"``::
+
+            [upper]
+            backend = "Upper"
+            next = "grow"
+
+            [grow]
+            backend = "S[Grow,Restart(nodes=[grow])]"
+    """
+
+    class Options(headrace.Options):
+        """Options of Restart."""
+
+        nodes: tuple[str, ...] = Field(min_length=1, description="The nodes that the key may name.")
+        limit: int = Field(
+            100, ge=1, description="How many times a request may run, the first run included."
+        )
+
+    name_option = None
+
+    @staticmethod
+    def enter(request: Request) -> Iterator[int]:
+        """Remove a ``restart`` that the request brings, and return a counter for its runs."""
+        request.pop(RESTART, None)
+        return count(1)
+
+    @classmethod
+    def goes_on_at(cls, options: Any) -> tuple[str, ...]:
+        """Return the nodes at which requests may go on."""
+        return tuple(options.nodes)
+
+    def init(self, options: Any, context: headrace.InitContext) -> None:
+        """Take over the options."""
+        self._context, self._nodes, self._limit = context, options.nodes, options.limit
+
+    def _send_on(self, request: Request) -> Exception | None:
+        """Send a request on that names a node. Others end here."""
+        target = request.pop(RESTART, None)
+        if target is None:
+            request["result"] = request["data"]
+            return None
+        if target not in self._nodes:
+            near = difflib.get_close_matches(str(target), self._nodes, n=1)
+            hint = f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(self._nodes)}."
+            return InputError(f"no node is called {target!r}", key=RESTART, hint=hint)
+        runs = self._context.entered(request)
+        if runs is None:
+            return ContractError("only a request that was sent to the node goes on at another one")
+        if next(runs) >= self._limit:
+            what = f"the request ran {self._limit} times, and is to go on at node {target!r}"
+            hint = "See why it never comes to an end, or raise the option limit of Restart."
+            return LimitError(what, limit=self._limit, hint=hint)
+        self._context.resume(request, target)
         return PENDING

@@ -327,7 +327,7 @@ class Script(headrace.Backend):
     value is the ``result``. While it waits it holds no thread and no instance. Deadline, cancellation and close end it
     with GeneratorExit, and withdraw its open calls.
 
-    Script stands in ``entrypoint``, or is the whole ``backend`` of a node. Do not put it into an ``S``: backends before it
+    Script is the whole ``backend`` of a node. Do not put it into an ``S``: backends before it
     would run again at each step. A call runs one node, and ignores its ``next``. If the first argument of a call is a
     constant in the file, the name is checked before anything is built.
 

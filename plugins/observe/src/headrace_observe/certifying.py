@@ -59,7 +59,7 @@ def runner_of(config: headrace.PipelineConfig, **building: Any) -> Iterator[Runn
     """Build a configuration: instances that take batches of any size where it is one node, else a pipeline."""
     plan = config.plan()
     nodes = [one for one in plan.nodes.values() if one.alias_of is None]
-    if len(plan.nodes) == 1 and plan.entrypoint is None:
+    if len(plan.nodes) == 1:
         with headrace.plugins.build(config) as built:
             (low, high), first = nodes[0].range, built.instances[0]
             ends = [end for end in (high, first.max) if end is not None]

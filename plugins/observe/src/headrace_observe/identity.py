@@ -80,7 +80,7 @@ def _text_of(config: headrace.PipelineConfig, plan: Plan) -> str:
         if isinstance(table, Mapping) and "batch_sizes" in table
     }
     nodes = [
-        [name, node.node_expression, node.links.to_dict(), _values(node.keys)]
+        [name, node.expression, node.links.to_dict(), _values(node.keys)]
         for name, node in plan.nodes.items()
     ]
     elements = [
@@ -106,8 +106,7 @@ def _without_folders(value: Any) -> Any:
 
 
 def _trees(plan: Plan) -> list[Any]:
-    trees = [tree for node in plan.nodes.values() for tree in node.trees]
-    return trees if plan.entrypoint is None else [*trees, plan.entrypoint]
+    return [tree for node in plan.nodes.values() for tree in node.trees]
 
 
 def _files_of(plan: Plan) -> Iterator[Path]:

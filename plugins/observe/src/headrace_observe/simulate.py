@@ -47,8 +47,7 @@ def simulation_of(
         cluster: The machines on which the nodes with `RayActor` live. None: nothing fails.
 
     Raises:
-        SetupError: The configuration has something that is not simulated: calls of other nodes or of their instances,
-            a ``node_entrypoint``, ``init`` or ``entrypoint`` of its own, several roots, ``each`` at the only root,
+        SetupError: The configuration has something that is not simulated: calls of other nodes, an ``init``, several roots, ``each`` at the only root,
             a `Repost` to a node that others lead to.
         InputError: There are no times of a node, or no counts that show how often a node with ``or`` runs,
             how many elements a node with ``each`` has, or how often `Repost` goes to a node, or a policy
@@ -75,12 +74,6 @@ def simulation_of(
         raise SetupError(
             f"only configurations with one entry node are simulated, this has {', '.join(roots)}",
             hint="Simulate each of them with its own configuration.",
-        )
-    front = plan.entrypoint
-    if front and front.name != "DagDispatcher" and front.instance != f"node.{roots[0]}":
-        raise SetupError(
-            f"the entrypoint {front.name} cannot be simulated",
-            hint="Leave it out: --set cannot remove a key, so write a file without it.",
         )
     flows = _by_counts(nodes, times)
     lists = [elements_key(name) for name, node in nodes.items() if node.links.each]
@@ -143,8 +136,6 @@ def _check_like(name: str, policy: BatchPolicy, like: Sequence[Mapping[str, Any]
 
 def _refuse(name: str, node: Node, nodes: Mapping[str, Node]) -> None:
     found = [] if node.init is None else ["init"]
-    if not node.is_default and (node.init is None or node.node_entrypoint is not None):
-        found.append("node_entrypoint")
     found += [one.name for one in node.tree.walk() if _calls_a_node(one, nodes)]
     if found:
         raise SetupError(
@@ -155,7 +146,7 @@ def _refuse(name: str, node: Node, nodes: Mapping[str, Node]) -> None:
 
 
 def _calls_a_node(element: Element, nodes: Mapping[str, Node]) -> bool:
-    """Return whether an element of a tree calls a node, or one of a node's instances."""
+    """Return whether an element of a tree calls a node."""
     instance = element.instance or ""
     return instance.startswith("node.") or instance.rpartition(".")[0] in nodes
 

@@ -31,7 +31,7 @@ __all__ = ["Fields", "check_keys", "read_fields"]
 
 _LINKING: Final = ("next", "map", "or", "each", "each_errors")
 """Keys of a node that connect it with others."""
-_OF_ALL: Final = ("entrypoint", "probes")
+_OF_ALL: Final = ("probes",)
 """Keys of ``global`` that are about the whole pipeline."""
 _MOST_SAID: Final = 5
 """So many wrong fields of one body are told."""

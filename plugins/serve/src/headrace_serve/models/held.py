@@ -149,7 +149,6 @@ def _refuse_state(config: PipelineConfig) -> None:
     """
     plan = config.plan()
     trees = [(name, tree) for name, node in plan.nodes.items() for tree in node.trees]
-    trees += [] if plan.entrypoint is None else [("entrypoint", plan.entrypoint)]
     for place, tree in trees:
         for one in tree.walk():
             if one.stateful:

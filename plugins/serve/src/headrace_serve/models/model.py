@@ -99,7 +99,7 @@ class Model:
         self.timed = is_timed(self.pipe)
         self.fields = read_fields(entry, self.pipe.config, self.entry)
         _check_labels(name, entry, self.signature)
-        if entry.inputs is not None and not found["front"]:
+        if entry.inputs is not None:
             check_keys(name, self.signature.inputs, self.pipe.config, self.entry)
         self.limits = entry.limits
         self.takes_json = entry.body == "json"

@@ -15,15 +15,11 @@ if TYPE_CHECKING:
 
 __all__ = ["described", "entry_node", "queue_size"]
 
-_LEADING = ("DagDispatcher", "Forward")
-"""Fronts of a pipeline that only pass requests on to the nodes."""
-
 
 def described(pipe: Pipeline, plan: Plan) -> dict[str, Any]:
     """Return the description of a pipeline, completed from its plan.
 
-    Each node says under ``each`` whether it runs once per element. ``front`` says whether the front of the pipeline
-    is an expression of the configuration, which may do more than pass requests on to the nodes.
+    Each node says under ``each`` whether it runs once per element.
 
     Raises:
         SetupError: There are several nodes at which requests may enter, and clients cannot choose one.
@@ -31,11 +27,11 @@ def described(pipe: Pipeline, plan: Plan) -> dict[str, Any]:
     found = pipe.describe()
     for name, node in plan.nodes.items():
         found["nodes"][name]["each"] = node.links.each is not None
-    found["front"] = plan.entrypoint is not None and plan.entrypoint.name not in _LEADING
+        found["nodes"][name]["calls"] = list(node.links.calls)
     entries = entries_and_ends(found["nodes"])[0]
-    if len(entries) > 1 and not found["front"]:
+    if len(entries) > 1:
         what = f"the pipeline has several nodes at which requests may enter: {', '.join(entries)}"
-        raise SetupError(what, hint="Serve a configuration for each, or write an `entrypoint`.")
+        raise SetupError(what, hint="Serve a configuration for each.")
     return found
 
 

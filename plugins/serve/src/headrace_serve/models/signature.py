@@ -31,7 +31,7 @@ _ONE_OF = ("Fallback", "ModelLoader")
 """Words that build one of their branches; the signature is that of the branch that was built."""
 
 _NOTHING = (
-    *("Identity", "InstancesRegister", "Register"),
+    "Identity",
     *("ContiguousTensor", "CpuTensor", "FixTensor", "GpuTensor", "SyncTensor"),
 )
 """Words that, without an element inside them, give what they get as the model takes it, or nothing: those around them matter."""
@@ -119,8 +119,6 @@ def read_signature(described: Mapping[str, Any], entry: ModelEntry | None = None
     nodes = described["nodes"]
     names, ends = entries_and_ends(nodes)
     roots, sinks = [nodes[name] for name in names], [nodes[name] for name in ends]
-    if described.get("front"):
-        roots = sinks = []
     max_rows = roots[0]["range"][1] if len(roots) == 1 else None
     if entry is not None and entry.inputs is not None:
         taken = {name: _said_input(name, one, entry) for name, one in entry.inputs.items()}
@@ -174,7 +172,7 @@ def entries_and_ends(nodes: Mapping[str, Any]) -> tuple[list[str], list[str]]:
         for name, node in nodes.items()
     }
     led = {one for name, found in called.items() for one, _ in found if one != name}
-    led.update(one for node in nodes.values() for one in node["next"])
+    led.update(one for node in nodes.values() for one in (*node["next"], *node.get("calls", ())))
     entries = [name for name in nodes if name not in led]
     todo, seen = list(entries), dict.fromkeys(entries)
     while todo:
