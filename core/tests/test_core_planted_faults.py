@@ -112,6 +112,17 @@ FAULTS = {
             )
         ],
     ),
+    "who detaches a probe takes it from the midst of a step": (
+        "instances.py:probes",
+        "deadlock|not over after",
+        [
+            (
+                "node",
+                "self.box.later(reporter.report_outcome, ",
+                "self.box.later(self.reporter.report_outcome, ",
+            )
+        ],
+    ),
     "close hears of no end": (
         "closing.py:own_threads",
         "close took",

@@ -55,7 +55,7 @@ class ChildConfig:
         """
         builder, keys = self._builder, dict[str, Any]()
         plan, base = builder.build.plan, self.origin.call.source.base
-        keys["backend"] = str(_written(self.origin, base, keys))
+        keys["backend"] = str(_write(self.origin, base, keys))
         source = {
             "import": [path for path, _ in plan.files],
             "global": {"threads": builder.build.threads},
@@ -82,7 +82,7 @@ class ChildConfig:
         return self.name
 
 
-def _written(element: Element, base: Path, keys: dict[str, Any]) -> Call:
+def _write(element: Element, base: Path, keys: dict[str, Any]) -> Call:
     """Return an element as it is written by itself, and add to ``keys`` what keys and ``[global]`` have given it here."""
     call, fields = element.call, keys_of(element.cls.Options)
     # In a definition, or another file, other args may count than those that stand there, and other folders.
@@ -98,7 +98,7 @@ def _written(element: Element, base: Path, keys: dict[str, Any]) -> Call:
     named = call.children[:1] if element.parameter is not None else ()
     prefixes = chain(element.prefixes, repeat(((), {})))
     phases = tuple(
-        (*named, *(_behind(next(prefixes), _written(child, base, keys)) for child in phase))
+        (*named, *(_behind(next(prefixes), _write(child, base, keys)) for child in phase))
         for phase in element.phases
     )
     own = call.args if as_is else Args(named=tuple(args))

@@ -94,7 +94,7 @@ def _with_timing(
     """Measure each run for the probes that there are by then, and some of them for ``times``."""
     runs, mask = count(1), 0
 
-    def measured(batch: list[Any], *dependency: Any) -> Any:
+    def measure(batch: list[Any], *dependency: Any) -> Any:
         nonlocal mask
         probes = commons.probes
         sampled = times if times is not None and not next(runs) & mask else None
@@ -112,7 +112,7 @@ def _with_timing(
                 often = sampled.total_ms < SAMPLE_BELOW_S * 1000 * sampled.count
                 mask = SAMPLED if often else 0
 
-    return measured
+    return measure
 
 
 def element_statistics(times: ElementTimes, node: str) -> dict[str, dict[str, float]]:
