@@ -145,6 +145,9 @@ def test_ctrl_c_at_any_point_and_a_second_one_lose_nothing():
 def test_ctrl_c_in_other_calls_loses_nothing():
     out = run(
         f"""
+        import asyncio
+        from internals import in_queue, put_aside
+
         def interrupt():
             raise KeyboardInterrupt
 
@@ -155,22 +158,31 @@ def test_ctrl_c_in_other_calls_loses_nothing():
             "cancel": lambda pipe: pipe.submit({{"data": 1}}).cancel(),
             "close": lambda pipe: pipe.close(),
             "future": lambda pipe: pipe.submit({{"data": 1}}).result(60),
+            "await": lambda pipe: asyncio.run(pipe.call_async({{"data": 1}})),
+            "aside": lambda pipe: pipe({{"data": 1}}),
         }}
         config = headrace.PipelineConfig.load({{"backend": "Hook", "max": 2}})
+        owns = headrace.PipelineConfig.load({{"backend": "BackgroundThread[Hook]", "max": 2}})
 
         def once(way, points):
-            pipe = headrace.pipe(config)
+            pipe = headrace.pipe(owns if way == "aside" else config)
             inside, go = threading.Event(), threading.Event()
             def hook():
                 inside.set()
                 go.wait({LATE_S})
             others = [later(pipe, {{"data": 0, "hook": hook}})]
             inside.wait({LATE_S})
+            interrupts = Interrupts(interrupt, *points)
             if way in ("submit", "cancel"):
                 others.append(later(pipe, {{"data": 7}}))
+            elif way == "aside":
+                def let_go():
+                    while not (interrupts.where or put_aside(pipe) or in_queue(pipe)):
+                        pass
+                    go.set()
+                threading.Thread(target=let_go).start()
             else:
                 go.set()
-            interrupts = Interrupts(interrupt, *points)
             interrupts.run(lambda: ways[way](pipe))
             go.set()
             if way == "close":
@@ -195,7 +207,7 @@ def test_ctrl_c_in_other_calls_loses_nothing():
         """
     )
     points = {way: (int(n), int(twice)) for way, n, twice in map(str.split, out.splitlines())}
-    assert len(points) == 6
+    assert len(points) == 8
     assert all(n > 5 for n, _ in points.values())
     assert sum(twice for _, twice in points.values()) > 2
 
