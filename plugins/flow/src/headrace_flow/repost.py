@@ -7,6 +7,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
+from typing_extensions import NotRequired, TypedDict
 
 import headrace
 from headrace import PENDING
@@ -111,6 +112,13 @@ class Repost(headrace.Backend):
         return PENDING
 
 
+class RestartKeys(TypedDict):
+    """The keys of a request that `Restart` reads."""
+
+    data: Any
+    restart: NotRequired[Any]
+
+
 class Restart(Repost):
     """Let a request go on at the node that its key ``restart`` names, with what the nodes before have computed.
 
@@ -150,6 +158,7 @@ class Restart(Repost):
             100, ge=1, description="How many times a request may run, the first run included."
         )
 
+    reads = RestartKeys
     name_option = None
 
     @staticmethod
@@ -169,6 +178,10 @@ class Restart(Repost):
 
     def _send_on(self, request: Request) -> Exception | None:
         """Send a request on that names a node. Others end here."""
+        if "data" not in request:
+            return InputError(
+                "the request has no 'data'", key="data", expected="anything", got="nothing"
+            )
         target = request.pop(RESTART, None)
         if target is None:
             request["result"] = request["data"]
