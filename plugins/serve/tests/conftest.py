@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import hashlib
 import re
@@ -101,6 +102,21 @@ def tools(pytestconfig):
         return programs
 
     return make
+
+
+@pytest.fixture
+def held_bytes():
+    """Return the bytes that a server holds of bodies when every request of REST has ended, not just got its answer."""
+
+    async def ended(server):
+        while server._state.tasks:
+            await asyncio.sleep(0)
+        return server._service._inflight_bytes
+
+    def held_bytes(server):
+        return asyncio.run_coroutine_threadsafe(ended(server), server._loop).result()
+
+    return held_bytes
 
 
 @pytest.fixture

@@ -53,10 +53,14 @@ def priced(text):
     return len(text) + PRICE * sum(text.count(one) for one in (b"[", b"{", b",", b":"))
 
 
-def post(server, path, body, **headers):
-    answer = httpx.post(f"{server.url}{path}", content=body, headers={**JSON, **headers})
-    assert server._service._inflight_bytes == 0  # whatever the answer is
-    return answer
+@pytest.fixture
+def post(held_bytes):
+    def post(server, path, body, **headers):
+        answer = httpx.post(f"{server.url}{path}", content=body, headers={**JSON, **headers})
+        assert held_bytes(server) == 0  # whatever the answer is
+        return answer
+
+    return post
 
 
 def of_price(most, unit=b"[]"):
@@ -70,7 +74,7 @@ def of_price(most, unit=b"[]"):
 @pytest.mark.parametrize("path", ROUTES)
 @pytest.mark.parametrize("unit", [b"[]", b"{}", b"1", b'{"a":1}', b'"a:[{,"'])
 def test_one_separator_more_than_the_limit_is_413_on_every_route_that_reads_json(
-    serving, path, unit
+    serving, path, unit, post
 ):
     server = serving(
         MODELS, allow=["repository", "shared-memory"], limits=Limits(max_json_bytes=100_000)
@@ -87,7 +91,7 @@ def test_one_separator_more_than_the_limit_is_413_on_every_route_that_reads_json
 
 
 @pytest.mark.parametrize("path", ROUTES)
-def test_json_has_a_limit_of_bytes_of_its_own_and_the_smaller_one_holds(serving, path):
+def test_json_has_a_limit_of_bytes_of_its_own_and_the_smaller_one_holds(serving, path, post):
     text = b'{"id":"' + b"x" * 3000 + b'"}'
     allow = ["repository", "shared-memory"]
     for limits, expected in (
@@ -99,7 +103,7 @@ def test_json_has_a_limit_of_bytes_of_its_own_and_the_smaller_one_holds(serving,
         assert (post(server, path, text).status_code == 413) == expected
 
 
-def test_files_and_binary_tensors_are_no_json(serving):
+def test_files_and_binary_tensors_are_no_json(serving, post):
     server = serving(MODELS, limits=Limits(max_json_bytes=2000))
     file = b"[" * 5000
     assert httpx.post(f"{server.url}/run/m", content=file).json() == {"result": "[" * 5000}
@@ -120,7 +124,7 @@ def test_files_and_binary_tensors_are_no_json(serving):
     assert answer.status_code == 413
 
 
-def test_json_of_a_form_is_looked_at_within_the_limit_and_is_else_a_file(serving):
+def test_json_of_a_form_is_looked_at_within_the_limit_and_is_else_a_file(serving, post):
     class Files(TypedDict):
         data: bytes
 
@@ -142,7 +146,7 @@ def test_json_of_a_form_is_looked_at_within_the_limit_and_is_else_a_file(serving
 
 @pytest.mark.parametrize("path", ["/run/any", "/v2/models/m/generate"])
 def test_where_other_requests_take_the_room_the_answer_is_429_and_later_it_is_not(
-    serving, gate, path
+    serving, gate, path, post
 ):
     models = {**MODELS, "held": {"config": {"backend": "ServeGate"}, "body": "json"}}
     held, _ = of_price(70_000)
@@ -177,7 +181,7 @@ def test_what_it_counts_is_about_what_its_objects_take():
         assert taken < 2 * priced(text), unit
 
 
-def test_many_unknown_fields_are_told_by_a_few_names(serving):
+def test_many_unknown_fields_are_told_by_a_few_names(serving, post):
     server = serving(MODELS)
     many = ",".join(f'"k{number}":1' for number in range(200_000))
     answer = post(server, "/run/sum", f'{{"data":[1],"scael":2,{many}}}'.encode())
@@ -191,7 +195,7 @@ def test_many_unknown_fields_are_told_by_a_few_names(serving):
 
 
 @pytest.mark.parametrize("value", ['"x"', "[]", "null"])
-def test_many_wrong_values_are_told_by_the_first(serving, value):
+def test_many_wrong_values_are_told_by_the_first(serving, value, post):
     server = serving(MODELS)
     text = f'{{"scale":1,"data":[{",".join([value] * 300_000)}]}}'
     answer = post(server, "/run/sum", text.encode())
@@ -207,7 +211,7 @@ def test_many_wrong_values_of_a_dict_are_counted():
         fields.read(text.encode())
 
 
-def test_a_refused_body_is_not_parsed_for_its_id(serving):
+def test_a_refused_body_is_not_parsed_for_its_id(serving, post):
     server = serving(MODELS, limits=Limits(max_json_bytes=1000))
     body = b'{"id":"mine","inputs":[' + b",".join([b"[]"] * 100) + b"]}"
     assert post(server, "/v2/models/m/infer", body).json()["id"] == ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import http.client
 import json
 import math
@@ -270,21 +269,10 @@ def post(server, model, body, length=None, connection=None):
     return found
 
 
-def held_bytes(server):
-    """The bytes that the server holds of bodies when every request of REST has ended, not just got its answer."""
-
-    async def ended():
-        while server._state.tasks:
-            await asyncio.sleep(0)
-        return server._service._inflight_bytes
-
-    return asyncio.run_coroutine_threadsafe(ended(), server._loop).result()
-
-
 OUTCOMES = ((200, ""), (400, "input"), (504, "deadline"))
 
 
-def test_mutated_bodies_are_errors_of_the_client(strict):
+def test_mutated_bodies_are_errors_of_the_client(strict, held_bytes):
     made = random.Random(20)
     connection = http.client.HTTPConnection("127.0.0.1", strict.port)
     counts = dict.fromkeys((200, 400, 504), 0)
@@ -308,7 +296,7 @@ def status_of(call, data):
     return "OK"
 
 
-def test_mutated_messages_are_errors_of_the_client(strict):
+def test_mutated_messages_are_errors_of_the_client(strict, held_bytes):
     made = random.Random(21)
     right = MUTATIONS["grpc_requests"](message("inference.ModelInferRequest"))
     counts = dict.fromkeys(("OK", "INVALID_ARGUMENT", "NOT_FOUND", "DEADLINE_EXCEEDED"), 0)

@@ -138,7 +138,7 @@ def status(call, *args, **kwargs):
     return caught.value.status().removeprefix("StatusCode.")
 
 
-def test_what_lies_outside_of_a_region_is_refused(client, region, triton):
+def test_what_lies_outside_of_a_region_is_refused(client, region, triton, held_bytes):
     c = client()
     (_, key), (_, key_out) = region("in"), region("out")
     bad = ("400", "INVALID_ARGUMENT")
@@ -164,7 +164,7 @@ def test_what_lies_outside_of_a_region_is_refused(client, region, triton):
     ):
         assert status(c.infer, "m", inputs, outputs=outputs) in bad
     c.infer("m", placed(triton, "FP32", 3, 12), outputs=good)
-    assert c.server._service._inflight_bytes == 0
+    assert held_bytes(c.server) == 0
 
 
 def test_what_is_no_number_of_bytes_is_refused(serving, region):
@@ -213,14 +213,14 @@ def test_a_region_that_becomes_shorter_is_an_error_of_the_client(client, region,
     [({"max_body_bytes": 1000}, ("413", "RESOURCE_EXHAUSTED")),
      ({"max_inflight_bytes": 3000}, ("429", "RESOURCE_EXHAUSTED"))],
 )  # fmt: skip
-def test_what_is_read_counts_as_a_body(client, region, triton, limits, refused):
+def test_what_is_read_counts_as_a_body(client, region, triton, limits, refused, held_bytes):
     c = client(limits=Limits(**limits))
     _, key = region("in")
     os.truncate(f"/dev/shm/{key}", 4096)
     c.register_system_shared_memory("in", key, 4096)
     c.infer("m", placed(triton, "FP32", 16, 64))
     assert status(c.infer, "m", placed(triton, "FP32", 1024, 4096)) in refused
-    assert c.server._service._inflight_bytes == 0
+    assert held_bytes(c.server) == 0
 
 
 def test_without_permission_nothing_of_it_works(client, region, triton):
