@@ -92,3 +92,16 @@ def test_an_import_for_types_in_a_function_or_through_the_package_counts(importi
     texts = {"pkg": "from pkg.b import B", "pkg.a": importing, "pkg.b": "from pkg.a import A"}
     graph = graph_of({name: ast.parse(text) for name, text in texts.items()})
     assert set(cycle_in(graph)) == {"pkg.a", "pkg.b"}
+
+
+def test_no_module_of_core_imports_the_package_itself():
+    """Through the package a module may import any other one, and no arrow shows it. Examples in docstrings are no imports."""
+    trees = modules_under(ROOT / "core" / "src")
+    found = [
+        (importer, name)
+        for importer, tree in trees.items()
+        for module, name in imports_of(tree)
+        if module == "headrace" and (name is None or f"headrace.{name}" not in trees)
+    ]
+    assert len(trees) > 80
+    assert [one for one in found if one[0] != "headrace"] == []

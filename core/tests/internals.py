@@ -8,12 +8,12 @@ import threading
 import time
 from dataclasses import replace
 
-from headrace._build import builder
+from headrace._build import builder, pipeline
 from headrace._build.parts import CloseStack
 from headrace._registry.discovery import KNOWN_ELSEWHERE, KNOWN_POLICIES
 from headrace._registry.registry import registry
 from headrace._running import batch as batches
-from headrace._running import deadlocks, graph, pipeline, threads, walk
+from headrace._running import deadlocks, graph, threads, walk
 from headrace._running import process as at_exit
 from headrace._running.batch import entry_here
 from headrace._running.box import Box, ask

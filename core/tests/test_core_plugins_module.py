@@ -143,3 +143,14 @@ def test_what_is_installed_later_is_seen_after_a_refresh(site):
     site.backend("headrace-late", "Late", "hrt_late")
     assert headrace.plugins.installed() == before
     assert "late" in [plugin.plugin for plugin in headrace.plugins.installed(refresh=True)]
+
+
+def test_a_notebook_shows_what_an_installed_distribution_draws(site):
+    site.add("a-gone", "[headrace.notebook]\nhtml = hrt_not_there:draw\n", {})
+    drawing = "def draw(about):\n    return f'<b>{type(about).__name__}</b>'\n"
+    site.add(
+        "b-drawing", "[headrace.notebook]\nhtml = hrt_drawing:draw\n", {"hrt_drawing": drawing}
+    )
+    with headrace.pipe({"backend": "Identity"}) as pipe:
+        shown = [one._repr_html_() for one in (pipe, pipe.config, pipe.stats())]
+    assert shown == ["<b>Pipeline</b>", "<b>PipelineConfig</b>", "<b>Statistics</b>"]

@@ -15,13 +15,13 @@ from headrace._version import __version__
 if TYPE_CHECKING:
     from headrace import errors, hookspecs, isolation, keys, plan, plugins, policies, words
     from headrace._build.compose import pipe
+    from headrace._build.pipeline import Pipeline
     from headrace._contract.backend import Backend, InitContext
     from headrace._contract.checked import PENDING
     from headrace._contract.options import FilePath, Options, OutputPath
     from headrace._expression.parser import parse
     from headrace._plan.pipeline_config import PipelineConfig, explain
     from headrace._registry.registry import register
-    from headrace._running.pipeline import Pipeline
 
 __all__ = [
     "PENDING",
@@ -54,7 +54,7 @@ _HOME = {
     "InitContext": "headrace._contract.backend",
     "Options": "headrace._contract.options",
     "OutputPath": "headrace._contract.options",
-    "Pipeline": "headrace._running.pipeline",
+    "Pipeline": "headrace._build.pipeline",
     "PipelineConfig": "headrace._plan.pipeline_config",
     "explain": "headrace._plan.pipeline_config",
     "parse": "headrace._expression.parser",

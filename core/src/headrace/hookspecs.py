@@ -36,7 +36,7 @@ from contextlib import contextmanager
 
 import pluggy
 
-from headrace._running.pipeline import Pipeline  # noqa: TC001 - a program may ask what the annotations mean
+from headrace._build.pipeline import Pipeline  # noqa: TC001 - a program may ask what the annotations mean
 from headrace._running.probes import PROBE_METHODS, BatchRecord, BatchRequest, GuardedProbe
 
 __all__ = [

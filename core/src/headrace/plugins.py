@@ -32,7 +32,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-import headrace
 from headrace._contract.texts import read_lines, read_text
 from headrace._registry.discovery import CORE, KNOWN_ELSEWHERE, Plugin, qualifier
 from headrace._registry.registry import registry
@@ -43,8 +42,14 @@ from headrace.errors import Problem
 from headrace.keys import DATA, Request
 
 if TYPE_CHECKING:
+    from headrace._contract.backend import Backend
+    from headrace._contract.options import Options
     from headrace._plan.element import Element as PlannedElement
     from headrace._plan.element import NodePlan
+    from headrace._plan.pipeline_config import PipelineConfig
+    from headrace.policies import BatchPolicy, DispatchPolicy
+else:  # for who asks what the annotations mean: their modules import pydantic
+    Backend = BatchPolicy = DispatchPolicy = Options = PipelineConfig = Any
 
 __all__ = [
     "KNOWN_BACKENDS",
@@ -156,8 +161,8 @@ class Element:
     """
 
     name: str
-    cls: type[headrace.Backend]
-    options: headrace.Options | None
+    cls: type[Backend]
+    options: Options | None
     distribution: str
     version: str
     registered: bool
@@ -189,7 +194,7 @@ class BuiltExpression:
 
     def __init__(
         self,
-        config: headrace.PipelineConfig,
+        config: PipelineConfig,
         seen: Mapping[str, Any] | None = None,
         probes: Mapping[str, Callable[[], object]] | None = None,
     ) -> None:
@@ -202,11 +207,11 @@ class BuiltExpression:
         self._blueprint = replace(blueprint, probes={**blueprint.probes, **(probes or {})})
         (self._node,) = start(self._blueprint).nodes.values()
         self._scheduled = self._node.scheduler.instances
-        self.instances: list[headrace.Backend] = [one.backend for one in self._scheduled]
+        self.instances: list[Backend] = [one.backend for one in self._scheduled]
         assert isinstance(self._node, ComposedNode)  # noqa: S101 - so does `compose`
         self._element, self._by_element = plan.backend, self._node.elements.by_element
         root = self._by_element.get(plan.backend)
-        self.root: headrace.Backend = root or self.instances[0]
+        self.root: Backend = root or self.instances[0]
         read = keys_read_by(plan.instance, self._by_element)
         self.reads = tuple(sorted({DATA, *filter(None, read)}))
         self.needs = tuple(self._node.scheduler.needs)
@@ -245,7 +250,7 @@ class BuiltExpression:
 
 
 def build(
-    source: str | Path | Mapping[str, Any] | headrace.PipelineConfig,
+    source: str | Path | Mapping[str, Any] | PipelineConfig,
     *,
     seen: Mapping[str, Any] | None = None,
     probes: Mapping[str, Callable[[], object]] | None = None,
@@ -264,11 +269,11 @@ def build(
         SetupError: A backend could not be built. What was built is closed again.
         PluginError: A plugin or a library is missing.
     """
-    return BuiltExpression(headrace.PipelineConfig.load(source), seen, probes)
+    return BuiltExpression(_config_of(source), seen, probes)
 
 
 def resolve(
-    source: str | Path | Mapping[str, Any] | headrace.PipelineConfig,
+    source: str | Path | Mapping[str, Any] | PipelineConfig,
     key: str = "backend",
     node: str | None = None,
 ) -> Element | None:
@@ -289,15 +294,15 @@ def resolve(
     """
     from headrace._plan.publish import trees_of
 
-    config = headrace.PipelineConfig.load(source)
+    config = _config_of(source)
     plan = _only_node(config) if node is None else config._plan.nodes[node]
     found = plan.backend if key == "backend" else trees_of(plan).get(key)
     return None if found is None else _element(found)
 
 
 def policies(
-    source: str | Path | Mapping[str, Any] | headrace.PipelineConfig,
-) -> dict[str, tuple[headrace.policies.BatchPolicy, headrace.policies.DispatchPolicy]]:
+    source: str | Path | Mapping[str, Any] | PipelineConfig,
+) -> dict[str, tuple[BatchPolicy, DispatchPolicy]]:
     """Make the policies of each node, as a pipeline of this configuration would have them.
 
     They are new objects, for a test or a simulation that calls them with a clock of its own. For a class
@@ -315,11 +320,17 @@ def policies(
     """
     from headrace._build.compose import compose
 
-    blueprint = compose(headrace.PipelineConfig.load(source))
+    blueprint = compose(_config_of(source))
     return {name: node.policies() for name, node in blueprint.nodes.items()}
 
 
-def _only_node(config: headrace.PipelineConfig) -> NodePlan:
+def _config_of(source: str | Path | Mapping[str, Any] | PipelineConfig) -> PipelineConfig:
+    from headrace._plan.pipeline_config import PipelineConfig
+
+    return PipelineConfig.load(source)
+
+
+def _only_node(config: PipelineConfig) -> NodePlan:
     names = config.nodes
     if len(names) != 1:
         raise ValueError(f"one node was expected, the configuration has {', '.join(names)}")

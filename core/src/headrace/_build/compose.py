@@ -10,12 +10,12 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from headrace._build.builder import Builder, ComposedNode
+from headrace._build.pipeline import Pipeline, without_inner_frames
 from headrace._contract.backend import ProgressFactory, no_progress
 from headrace._plan.pipeline_config import PipelineConfig
 from headrace._portable import error_text
 from headrace._running.blueprint import Blueprint, NodeBlueprint
 from headrace._running.instance import Limits
-from headrace._running.pipeline import Pipeline, without_inner_frames
 from headrace.errors import ConfigError, HeadraceError, PluginError, SetupError
 from headrace.policies import BestFit
 

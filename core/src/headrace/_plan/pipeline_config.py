@@ -21,9 +21,9 @@ from headrace._plan.planner import Planner, plan_expression
 from headrace._plan.publish import distributions_of, public_element, public_plan
 from headrace._plan.rewriting import rewrite
 from headrace._registry.imports import HOW_TO_ALLOW, run_imports, why_refused
+from headrace._registry.notebook import html_of
 from headrace._registry.packages import files_run
 from headrace._registry.registry import Files, registry
-from headrace._running.notebook import html_of
 from headrace._version import __version__
 from headrace.errors import PluginError, Problem
 from headrace.plan import Plan

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-import headrace
 from headrace import plan as public
 from headrace._config.problems import with_lines
 from headrace._contract.checked import largest_size
@@ -21,6 +20,7 @@ from headrace._plan.declared import narrow
 from headrace._plan.element import elements_of
 from headrace._plan.word import owns_thread, word_of
 from headrace._portable import error_text
+from headrace._version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -35,11 +35,9 @@ def public_plan(plan: PipelinePlan) -> public.Plan:
     policies = [one for node in nodes for one in (node.batch_policy, node.dispatch_policy)]
     brought = {(one.distribution, one.version) for one in (*policies, *plan.probes)} - {("", "")}
     return public.Plan(
-        headrace=headrace.__version__,
+        headrace=__version__,
         threads=plan.threads,
-        asks_for=distributions_of(
-            _roots_written(plan), {("headrace", headrace.__version__), *brought}
-        ),
+        asks_for=distributions_of(_roots_written(plan), {("headrace", __version__), *brought}),
         warnings=with_lines(plan.warnings),
         nodes={name: _node(plan, plan.nodes[name]) for name in plan.order},
         probes=tuple(probe.text for probe in plan.probes),

@@ -7,12 +7,11 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-import headrace
+from headrace._registry.notebook import Statistics, html_of
 from headrace._running.blueprint import Blueprint
 from headrace._running.engine import Engine
 from headrace._running.entrance import raise_failed, seconds
 from headrace._running.futures import RequestFuture, give_up_all
-from headrace._running.notebook import Statistics, html_of
 from headrace._running.parts import Parts
 from headrace._running.probes import GuardedProbe, Probes
 from headrace._running.streams import AsyncStream, Reader, Stream
@@ -21,7 +20,10 @@ from headrace.errors import InputError
 from headrace.keys import Request
 
 if TYPE_CHECKING:
+    from headrace._plan.pipeline_config import PipelineConfig
     from headrace._running.entrance import Admitted
+else:
+    PipelineConfig = Any  # for who asks what the annotations mean: its module would import pydantic
 
 Error = TypeVar("Error", bound=BaseException)
 
@@ -329,9 +331,9 @@ class Pipeline:
         return self._engine.ready
 
     @property
-    def config(self) -> headrace.PipelineConfig:
+    def config(self) -> PipelineConfig:
         """The configuration."""
-        config: headrace.PipelineConfig = self._engine.blueprint.config
+        config: PipelineConfig = self._engine.blueprint.config
         return config
 
     def close(self, *, drain: bool = True, timeout: float | None = 30.0) -> None:
