@@ -9,12 +9,14 @@ container may set ``needs`` in ``init``: the keys without which what was built t
 
 from __future__ import annotations
 
+from typing import Any
+
 from headrace._build.elsewhere import ChildConfig
 from headrace._contract.checked import Liveness, batch_alone
 from headrace._portable import error_text, portable
 from headrace._running.batch import running_here
-from headrace._running.parts import Elsewhere, parts_go_to, read_from
 from headrace._running.parts import elsewhere as _elsewhere
+from headrace._running.parts import parts_go_to, read_from
 from headrace._running.threads import run_in_pool
 from headrace.keys import Request
 
@@ -30,15 +32,15 @@ __all__ = [
     "run_in_pool",
 ]
 
-elsewhere: Elsewhere = _elsewhere
-"""Where parts of answers go in a process that runs batches for another one.
+elsewhere: dict[int, Any] = _elsewhere
+"""Where parts of answers go in a process that runs batches for another one, by the identity of the request, while it runs.
 
-``elsewhere.start(requests, send)`` lets ``send(number, part)`` have those of a batch, with None nobody, until
-``elsewhere.parts.clear()``.
+The value has ``add(part, waits)``, which gives whether somebody reads, and ``begun`` and ``closed``: whether a part has come,
+and whether nobody reads any more.
 """
 
 
 def has_emitted(request: Request) -> bool:
     """Tell whether a part of the answer of a request that runs here was given: then nothing runs it once more."""
-    parts = elsewhere.parts.get(id(request)) or read_from(running_here(request))
+    parts = elsewhere.get(id(request)) or read_from(running_here(request))
     return parts is not None and bool(parts.begun)

@@ -91,7 +91,7 @@ class Keeping:
 
     def _find(self, request: Request, node: Any) -> tuple[Any, Entry | None]:
         """Return where the parts of a request go, if anybody reads them, and its entry, if it runs or is kept."""
-        sent = elsewhere.parts.get(id(request))
+        sent = elsewhere.get(id(request))
         if sent is not None:
             return sent, None
         entry = running_here(request)

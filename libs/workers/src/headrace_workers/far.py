@@ -82,6 +82,27 @@ class Reports(QueueHandler):
         warnings.showwarning = self.warn  # type: ignore[assignment]
 
 
+class _SentParts:
+    """The parts of a request in a process that runs it for another one: ``send(number, part)`` sends them there.
+
+    The connection takes no more than the other side reads, so ``send`` waits where parts wait there.
+    """
+
+    closed = False
+
+    def __init__(self, send: Callable[[int, Any], object] | None, number: int) -> None:
+        self._send, self._number = send, number
+        self.begun = False
+
+    def add(self, part: Any, waits: bool) -> bool:
+        """Send a part, where somebody reads it."""
+        if self._send is None:
+            return False
+        self.begun = True
+        self._send(self._number, part)
+        return True
+
+
 def serve(link: Link, reports: Reports) -> None:
     """Build what the other side sends, run its batches, and close what was built when the link ends."""
     with suppress(EOFError), ExitStack() as closing:
@@ -131,7 +152,7 @@ def run(
     batch = [one for one, wrong in zip(requests, unknown, strict=True) if not wrong]
     before = [dict(request) for request in batch]
     runs: list[Any] = []
-    elsewhere.start(requests, send)
+    elsewhere.update({id(one): _SentParts(send, n) for n, one in enumerate(requests)})
     try:
         outcomes, runs = backend.measured(batch) if measures else (backend(batch), runs)
     except BaseException as error:  # noqa: BLE001 - SystemExit, for one, must not end this process
@@ -139,7 +160,7 @@ def run(
         what = f"{name} raised {type(error).__name__}"
         outcomes = [_failed(what, name, error) for _ in batch]
     finally:
-        elsewhere.parts.clear()
+        elsewhere.clear()
     if backend.lost:
         # Without a node, `Checked` takes these errors there for those of its instance, and marks it as lost.
         for lost_here in (one for one in outcomes or () if isinstance(one, InstanceLostError)):
