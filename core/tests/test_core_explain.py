@@ -11,10 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from loading import python
-from pydantic import BaseModel, model_validator
+from pydantic import BaseModel
 
 import headrace
-from headrace.errors import ConfigError
 
 
 class Many(headrace.Backend):
@@ -199,73 +198,6 @@ def test_explain_builds_nothing():
 
     headrace.register(Never)
     headrace.explain({"backend": "Never"})
-
-
-@pytest.mark.parametrize(
-    ("text", "children"),
-    [
-        ("HasKey", []),
-        ("HasKey(k)", []),
-        ("ModelLoader[(.onnx)Identity]", ["Identity"]),
-        ("S[HasKey]", ["HasKey"]),
-        ("S[Reflect[k],Forward[x]]", ["Reflect", "Forward"]),
-    ],
-)
-def test_an_expression_by_itself_may_lack_options_and_the_last_bracket(text, children):
-    explained = headrace.explain(headrace.parse(text))
-    assert explained["expression"] == text
-    assert [child["name"] for child in explained["tree"]["children"]] == children
-
-
-def test_an_expression_by_itself_shows_where_a_thread_is_put():
-    headrace.register("Alone", type("Alone", (Many,), {"owns_thread": True}))
-    tree = headrace.explain(headrace.parse("S[Many,Alone]"))["tree"]
-    assert tree["own_thread"] is True
-    assert [child.get("own_thread") for child in tree["children"]] == [None, None]
-
-
-def test_what_an_expression_by_itself_lacks_hides_nothing_else():
-    class EitherOr(headrace.Backend):
-        class Options(headrace.Options):
-            model: str | None = None
-            network: str | None = None
-
-            @model_validator(mode="after")
-            def _one(self):
-                if (self.model is None) == (self.network is None):
-                    raise ValueError("exactly one of model and network must be set")
-                return self
-
-        def forward(self, batch):
-            pass
-
-    headrace.register("EitherOr", EitherOr)
-    explained = headrace.explain(headrace.parse("ModelLoader[(.a)EitherOr,(.b)Identity]"))
-    assert [child["name"] for child in explained["tree"]["children"]] == ["EitherOr", "Identity"]
-    lacking = headrace.explain(headrace.parse("Call(batched=true)"))["tree"]["options"]
-    assert lacking == {
-        "function": {"value": None, "origin": "default"},
-        "batched": {"value": True, "origin": "inline"},
-        "kwargs": {"value": {}, "origin": "default"},
-    }
-    with pytest.raises(ConfigError, match="exactly one of model and network"):
-        headrace.explain({"backend": "EitherOr"})
-
-
-def test_a_loader_by_itself_has_chosen_nothing():
-    explained = headrace.explain(
-        headrace.parse("ModelLoader[(.a)Identity,(.b)Nope,(.c)Process(restart_limit=-1)[Identity]]")
-    )
-    assert [child["name"] for child in explained["tree"]["children"]] == ["Identity"]
-    assert explained["tree"]["not_chosen"] == {"Nope": "unknown backend 'Nope'"}
-
-
-@pytest.mark.parametrize(
-    "text", ["S[", "Nope", "Many(z=1)", "S[HasKey,Identity]", "Identity[Many]"]
-)
-def test_a_wrong_expression_by_itself_is_an_error(text):
-    with pytest.raises(ConfigError):
-        headrace.explain(headrace.parse(text))
 
 
 def test_describe_says_what_was_really_built():

@@ -174,7 +174,7 @@ def test_what_a_validator_raises_is_a_problem_that_names_the_class(what):
 
 @pytest.mark.parametrize(
     "config",
-    [{"backend": "DefaultRaises"}, {"backend": "Identity", "define": {"Z": "DefaultRaises"}}],
+    [{"backend": "DefaultRaises"}, {"backend": "Z", "define": {"Z": "DefaultRaises"}}],
 )
 def test_what_a_default_raises_is_a_problem_that_names_the_class(config):
     headrace.register(DefaultRaises, replace=True)

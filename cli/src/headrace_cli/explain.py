@@ -13,7 +13,7 @@ from headrace_cli.console import OK, WrongArgument, counted, print_data, print_d
 from headrace_cli.graph import FORMATS
 from headrace_cli.lint import explained
 from headrace_cli.printing import as_json, escaped, print_json, shown
-from headrace_cli.source import hinting_at_a_file, is_file, source_of
+from headrace_cli.source import hinting_at_a_file, source_of
 
 if TYPE_CHECKING:
     from rich.tree import Tree
@@ -62,12 +62,9 @@ def explain(
     if graph is not None and graph not in FORMATS:
         raise WrongArgument(f"--graph: expected one of {', '.join(FORMATS)}, got {graph!r}")
     with hinting_at_a_file(what):
-        if is_file(what) or settings or graph is not None:
-            source = source_of(what, settings or ())
-            config = headrace.PipelineConfig.load(source, allow_import=not no_import)
-            found = headrace.explain(config) if json else explained(config)
-        else:
-            found = headrace.explain(headrace.parse(what))
+        source = source_of(what, settings or ())
+        config = headrace.PipelineConfig.load(source, allow_import=not no_import)
+        found = headrace.explain(config) if json else explained(config)
     if graph is not None:
         picture = FORMATS[graph](found)
         if json:
@@ -78,8 +75,7 @@ def explain(
         print_json(found)
     else:
         drawing = _Drawing(every=every)
-        tree = drawing.pipeline(what, found) if "nodes" in found else drawing.bare(found)
-        print_drawing(tree, width=100_000, emoji=False, markup=False)
+        print_drawing(drawing.pipeline(what, found), width=100_000, emoji=False, markup=False)
         if drawing.hidden:
             verb = "is" if drawing.hidden == 1 else "are"
             print_data(f"{counted(drawing.hidden, 'default')} {verb} hidden: --all shows them.")
@@ -122,13 +118,6 @@ class _Drawing:
             shown_warning = tree.add(_text(("warning ", "bold yellow"), first))
             for line in rest:
                 shown_warning.add(_text(line.strip()))
-        return tree
-
-    def bare(self, found: dict[str, Any]) -> Tree:
-        """Draw what an expression asks for."""
-        tree = _tree(found["expression"], "bold")
-        self._add(tree, found["tree"])
-        _add_needs(tree, found)
         return tree
 
     def _add_under(self, key: str, branch: Tree, found: dict[str, Any]) -> None:

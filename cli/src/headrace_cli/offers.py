@@ -44,7 +44,9 @@ def _wrong(plugin: Plugin, hook: str, name: str, path: str) -> Iterator[Finding]
     named = f"the {HOOK_NOUNS[hook]} {name!r}"
     try:
         if hook == "definitions":
-            headrace.explain(headrace.parse(f"{plugin.plugin}:{name}"))
+            headrace.explain(
+                {"backend": "Identity", "define": {"Offered": f"{plugin.plugin}:{name}"}}
+            )
         elif hook == "commands":
             as_command(path, plugin)
         else:

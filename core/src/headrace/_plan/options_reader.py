@@ -42,17 +42,14 @@ class OptionsReader:
         options: The class of its options.
         planning: The planner, with the keys of its node.
         plugin: The qualifier of the plugin that brings the backend, empty where none does.
-        lenient: Whether options may be missing.
     """
 
     call: Call
     options: type[Options]
     planning: Planning
     plugin: str = ""
-    lenient: bool = False
     _found: dict[str, Found] = field(default_factory=dict)
     _reported: set[str] = field(default_factory=set)
-    _lacking: list[str] = field(default_factory=list)
     _wrong: bool = False
 
     def __post_init__(self) -> None:
@@ -81,9 +78,6 @@ class OptionsReader:
             elif given is not None and key in given:
                 values[key], origins[key] = given[key]
         options = self._validate(values)
-        # A missing option becomes None, any other has its default.
-        if options is None and not self._wrong:
-            options = self.options.model_construct(**dict.fromkeys(self._lacking) | values)
         return None if self._wrong else options, origins
 
     def _arguments(self) -> dict[str, Found]:
@@ -160,8 +154,7 @@ class OptionsReader:
         """Report one problem of a value at the place where the value was written."""
         location = detail["loc"]
         key = str(location[0]) if location else None
-        # A problem of several options together may be gone once those are written that are missing here.
-        if key in self._reported or (key is None and self.lenient):
+        if key in self._reported:
             return
         if detail["type"].endswith(("_type", "_parsing")) and isinstance(location[-1], int):
             self._reported.add(str(key))  # one report for all items of a list is enough
@@ -181,9 +174,6 @@ class OptionsReader:
         self._add("option", what, suggestion=near, hint=hint, **place)
 
     def _report_missing(self, key: str) -> None:
-        if self.lenient:
-            self._lacking.append(key)
-            return
         ways = f'"{self.call.name}::{key}" = ...' if key in OWN_KEYS else f"{key} = ..."
         ways += " under [global]" if self.planning.known_node is None else " in the node"
         what = f"{self.call.name}{self._of_node()} needs the option {key!r}"

@@ -13,18 +13,15 @@ from headrace._config.problems import Problems, key_place, with_lines
 from headrace._config.sections import Sections, key_schemas, read_sections
 from headrace._contract.options import map_leaves, path_as_text, without_base
 from headrace._expression.nesting import with_room
-from headrace._expression.parser import parse
-from headrace._expression.tree import Call
 from headrace._plan.element import PipelinePlan, elements_of
 from headrace._plan.parameters import place_at
-from headrace._plan.planner import Planner, plan_expression
-from headrace._plan.publish import distributions_of, public_element, public_plan
+from headrace._plan.planner import Planner
+from headrace._plan.publish import public_plan
 from headrace._plan.rewriting import rewrite
 from headrace._registry.imports import HOW_TO_ALLOW, run_imports, why_refused
 from headrace._registry.notebook import html_of
 from headrace._registry.packages import files_run
 from headrace._registry.registry import Files, registry
-from headrace._version import __version__
 from headrace.errors import PluginError, Problem
 from headrace.plan import Plan
 
@@ -204,42 +201,22 @@ def _run_imports(document: Document, why: str | None, problems: Problems) -> Fil
 
 
 def explain(
-    source: str | os.PathLike[str] | Mapping[str, Any] | PipelineConfig | Call,
+    source: str | os.PathLike[str] | Mapping[str, Any] | PipelineConfig,
     *,
     allow_import: bool = True,
 ) -> dict[str, Any]:
     """Describe a configuration. Nothing is built and no heavy library is imported.
 
     Args:
-        source: A dict, the path of a TOML file (a text is always a path), or a configuration, or a bare
-            expression, as `headrace.parse` gives it. Such an expression may lack options.
+        source: A dict, the path of a TOML file (a text is always a path), or a configuration.
         allow_import: Whether the code under ``import`` may run.
 
     Returns:
-        `headrace.plan.Plan.to_dict` of the plan, for JSON. `headrace.plan` explains the fields. For an expression: ``{"headrace", "expression", "range", "asks_for", "tree"}``.
+        `headrace.plan.Plan.to_dict` of the plan, for JSON. `headrace.plan` explains the fields.
 
     Raises:
         ConfigError: The configuration is wrong. ``problems`` holds all its problems.
         SetupError: The only problem is a ``Fallback`` whose branches are not installed here.
     """
-    if isinstance(source, Call):
-        return with_room(lambda: _explain_expression(source))
     plan = PipelineConfig.load(source, allow_import=allow_import).plan()
     return with_room(plan.to_dict)
-
-
-def _explain_expression(call: Call) -> dict[str, Any]:
-    problems = Problems()
-    text = str(call)
-    if call.text is not None and parse(call.text) == call:
-        text = call.text  # so that errors show the expression as it was written
-    element = plan_expression(text, problems)
-    problems.raise_if_any()
-    assert element is not None  # noqa: S101 - without a problem there is an element
-    return {
-        "headrace": __version__,
-        "expression": str(element.call),
-        "range": list(element.range),
-        "asks_for": [one.to_dict() for one in distributions_of([element])],
-        "tree": public_element(element).to_dict(),
-    }

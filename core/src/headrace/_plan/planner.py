@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from headrace._config.problems import SUGGESTED, Problems
+from headrace._config.problems import SUGGESTED, UNBUILDABLE, Problems
 from headrace._config.sections import GlobalKeys, NodeKeys, Sections
 from headrace._expression.nesting import MAX_DEPTH, TOO_DEEP
 from headrace._expression.tree import Call
@@ -37,7 +37,6 @@ from headrace._plan.planning import (
     Planning,
     Scope,
     join_phases,
-    slot_of,
     value_of_expression,
     with_bracket,
 )
@@ -63,6 +62,16 @@ if TYPE_CHECKING:
     from headrace._contract.backend import Backend
     from headrace._contract.options import Options
     from headrace._plan.element import NamedPlan
+
+_A_USE_MAY_GIVE = {
+    "missing_option",
+    "option",
+    "arity",
+    "dependency",
+    "unknown_instance",
+    UNBUILDABLE,
+}
+"""The codes of problems that a definition may have which nobody uses."""
 
 
 class Planner(Planning):
@@ -116,7 +125,8 @@ class Planner(Planning):
     def _check_definitions(self) -> None:
         """Check every definition on its own, and every expression of ``[global]`` that no node takes.
 
-        What cannot be built here is no problem of a definition that a `Fallback` has tried for that.
+        What a use may give is not asked for. What cannot be built here is no problem of a definition that a `Fallback`
+        has tried for that.
         """
         nodes, shared, outer = self.shape.nodes, self.shape.globals, self.problems
         self.problems = Problems()
@@ -132,16 +142,10 @@ class Planner(Planning):
             if self.too_many:
                 break
             with self.within(Parameters(next(iter(nodes), "main"), Sections(), NodeKeys())):
-                self.by_itself(text, source)
+                self.plan_expression_at(text, source, Scope())
         found, self.problems = self.problems, outer
-        outer.add_all(one for one in found if one not in self.excused)
-
-    def by_itself(self, text: Any, source: Source) -> Element | None:
-        """Plan an expression outside of any node: options and instances may be missing."""
-        if (call := self.read(text, source)) is None:
-            return None
-        slot = slot_of(call)
-        return self.plan(call, Scope(gets_name=True, slot=slot, lenient=True))
+        wrong = (one for one in found if one not in self.excused)
+        outer.add_all(one for one in wrong if one.code not in _A_USE_MAY_GIVE)
 
     # One node.
 
@@ -319,10 +323,9 @@ class Planner(Planning):
         call, children = element.call, element.call.children
         takes = target.is_bare and not element.named.registered  # type: ignore[union-attr]
         if not children:
-            if takes and not (scope.gets_name or call is scope.slot):
-                self.add(
-                    "dependency", f"{call.name!r} needs what it depends on: {call.name}[...]", call
-                )
+            if takes and not scope.gets_name:
+                what = f"{call.name!r} needs what it depends on: {call.name}[...]"
+                self.add("dependency", what, call)
         elif not takes or len(children) != 1:
             if takes:
                 self.add("arity", f"{call.name!r} depends on one child", call)
@@ -366,13 +369,10 @@ class Planner(Planning):
         if (tree := self.read(definition.path, source)) is None:
             self.plan_all(call.children, scope)
             return None
-        slot = scope.slot
         if call.phases:
             tree = with_bracket(tree, call.phases)
-        elif call is slot:
-            slot = slot_of(tree)
         unknown = self.parameters.unresolved + self.parameters.excused
-        inner = scope.within(gets_name=scope.gets_name, parent=scope.parent, slot=slot)
+        inner = scope.within(gets_name=scope.gets_name, parent=scope.parent)
         element = self.plan(tree, inner)
         if self.parameters.unresolved + self.parameters.excused == unknown:
             self._report_unused(call, use)
@@ -406,7 +406,7 @@ class Planner(Planning):
             if named is None:
                 return None
             call = named
-        reader = OptionsReader(call, cls.Options, self, offer.plugin, scope.lenient)
+        reader = OptionsReader(call, cls.Options, self, offer.plugin)
         options, origins = reader.read()
         element = Element(call.name, call, offer, cls, options, origins)
         element.owns_thread = cls.owns_thread or self._needs_thread(cls, options)
@@ -418,13 +418,12 @@ class Planner(Planning):
         use = Use(self, element, scope, phases)
         good = check_arity(use) and all(map(use.is_name, use.children[: word._names]))
         check_prefixes(use)
-        wrong = options is None and not scope.lenient
         if not good:
             self.plan_all(use.children[word._names :], scope)
             return None
         planned = word._plan(use) if phases else element
-        if planned is not element or wrong:
-            return None if wrong else planned
+        if planned is not element or options is None:
+            return None if options is None else planned
         try:
             element.range = static_range(element)
         except ValueError as error:
@@ -468,13 +467,3 @@ class Planner(Planning):
         near = self.problems.nearest(call.part, [*local, *here, *KNOWN_ELSEWHERE])
         ways = [f"{offer.plugin}:{near}" for offer in registry.find(near or "", self.files)]
         return (self.problems.nearest(call.name, ways) if call.plugin else None) or near
-
-
-def plan_expression(text: str, problems: Problems) -> Element | None:
-    """Plan one expression outside of any configuration, as ``explain`` does: options may be missing."""
-    planner = Planner(Sections(), (), problems)
-    with planner.within(Parameters("main", planner.shape, NodeKeys())):
-        element = planner.by_itself(text, Source("expression"))
-    if element is not None:
-        give_thread(element)
-    return element

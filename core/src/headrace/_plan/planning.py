@@ -42,18 +42,14 @@ class Scope:
         depth: How deep the nesting is.
         gets_name: Whether this element gets a name, so that it may be built without its dependency.
         parent: The class of the element that will call this one, None where none will.
-        slot: The open slot of an expression outside of any node, which may lack its bracket.
         reflecting: The parameters that are being reflected.
-        lenient: Whether options and instances may be missing: in an expression outside of any node.
     """
 
     frames: tuple[dict[str, Named], ...] = ()
     depth: int = 0
     gets_name: bool = False
     parent: type[Backend] | None = None
-    slot: Call | None = None
     reflecting: tuple[str, ...] = ()
-    lenient: bool = False
 
     def within(self, **changes: Any) -> Scope:
         """Give the scope one level deeper, with changes; ``gets_name`` and ``parent`` are not passed on."""
@@ -294,13 +290,6 @@ def parse_quietly(text: Any, node: str) -> list[Call]:
 
 
 # The bracket of a definition's use goes to the open slot: the innermost last name of the definition's text.
-
-
-def slot_of(tree: Call) -> Call:
-    """Return the innermost last name of an expression."""
-    while tree.phases:
-        tree = tree.phases[-1][-1]
-    return tree
 
 
 def with_bracket(tree: Call, phases: Phases) -> Call:

@@ -314,7 +314,7 @@ class Use:
 def _check_calls(use: Use) -> None:
     """Report the nodes that a backend would call, or at which it would let a request go on, and that do not exist."""
     element, nodes = use.element, use.planning.shape.nodes
-    if element.options is None or use.scope.lenient or element.named is not None:
+    if element.options is None or element.named is not None:
         return
     calls = element.cls.nodes_called(element.options) or ()
     for name in dict.fromkeys([*calls, *element.goes_on_at]):
@@ -329,7 +329,7 @@ def _check_calls(use: Use) -> None:
 def _check_keys(use: Use) -> None:
     """Report a container that has to know all keys which its children read, where one of them does not say."""
     element, option = use.element, use.element.cls.keys_option
-    if option is None or use.scope.lenient or element.named is not None:
+    if option is None or element.named is not None:
         return
     silent = keys_read_in(element.children, {}).get(None)
     if silent is not None and getattr(element.options, option, None) is None:
@@ -463,7 +463,7 @@ def check_arity(use: Use) -> bool:
     call, cls, phases, scope = use.element.call, use.element.cls, use.phases, use.scope
     count = len(use.children)
     least, most = _takes(cls)
-    if not phases and (call is scope.slot or (scope.gets_name and takes_dependency(cls))):
+    if not phases and scope.gets_name and takes_dependency(cls):
         return True
     right = not phases or len(phases) == cls.phases
     if right and least <= count and (most is None or count <= most):

@@ -109,8 +109,6 @@ class Call(FunctionBackend, Word):
         """Check that the function can be imported, and may be; report it if not."""
         options: Any = use.element.options
         name = use.element.name
-        if getattr(options, "function", None) is None:
-            return  # `explain` of a bare expression goes on without the option
         function = options.function
         if (why := use.planning.refused) is not None:
             what = f"{name} imports {function!r}, and running its code is not allowed: {why}"

@@ -104,7 +104,7 @@ class ModelLoader(_Chosen):
                 label = _label_of(child, children)
                 element.unavailable.setdefault(label, f"the model is {model}")
                 continue
-            if planned is None or (chosen is None and not use.scope.lenient):
+            if planned is None or chosen is None:
                 continue
             if not use.may_call(planned):
                 return None
@@ -155,9 +155,9 @@ class Fallback(_Chosen):
         found = [_plan_apart(use, child) for child in use.children]
         row = [child for child in found if child is not None and use.may_call(child)]
         element.phases = [row]
-        if not row and not use.scope.lenient and len(use.planning.problems) == before:
+        if not row and len(use.planning.problems) == before:
             use.add(UNBUILDABLE, _nothing(element.name, element.unavailable))
-        return element if row or use.scope.lenient else None
+        return element if row else None
 
     @classmethod
     def _required_keys(cls, element: Element, built: Mapping[Element, Backend]) -> RequiredKeys:

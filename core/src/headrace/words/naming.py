@@ -64,7 +64,7 @@ def stand_for(use: Use, call: Call) -> Element | None:
     name, planning, element, scope = call.name, use.planning, use.element, use.scope
     if (named := planning.instance_named(name, scope)) is None:
         _report_unknown(use, call)
-        return element if scope.lenient else None
+        return None
     if planning.reference(call.replace(prefix=None), named, scope) is None:
         return None
     element.named = named
@@ -73,7 +73,7 @@ def stand_for(use: Use, call: Call) -> Element | None:
 
 def _report_unknown(use: Use, call: Call) -> None:
     planning, node = use.planning, f"node.{call.name}"
-    if not planning.refuse_cycle(call) and not use.scope.lenient:
+    if not planning.refuse_cycle(call):
         nodes = (f"node.{name}" for name in planning.shape.nodes)
         known = sorted({*planning.registered, *nodes}.union(*use.scope.frames))
         meant = node if node in known else call.name
@@ -138,8 +138,6 @@ class Reflect(Wiring):
                 return None
         elif rest:
             child = use.plan(rest[0], gets_name=scope.gets_name)
-        elif scope.lenient:
-            return use.element
         else:
             _report_missing(planning, name, key)
             return None
