@@ -152,7 +152,7 @@ def run(name: str, environment: Path, arguments: list[str]) -> bool:
         "-p",
         "no:cacheprovider",
     ]
-    quick = ["-m", "not slow"]
+    quick = ["-m", "not slow", "-n", str(os.cpu_count() or 1), "--dist", "loadfile"]
     environ = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     environ["PATH"] = os.pathsep.join([str(python.parent), environ["PATH"]])
     return (

@@ -1,12 +1,14 @@
 """Write the table of names that this repository's plugins bring, so that core can say what to install: python scripts/names_elsewhere.py.
 
 Backends are read from the entry points in each ``pyproject.toml``; definitions, translated keys and words, probes and policies are what the hooks give.
+What to write for the names of torchpipe stands in docs/from_torchpipe.md.
 """
 
 from __future__ import annotations
 
 import importlib
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,8 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+import headrace
 
 ROOT = Path(__file__).resolve().parents[1]
 TABLE = ROOT / "core" / "src" / "headrace" / "_registry" / "names_elsewhere.json"
@@ -47,13 +51,38 @@ def _given(module: Any, hook: str) -> dict[str, str]:
     return getattr(module, f"headrace_{hook}", dict)()  # type: ignore[no-any-return]
 
 
+def replaced(known: set[str]) -> dict[str, str]:
+    """Return what to write for each name in the first columns of the page, but for those that mean something here."""
+    text = (ROOT / "docs" / "from_torchpipe.md").read_text(encoding="utf-8")
+    found: dict[str, str] = {}
+    for heading in ("Keys of a node", "Backends"):
+        part = text.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+        for line in [one for one in part.splitlines() if one.startswith("| `")]:
+            theirs, here, mind = (one.strip() for one in line.split("|")[1:4])
+            names = [re.split(r"[(\[]", one)[0] for one in re.findall(r"`([^`]+)`", theirs)]
+            ours = re.findall(r"`([^`]+)`", here)
+            mind = re.sub(r"\[([^\]]+)\]\(([^)#]+)[^)]*\)", r"\1, docs/\2", mind.replace("`", ""))
+            for place, name in enumerate(names):
+                write = [ours[place]] if len(ours) == len(names) else ours
+                is_name = re.fullmatch(r"[A-Za-z]\w[\w:]*", name) and name not in {*known, *write}
+                if is_name:
+                    what = " or ".join(write)
+                    said = (
+                        f"{name} of torchpipe is {what} here." if what else f"{name} of torchpipe:"
+                    )
+                    more = mind[:1].upper() + mind[1:] if what else mind
+                    found[name] = f"{said} {more}." if mind else said
+    return found
+
+
 def table() -> str:
     """Return the text that core reads: in each table the distribution to install, by name."""
     tables = {
         table: {name: by for by, some in found.items() for name in some}
         for table, found in names().items()
     }
-    return json.dumps(tables, indent=1) + "\n"
+    tables["replaced"] = replaced({*tables["backends"], *headrace.plugins.core().backends})
+    return json.dumps(tables, indent=1, ensure_ascii=False) + "\n"
 
 
 if __name__ == "__main__":

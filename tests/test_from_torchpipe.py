@@ -92,6 +92,10 @@ REFUSED = {
     "X(a=1/b=2)": ({"backend": "Call(function=math:sqrt/b=2)"}, "expected ',' or ')'"),
     "Send[q]": ({"backend": "Send[q]"}, "Send takes nothing in brackets"),
     "Forward[dag.x]": ({"backend": "Forward[dag.x]"}, "no instance is called 'dag.x'"),
+    "TorchStreamPool(max_stream=2)": (
+        {"backend": "TorchStreamPool(max_stream=2)[Identity]"},
+        "unknown backend 'TorchStreamPool'",
+    ),
     "Loop(queue,target=x)": ({"backend": "Loop(queue,target=x)[Identity]"}, "target"),
     "max": ({**X, "max": "4x3x224x224"}, "Input should be a valid integer"),
     "batching_timeout": ({**X, "batching_timeout": -1}, "greater than or equal to 0"),
@@ -109,6 +113,18 @@ def first_column(heading: str) -> list[str]:
     return [text.strip('"') for row in rows(heading) for text in re.findall(r"`([^`]+)`", row[0])]
 
 
+def advice(name):
+    """Return what the row of a name says: the names that take its place, else what to mind."""
+    for heading in ("Backends", "Keys of a node"):
+        for theirs, here, mind in rows(heading):
+            names = [re.split(r"[(\[]", one)[0] for one in re.findall(r"`([^`]+)`", theirs)]
+            if name in names:
+                ours = re.findall(r"`([^`]+)`", here)
+                one = ours[names.index(name)] if len(ours) == len(names) else " or ".join(ours)
+                return one or re.split(r"[`\[]", mind)[0].strip()
+    raise KeyError(name)
+
+
 def problems(config):
     with pytest.raises(ConfigError) as caught:
         headrace.PipelineConfig.load(config)
@@ -122,12 +138,16 @@ def test_a_name_of_the_table_of_backends_is_translated_or_refused_where_it_stand
     elif name not in KNOWN_ELSEWHERE:
         found = problems({"backend": f"S[Identity,{name}]"})[0]
         assert (found.code, found.text[slice(*found.span)]) == ("unknown_backend", name)
+        assert found.hint.startswith(f"{name} of torchpipe")
+        assert advice(name) in found.hint
 
 
 @pytest.mark.parametrize(
     "name",
     [
         "model::cache",
+        "model::timingcache",
+        "max_workspace_size",
         "node_name",
         "default_node_name",
         "X::args",
@@ -139,6 +159,8 @@ def test_a_key_that_has_another_name_here_is_refused_where_it_stands(name):
     assert name in first_column("Keys of a node") or name == "min"
     found = problems({**X, name: "x"})[0]
     assert (found.code, found.path) == ("unknown_key", f"main.{name}")
+    if "::" not in name or name.startswith("model"):
+        assert advice(name) in found.hint
 
 
 @pytest.mark.parametrize("row", REFUSED)

@@ -48,8 +48,6 @@ class AllCommands(Commands):
         if ctx.resilient_parsing and name not in COMMANDS:
             return name, for_completion(name), args[1:]
         if not name.startswith("-") and self.get_command(ctx, name) is None:
-            if name in ("worker", "process:worker"):
-                ctx.fail(f"{headrace.plugins.why_unknown('process:Host').message}.")
             if name in MOVED:
                 ctx.fail(f"{name!r} is now below a group: write headrace {MOVED[name]}.")
             plugins = headrace.plugins.installed()

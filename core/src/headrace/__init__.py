@@ -74,11 +74,6 @@ if not TYPE_CHECKING:  # with this function a type checker would accept every na
 
         if name in _MODULES:
             return importlib.import_module(f"headrace.{name}")
-        if (
-            name == "KVStorage"
-        ):  # `from headrace import KVStorage` shows the text of an ImportError only
-            text = "KVStorage moved to headrace-flow: pip install headrace-flow; from headrace_flow import KVStorage"
-            raise ImportError(text, name=name)
         if name not in _HOME:
             here = sys.modules[__name__]  # Python looks here for the nearest name to suggest
             text = f"module 'headrace' has no attribute {name!r}"

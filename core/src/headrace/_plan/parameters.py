@@ -29,7 +29,7 @@ from headrace._expression.templates import substitute_text
 from headrace._expression.tree import Call
 from headrace._plan.element import NamedPlan, Source, place_of
 from headrace._portable import nearest
-from headrace._registry.discovery import KNOWN_ELSEWHERE
+from headrace._registry.discovery import KNOWN_ELSEWHERE, REPLACED
 from headrace._registry.registry import registry
 from headrace.errors import ConfigError
 
@@ -330,6 +330,8 @@ def _report_nobody_has(
     options = sorted(one for one in known if one not in OWN_KEYS and "::" not in one)
     if isinstance(found.value, dict):
         hint = "A table is a node only at the top level, with no backend beside it."
+    elif key in REPLACED:
+        near, hint = None, REPLACED[key]
     elif near is None and options:
         hint = f"There are: {', '.join(options)}."
     problems.add("unknown_key", message, suggestion=near, hint=hint, **place)

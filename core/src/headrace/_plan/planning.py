@@ -17,7 +17,7 @@ from headrace._expression.tree import PLAIN_NAME, Args, Call
 from headrace._plan.element import Element, Named, NodePlan, Prefix, Source, place_of
 from headrace._plan.parameters import Parameters
 from headrace._portable import nearest
-from headrace._registry.discovery import CORE_BACKENDS, MOVED
+from headrace._registry.discovery import CORE_BACKENDS
 from headrace._registry.registry import Files, Offer, registry
 from headrace.errors import ConfigError, PluginError
 
@@ -78,9 +78,7 @@ def definitions_by_name(
     """Return the definitions that each name may mean: the configuration's own, else those of plugins."""
     known: dict[str, list[Definition]] = {}
     for one in registry.offers("definitions"):
-        if (
-            one.name not in CORE_BACKENDS and one.name not in MOVED
-        ):  # a plugin cannot redefine a word of core
+        if one.name not in CORE_BACKENDS:  # a plugin cannot redefine a word of core
             offered = Definition(**vars(one), source=Source(f"{one.name} of {one.distribution}"))
             known.setdefault(one.name, []).append(offered)
     for name, written in own.items():
@@ -92,8 +90,6 @@ def definitions_by_name(
         taken = [f"is defined by {one.distribution} already" for one in known.get(name, ())]
         backends = registry.find(name, files)[:1]
         taken += [f"is the name of a backend of {one.distribution}" for one in backends]
-        if name in MOVED and not backends:
-            taken.append(f"is reserved: this word of core moved to {MOVED[name]}")
         for why in taken:
             problems.add("definition", f"{name!r} {why}", hint="Choose another name.", **at_key)
         source = Source(path, written.file, written.base)

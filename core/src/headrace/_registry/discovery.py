@@ -354,39 +354,17 @@ _HOOKS_OF_CORE = {**_hooks_of(()), **_POLICIES}
 CORE = Plugin("headrace", "headrace", __version__, "", CORE_BACKENDS, _HOOKS_OF_CORE)
 """Core itself, as if it were a plugin."""
 
-KNOWN_ELSEWHERE, KNOWN_PROBES, KNOWN_POLICIES = map(
-    _table("names_elsewhere").__getitem__, ("backends", "probes", "policies")
+KNOWN_ELSEWHERE, KNOWN_PROBES, KNOWN_POLICIES, REPLACED = map(
+    _table("names_elsewhere").__getitem__, ("backends", "probes", "policies", "replaced")
 )
-"""The distribution to install for each backend, probe and policy of the plugins of Headrace's repository, by name."""
-
-MOVED = {
-    **dict.fromkeys(
-        ("Loop", "Observer", "Queue", "Recv", "Repost", "Restart", "Send"), "headrace-flow"
-    ),
-    "Process": "headrace-process",
-}
-"""The distribution to which a word of core has moved, by name; these names stay reserved for a minor release."""
-
-GONE = {
-    "Host": "Host and `headrace worker` are gone: take RayActor on a Ray cluster (headrace-ray), "
-    "or Remote to any server of the Open Inference Protocol (headrace-remote)",
-}
-"""What to take in place of a backend of headrace-process that is no more, by its name."""
-
-
-def after_move(name: str) -> str:
-    """Return a name as it is written today: ``flow:Queue`` for ``headrace:Queue``."""
-    plugin, _, part = name.rpartition(":")
-    return f"{qualifier(MOVED[part])}:{part}" if plugin == "headrace" and part in MOVED else name
+"""The distribution to install for each backend, probe and policy of the plugins of Headrace's repository, by name. What to
+write for each name of torchpipe that means nothing here.
+"""
 
 
 def how_to_install(distribution: str) -> str:
     """Say how to install a distribution of `KNOWN_ELSEWHERE`, also from a clone of the repository."""
-    return f"Install it: pip install {distribution}, or {in_a_clone(distribution)}"
-
-
-def in_a_clone(distribution: str) -> str:
-    """Say how to install a distribution from a clone of the repository, with those of it that it needs."""
     return (
-        f"in a clone of Headrace, after ./dev wheels: pip install --find-links dist {distribution}"
+        f"Install it: pip install {distribution}, or in a clone of Headrace, after ./dev wheels: "
+        f"pip install --find-links dist {distribution}"
     )

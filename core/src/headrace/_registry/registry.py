@@ -17,14 +17,11 @@ from headrace._registry.discovery import (
     CORE,
     CORE_BACKENDS,
     CORE_POLICIES,
-    GONE,
     KNOWN_ELSEWHERE,
-    MOVED,
+    REPLACED,
     Plugin,
-    after_move,
     discover,
     how_to_install,
-    in_a_clone,
     load,
     load_backend,
 )
@@ -152,9 +149,6 @@ class Registry:
             raise PluginError(what, hint="A letter or _, then letters, digits and _ . - /")
         if name in CORE_BACKENDS or name in CORE_POLICIES:
             raise PluginError(f"the name {name!r} belongs to core", hint="Choose another name.")
-        if name in MOVED:
-            what = f"the name {name!r} is reserved: this word of core moved to {MOVED[name]}"
-            raise PluginError(what, hint="Choose another name.")
         if not isinstance(cls, type):
             cls = of_function(cls, batched=batched)
         elif batched:
@@ -203,7 +197,7 @@ class Registry:
             files: The files that the configuration imports, and what each has registered.
             table: What is looked for: ``backends``, or a table of the hooks: ``probes``, ...
         """
-        plugin, _, part = (after_move(name) if ":" in name else name).rpartition(":")
+        plugin, _, part = name.rpartition(":")
         nearest_first = self._candidates(part, files, table)
         if plugin:
             return [one for offers in nearest_first for one in offers if one.plugin == plugin]
@@ -232,12 +226,8 @@ class Registry:
 
     def unknown(self, name: str, known: Iterable[str]) -> Problem:
         """Say why ``name`` is unknown and what to do about it."""
-        plugin, _, part = after_move(name).rpartition(":")
+        plugin, _, part = name.rpartition(":")
         plugins = self.plugins()
-        gone = GONE.get(part) if plugin in ("", "process") else None
-        if gone and (plugin or not any(part in one.backends for one in plugins)):
-            both = "docs/machines.md of the repository shows both."
-            return Problem("unknown_backend", gone, hint=both)
         for one in plugins:
             has_it = part in one.backends or KNOWN_ELSEWHERE.get(part) == one.distribution
             if not one.usable and (plugin == one.plugin or (has_it and not plugin)):
@@ -246,12 +236,10 @@ class Registry:
                 return Problem("plugin_" + one.state, what, hint=one.remedy)
         brings = KNOWN_ELSEWHERE.get(part)
         if brings is not None and brings not in {one.distribution for one in plugins}:
-            if part in MOVED:
-                what = f"{name!r} moved to {brings}: pip install {brings}"
-                here = in_a_clone(brings)
-                return Problem("missing_plugin", what, hint=here[0].upper() + here[1:])
             what = f"{name!r} comes with {brings}, which is not installed"
             return Problem("missing_plugin", what, hint=how_to_install(brings))
+        if part in REPLACED:
+            return Problem("unknown_backend", f"unknown backend {name!r}", hint=REPLACED[part])
         names = [*known]
         near = nearest(name, names) or nearest(part, names)
         how = ["`headrace plugins list` shows what there is; `import` brings your own."]

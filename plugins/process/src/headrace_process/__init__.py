@@ -18,11 +18,6 @@ __all__ = ["Process", "__version__"]
 def __getattr__(name: str) -> Any:
     import importlib
 
-    if name in ("Host", "Worker"):
-        from headrace.plugins import why_unknown
-
-        # Not AttributeError, whose text `from headrace_process import Host` would not show.
-        raise ImportError(why_unknown("process:Host").message)
     if name != "Process":
         raise AttributeError(f"module 'headrace_process' has no attribute {name!r}")
     value = importlib.import_module("headrace_process.process").Process
