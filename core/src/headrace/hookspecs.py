@@ -51,16 +51,15 @@ __all__ = [
     "headrace_probes",
     "headrace_rewriters",
     "hookimpl",
-    "hookspec",
 ]
 
-hookspec: pluggy.HookspecMarker = pluggy.HookspecMarker("headrace")
+_hookspec: pluggy.HookspecMarker = pluggy.HookspecMarker("headrace")
 """Marks the hooks of this module; plugins do not need it."""
 hookimpl: pluggy.HookimplMarker = pluggy.HookimplMarker("headrace")
 """The decorator of a plugin's own function, which has the name of a hook."""
 
 
-@hookspec
+@_hookspec
 def headrace_definitions() -> dict[str, str]:
     """Return definitions: names that stand for expressions, as ``[define]`` gives them.
 
@@ -83,7 +82,7 @@ def headrace_definitions() -> dict[str, str]:
     return {}
 
 
-@hookspec
+@_hookspec
 def headrace_batch_policies() -> dict[str, str]:
     """Return batch policies: classes that decide when a batch is formed.
 
@@ -104,7 +103,7 @@ def headrace_batch_policies() -> dict[str, str]:
     return {}
 
 
-@hookspec
+@_hookspec
 def headrace_dispatch_policies() -> dict[str, str]:
     """Return dispatch policies: classes that decide which free instance takes the next batch.
 
@@ -122,7 +121,7 @@ def headrace_dispatch_policies() -> dict[str, str]:
     return {}
 
 
-@hookspec
+@_hookspec
 def headrace_probes() -> dict[str, str]:
     r"""Return probes: classes that receive every batch and every request of a pipeline.
 
@@ -249,7 +248,7 @@ def attached(pipeline: Pipeline, probe: object) -> Iterator[None]:
         pipeline._detach(guarded)
 
 
-@hookspec
+@_hookspec
 def headrace_commands() -> dict[str, str]:
     """Return commands of ``headrace``: ``headrace NAME ...``.
 
@@ -277,7 +276,7 @@ def headrace_commands() -> dict[str, str]:
     return {}
 
 
-@hookspec
+@_hookspec
 def headrace_rewriters() -> dict[str, str]:
     """Return keys and words that you translate into others before anything is planned.
 
@@ -317,7 +316,7 @@ def headrace_rewriters() -> dict[str, str]:
     return {}
 
 
-@hookspec
+@_hookspec
 def headrace_node_keys() -> dict[str, str]:
     """Return keys of nodes that ask for a check before anything is built.
 

@@ -124,7 +124,7 @@ class Links(_Data):
     calls: SkipJsonSchema[tuple[str, ...]] = field(default=(), repr=False, compare=False)
 
     @property
-    def each_keys(self) -> tuple[str, str]:
+    def _each_keys(self) -> tuple[str, str]:
         """The two keys of ``each``: that of the list, and that under which the node finds an element."""
         source, _, target = (self.each or "").partition(":")
         return source, target

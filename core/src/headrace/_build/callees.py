@@ -83,7 +83,7 @@ class Alias(Backend):
         """The keys without which no request may enter; ``each`` makes its target itself."""
         each = self._called.each
         return tuple(
-            k for k in self._called.scheduler.needs if each is None or k != each.each_keys[1]
+            k for k in self._called.scheduler.needs if each is None or k != each._each_keys[1]
         )
 
     def forward(self, batch: list[Request]) -> Outcomes:

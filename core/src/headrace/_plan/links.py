@@ -268,7 +268,7 @@ class _Graph:
             needs: RequiredKeys = {}
             way = with_aliased(self.nodes, name)
             for source, target in (
-                self.links[node].each_keys for node in way if self.links[node].each
+                self.links[node]._each_keys for node in way if self.links[node].each
             ):
                 if source not in there:
                     needs.setdefault(source, "each")
