@@ -14,7 +14,7 @@ NEAR = {
     "closing": ("engine", "teardown"),
     "coroutines": ("futures", "streams"),
     "futures": ("box", "futures", "graph"),
-    "graphs": ("graph", "traversal", "elements", "runners"),
+    "graphs": ("graph", "traversal", "node_request", "runners"),
     "instances": ("node", "instance", "probes"),
     "interrupts": ("shortcut", "box", "runners", "engine"),
     "one_node": ("shortcut", "node", "runners", "dispatch"),

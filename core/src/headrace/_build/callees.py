@@ -13,9 +13,9 @@ from headrace._contract.checked import PENDING, Answers, Filler, Outcomes, fille
 from headrace._portable import none_if_all_ok, with_cause
 from headrace._running.batch import batches_run, entry_here, indices_to_repeat
 from headrace._running.box import ask, post
-from headrace._running.elements import Elements, Sent
 from headrace._running.entry import NEW, Entry
 from headrace._running.keeping import Keeping
+from headrace._running.node_request import NodeRequest, Sent
 from headrace._running.room import Ticket
 from headrace._running.runners import wait_for
 from headrace.errors import BatchRangeError, ClosedError, ContractError, NoResultError
@@ -52,7 +52,7 @@ class NodeCall(Backend):
         items = []
         for request in batch:
             request.pop("result", None)
-            items.append(Elements(self, request, found(request), Ticket(None)))
+            items.append(NodeRequest(self, request, found(request), Ticket(None)))
         entries = [entry for item in items for entry in item.entries]
         if entries:
             wait_for(self.scheduler, [one for one in entries if one.state == NEW], internal=True)

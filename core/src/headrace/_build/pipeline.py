@@ -12,7 +12,7 @@ from headrace._running.blueprint import Blueprint
 from headrace._running.engine import Engine
 from headrace._running.entrance import raise_failed, seconds
 from headrace._running.futures import RequestFuture, give_up_all
-from headrace._running.parts import Parts
+from headrace._running.parts import PartSink
 from headrace._running.probes import GuardedProbe, Probes
 from headrace._running.streams import AsyncStream, Reader, Stream
 from headrace._running.walk import walk
@@ -185,7 +185,7 @@ class Pipeline:
             what, hint = "parts are of one request", "Send each request of the list by itself."
             raise InputError(what, expected="a dict", got="list", hint=hint)
         ((entry, _),) = admitted = self._admit(data, timeout, priority)
-        future.parts = Parts(entry, on_part)
+        future.parts = PartSink(entry, on_part)
         self._entrance.submit(admitted, [future], waits=waits)
 
     @overload

@@ -10,8 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from headrace._portable import is_abandoned
-from headrace._running.elements import FREES_CALLER, Elements, waiting_for
 from headrace._running.entry import DONE, OUTSIDE, RUNNING, Entry, put_back, refuses_change
+from headrace._running.node_request import FREES_CALLER, NodeRequest, waiting_for
 from headrace._running.refusals import withdrawn
 from headrace._running.room import Ticket
 from headrace._running.traversal import Failure, Traversal, unable
@@ -78,9 +78,9 @@ class GraphRequest:
         """Let the entries of a visit into the queue of its node; where there is nothing to run, give what follows."""
         node, call = visit.step.scheduler, self.entry
         internal, self._internal = self._internal, True
-        elements = Elements(visit.step, visit.request, call, self._ticket)
-        entries = elements.entries
-        then = partial(self._end_entry, visit, elements)
+        at_node = NodeRequest(visit.step, visit.request, call, self._ticket)
+        entries = at_node.entries
+        then = partial(self._end_entry, visit, at_node)
         for entry in entries:
             entry.then, entry.waiter = then, call.waiter
             self.open[entry] = None
@@ -91,7 +91,7 @@ class GraphRequest:
             node.count_refused(visit.request, error)
             return self._advance(visit, error)
         if not entries:
-            return self._advance(visit, elements.gather())
+            return self._advance(visit, at_node.gather())
         for entry in [one for one in entries if one.state == DONE]:
             entry.then = None
             then(entry)
@@ -100,28 +100,28 @@ class GraphRequest:
             node.enter(alive, internal)
         return []
 
-    def _end_entry(self, visit: Visit, elements: Elements, entry: Entry) -> None:
+    def _end_entry(self, visit: Visit, at_node: NodeRequest, entry: Entry) -> None:
         """Count one entry of a visit; the last one, and one that fails the request, end the visit."""
         if self.open.pop(entry, self) is self or self.entry.state == DONE:
             return
         try:
-            self._start_visits(self._after(visit, elements, entry))
+            self._start_visits(self._after(visit, at_node, entry))
         except BaseException as raised:  # noqa: BLE001 - of the user's dict; the request must get an outcome
             self.end(unable(visit.step, raised))
 
-    def _after(self, visit: Visit, elements: Elements, entry: Entry) -> list[Visit]:
+    def _after(self, visit: Visit, at_node: NodeRequest, entry: Entry) -> list[Visit]:
         """Give the visits that may start now that one entry of a visit has its outcome."""
         if entry.held is not None and entry.held.goes_on_at is not None:
             route = self._graph.route_from(entry.held.goes_on_at)
             return [self._traversal.begin(route, visit.request)]
         entry.give_back()
         error = entry.error
-        if elements.ends_with(entry):
-            elements.forget()
+        if at_node.ends_with(entry):
+            at_node.forget()
             return self._advance(visit, error)
-        if any(one in self.open for one in elements.entries):
+        if any(one in self.open for one in at_node.entries):
             return []
-        return self._advance(visit, elements.gather())
+        return self._advance(visit, at_node.gather())
 
     def _advance(self, visit: Visit, error: BaseException | None) -> list[Visit]:
         """Advance by a visit that has ended; give the visits that may start now."""

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace._contract.checked import Liveness
-from headrace._running.statistics import Counts
+from headrace._running.statistics import Tally
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,7 +56,7 @@ class Limits:
     shortcut: bool = True
 
 
-class Instance(Counts):
+class Instance(Tally):
     """An instance as the scheduler holds it. To policies it is a `headrace.policies.InstanceView`.
 
     Attributes:
@@ -68,7 +68,7 @@ class Instance(Counts):
         ident: Identifier of the thread that runs the instance. 0 while none does.
         entries: The entries of the batch that runs, None for a caller's own single request.
         running_weight: Weight of the batch that runs.
-        queued: How many batches were formed from the queue. The other counts are those of `Counts`.
+        queued: How many batches were formed from the queue. The other counts are those of `Tally`.
         mask: A batch is timed when its number and the mask have no bit in common.
         sampling: The mask while batches are fast. 0 where probes receive every batch.
         mean_s: Moving average of the duration of a batch, in seconds.

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from headrace._contract.backend import Backend
-    from headrace._running.elements import Called
     from headrace._running.entry import Entry
+    from headrace._running.node_request import Called
     from headrace.keys import Request
 
 

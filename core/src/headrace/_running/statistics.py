@@ -55,7 +55,7 @@ class Timings:
         return {key: round(value, 4) for key, value in {"mean": mean, **shares}.items()}
 
 
-class Counts:
+class Tally:
     """The counts of one instance, or of several together.
 
     Attributes:
@@ -78,7 +78,7 @@ class Counts:
         """Count one request that failed."""
         self.failures[code] = self.failures.get(code, 0) + 1
 
-    def add(self, other: Counts, *, unqueued: int | None = None) -> None:
+    def add(self, other: Tally, *, unqueued: int | None = None) -> None:
         """Add the counts of ``other``; ``unqueued``, where given, is its count as read a moment ago."""
         self.unqueued += other.unqueued if unqueued is None else unqueued
         self.forward.add_all(other.forward)
@@ -99,7 +99,7 @@ def statistics(node: Any) -> dict[str, Any]:
 
     Keys of the histogram are texts, so that the dict is the same after it was written to JSON and read.
     """
-    total, running = Counts(), 0
+    total, running = Tally(), 0
     total.add(node.counts)
     for instance in node.instances:
         unqueued, holder = instance.unqueued, instance.holder  # in one step, as they are set
