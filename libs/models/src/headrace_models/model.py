@@ -6,15 +6,17 @@ import contextlib
 import threading
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ClosedError, ConfigError, HeadraceError, Problem, SetupError
+from headrace.hookspecs import attached
 from headrace_models.changes import Change
 from headrace_models.errors import UnknownModelError, UnloadedError
 from headrace_models.version import Place, Version, again, as_headrace_error, first_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from headrace import Pipeline
     from headrace_models.changes import State
@@ -25,6 +27,26 @@ __all__ = ["Model"]
 
 _KEPT = 16
 """The most replaced versions of a model that can be brought back."""
+
+
+class _Instances:
+    """A probe that tells, in a thread of its own, that a node has lost all its instances.
+
+    Args:
+        all_lost: Called with the name of the node.
+    """
+
+    def __init__(self, all_lost: Callable[[str], None]) -> None:
+        self._all_lost = all_lost
+        self._states: dict[str, dict[int, str]] = {}
+
+    def instance_changed(self, node: str, instance: int, state: str) -> None:
+        """Note the state of an instance."""
+        states = self._states.setdefault(node, {})
+        states[instance] = state
+        if {*states.values()} == {"lost"}:
+            name = f"headrace-models-{node}"
+            threading.Thread(target=self._all_lost, args=(node,), name=name, daemon=True).start()
 
 
 class Model:
@@ -159,6 +181,7 @@ class Model:
         with self._guard:
             if not self.closed:
                 version.open(pipe)
+                self._watch(version)
                 return
         pipe.close(timeout=2.0)
         self._check_open()
@@ -301,6 +324,7 @@ class Model:
     def build_aside(self, version: Version) -> None:
         """Build a version of a model that is not served yet, from the configuration that was checked."""
         version.open(version.built(self._rules, read=False))
+        self._watch(version)
         self._settle()
 
     def tell_ready(self, old: Model | None) -> None:
@@ -326,8 +350,31 @@ class Model:
         """Whether a pipeline is yet to be closed, because requests are in it."""
         return bool(self._leaving)
 
+    def _watch(self, version: Version) -> None:
+        """Build a version anew once all instances of one of its nodes are lost."""
+        version.watch = attached(version.pipe, _Instances(partial(self._rebuild, version)))
+        version.watch.__enter__()
+
+    def _rebuild(self, version: Version, node: str) -> None:
+        """Let a new pipeline of the same configuration take the place of one that cannot serve any more.
+
+        Requests wait for it, as for any model that is built by requests. If it cannot be built, they get its error, and one
+        of them tries again later.
+        """
+        reason = f"all instances of the node {node!r} were lost"
+        with contextlib.suppress(HeadraceError), self._operation():
+            if self.versions.get(version.number) is not version or version.pipe is None:
+                return
+            fresh = Version(self.name, version.number, version.source, on_demand=True).like(version)
+            fresh.reason, fresh.last_use, version.on_demand = reason, version.last_use, False
+            with self._guard:
+                self._put(fresh)
+            self._retire(version, reason)
+            self._load(fresh, read=False)
+
     def _drain(self, version: Version) -> None:
         version.leases.wait()
+        version.watch.__exit__(None, None, None)
         version.pipe.close(timeout=None)
         version.pipe = None
         with self._guard:
@@ -398,6 +445,7 @@ class Model:
             }
         for version in leaving:
             version.leases.end()
+            version.watch.__exit__(None, None, None)
         pipes = [pipe for one in leaving if (pipe := one.pipe) is not None]
         threads = [
             threading.Thread(target=pipe.close, kwargs={"timeout": timeout}, daemon=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from headrace_models.sources import files_of, stamp
 if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from headrace import Pipeline, PipelineConfig
@@ -66,6 +68,7 @@ class Version:
         written, config: The checked configuration as it is written, and on its device. None before the first check.
         device: The devices of its nodes, by the configuration: ``"cuda:0"``, ``"cpu, cuda:0"``. ``""`` before.
         pipe: The pipeline, None while it is not built.
+        watch: The probe that looks whether the pipeline has instances left, while it is attached.
         leases: The requests inside the pipeline. Without a pipeline there are no leases to take.
         state: See `headrace_models.changes.State`.
         reason: The reason of the state, or of the failure of the last update.
@@ -86,6 +89,7 @@ class Version:
         self.config: PipelineConfig | None = None
         self.device = source.device or ""
         self.pipe: Any = None
+        self.watch: AbstractContextManager[None] = nullcontext()
         self.leases = Leases()
         self.leases.end()
         self.state: State = "unloaded"
