@@ -41,7 +41,7 @@ class Model:
         entry: The name of the node at which requests enter, of several the first.
         entry_keys: The keys of that node, empty if there are several.
         queue_size: The most requests that may wait. None: the server refuses none early, because there are several
-            entry nodes, or new requests shed the oldest.
+            entry nodes.
         timed: Whether the pipeline has the probe that times each request.
         outlines, messages: The outlines of earlier inferences over REST, and over gRPC.
         labels: The labels of the classes of outputs, by the outputs' names.
