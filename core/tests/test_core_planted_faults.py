@@ -162,5 +162,8 @@ def test_planted_fault_is_found(fault, copy_of_core):
         path.write_text(source.replace(text, other), encoding="utf-8")
     with pytest.raises(InterleavingError, match=seen):
         explore(
-            f"{FOLDER / program}", schedules=MOST_SCHEDULES, lines=lines_near(program, copy_of_core)
+            f"{FOLDER / program}",
+            schedules=MOST_SCHEDULES,
+            lines=lines_near(program, copy_of_core),
+            minimise_s=0,
         )

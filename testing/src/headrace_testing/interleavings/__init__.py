@@ -65,6 +65,7 @@ def explore(
     seconds: float | None = None,
     seed: int = 0,
     strategy: str = "mix",
+    minimise_s: float = 20.0,
     lines: Sequence[str] = (),
     replay: Mapping[str, Any] | None = None,
 ) -> int:
@@ -77,6 +78,7 @@ def explore(
         seconds: How long to search at most, in real seconds. None for as long as the schedules take.
         seed: The seed of the first schedule. Each further one has the next.
         strategy: ``pct:DEPTH``, ``walk:PROBABILITY``, or ``mix`` of these.
+        minimise_s: How long to look for a smaller interleaving of an error. 0 for none.
         lines: Modules and packages, as ``MODULE`` or ``MODULE:FUNCTION``. In most schedules another thread may go on at each
             source line of one of their files, else it may at operations alone, on locks, queues, threads and clocks.
         replay: The ``replay`` of an error: the program runs once, in the interleaving of that error.
@@ -101,6 +103,7 @@ def explore(
             given += ["--replay", str(again)]
         given += ["--seed", str(seed), "--schedules", str(schedules), "--strategy", strategy]
         given += ["--seconds", str(seconds or 1e9), "--report", str(report)]
+        given += ["--minimise", str(minimise_s)]
         paths = os.pathsep.join(filter(None, sys.path))
         done = subprocess.run(  # noqa: S603 - this module, on a file of the caller's
             [sys.executable, "-m", __name__, address, *given],
