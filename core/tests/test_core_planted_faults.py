@@ -80,8 +80,8 @@ FAULTS = {
         [
             (
                 "graph_request",
-                "            elements.forget()\n",
-                "            elements.forget()\n            error = elements.gather()\n",
+                "            at_node.forget()\n",
+                "            at_node.forget()\n            error = at_node.gather()\n",
             )
         ],
     ),
