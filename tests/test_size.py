@@ -23,7 +23,7 @@ LINES = {
     "_registry": 870,
     "words": 755,
     "_expression": 710,
-    "_contract": 667,
+    "_contract": 690,
     "_config": 565,
 }
 """The most lines of code of core, and of the rooms that are not small."""

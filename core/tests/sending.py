@@ -42,7 +42,7 @@ class Leaves(headrace.Backend):
 
     def forward(self, batch):
         for request in batch:
-            self.context.resume(request, self.target)
+            self.context.request.resume(request, self.target)
         return [headrace.PENDING for _ in batch]
 
 

@@ -138,7 +138,7 @@ class Broken(headrace.Backend):
 
 class Ends(headrace.Backend):
     def init(self, options, context):
-        context.at_batch_end(lambda: None)
+        context.batch.at_end(lambda: None)
 
     def forward(self, batch):
         for request in batch:
@@ -743,7 +743,7 @@ class Around(headrace.Backend):
     prefixes = ("*", "key=")
 
     def init(self, options, context):
-        seen.append(context.prefixes)
+        seen.append(context.expression.prefixes)
         self.children = context.children
 
     def forward(self, batch):

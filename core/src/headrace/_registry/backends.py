@@ -137,8 +137,8 @@ class FunctionBackend(Backend):
     def _exhaust(self, request: Request, parts: Generator[Any, None, Any]) -> Any:
         """Give what a generator yields as parts of the answer; return what it returns, which is the result."""
         try:
-            while not self.context.unwanted(request):
-                self.context.emit(request, next(parts), waits=True)
+            while not self.context.request.unwanted(request):
+                self.context.request.emit(request, next(parts), waits=True)
         except StopIteration as end:
             return end.value
         parts.close()
@@ -157,7 +157,7 @@ class FunctionBackend(Backend):
 def _answer(result: Any) -> Any:
     """Return what a function has given; PENDING is an outcome of `Backend.forward`, and no result."""
     if result is PENDING:
-        hint = "A class with forward(batch) and context.finish may answer later."
+        hint = "A class with forward(batch) and context.request.finish may answer later."
         raise ContractError("the function returned PENDING", hint=hint)
     return result
 

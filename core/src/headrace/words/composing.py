@@ -101,7 +101,9 @@ class Sequential(Word):
         """Take over the children."""
         self._steps = [
             _Step(child, "or" in flags, named.get("key"))
-            for child, (flags, named) in zip(context.children, context.prefixes, strict=True)
+            for child, (flags, named) in zip(
+                context.children, context.expression.prefixes, strict=True
+            )
         ]
         self._silent: dict[int, Backend] = {}
         self._plain = [*enumerate(child_call(one.child, pad=self._pad) for one in self._steps)]

@@ -103,7 +103,7 @@ class Apart(Backend):
     def siblings(self, context: InitContext, make: Callable[[], T]) -> T:
         """Return what the instances of this container share, made by the first with ``make()``."""
         inside: Any = context.children[0]
-        return context.shared.get_or_create(("apart", inside.origin), make)
+        return context.store.node.get_or_create(("apart", inside.origin), make)
 
     def _take(self, about: dict[str, Any], inside: ChildConfig) -> None:
         """Take over what the process has reported of X."""

@@ -140,7 +140,9 @@ class QueueUser(headrace.Backend):
         """Find the queue. The first backend of the pipeline that asks for it makes it."""
         name = options.queue
         self.context = context
-        self.queue = context.pipeline.get_or_create(("queues", name), lambda: NamedQueue(name))
+        self.queue = context.store.pipeline.get_or_create(
+            ("queues", name), lambda: NamedQueue(name)
+        )
 
     def describe(self) -> dict[str, Any]:
         """Return the queue, whether this backend waits for it, and how many requests it has dropped."""
@@ -205,9 +207,9 @@ class _Mover(QueueUser, ABC):
 
     def _left_s(self, request: Request) -> float:
         """Tell for how many seconds a request may still wait."""
-        if self.context.unwanted(request):
+        if self.context.request.unwanted(request):
             return 0.0
-        deadline = self.context.deadline(request)
+        deadline = self.context.request.deadline(request)
         return inf if deadline is None else deadline - time.monotonic()
 
     def forward(self, batch: list[Request]) -> list[Exception | None]:
@@ -330,6 +332,6 @@ class Recv(_Mover):
         """Take one item per request; put back what was taken for those that were over before the batch is."""
         outcomes = super().forward(batch)
         for request in reversed(batch):
-            if self.context.unwanted(request) and "result" in request:
+            if self.context.request.unwanted(request) and "result" in request:
                 self.queue.put_back({"data": request.pop("result")})
         return outcomes

@@ -74,9 +74,9 @@ class Shadow(headrace.Backend):
         self._child, other = context.children
         self._context, self._options = context, options
         self._draw = random.Random().random  # noqa: S311 - nothing is to be kept secret
-        place = next(context.instance.get_or_create("headrace_flow.shadow", count))
+        place = next(context.store.instance.get_or_create("headrace_flow.shadow", count))
         name = f"{context.node_name}.{place}" if place else context.node_name
-        self._counts = context.pipeline.get_or_create(("shadows", name), Counts)
+        self._counts = context.store.pipeline.get_or_create(("shadows", name), Counts)
         self._beside = Beside(other, comparison(options.compare), self._counts, context.logger)
 
     def forward(self, batch: list[Request]) -> list[Exception | None]:
@@ -89,7 +89,7 @@ class Shadow(headrace.Backend):
             elif (copy := self._copy(batch[i])) is not None:
                 copies[i] = copy
         places = range(len(batch))
-        run_child(self._child, batch, places, outcomes, pad=self._context.pad)
+        run_child(self._child, batch, places, outcomes, pad=self._context.batch.pad)
         for i, request in copies.items():
             if outcomes[i] is None and "result" in batch[i]:
                 answer = self._copy({"result": batch[i]["result"]})
