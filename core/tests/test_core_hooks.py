@@ -17,6 +17,15 @@ import headrace
 from headrace import errors, words
 
 SIGNATURES = {
+    "Bracket": (
+        "(phases: 'int' = 1, prefixes: 'tuple[str, ...]' = (), gives: 'tuple[str, ...]' = (), "
+        "keys_option: 'str | None' = None, name_option: 'str | None' = None, "
+        "combine_ranges: 'Callable[..., tuple[int, int | None]] | None' = None) -> None"
+    ),
+    "Place": (
+        "(outermost: 'bool' = False, not_callable: 'str | None' = None, "
+        "waits_while: 'str | None' = None) -> None"
+    ),
     "combine_ranges": "(children: 'Sequence[Ranged]', *, divides: 'bool' = False) -> 'tuple[int, int | None]'",
     "fill_up": "(batch: 'Sequence[Request]', child: 'Backend') -> 'list[Request] | None'",
     "run_child": (
@@ -28,7 +37,7 @@ SIGNATURES = {
         "outcomes: 'Answers', *, fillers: 'bool' = True) -> 'list[int]'"
     ),
 }
-OF_CLASS = {"not_callable": None, "waits_while": None, "uses_pipeline": False, "gives": ()}
+OF_CLASS = {"uses_pipeline": False, "bracket": words.Bracket(), "place": words.Place()}
 OF_CONTEXT = {
     "batch": ("min", "max", "sizes", "pad", "at_end"),
     "store": ("node", "instance", "scope", "pipeline"),
@@ -82,7 +91,7 @@ class Uses(Passes):
         name: str = pydantic.Field("x", description="Name of the box.")
 
     uses_pipeline = True
-    waits_while = "box {name!r} is empty"
+    place = words.Place(waits_while="box {name!r} is empty")
 
     def init(self, options, context):
         super().init(options, context)
@@ -103,7 +112,7 @@ class Takes(Uses):
 
 
 class Declares(headrace.Backend):
-    not_callable = "only declares a box"
+    place = words.Place(not_callable="only declares a box")
 
 
 class Breaks(Passes):
@@ -404,7 +413,7 @@ class RunsTwice(headrace.Backend):
     """Run its child on the items that have a key, and pass the others by."""
 
     takes = 1
-    combine_ranges = staticmethod(words.combine_ranges)
+    bracket = words.Bracket(combine_ranges=words.combine_ranges)
 
     def init(self, options, context):
         (self.child,) = context.children
@@ -538,7 +547,7 @@ def test_what_a_container_gives_to_its_child_no_request_has_to_bring(gives):
             for request in batch:
                 request["result"] = request["image"] + request["mask"]
 
-    Masks.gives = gives
+    Masks.bracket = words.Bracket(gives=gives)
     headrace.register("Masks", Masks, replace=True)
     headrace.register("Needs", Needs, replace=True)
     with headrace.pipe({"backend": "Masks[Needs]"}) as pipe:

@@ -23,6 +23,7 @@ from headrace.errors import (
     InstanceLostError,
     OverloadedError,
 )
+from headrace.words import Place
 
 WAIT_S = 60.0
 """A test that hangs fails after this; nothing else is measured in seconds."""
@@ -619,7 +620,7 @@ def test_what_is_resumed_while_forward_runs_keeps_its_places_before_those_that_w
 @pytest.mark.parametrize("around", ["S[Alone]", "BackgroundThread[Alone]", "S[Identity,Alone]"])
 def test_a_class_may_say_that_it_stands_outermost_or_nowhere(around):
     class Alone(headrace.Backend):
-        outermost = True
+        place = Place(outermost=True)
 
         def forward(self, batch):
             for request in batch:

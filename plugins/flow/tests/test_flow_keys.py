@@ -13,6 +13,7 @@ from typing_extensions import NotRequired  # noqa: TC002 - the annotations of a 
 
 import headrace
 from headrace import errors
+from headrace.words import Bracket
 from headrace_flow.content import content_of
 
 
@@ -338,7 +339,7 @@ def test_a_container_of_others_asks_in_the_same_way():
 
         takes = (1, 2)
         reads = ()
-        keys_option = "names"
+        bracket = Bracket(keys_option="names")
 
         def init(self, options, context):
             self.children = context.children

@@ -121,34 +121,17 @@ class Backend(Checked):
             option names, or for all keys of a list or table. You may give a TypedDict class in place of the tuple. If
             only `init` knows the keys (the inputs of a model), set these on the instance. A class without ``reads`` of
             its own leaves open which keys it reads beside ``data``. A container states only its own keys.
-        gives: The keys that a container with one child sets before the child runs, written as `reads` are. No request
-            has to bring them for the child.
         takes: How many children stand in ``[ ]``: a number, or (least, most) with most None for any number.
-        phases: How many phases, separated by ``;``, stand in ``[ ]``.
         builds_elsewhere: True for a container with children in another place, such as another process. Then
             ``context.children`` are configurations that can be pickled, of which `headrace.plugins.build` makes the
             backends there. Names inside the container cannot stand for instances outside of it. `describe` may give
             ``children``, the trees described there. What they say stands in the tree of the container.
-        prefixes: The flags and keys that this container understands before its children: ``"or"``, ``"key="``. ``"*"``
-            means any positional value.
-        combine_ranges: A staticmethod of a container. It gets a list with the ``name``, the ``range`` and
-            ``conditional`` (whether a prefix stands before it) of each child, and returns the range (min, max) of the
-            container. The default is the weights that all children take. See `headrace.words.combine_ranges`.
-        not_callable: Why it cannot be called, as ``"only declares a queue"``, for a backend of a node's key ``init``
-            that works in `init` only. None for all others.
-        waits_while: When it waits and holds its instance, as ``"queue {queue!r} is full"``. ``{option}`` stands for the
-            value of an option. None if it does not wait. `headrace explain` shows it.
-        outermost: True when it may stand only outermost in a node, since each request it resumes runs through the whole
-            expression of the node again. A thread around it (``BackgroundThread``) is allowed.
         stateful: True when answers depend on earlier requests to this process, so that later ones must reach the same
             process.
-        name_option: The option written as the one name in ``[ ]``, as ``node`` in ``Repost[node]``. None if backends
-            stand there.
-        keys_option: The option of a container that names the keys its children read, None without one. It is for a
-            container that must know all of them (``context.expression.keys_read``). `check` demands the option where a backend
-            inside leaves open which keys it reads. Its default is None.
         uses_pipeline: True when it hands something over by ``context.store.pipeline``. Such a class is refused in a container
             that `builds_elsewhere`. The functions of ``context.batch.at_end`` are called before its `forward`.
+        bracket: For a container: what stands in ``[ ]``, beside `takes`. A `headrace.words.Bracket`.
+        place: For a backend that may not stand or be called everywhere. A `headrace.words.Place`.
     """
 
     Options: ClassVar[type[_Options]] = _Options
@@ -159,19 +142,12 @@ class Backend(Checked):
     keeps: ClassVar[bool] = False
     reads: tuple[str, ...] | type = ("data",)
     writes: tuple[str, ...] | type = ("result",)
-    combine_ranges: ClassVar[Callable[..., tuple[int, int | None]]]
-    gives: tuple[str, ...] = ()
     takes: ClassVar[int | tuple[int, int | None]] = 0
-    phases: ClassVar[int] = 1
     builds_elsewhere: ClassVar[bool] = False
-    prefixes: ClassVar[tuple[str, ...]] = ()
-    not_callable: ClassVar[str | None] = None
-    waits_while: ClassVar[str | None] = None
-    uses_pipeline: ClassVar[bool] = False
-    outermost: ClassVar[bool] = False
     stateful: ClassVar[bool] = False
-    keys_option: ClassVar[str | None] = None
-    name_option: ClassVar[str | None] = None
+    uses_pipeline: ClassVar[bool] = False
+    bracket: groups.Bracket = groups.Bracket()
+    place: ClassVar[groups.Place] = groups.Place()
 
     # The methods that authors write.
 
@@ -266,7 +242,7 @@ class Backend(Checked):
             Exception: Any exception fails the whole batch. Where `rerun` is True, the items are then run
                 one by one, so that only the wrong ones fail.
         """
-        if self.not_callable is not None:
+        if self.place.not_callable is not None:
             hint = "It belongs in the init of a node."
             raise ContractError(f"{self._label()} cannot be called", hint=hint)
         with_dependency = getattr(self, "forward_with_dep", None)

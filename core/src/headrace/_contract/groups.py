@@ -1,4 +1,4 @@
-"""The groups of `headrace.InitContext`: what only some backends need, each group for one kind of author."""
+"""The groups of `headrace.InitContext` and of `headrace.Backend`: what only some backends need, each for one kind of author."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ class Expression:
         keys_read: ``keys_read(place=0)``, from ``init`` on, gives two values for the child at the place. The first is a
             sorted tuple of all keys of a request that the child's output may depend on: those its built backends read
             (the inputs of a model), optional keys, and those of conditions. The second is the name of a backend in it
-            that leaves open which keys it reads beside ``data``, None if there is none. See `Backend.keys_option`.
+            that leaves open which keys it reads beside ``data``, None if there is none. See `Bracket.keys_option`.
         keys_written: ``keys_written(place=0)`` gives a sorted tuple of all keys that the backends in the child at the
             place say they write.
     """
@@ -213,3 +213,50 @@ class Health:
 
     away: Callable[..., None] = _nobody_hears
     back: Callable[[], None] = _nobody_hears
+
+
+@dataclass(frozen=True)
+class Bracket:
+    """``bracket`` of a class: what stands in its ``[ ]``. You need it when you write a container.
+
+    Attributes:
+        phases: How many phases, separated by ``;``, stand in ``[ ]``.
+        prefixes: The flags and keys that you understand before your children: ``"or"``, ``"key="``. ``"*"`` means any
+            positional value.
+        gives: The keys that a container with one child sets before the child runs, written as `Backend.reads` are. No
+            request has to bring them for the child. If only `init` knows them, set
+            ``self.bracket = dataclasses.replace(self.bracket, gives=...)``.
+        keys_option: The option that names the keys your children read, None without one. It is for a container that
+            must know all of them (``context.expression.keys_read``). `check` demands the option where a backend inside
+            leaves open which keys it reads. Its default is None.
+        name_option: The option written as the one name in ``[ ]``, as ``node`` in ``Repost[node]``. None if backends
+            stand there.
+        combine_ranges: A function. It gets a list with the ``name``, the ``range`` and ``conditional`` (whether a prefix
+            stands before it) of each child, and returns the range (min, max) of the container. None, the default, for
+            the weights that all children take. See `headrace.words.combine_ranges`.
+    """
+
+    phases: int = 1
+    prefixes: tuple[str, ...] = ()
+    gives: tuple[str, ...] = ()
+    keys_option: str | None = None
+    name_option: str | None = None
+    combine_ranges: Callable[..., tuple[int, int | None]] | None = None
+
+
+@dataclass(frozen=True)
+class Place:
+    """``place`` of a class: where it may stand. You need it for a backend that waits, resumes or only declares something.
+
+    Attributes:
+        outermost: True when it may stand only outermost in a node, since each request it resumes runs through the whole
+            expression of the node again. A thread around it (``BackgroundThread``) is allowed.
+        not_callable: Why it cannot be called, as ``"only declares a queue"``, for a backend of a node's key ``init``
+            that works in `init` only. None for all others.
+        waits_while: When it waits and holds its instance, as ``"queue {queue!r} is full"``. ``{option}`` stands for the
+            value of an option. None if it does not wait. `headrace explain` shows it.
+    """
+
+    outermost: bool = False
+    not_callable: str | None = None
+    waits_while: str | None = None

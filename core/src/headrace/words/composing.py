@@ -9,7 +9,7 @@ from headrace._plan.declared import RequiredKeys, keys_named
 from headrace._plan.word import Use, Word, keys_required_by, way_to_called
 from headrace._portable import none_if_all_ok
 from headrace.keys import DATA, RESULT, Request
-from headrace.words import combine_ranges, run_child, select
+from headrace.words import Bracket, combine_ranges, run_child, select
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -60,8 +60,7 @@ class Sequential(Word):
     """
 
     takes = (1, None)
-    prefixes = ("or", "key=")
-    combine_ranges = staticmethod(combine_ranges)
+    bracket = Bracket(prefixes=("or", "key="), combine_ranges=combine_ranges)
     _joins = True
     _in_turn = True
 

@@ -62,7 +62,7 @@ class Apart(Backend):
         """Return what is sent to be built."""
         return Part(inside, self._here[0])
 
-    def place(self, index: int) -> Place:
+    def place_of(self, index: int) -> Place:
         """Return the place of the next start, for an instance of the node; any thread may call it."""
         raise NotImplementedError
 
@@ -88,7 +88,7 @@ class Apart(Backend):
         def supervise(index: int) -> Supervisor:
             name = f"headrace-{context.node_name}-{index}-process"
             message = {**first, "part": part(), "seen": inside.seen(index)}
-            start_at, notify = partial(self.place, index), self._siblings.look
+            start_at, notify = partial(self.place_of, index), self._siblings.look
             return Supervisor(name, start_at, message, self.restarts(), Liveness(), notify)
 
         self.supervisor = self._siblings.supervisor(

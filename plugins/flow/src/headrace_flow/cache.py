@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 import headrace
-from headrace.words import combine_ranges, run_child, select
+from headrace.words import Bracket, combine_ranges, run_child, select
 from headrace_flow.answers import Answer, Answers, written
 from headrace_flow.content import UnknownContentError, content_of, keys_compared, may_read
 from headrace_flow.shown import Shown
@@ -62,9 +62,8 @@ class Cache(headrace.Backend):
         )
 
     takes = 1
-    keys_option = "keys"
+    bracket = Bracket(keys_option="keys", combine_ranges=combine_ranges)
     reads: tuple[str, ...] | type = ("{keys}",)
-    combine_ranges = staticmethod(combine_ranges)
     clock = staticmethod(time.monotonic)
 
     def init(self, options: Any, context: headrace.InitContext) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 import headrace
-from headrace.words import combine_ranges, run_child, select
+from headrace.words import Bracket, Place, combine_ranges, run_child, select
 from headrace_flow.limits import Kept, Limit, Room, of_process
 
 if TYPE_CHECKING:
@@ -53,10 +53,10 @@ class Concurrency(headrace.Backend):
 
     takes = 1
     keeps = True
-    outermost = True
+    place = Place(outermost=True)
     uses_pipeline = True
     reads = ()  # just the keys that X reads
-    combine_ranges = staticmethod(combine_ranges)
+    bracket = Bracket(combine_ranges=combine_ranges)
 
     def init(self, options: Any, context: headrace.InitContext) -> None:
         """Take over X, and find the limit."""

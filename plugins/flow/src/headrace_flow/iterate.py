@@ -11,7 +11,7 @@ from pydantic import Field, field_validator
 import headrace
 from headrace import PENDING
 from headrace.errors import LimitError, NoResultError
-from headrace.words import run_child, select
+from headrace.words import Place, run_child, select
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -115,7 +115,7 @@ class Iterate(headrace.Backend):
 
     takes = 1
     keeps = True
-    outermost = True
+    place = Place(outermost=True)
     reads = ()  # what the child needs, and no more
 
     @staticmethod

@@ -8,7 +8,7 @@ from pydantic import Field
 
 import headrace
 from headrace.errors import InstanceLostError
-from headrace.words import combine_ranges, run_child, select
+from headrace.words import Bracket, Place, combine_ranges, run_child, select
 from headrace_flow.answers import Answer, written
 from headrace_flow.content import UnknownContentError, content_of, keys_compared, may_read
 from headrace_flow.flights import AGAIN, Flights
@@ -56,10 +56,9 @@ class Once(headrace.Backend):
 
     takes = 1
     keeps = True
-    outermost = True
-    keys_option = "keys"
+    place = Place(outermost=True)
+    bracket = Bracket(keys_option="keys", combine_ranges=combine_ranges)
     reads: tuple[str, ...] | type = ("{keys}",)
-    combine_ranges = staticmethod(combine_ranges)
 
     def init(self, options: Any, context: headrace.InitContext) -> None:
         """Take over X."""

@@ -13,7 +13,7 @@ from pydantic import Field
 
 import headrace
 from headrace.errors import ClosedError, DeadlineExceededError, InputError, SetupError
-from headrace.words import select
+from headrace.words import Place, select
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -146,7 +146,7 @@ class QueueUser(headrace.Backend):
 
     def describe(self) -> dict[str, Any]:
         """Return the queue, whether this backend waits for it, and how many requests it has dropped."""
-        queue, waits = self.queue, self.waits_while is not None
+        queue, waits = self.queue, self.place.waits_while is not None
         return {
             "queue": queue.name,
             "queue_max": queue.max,
@@ -186,7 +186,7 @@ class Queue(QueueUser):
 
     reads = ()
     writes = ()
-    not_callable = "only declares a queue"
+    place = Place(not_callable="only declares a queue")
 
     def init(self, options: Any, context: headrace.InitContext) -> None:
         """Find the queue and set its size.
@@ -241,7 +241,7 @@ class _Sender(_Mover):
             what = "the request has no 'data'"
             raise InputError(what, key="data", expected="anything", got="nothing")
         result = request["data"]  # before it is queued: an interrupt here leaves nothing behind
-        left_s = None if self.waits_while is None else lambda: self._left_s(request)
+        left_s = None if self.place.waits_while is None else lambda: self._left_s(request)
         self.queue.put(dict(request), left_s)
         request["result"] = result
 
@@ -271,7 +271,7 @@ class Send(_Sender):
             backend = "S[Upper,Send(q)]"
     """
 
-    waits_while = "queue {queue!r} is full"
+    place = Place(waits_while="queue {queue!r} is full")
 
 
 class Observer(_Sender):
@@ -322,7 +322,7 @@ class Recv(_Mover):
             backend = "S[Send(q),Recv(q)]"
     """
 
-    waits_while = "queue {queue!r} is empty"
+    place = Place(waits_while="queue {queue!r} is empty")
     reads = ()
 
     def _move(self, request: Request) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from itertools import count
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 from typing_extensions import NotRequired, TypedDict
@@ -13,7 +13,7 @@ import headrace
 from headrace import PENDING
 from headrace.errors import ContractError, InputError, LimitError
 from headrace.keys import RESTART
-from headrace.words import select
+from headrace.words import Bracket, select
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,7 +72,7 @@ class Repost(headrace.Backend):
             description="The most reposts of a request, counted together with the requests that Forward makes of it.",
         )
 
-    name_option: ClassVar[str | None] = "node"
+    bracket = Bracket(name_option="node")
     keeps = True
     uses_pipeline = True
 
@@ -159,7 +159,7 @@ class Restart(Repost):
         )
 
     reads = RestartKeys
-    name_option = None
+    bracket = Bracket()
 
     @staticmethod
     def enter(request: Request) -> Iterator[int]:

@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field, field_validator
 
 import headrace
-from headrace.words import run_child, select
+from headrace.words import Bracket, run_child, select
 from headrace_flow.beside import Beside, Counts, Job
 from headrace_flow.comparing import comparison
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from headrace.keys import Request
 
 __all__ = ["Shadow"]
@@ -61,13 +59,8 @@ class Shadow(headrace.Backend):
             return text
 
     takes = 2
+    bracket = Bracket(combine_ranges=lambda children: children[0].range)  # that of A
     reads = ()  # just the keys that A and B read
-
-    @staticmethod
-    def combine_ranges(children: Sequence[Any]) -> tuple[int, int | None]:
-        """Return the range of A."""
-        least, most = children[0].range
-        return least, most
 
     def init(self, options: Any, context: headrace.InitContext) -> None:
         """Take over A and B."""

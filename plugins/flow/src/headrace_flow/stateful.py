@@ -17,7 +17,7 @@ import headrace
 from headrace import PENDING
 from headrace.errors import ContractError, InputError, OverloadedError
 from headrace.keys import CONTEXT
-from headrace.words import run_child, select
+from headrace.words import Bracket, Place, run_child, select
 from headrace_flow.order import InOrder, arrival
 
 if TYPE_CHECKING:
@@ -302,10 +302,10 @@ class StateFul(headrace.Backend):
     takes = 1
     keeps = True
     uses_pipeline = True
-    outermost = True
+    place = Place(outermost=True)
     stateful = True
     reads: tuple[str, ...] | type = ("{key}",)
-    gives = ("{keep}",)
+    bracket = Bracket(gives=("{keep}",))
 
     enter = staticmethod(arrival)
 

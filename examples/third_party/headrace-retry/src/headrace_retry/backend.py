@@ -51,7 +51,7 @@ class Retry(headrace.Backend):
         )
 
     takes = 1
-    combine_ranges = staticmethod(words.combine_ranges)
+    bracket = words.Bracket(combine_ranges=words.combine_ranges)
 
     def init(self, options: Options, context: headrace.InitContext) -> None:
         """Take over X, and the options."""
