@@ -36,13 +36,13 @@ class ScaleCupy(headrace.Backend):
             return SimpleNamespace(handle=stream.ptr, close=stream.synchronize)
 
         self.cupy, self.factor, self.kept = cupy, options.factor, []
-        self.entered = context.entered
+        self.entered = context.request.entered
         self.ordinal = int((context.device or "cuda").partition(":")[2] or 0)
         cupy.cuda.Device(self.ordinal).use()
-        shared = context.instance.get_or_create(("cuda.stream", self.ordinal), make)
+        shared = context.store.instance.get_or_create(("cuda.stream", self.ordinal), make)
         self.stream = cupy.cuda.ExternalStream(shared.handle, self.ordinal).use()
         self.event = cupy.cuda.Event(block=True, disable_timing=True)
-        context.at_batch_end(self.finish)
+        context.batch.at_end(self.finish)
 
     def forward(self, batch):
         """Start the work of a batch, and do not wait for it."""

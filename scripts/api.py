@@ -9,6 +9,7 @@ import itertools
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import is_dataclass
 from pathlib import Path
 from types import GenericAlias
 from typing import Any
@@ -107,7 +108,7 @@ def call_of(name: str, function: Any) -> str:
 
 
 def members(cls: type) -> Iterator[tuple[str, str]]:
-    """Return the public methods and properties that a class itself defines, with their docstrings."""
+    """Return the public methods, properties and groups of fields that a class itself defines, with their docstrings."""
     for name, member in vars(cls).items():
         field = name in getattr(cls, "__dataclass_fields__", ())
         if field or (name.startswith("_") and name != "__call__"):
@@ -116,7 +117,7 @@ def members(cls: type) -> Iterator[tuple[str, str]]:
         if inspect.isfunction(function) and function.__doc__:
             call = call_of("" if name == "__call__" else f".{name}", function)
             yield call, function.__doc__
-        elif isinstance(member, property) and member.__doc__:
+        elif (isinstance(member, property) or is_dataclass(member)) and member.__doc__:
             yield f".{name}", member.__doc__
 
 

@@ -103,8 +103,8 @@ def word(name: str) -> str:
         lines.append("")
     for title in ("Reads", "Writes", "Batch", "Raises"):
         lines.append(f"- **{title}**: {' '.join(found.get(title, '').split())}")
-    if cls.prefixes:
-        lines.append(f"- **Prefixes**: {', '.join(f'`({p})`' for p in cls.prefixes)}")
+    if cls.bracket.prefixes:
+        lines.append(f"- **Prefixes**: {', '.join(f'`({p})`' for p in cls.bracket.prefixes)}")
     lines.append("")
     for example in examples_of(name):
         lines += ["```toml", *example.config.splitlines(), "```", ""]

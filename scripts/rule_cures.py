@@ -71,7 +71,7 @@ CURES: dict[str, tuple[str, str]] = {
     ),
     "finished-when-answered": (
         "A result is still being written when its caller reads it.",
-        "Wait in `forward` for threads, and in a function given to `context.at_batch_end` for a device.",
+        "Wait in `forward` for threads, and in a function given to `context.batch.at_end` for a device.",
     ),
     "life-cycle-again": (
         "The backend can be built only once in a process, or fails when it is closed.",

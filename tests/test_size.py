@@ -20,10 +20,10 @@ LINES = {
     "_running": 4_940,
     "_plan": 2_360,
     "_build": 1_205,
-    "_registry": 870,
+    "_registry": 872,
     "words": 755,
     "_expression": 710,
-    "_contract": 667,
+    "_contract": 695,
     "_config": 565,
 }
 """The most lines of code of core, and of the rooms that are not small."""

@@ -15,7 +15,7 @@ NORMALIZE = {"mean": 127.5, "std": [64.0, 60.0, 50.0]}
 def test_what_mat2tensor_applies_is_not_folded_in_again(tmp_path, image_input):
     model = tmp_path / "any.onnx"
     model.touch()
-    context = headrace.InitContext(max=4)
+    context = headrace.InitContext(batch=headrace.InitContext.Batch(max=4))
     options = BuildOptions(model=model, image_input=image_input, **NORMALIZE)
     folded = ((127.5,), (64.0, 60.0, 50.0))
     before = _settings(options, context)

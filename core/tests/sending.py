@@ -8,6 +8,7 @@ import pytest
 
 import headrace
 from headrace.errors import RequestsFailed
+from headrace.words import Bracket
 
 
 def backend(name, function, **attributes):
@@ -31,7 +32,7 @@ class Leaves(headrace.Backend):
     class Options(headrace.Options):
         node: str
 
-    name_option = "node"
+    bracket = Bracket(name_option="node")
 
     @classmethod
     def goes_on_at(cls, options):
@@ -42,7 +43,7 @@ class Leaves(headrace.Backend):
 
     def forward(self, batch):
         for request in batch:
-            self.context.resume(request, self.target)
+            self.context.request.resume(request, self.target)
         return [headrace.PENDING for _ in batch]
 
 

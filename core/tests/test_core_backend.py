@@ -221,8 +221,8 @@ def test_an_error_that_lets_nobody_read_it_ends_the_end_of_a_batch_for_no_other(
 
     class Ends(headrace.Backend):
         def init(self, options, context):
-            context.at_batch_end(self.fail)
-            context.at_batch_end(lambda: called.append("second"))
+            context.batch.at_end(self.fail)
+            context.batch.at_end(lambda: called.append("second"))
 
         def fail(self):
             raise secretive(OtherError("late"))

@@ -48,7 +48,7 @@ class Deaf(headrace.Backend):
 class Own(headrace.Backend):
     owns_thread = True
     def init(self, options, context):
-        for store in (context.instance, context.scope, context.shared):
+        for store in (context.store.instance, context.store.scope, context.store.node):
             store.get_or_create(object(), Kept)
         open_now.add(self)
     def forward(self, batch):
@@ -59,7 +59,7 @@ class Own(headrace.Backend):
 class Fails(headrace.Backend):
     owns_thread = True
     def init(self, options, context):
-        context.instance.get_or_create(object(), Kept)
+        context.store.instance.get_or_create(object(), Kept)
         raise RuntimeError("not here")
     def forward(self, batch):
         pass

@@ -1,4 +1,4 @@
-"""``context.call``: a backend lets a node run new requests, and waits for none; ``context.kept``: what it keeps with one."""
+"""``context.request.call``: a backend lets a node run new requests, and waits for none; ``context.request.kept``: what it keeps with one."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ def asker():
         def forward(self, batch):
             for request in batch:
                 made = [{"data": one} for one in request["data"]]
-                self.context.on_end(request, seen.told.put)
-                self.context.kept(request)["left"] = len(made)
-                seen.kept.append(self.context.kept(request))
+                self.context.request.on_end(request, seen.told.put)
+                self.context.request.kept(request)["left"] = len(made)
+                seen.kept.append(self.context.request.kept(request))
 
                 def then(one, error, request=request, made=made):
-                    kept = self.context.kept(request)
+                    kept = self.context.request.kept(request)
                     kept["left"] -= 1
                     if error is not None:
-                        self.context.finish(request, error)
+                        self.context.request.finish(request, error)
                     elif not kept["left"]:
-                        self.context.finish(request, [each["result"] for each in made])
+                        self.context.request.finish(request, [each["result"] for each in made])
 
-                seen.withdraws.append(self.context.call(request, self.node, made, then))
+                seen.withdraws.append(self.context.request.call(request, self.node, made, then))
             return [PENDING for _ in batch]
 
     headrace.register("CallsAsker", CallsAsker, replace=True)
@@ -119,7 +119,7 @@ def test_an_unknown_node_is_found_before_anything_is_built(asker):
 
 
 def test_a_node_that_is_unknown_at_the_call_is_a_contract_error(asker):
-    said = r"context\.call: no node is called 'othr'"
+    said = r"context\.request\.call: no node is called 'othr'"
     with (
         pipe_with("Identity", where="main", node="late othr") as pipe,
         pytest.raises(ContractError, match=said),
@@ -136,7 +136,7 @@ def test_a_call_has_the_deadline_of_its_request(asker):
 
         def forward(self, batch):
             for request in batch:
-                seen.put(self.context.deadline(request))
+                seen.put(self.context.request.deadline(request))
                 request["result"] = 1
 
     headrace.register("CallsLooks", CallsLooks, replace=True)
@@ -156,6 +156,6 @@ def test_a_node_with_each_gives_the_list_of_results(asker):
 
 def test_outside_of_a_pipeline_no_node_is_called():
     context = headrace.InitContext()
-    assert context.kept({}) == {}
+    assert context.request.kept({}) == {}
     with pytest.raises(ContractError, match="no pipeline here"):
-        context.call({}, "other", [{"data": 1}], print)
+        context.request.call({}, "other", [{"data": 1}], print)

@@ -11,6 +11,7 @@ from loading import problem
 
 import headrace
 from headrace.errors import ConfigError, ContractError, PluginError
+from headrace.words import Bracket
 
 
 class Typed(TypedDict):
@@ -37,6 +38,7 @@ async def asynchronous_generator(self, batch):
 WRONG = {
     "none": ({"forward": None}, r"no method forward\(self, batch\)"),
     "number": ({"forward": 3}, "forward is no method, it is 3"),
+    "place": ({"place": "here"}, "bracket and place are of headrace.words"),
     "asynchronous": ({"forward": asynchronous}, "write def forward"),
     "asynchronous_generator": ({"forward": asynchronous_generator}, "forward is asynchronous"),
     "no_self": ({"forward": lambda batch: None}, r"write def forward\(self, batch\)"),
@@ -48,8 +50,8 @@ WRONG = {
 RIGHT = [
     {},
     {"reads": Typed, "writes": ("result", "{key}"), "Options": Keyed},
-    {"reads": ["data"], "takes": (1, None), "prefixes": ("or", "key=", "*")},
-    {"takes": 2, "phases": 3},
+    {"reads": ["data"], "takes": (1, None), "bracket": Bracket(prefixes=("or", "key=", "*"))},
+    {"takes": 2, "bracket": Bracket(phases=3)},
     {"forward": lambda *args, **more: None, "init": lambda self, options, context, more=1: None},
     {"close": staticmethod(lambda: None), "describe": classmethod(lambda cls: {})},
     {"forward": None, "forward_with_dep": lambda self, batch, dependency: dependency(batch)},

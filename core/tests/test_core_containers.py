@@ -17,6 +17,7 @@ from headrace.errors import (
     RequestsFailed,
     SetupError,
 )
+from headrace.words import Bracket, Place
 
 seen: list = []
 
@@ -138,7 +139,7 @@ class Broken(headrace.Backend):
 
 class Ends(headrace.Backend):
     def init(self, options, context):
-        context.at_batch_end(lambda: None)
+        context.batch.at_end(lambda: None)
 
     def forward(self, batch):
         for request in batch:
@@ -676,7 +677,7 @@ def test_a_branch_that_is_a_definition_is_called_by_its_name():
 @pytest.mark.parametrize("text", ["Fallback[Built]", "ModelLoader(model=a.x)[(.x)Built]"])
 def test_what_cannot_be_called_where_it_stands_is_refused(text):
     headrace.register(
-        "Built", type("Built", (headrace.Backend,), {"not_callable": "is built alone"})
+        "Built", type("Built", (headrace.Backend,), {"place": Place(not_callable="is built alone")})
     )
     with pytest.raises(ConfigError, match="cannot call it"):
         load({"backend": text})
@@ -740,10 +741,10 @@ def test_what_is_wrong_in_a_node_is_told_where_a_branch_only_tries_to_name_it(tr
 
 class Around(headrace.Backend):
     takes = (1, None)
-    prefixes = ("*", "key=")
+    bracket = Bracket(prefixes=("*", "key="))
 
     def init(self, options, context):
-        seen.append(context.prefixes)
+        seen.append(context.expression.prefixes)
         self.children = context.children
 
     def forward(self, batch):

@@ -10,7 +10,7 @@ import textwrap
 import pytest
 
 import headrace
-from headrace import hookspecs, policies
+from headrace import hookspecs, policies, words
 from headrace_testing import BackendConformance, certify
 
 
@@ -60,9 +60,24 @@ def test_every_attribute_of_the_contract_is_documented():
     assert attributes(inspect.getdoc(headrace.Backend)) == public
 
 
-def test_every_field_of_the_context_is_documented():
-    fields = {field.name for field in dataclasses.fields(headrace.InitContext)}
-    assert attributes(inspect.getdoc(headrace.InitContext)) == fields
+GROUPS = {type(group) for group in vars(headrace.InitContext()).values()} & {
+    one for one in vars(headrace.InitContext).values() if dataclasses.is_dataclass(one)
+}
+
+
+@pytest.mark.parametrize(
+    "cls", [headrace.InitContext, *sorted(GROUPS, key=str), words.Bracket, words.Place]
+)
+def test_every_field_of_the_context_and_of_a_group_is_documented(cls):
+    fields = {field.name for field in dataclasses.fields(cls)}
+    assert attributes(inspect.getdoc(cls)) == fields
+
+
+def test_the_contract_fits_in_one_head():
+    assert len(dataclasses.fields(headrace.InitContext)) <= 16
+    assert len(GROUPS) == 5
+    own = [name for name in headrace.Backend.__annotations__ if not name.startswith("_")]
+    assert len(own) <= 14
 
 
 @pytest.mark.parametrize("name", ["init", "forward", "warm_up", "describe", "close"])

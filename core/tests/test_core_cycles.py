@@ -368,7 +368,7 @@ def test_who_waits_for_a_request_that_is_kept_needs_no_instance(client, until, w
         other = client(second, {"data": "go"})
         waiting(first, 1)
         ((context, request),) = kept
-        context.finish(request, "later")
+        context.request.finish(request, "later")
         assert asks.outcome()["result"] == "ask"
         assert other.outcome()["result"] == "asked"
     assert answers == ["plain"]

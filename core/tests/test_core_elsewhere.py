@@ -56,7 +56,7 @@ class Pooled(headrace.Backend):
 
     def init(self, options, context):
         (child,) = context.children
-        self.keys = {*context.keys_read(0)[0], "request_id"}
+        self.keys = {*context.expression.keys_read(0)[0], "request_id"}
         spawn = multiprocessing.get_context("spawn")
         first = child.config, child.seen(context.instance_index)
         self.pool = ProcessPoolExecutor(1, spawn, initializer=begin, initargs=first)
@@ -169,7 +169,9 @@ class Keeps(headrace.Backend):
     def init(self, options, context):
         Keeps.kept[:] = context.children
         places = range(len(context.children))
-        Keeps.named[:] = [(context.keys_read(n)[0], context.keys_written(n)) for n in places]
+        Keeps.named[:] = [
+            (context.expression.keys_read(n)[0], context.expression.keys_written(n)) for n in places
+        ]
         index = context.instance_index
         there = pickle.dumps([(one.config, one.seen(index)) for one in context.children])
         self.built = [headrace.plugins.build(one, seen=seen) for one, seen in pickle.loads(there)]
@@ -200,8 +202,9 @@ def test_a_child_says_name_range_and_configuration_before_it_is_built(words, kee
             "global": {"threads": 6},
             "main": {"backend": "S[Identity,Halves]", "Halves::unit": 4},
         }
-        of_node = {"min": None, "max": 9, "batch_sizes": None, "pad": False, "device": None}
-        assert child.seen(3) == {"instance_index": 3, "instance_num": 1, **of_node}
+        of_node = {"min": None, "max": 9, "sizes": None, "pad": False}
+        own = {"instance_index": 3, "instance_num": 1, "device": None}
+        assert child.seen(3) == {**own, "batch": of_node}
         assert pipe({"data": 1})["result"] == 0.25
 
 
@@ -301,7 +304,7 @@ class Ends(headrace.Backend):
     max = None
 
     def init(self, options, context):
-        context.at_batch_end(self.end)
+        context.batch.at_end(self.end)
 
     def forward(self, batch):
         self.batch = batch

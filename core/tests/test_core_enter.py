@@ -38,7 +38,7 @@ def log():
         def forward(self, batch):
             for request in batch:
                 before = request["data"] if isinstance(request["data"], list) else []
-                request["result"] = [*before, self.context.entered(request)]
+                request["result"] = [*before, self.context.request.entered(request)]
 
     class EntersStatic(Reports):
         @staticmethod
@@ -143,7 +143,7 @@ def test_copies_of_a_request_find_what_was_returned_for_it(log, way, main):
                 request["result"] = [
                     request["boxes"],
                     request["data"],
-                    self.context.entered(request),
+                    self.context.request.entered(request),
                 ]
 
     headrace.register("Collect", Collect, replace=True)
@@ -205,7 +205,7 @@ def test_requests_of_several_callers_in_one_batch_keep_their_own(log):
                 entered.set()
                 assert leave.wait(60)
             for request in batch:
-                request["result"] = (len(batch), self.context.entered(request))
+                request["result"] = (len(batch), self.context.request.entered(request))
 
     headrace.register("Waits", Waits, replace=True)
     with headrace.pipe({"backend": "Waits", "max": 4}) as pipe, ThreadPoolExecutor(1) as pool:
@@ -230,12 +230,12 @@ def test_a_plain_class_may_have_it_too_and_outside_of_a_pipeline_nothing_has_ent
 
         def forward(self, batch):
             for request in batch:
-                request["result"] = self.context.entered(request)
+                request["result"] = self.context.request.entered(request)
 
     headrace.register("PlainEnters", Plain, replace=True)
     with headrace.pipe({"backend": "PlainEnters"}) as pipe:
         assert pipe({"data": 1})["result"] == "entered"
-    assert headrace.InitContext().entered({"data": 1}) is None
+    assert headrace.InitContext().request.entered({"data": 1}) is None
 
 
 def test_a_function_that_two_classes_share_is_asked_once(log):

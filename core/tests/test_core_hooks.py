@@ -17,6 +17,15 @@ import headrace
 from headrace import errors, words
 
 SIGNATURES = {
+    "Bracket": (
+        "(phases: 'int' = 1, prefixes: 'tuple[str, ...]' = (), gives: 'tuple[str, ...]' = (), "
+        "keys_option: 'str | None' = None, name_option: 'str | None' = None, "
+        "combine_ranges: 'Callable[..., tuple[int, int | None]] | None' = None) -> None"
+    ),
+    "Place": (
+        "(outermost: 'bool' = False, not_callable: 'str | None' = None, "
+        "waits_while: 'str | None' = None) -> None"
+    ),
     "combine_ranges": "(children: 'Sequence[Ranged]', *, divides: 'bool' = False) -> 'tuple[int, int | None]'",
     "fill_up": "(batch: 'Sequence[Request]', child: 'Backend') -> 'list[Request] | None'",
     "run_child": (
@@ -28,31 +37,25 @@ SIGNATURES = {
         "outcomes: 'Answers', *, fillers: 'bool' = True) -> 'list[int]'"
     ),
 }
-OF_CLASS = {"not_callable": None, "waits_while": None, "uses_pipeline": False, "gives": ()}
-OF_CONTEXT = (
-    "pipeline",
-    "pad",
-    "deadline",
-    "resume",
-    "finish",
-    "on_end",
-    "unwanted",
-    "kept",
-    "call",
-    "emit",
-    "alongside",
-    "away",
-    "back",
-    "keys_read",
-    "keys_written",
-)
+OF_CLASS = {"uses_pipeline": False, "bracket": words.Bracket(), "place": words.Place()}
+OF_CONTEXT = {
+    "batch": ("min", "max", "sizes", "pad", "at_end"),
+    "store": ("node", "instance", "scope", "pipeline"),
+    "request": (
+        *("deadline", "entered", "emit", "call", "resume", "finish", "on_end"),
+        *("kept", "unwanted", "alongside"),
+    ),
+    "expression": ("prefixes", "followed_by", "keys_read", "keys_written"),
+    "health": ("away", "back"),
+}
 
 
 def test_the_names_and_signatures_are_these():
     assert sorted(words.__all__) == sorted(SIGNATURES)
     assert {n: str(inspect.signature(getattr(words, n))) for n in words.__all__} == SIGNATURES
     assert {name: getattr(headrace.Backend, name) for name in OF_CLASS} == OF_CLASS
-    assert tuple(headrace.InitContext.__dataclass_fields__)[-len(OF_CONTEXT) :] == OF_CONTEXT
+    context = headrace.InitContext()
+    assert {name: tuple(vars(getattr(context, name))) for name in OF_CONTEXT} == OF_CONTEXT
 
 
 # Small words as a third party would write them.
@@ -88,11 +91,11 @@ class Uses(Passes):
         name: str = pydantic.Field("x", description="Name of the box.")
 
     uses_pipeline = True
-    waits_while = "box {name!r} is empty"
+    place = words.Place(waits_while="box {name!r} is empty")
 
     def init(self, options, context):
         super().init(options, context)
-        self.box = context.pipeline.get_or_create(("boxes", options.name), Box)
+        self.box = context.store.pipeline.get_or_create(("boxes", options.name), Box)
 
 
 class Gives(Uses):
@@ -109,7 +112,7 @@ class Takes(Uses):
 
 
 class Declares(headrace.Backend):
-    not_callable = "only declares a box"
+    place = words.Place(not_callable="only declares a box")
 
 
 class Breaks(Passes):
@@ -163,7 +166,7 @@ def test_kinds_of_stored_objects_hide_nothing_of_the_statistics():
     class Hides(Passes):
         def init(self, options, context):
             for key in (("nodes", "main"), ("state", "x"), "plain", ("a", "b", "c")):
-                context.pipeline.get_or_create(key, Box)
+                context.store.pipeline.get_or_create(key, Box)
 
     headrace.register("Hides", Hides, replace=True)
     with headrace.pipe({"backend": "Hides"}) as pipe:
@@ -176,7 +179,10 @@ def test_the_deadline_is_on_the_clock_of_monotonic_time():
 
     class Tells(Passes):
         def forward(self, batch):
-            seen.extend((self.context.deadline(one), self.context.unwanted(one)) for one in batch)
+            seen.extend(
+                (self.context.request.deadline(one), self.context.request.unwanted(one))
+                for one in batch
+            )
             super().forward(batch)
 
     headrace.register("Tells", Tells, replace=True)
@@ -198,7 +204,7 @@ def test_an_item_that_a_container_has_made_has_the_latest_deadline_of_the_batch(
     class Tells(Passes):
         def forward(self, batch):
             for one in batch:
-                seen[one["data"]] = self.context.deadline(one)
+                seen[one["data"]] = self.context.request.deadline(one)
             super().forward(batch)
 
     headrace.register("Tells", Tells, replace=True)
@@ -223,7 +229,7 @@ def test_a_request_that_was_cancelled_is_unwanted(gate):
 
     class Asks(Passes):
         def forward(self, batch):
-            if self.context.unwanted(batch[0]):
+            if self.context.request.unwanted(batch[0]):
                 seen.set()
             super().forward(batch)
 
@@ -236,10 +242,10 @@ def test_a_request_that_was_cancelled_is_unwanted(gate):
 
 def test_outside_of_a_pipeline_nothing_has_a_deadline():
     context = headrace.InitContext()
-    assert context.deadline({}) is None
-    assert context.unwanted({}) is False
-    assert context.pad is False
-    assert context.pipeline.get_or_create("k", list) is context.pipeline.get("k")
+    assert context.request.deadline({}) is None
+    assert context.request.unwanted({}) is False
+    assert context.batch.pad is False
+    assert context.store.pipeline.get_or_create("k", list) is context.store.pipeline.get("k")
 
 
 class FarAway(Passes):
@@ -253,7 +259,7 @@ class FarAway(Passes):
         super().init(options, context)
         self.contexts.append(context)
         if self.away_in_init is not None:
-            context.away(**self.away_in_init)
+            context.health.away(**self.away_in_init)
 
     def forward(self, batch):
         self.ran.append(self.context.instance_index)
@@ -272,25 +278,25 @@ def test_a_node_is_ready_while_one_instance_has_what_it_computes_with(elsewhere,
     with headrace.pipe({"backend": "S[FarAway,Passes]", "instance_num": 2}) as pipe:
         first, second = elsewhere.contexts
         assert (pipe.ready, pipe.stats()["state"]) == (True, "ready")
-        first.away()
+        first.health.away()
         assert (pipe.ready, pipe.stats()["state"]) == (True, "degraded")
         for number in range(4):
             assert pipe({"data": number})["result"] == number
         assert elsewhere.ran == [1] * 4
-        second.away()
-        second.away()
+        second.health.away()
+        second.health.away()
         assert not pipe.ready
         waits = pipe.submit({"data": 5})
         late = pipe.submit({"data": 6}, timeout=0.01)
         with pytest.raises(errors.DeadlineExceededError):
             late.result(300)
         assert len(elsewhere.ran) == 4
-        second.back()
+        second.health.back()
         assert waits.result(300)["result"] == 5
         assert (pipe.ready, pipe.stats()["state"]) == (True, "degraded")
-        first.back()
+        first.health.back()
         assert (pipe.ready, pipe.stats()["state"]) == (True, "ready")
-        first.back()
+        first.health.back()
 
 
 @pytest.mark.parametrize("name", ["x", "y"])
@@ -298,21 +304,21 @@ def test_each_node_must_be_there(elsewhere, name):
     nodes = {"x": {"backend": "FarAway"}, "y": {"backend": "FarAway"}}
     with headrace.pipe(nodes) as pipe:
         (context,) = [one for one in elsewhere.contexts if one.node_name == name]
-        context.away()
+        context.health.away()
         assert not pipe.ready
-        context.back()
+        context.health.back()
         assert pipe.ready
 
 
 def test_all_parts_of_an_instance_must_be_there(elsewhere):
     with headrace.pipe({"backend": "S[FarAway,FarAway]"}) as pipe:
         first, second = elsewhere.contexts
-        first.away()
-        second.away()
-        first.back()
+        first.health.away()
+        second.health.away()
+        first.health.back()
         assert not pipe.ready
         waits = pipe.submit({"data": 1})
-        second.back()
+        second.health.back()
         assert waits.result(300)["result"] == 1
         assert pipe.ready
 
@@ -320,17 +326,17 @@ def test_all_parts_of_an_instance_must_be_there(elsewhere):
 def test_a_backend_that_refuses_by_itself_is_given_batches_while_it_is_away(elsewhere, shortcut):
     with headrace.pipe({"backend": "FarAway"}) as pipe:
         (context,) = elsewhere.contexts
-        context.away(takes_batches=True)
+        context.health.away(takes_batches=True)
         assert not pipe.ready
         assert pipe({"data": 1})["result"] == 1
-        context.away()
+        context.health.away()
         waits = pipe.submit({"data": 2})
         with pytest.raises(errors.DeadlineExceededError):
             pipe({"data": 3}, timeout=0.01)
-        context.away(takes_batches=True)
+        context.health.away(takes_batches=True)
         assert waits.result(300)["result"] == 2
         assert not pipe.ready
-        context.back()
+        context.health.back()
         assert pipe.ready
 
 
@@ -342,7 +348,7 @@ def test_what_is_away_before_the_pipeline_is_built_gets_no_batch(elsewhere, shor
         with pytest.raises(errors.DeadlineExceededError):
             pipe({"data": 1}, timeout=0.01)
         assert elsewhere.ran == []
-        context.back()
+        context.health.back()
         assert pipe({"data": 1})["result"] == 1
         assert pipe.ready
 
@@ -350,7 +356,7 @@ def test_what_is_away_before_the_pipeline_is_built_gets_no_batch(elsewhere, shor
 def test_a_backend_that_goes_away_in_its_batch_ends_it_and_gets_no_other(elsewhere, shortcut):
     class Breaks(Passes):
         def forward(self, batch):
-            self.context.away()
+            self.context.health.away()
             raise OSError("no route")
 
     headrace.register("BreaksOnce", Breaks, replace=True)
@@ -364,7 +370,11 @@ def test_a_backend_that_goes_away_in_its_batch_ends_it_and_gets_no_other(elsewhe
 
 def test_outside_of_a_pipeline_nobody_hears_of_what_is_away():
     context = headrace.InitContext()
-    assert (context.away(), context.away(takes_batches=True), context.back()) == (None,) * 3
+    assert (
+        context.health.away(),
+        context.health.away(takes_batches=True),
+        context.health.back(),
+    ) == (None,) * 3
 
 
 def test_what_is_not_callable_stands_in_init_only():
@@ -403,11 +413,11 @@ class RunsTwice(headrace.Backend):
     """Run its child on the items that have a key, and pass the others by."""
 
     takes = 1
-    combine_ranges = staticmethod(words.combine_ranges)
+    bracket = words.Bracket(combine_ranges=words.combine_ranges)
 
     def init(self, options, context):
         (self.child,) = context.children
-        self.pad = context.pad
+        self.pad = context.batch.pad
 
     def forward(self, batch):
         outcomes = [None] * len(batch)
@@ -537,7 +547,7 @@ def test_what_a_container_gives_to_its_child_no_request_has_to_bring(gives):
             for request in batch:
                 request["result"] = request["image"] + request["mask"]
 
-    Masks.gives = gives
+    Masks.bracket = words.Bracket(gives=gives)
     headrace.register("Masks", Masks, replace=True)
     headrace.register("Needs", Needs, replace=True)
     with headrace.pipe({"backend": "Masks[Needs]"}) as pipe:
@@ -551,7 +561,7 @@ def test_what_a_container_gives_to_its_child_no_request_has_to_bring(gives):
 
 
 def test_an_instance_sees_what_the_others_run_with_what_enter_returned():
-    assert headrace.InitContext().alongside() == []
+    assert headrace.InitContext().request.alongside() == []
     began, ends, seen = threading.Semaphore(0), threading.Semaphore(0), []
 
     class Sees(headrace.Backend):
@@ -566,7 +576,7 @@ def test_an_instance_sees_what_the_others_run_with_what_enter_returned():
 
         def forward(self, batch):
             if batch[0]["data"] == 3:
-                seen.extend(self.context.alongside())
+                seen.extend(self.context.request.alongside())
             began.release()
             assert ends.acquire(timeout=60)
             batch[0]["result"] = None

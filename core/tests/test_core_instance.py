@@ -49,7 +49,7 @@ def stores():
 
         def init(self, options, context):
             self.name = options.name
-            store = getattr(context, options.where)
+            store = getattr(context.store, options.where)
             made = store.get_or_create(options.name, lambda: Closes(options.name, closed))
             found.append((options.name, made, context))
             self.made = made
@@ -77,8 +77,8 @@ def test_each_instance_has_a_store_of_its_own(stores):
         assert made[0] is made[1]
         assert len({id(one) for one in made}) == 3
         contexts = [context for _, _, context in stores.made]
-        assert contexts[0].instance is contexts[1].instance is contexts[0].scope
-        assert contexts[0].instance is not contexts[2].instance
+        assert contexts[0].store.instance is contexts[1].store.instance is contexts[0].store.scope
+        assert contexts[0].store.instance is not contexts[2].store.instance
     assert [name for name, _ in stores.closed].count("a") == 3
 
 
@@ -135,16 +135,16 @@ def test_a_scope_is_one_copy_of_the_innermost_ioc():
             precision: str = pydantic.Field(description="Of the engine.")
 
         def init(self, options, context):
-            context.scope.get_or_create("engine", lambda: f"engine {options.precision}")
-            context.scope.get_or_create("inputs", lambda: {"x": {"dtype": "float32"}})
+            context.store.scope.get_or_create("engine", lambda: f"engine {options.precision}")
+            context.store.scope.get_or_create("inputs", lambda: {"x": {"dtype": "float32"}})
 
         def forward(self, batch):
             """Never called."""
 
     class Infer(headrace.Backend):
         def init(self, options, context):
-            self.engine = context.scope.get("engine", "none")
-            loaded.append((self.engine, context.scope.get("inputs")["x"]["dtype"]))
+            self.engine = context.store.scope.get("engine", "none")
+            loaded.append((self.engine, context.store.scope.get("inputs")["x"]["dtype"]))
 
         def forward(self, batch):
             for request in batch:
@@ -169,17 +169,21 @@ def test_a_scope_looks_outwards_and_makes_its_own(stores):
         (_, a, _), (_, b, outer), (_, c, inner), (_, b_again, _), (_, a_again, _) = stores.made
         assert a is a_again
         assert b is not b_again
-        assert (inner.scope.get("a"), inner.scope.get("b"), inner.scope.get("c")) == (a, b_again, c)
-        assert (outer.scope.get("a"), outer.scope.get("b")) == (a, b)
-        assert outer.scope.get("c") is None
-        assert inner.instance.get("b", "nothing") == "nothing"
-        assert inner.scope.get("unknown", 7) == 7
+        assert (
+            inner.store.scope.get("a"),
+            inner.store.scope.get("b"),
+            inner.store.scope.get("c"),
+        ) == (a, b_again, c)
+        assert (outer.store.scope.get("a"), outer.store.scope.get("b")) == (a, b)
+        assert outer.store.scope.get("c") is None
+        assert inner.store.instance.get("b", "nothing") == "nothing"
+        assert inner.store.scope.get("unknown", 7) == 7
     names = [name for name, _ in stores.closed]
     assert names.index("backend c") < names.index("c") < names.index("a") == len(names) - 1
 
 
 def test_the_store_of_a_node_is_closed_after_all_that_stands_in_it(stores):
-    config = {"main": {"backend": "Stores(a,shared)", "instance_num": 2}}
+    config = {"main": {"backend": "Stores(a,node)", "instance_num": 2}}
     with headrace.pipe(config):
         assert len({id(made) for _, made, _ in stores.made}) == 1
     names = [name for name, _ in stores.closed]
@@ -196,7 +200,7 @@ def test_all_that_a_store_holds_is_closed_and_no_error_of_it_is_lost(raised, cap
             closed.append(self.error)
             raise self.error
 
-    closed, store = [], headrace.InitContext().shared
+    closed, store = [], headrace.InitContext().store.node
     errors = [ValueError("oldest"), raised("middle"), RuntimeError("newest")]
     for error in errors:
         store.get_or_create(error, lambda error=error: Fails(error))
@@ -214,16 +218,16 @@ def test_all_that_a_store_holds_is_closed_and_no_error_of_it_is_lost(raised, cap
 
 
 def test_a_stored_none_is_found():
-    store = headrace.InitContext().instance
+    store = headrace.InitContext().store.instance
     assert store.get_or_create("key", lambda: None) is None
     assert store.get("key", "default") is None
 
 
 def test_a_context_of_its_own_has_stores_too():
     context = headrace.InitContext()
-    assert context.scope is context.instance
+    assert context.store.scope is context.store.instance
     assert context.allow_import is True
-    context.at_batch_end(lambda: None)
+    context.batch.at_end(lambda: None)
 
 
 # The end of a batch.
@@ -252,7 +256,7 @@ def device():
 
         def init(self, options, context):
             self.name, self.begun = options.name, []
-            context.at_batch_end(self.finish)
+            context.batch.at_end(self.finish)
 
         def forward(self, batch):
             control.idents[self.name] = threading.get_ident()
@@ -440,18 +444,18 @@ def test_only_in_init():
             kept.append(context)
 
         def warm_up(self):
-            kept[0].at_batch_end(print)
+            kept[0].batch.at_end(print)
 
         def forward(self, batch):
             """Never called."""
 
     class NoFunction(Late):
         def init(self, options, context):
-            context.at_batch_end("print")
+            context.batch.at_end("print")
 
     headrace.register(Late)
     headrace.register(NoFunction)
-    with pytest.raises(SetupError, match="at_batch_end was called after init") as late:
+    with pytest.raises(SetupError, match="at_end was called after init") as late:
         headrace.pipe({"backend": "Late"})
     assert (late.value.node, late.value.backend) == ("main", "Late")
     with pytest.raises(SetupError, match="takes a function, got 'print'"):
@@ -486,7 +490,7 @@ def test_it_belongs_to_the_forward_time(device, monkeypatch):
 
     class Slow(headrace.Backend):
         def init(self, options, context):
-            context.at_batch_end(self.finish)
+            context.batch.at_end(self.finish)
 
         def forward(self, batch):
             batch[0]["result"] = 1
@@ -516,7 +520,7 @@ def losing():
 
         def init(self, options, context):
             self.index = context.instance_index
-            context.at_batch_end(self.finish)
+            context.batch.at_end(self.finish)
 
         def forward(self, batch):
             control.ran.append(self.index)
@@ -676,7 +680,7 @@ def test_an_element_knows_which_class_alone_takes_what_it_writes():
 
     class Told(headrace.Backend):
         def init(self, options, context):
-            found.append((type(self).__name__, context.followed_by))
+            found.append((type(self).__name__, context.expression.followed_by))
 
         def forward(self, batch):
             for request in batch:

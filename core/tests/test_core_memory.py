@@ -395,7 +395,7 @@ def test_what_the_end_of_a_batch_raised_holds_none_either():
 
     class Ends(headrace.Backend):
         def init(self, options, context):
-            context.at_batch_end(self.finish)
+            context.batch.at_end(self.finish)
 
         def forward(self, batch):
             batch[0]["result"] = 1

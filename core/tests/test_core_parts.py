@@ -46,7 +46,7 @@ class Flood(headrace.Backend):
     def forward(self, batch):
         for request in batch:
             for number in range(request["data"]):
-                self.context.emit(request, number)
+                self.context.request.emit(request, number)
             request["result"] = "end"
 
 
@@ -75,8 +75,8 @@ class LaterFlood(Flood):
 
     def give(self, request):
         for number in range(request["data"]):
-            self.context.emit(request, number)
-        self.context.finish(request, "end")
+            self.context.request.emit(request, number)
+        self.context.request.finish(request, "end")
 
 
 @pytest.fixture(autouse=True)
@@ -182,7 +182,7 @@ def test_who_reads_cannot_wait_for_itself(kept):
         stream = pipe.stream({"data": 1}, most=2)
         context, request = kept.get(timeout=WAIT_S)
         for number in range(3):
-            context.emit(request, number)
+            context.request.emit(request, number)
         assert [next(stream), next(stream)] == [0, 1]
         with pytest.raises(LimitError):
             next(stream)
@@ -191,7 +191,7 @@ def test_who_reads_cannot_wait_for_itself(kept):
             stream = pipe.stream_async({"data": 1}, most=2)
             context, request = kept.get(timeout=WAIT_S)
             for number in range(3):
-                context.emit(request, number)
+                context.request.emit(request, number)
             return [await stream.__anext__(), await stream.__anext__(), stream]
 
         async def run():
@@ -227,10 +227,10 @@ def control():
                 for number in range(request["data"]):
                     if number == 2:
                         Control.full.set()
-                    self.context.emit(request, number)
-                    if self.context.unwanted(request):
+                    self.context.request.emit(request, number)
+                    if self.context.request.unwanted(request):
                         break
-                Control.unwanted = self.context.unwanted(request)
+                Control.unwanted = self.context.request.unwanted(request)
                 request["result"] = "end"
             Control.ended.set()
 
@@ -299,7 +299,7 @@ def test_a_part_that_comes_after_forward_has_returned_is_dropped(streamed):
         def forward(self, batch):
             for request in batch:
                 came.append((self.context, request))
-                assert self.context.emit(request, "in time") is streamed
+                assert self.context.request.emit(request, "in time") is streamed
                 request["result"] = "end"
 
     headrace.register("PartsReturns", Returns, replace=True)
@@ -307,7 +307,7 @@ def test_a_part_that_comes_after_forward_has_returned_is_dropped(streamed):
         found = read(pipe, {"data": 1}) if streamed else [pipe({"data": 1})]
         assert found[:-1] == ["in time"] * streamed
         ((context, request),) = came
-        assert context.emit(request, "too late") is False
+        assert context.request.emit(request, "too late") is False
 
 
 @pytest.mark.parametrize("thread", [False, True])
@@ -331,7 +331,7 @@ def test_a_part_of_the_request_before_is_dropped(thread):
             request["result"] = "end"
 
         def give(self, request):
-            given.append(self.context.emit(request, "too late"))
+            given.append(self.context.request.emit(request, "too late"))
 
     headrace.register("PartsRemembers", Remembers, replace=True)
     with headrace.pipe({"backend": "PartsRemembers"}) as pipe:
@@ -351,14 +351,14 @@ def test_parts_of_a_kept_request_that_has_ended_are_dropped(kept):
         stream = pipe.stream({"data": 1})
         context, request = kept.get(timeout=WAIT_S)
         stream.close()
-        while not context.unwanted(request):
+        while not context.request.unwanted(request):
             pass
-        assert not context.emit(request, "nobody reads")
-        assert not context.finish(request, 1)
+        assert not context.request.emit(request, "nobody reads")
+        assert not context.request.finish(request, 1)
         future = pipe.submit({"data": 1})
         context, request = kept.get(timeout=WAIT_S)
-        assert not context.emit(request, "nobody reads")
-        assert context.finish(request, 1)
+        assert not context.request.emit(request, "nobody reads")
+        assert context.request.finish(request, 1)
         assert future.result(WAIT_S)["result"] == 1
 
 
@@ -482,7 +482,7 @@ class FloodThere(headrace.Backend):
             request["result"] = "end"
     def give(self, request):
         for number in range(abs(request["data"])):
-            self.context.emit(request, number)
+            self.context.request.emit(request, number)
         if request["data"] < 0:
             os._exit(1)
 

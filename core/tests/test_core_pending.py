@@ -23,6 +23,7 @@ from headrace.errors import (
     InstanceLostError,
     OverloadedError,
 )
+from headrace.words import Place
 
 WAIT_S = 60.0
 """A test that hangs fails after this; nothing else is measured in seconds."""
@@ -69,7 +70,7 @@ class Control:
 
     def resume(self, request, *node):
         """Resume a request, as soon as `forward` has returned."""
-        while not self.context.resume(request, *node):
+        while not self.context.request.resume(request, *node):
             pass
 
     def one_was_told(self, request):
@@ -92,7 +93,7 @@ def keeper(monkeypatch):
         def init(self, options, context):
             self.context = context
             control.contexts.append(context)
-            context.at_batch_end(self.end)
+            context.batch.at_end(self.end)
 
         def end(self):
             control.ends += 1
@@ -106,7 +107,7 @@ def keeper(monkeypatch):
                     outcomes.append(None)
                     continue
                 if not request.get("steps"):
-                    self.context.on_end(request, control.told.put)
+                    self.context.request.on_end(request, control.told.put)
                 request["data"] -= 1
                 request["steps"] = request.get("steps", 0) + 1
                 if control.during is not None:
@@ -159,14 +160,14 @@ def test_a_request_is_finished_once_by_any_thread(keeper, way, client):
         request = {"data": 1}
         calling = client(WAYS[way], pipe, request)
         kept = keeper.kept()
-        assert not keeper.context.unwanted(kept)
-        assert keeper.context.finish(kept, "answer")
-        assert not keeper.context.finish(kept, "another")
-        assert not keeper.context.resume(kept)
+        assert not keeper.context.request.unwanted(kept)
+        assert keeper.context.request.finish(kept, "answer")
+        assert not keeper.context.request.finish(kept, "another")
+        assert not keeper.context.request.resume(kept)
         calling.outcome()
         assert request == {"data": 1, "steps": 1, "result": "answer"}
         keeper.one_was_told(request)
-        assert keeper.context.unwanted(kept)
+        assert keeper.context.request.unwanted(kept)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -174,7 +175,7 @@ def test_a_request_is_finished_with_an_error(keeper, way, client):
     with headrace.pipe({"backend": "KeptKeeper"}) as pipe:
         request = {"data": 1}
         calling = client(WAYS[way], pipe, request)
-        assert keeper.context.finish(keeper.kept(), ValueError("not today"))
+        assert keeper.context.request.finish(keeper.kept(), ValueError("not today"))
         with pytest.raises(BackendError, match="not today") as caught:
             calling.outcome()
         assert (caught.value.node, caught.value.backend) == ("main", "KeptKeeper")
@@ -188,9 +189,9 @@ def test_what_is_asked_before_forward_has_returned_is_done_then(keeper, way):
     asked = []
 
     def during(context, request):
-        act = context.resume if request["data"] else context.finish
+        act = context.request.resume if request["data"] else context.request.finish
         asked.append(act(request, *(() if request["data"] else ("early",))))
-        asked.append(context.finish(request, "twice"))
+        asked.append(context.request.finish(request, "twice"))
 
     keeper.during = during
     with headrace.pipe({"backend": "KeptKeeper"}) as pipe:
@@ -211,8 +212,8 @@ def test_a_request_that_forward_answers_is_told_and_what_was_asked_for_it_is_dro
 
         def forward(self, batch):
             for request in batch:
-                self.context.on_end(request, keeper.told.put)
-                self.context.finish(request, "never")
+                self.context.request.on_end(request, keeper.told.put)
+                self.context.request.finish(request, "never")
                 request["result"] = "answered"
 
     headrace.register("KeptBoth", KeptBoth, replace=True)
@@ -233,7 +234,7 @@ def test_a_deadline_ends_a_request_that_is_kept(keeper):
             future.result(WAIT_S)
         assert not caught.value.abandoned
         assert request == {"data": 1, "steps": 1}
-        assert not keeper.context.finish(kept, "too late")
+        assert not keeper.context.request.finish(kept, "too late")
         keeper.one_was_told(request)
 
 
@@ -252,8 +253,8 @@ def test_cancel_takes_a_request_that_is_kept(keeper):
         assert not future.running()
         assert future.cancel()
         assert request == {"data": 1, "steps": 1}
-        assert not keeper.context.finish(kept, "too late")
-        assert keeper.context.unwanted(kept)
+        assert not keeper.context.request.finish(kept, "too late")
+        assert keeper.context.request.unwanted(kept)
         keeper.one_was_told(request)
 
 
@@ -271,7 +272,7 @@ def test_a_task_that_is_cancelled_takes_its_request_that_is_kept(keeper):
     with headrace.pipe({"backend": "KeptKeeper"}) as pipe:
         kept = asyncio.run(run(pipe))
         keeper.one_was_told(kept)
-        assert keeper.context.unwanted(kept)
+        assert keeper.context.request.unwanted(kept)
 
 
 def test_a_close_that_drains_waits_for_what_is_kept(keeper, until, client):
@@ -282,7 +283,7 @@ def test_a_close_that_drains_waits_for_what_is_kept(keeper, until, client):
         until(lambda: not pipe.ready)
         keeper.resume(kept)  # also a node that closes takes it again
         assert keeper.kept() is kept
-        assert keeper.context.finish(kept, "drained")
+        assert keeper.context.request.finish(kept, "drained")
         assert future.result(WAIT_S)["result"] == "drained"
         closing.outcome()
         assert pipe.stats()["state"] == "closed"
@@ -299,7 +300,7 @@ def test_a_close_that_does_not_wait_ends_what_is_kept(keeper, drain, timeout):
         assert caught.value.begun
         assert request == {"data": 1, "steps": 1}
         keeper.one_was_told(request)
-        assert not keeper.context.resume(kept)
+        assert not keeper.context.request.resume(kept)
 
 
 def test_what_is_kept_while_a_close_does_not_drain_is_refused(keeper, client):
@@ -379,8 +380,8 @@ def test_a_request_goes_on_only_where_the_class_says_that_it_may(keeper):
     with headrace.pipe(nodes) as pipe:
         future, kept = keeper.keeps(pipe, {"data": 1, "node_name": "main"})
         with pytest.raises(ContractError, match="goes_on_at"):
-            keeper.context.resume(kept, "other")
-        assert keeper.context.finish(kept, 1)
+            keeper.context.request.resume(kept, "other")
+        assert keeper.context.request.finish(kept, 1)
         future.result(WAIT_S)
     with pytest.raises(ConfigError) as caught:
         headrace.PipelineConfig.load({"main": {"backend": "KeptLeaver"}, "othr": {}})
@@ -409,15 +410,17 @@ def test_an_unknown_node_is_an_error_with_the_nearest_name(keeper):
     ) as pipe:
         future, kept = keeper.keeps(pipe, {"data": 1, "node_name": "main"})
         with pytest.raises(ContractError, match="no node is called 'othr'") as caught:
-            keeper.context.resume(kept, "othr")
+            keeper.context.request.resume(kept, "othr")
         assert "Did you mean 'other'?" in str(caught.value.hint)
-        with pytest.raises(TypeError, match=r"context\.resume: a node is named by a text, got 3"):
-            keeper.context.resume(kept, 3)
         with pytest.raises(
-            TypeError, match=r"context\.on_end: a function is told of the end, got None"
+            TypeError, match=r"context\.request\.resume: a node is named by a text, got 3"
         ):
-            keeper.context.on_end(kept, None)
-        assert keeper.context.finish(kept, "still there")
+            keeper.context.request.resume(kept, 3)
+        with pytest.raises(
+            TypeError, match=r"context\.request\.on_end: a function is told of the end, got None"
+        ):
+            keeper.context.request.on_end(kept, None)
+        assert keeper.context.request.finish(kept, "still there")
         assert future.result(WAIT_S)["result"] == "still there"
 
 
@@ -430,9 +433,9 @@ def test_what_is_kept_counts_against_the_bound_of_the_queue(keeper):
             pass
         with pytest.raises(OverloadedError):
             pipe.submit({"data": 0}).result(WAIT_S)
-        assert keeper.context.finish(kept[0], "room")
+        assert keeper.context.request.finish(kept[0], "room")
         assert pipe.submit({"data": 0}).result(WAIT_S)["result"] == 0
-        assert keeper.context.finish(kept[1], "done")
+        assert keeper.context.request.finish(kept[1], "done")
         assert [one.result(WAIT_S)["result"] for one in futures] == ["room", "done"]
 
 
@@ -452,9 +455,9 @@ def test_who_is_resumed_goes_before_those_that_have_not_begun(keeper):
         later = pipe.submit({"data": 0})
         for name, future in (("first", first), ("later", later)):
             future.add_done_callback(lambda _, name=name: batches.append(name))
-        assert keeper.context.resume(kept)
+        assert keeper.context.request.resume(kept)
         begins.set()
-        assert keeper.context.finish(keeper.kept(), "unblocked")
+        assert keeper.context.request.finish(keeper.kept(), "unblocked")
         assert blocking.result(WAIT_S)["result"] == "unblocked"
         assert first.result(WAIT_S)["result"] == 1
         assert later.result(WAIT_S)["result"] == 0
@@ -476,7 +479,7 @@ def test_a_branch_of_a_request_that_divides_may_keep_it(keeper):
         keeper.resume(kept)
         assert future.result(WAIT_S)["result"] == 0  # now it has steps
         future = pipe.submit({"data": 1})
-        while not keeper.context.finish(keeper.kept(), "ended"):
+        while not keeper.context.request.finish(keeper.kept(), "ended"):
             pass
         assert future.result(WAIT_S)["result"] == "ended"
 
@@ -505,7 +508,7 @@ def test_the_elements_of_a_list_are_kept_each_by_itself(keeper):
         future = pipe.submit({"items": [1, 0, 1], "data": None})
         kept = [keeper.kept() for _ in range(2)]
         for one in kept:
-            while not keeper.context.finish(one, "later"):
+            while not keeper.context.request.finish(one, "later"):
                 pass
         assert future.result(WAIT_S)["result"] == ["later", 0, "later"]
 
@@ -515,7 +518,7 @@ def test_a_batch_whose_end_fails_fails_what_it_would_keep(keeper):
         keeps = True
 
         def init(self, options, context):
-            context.at_batch_end(self.end)
+            context.batch.at_end(self.end)
 
         def end(self):
             raise ValueError("the device says no")
@@ -534,8 +537,8 @@ def test_a_batch_whose_end_fails_fails_what_it_would_keep(keeper):
 def test_a_holder_that_raises_when_it_is_told_changes_nothing(keeper):
     with headrace.pipe({"backend": "KeptKeeper"}) as pipe:
         future, kept = keeper.keeps(pipe, {"data": 1})
-        keeper.context.on_end(kept, lambda _: 1 / 0)
-        assert keeper.context.finish(kept, 1)
+        keeper.context.request.on_end(kept, lambda _: 1 / 0)
+        assert keeper.context.request.finish(kept, 1)
         assert future.result(WAIT_S)["result"] == 1
         keeper.one_was_told(kept)
 
@@ -543,10 +546,10 @@ def test_a_holder_that_raises_when_it_is_told_changes_nothing(keeper):
 def test_who_asks_for_the_end_of_what_has_ended_is_told_at_once(keeper):
     with headrace.pipe({"backend": "KeptKeeper"}) as pipe:
         future, kept = keeper.keeps(pipe, {"data": 1})
-        assert keeper.context.finish(kept, 1)
+        assert keeper.context.request.finish(kept, 1)
         future.result(WAIT_S)
         keeper.one_was_told(kept)
-        keeper.context.on_end(kept, keeper.told.put)
+        keeper.context.request.on_end(kept, keeper.told.put)
         keeper.one_was_told(kept)
 
 
@@ -562,19 +565,19 @@ def test_a_fork_ends_what_is_kept_in_the_child_alone(keeper):
                 keeper.one_was_told(kept)
                 with pytest.raises(ClosedError):
                     future.result(WAIT_S)
-                code = int(keeper.context.finish(kept, "in the child"))
+                code = int(keeper.context.request.finish(kept, "in the child"))
             finally:
                 os._exit(code)
         assert os.waitpid(child, 0)[1] == 0
-        assert keeper.context.finish(kept, "in the parent")
+        assert keeper.context.request.finish(kept, "in the parent")
         assert future.result(WAIT_S)["result"] == "in the parent"
 
 
 def test_outside_of_a_pipeline_nothing_is_kept():
     context = headrace.InitContext()
-    assert not context.resume({})
-    assert not context.finish({}, 1)
-    assert not context.unwanted({})
+    assert not context.request.resume({})
+    assert not context.request.finish({}, 1)
+    assert not context.request.unwanted({})
     assert repr(PENDING) == "headrace.PENDING"
 
 
@@ -597,7 +600,7 @@ def test_what_is_resumed_while_forward_runs_keeps_its_places_before_those_that_w
                 request["result"] = "over"
                 outcomes.append(PENDING if request["data"] else None)
                 if request["data"]:
-                    self.context.resume(request)
+                    self.context.request.resume(request)
             return outcomes
 
     headrace.register("Steps", Steps, replace=True)
@@ -617,7 +620,7 @@ def test_what_is_resumed_while_forward_runs_keeps_its_places_before_those_that_w
 @pytest.mark.parametrize("around", ["S[Alone]", "BackgroundThread[Alone]", "S[Identity,Alone]"])
 def test_a_class_may_say_that_it_stands_outermost_or_nowhere(around):
     class Alone(headrace.Backend):
-        outermost = True
+        place = Place(outermost=True)
 
         def forward(self, batch):
             for request in batch:

@@ -40,12 +40,12 @@ def batches(pipe):
 
 
 def test_while_an_instance_is_away_the_others_serve(pipe, contexts):
-    contexts[0].away()
+    contexts[0].health.away()
     for number in range(10):
         assert pipe({"data": number})["result"] == number
     assert batches(pipe) == [0, 10]
     assert pipe.ready
-    contexts[0].back()
+    contexts[0].health.back()
     for number in range(10):
         pipe({"data": number})
     assert batches(pipe)[0] > 0
@@ -53,23 +53,23 @@ def test_while_an_instance_is_away_the_others_serve(pipe, contexts):
 
 def test_while_all_are_away_requests_wait(pipe, contexts):
     for one in contexts:
-        one.away()
+        one.health.away()
     futures = pipe.submit([{"data": 1}, {"data": 2}])
     with pytest.raises(NotYetError):
         futures[0].result(timeout=0.01)
     assert pipe.stats()["nodes"]["main"]["waiting"] == 2
-    contexts[1].back()
+    contexts[1].health.back()
     assert [one.result()["result"] for one in futures] == [1, 2]
 
 
 def test_where_the_others_are_lost_requests_wait_for_one_that_is_away(pipe, contexts):
-    contexts[0].away()
+    contexts[0].health.away()
     with pytest.raises(InstanceLostError):
         pipe({"data": "lose"})
     future = pipe.submit({"data": 1})
     with pytest.raises(NotYetError):
         future.result(timeout=0.01)
-    contexts[0].back()
+    contexts[0].health.back()
     assert future.result(60)["result"] == 1
     with pytest.raises(InstanceLostError):
         pipe({"data": "lose"})

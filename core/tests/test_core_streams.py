@@ -52,15 +52,15 @@ class Gated(headrace.Backend):
 
     def init(self, options, context):
         self.context = context
-        context.at_batch_end(lambda: None)
+        context.batch.at_end(lambda: None)
 
     def forward(self, batch):
         control = type(self).control
         for request in batch:
             for number in range(request["data"]):
                 control.go.get(timeout=WAIT_S)
-                control.unwanted.append(self.context.unwanted(request))
-                self.context.emit(request, number)
+                control.unwanted.append(self.context.request.unwanted(request))
+                self.context.request.emit(request, number)
             request["result"] = "end"
         control.ended.set()
 
@@ -251,7 +251,7 @@ def test_an_item_that_has_given_parts_is_not_run_again():
         def forward(self, batch):
             runs.append([request["data"] for request in batch])
             for request in batch:
-                self.context.emit(request, request["data"])
+                self.context.request.emit(request, request["data"])
             if len(batch) > 1:
                 raise ValueError("together")
             for request in batch:
@@ -319,8 +319,8 @@ class StreamedDies(headrace.Backend):
         self.context = context
     def forward(self, batch):
         for request in batch:
-            self.context.emit(request, request["data"])
-            self.context.emit(request, request["data"])
+            self.context.request.emit(request, request["data"])
+            self.context.request.emit(request, request["data"])
             if request["data"] == "die":
                 os._exit(1)
             request["result"] = "lives"

@@ -74,12 +74,12 @@ def test_who_asks_for_a_request_and_does_not_say_keeps_is_told_so(asked):
 
         def forward(self, batch):
             more = {"on_end": [print], "finish": [1]}.get(asked, [])
-            getattr(self.context, asked)(batch[0], *more)
+            getattr(self.context.request, asked)(batch[0], *more)
 
     headrace.register("TakenAsks", Asks, replace=True)
     with (
         headrace.pipe({"backend": "TakenAsks"}) as pipe,
-        pytest.raises(ContractError, match=f"called context.{asked}") as caught,
+        pytest.raises(ContractError, match=f"called context.request.{asked}") as caught,
     ):
         pipe({"data": 1})
     assert "keeps = True" in str(caught.value)
@@ -111,9 +111,11 @@ def test_of_many_callers_each_has_its_own_answer_where_some_are_kept(client):
             (request,) = batch
             number = request["data"]
             if number % 2:
-                assert self.context.finish(request, ("finished", number))
+                assert self.context.request.finish(request, ("finished", number))
                 return [headrace.PENDING]
-            self.context.on_end(request, lambda given: told.append((number, given is request)))
+            self.context.request.on_end(
+                request, lambda given: told.append((number, given is request))
+            )
             request["result"] = ("answered", number)
             return None
 

@@ -74,7 +74,7 @@ class Letter(headrace.Backend):
 
     def init(self, options: Any, context: headrace.InitContext) -> None:
         """Take over how a character is given to the stream."""
-        self.emit = context.emit
+        self.emit = context.request.emit
 
     def forward(self, batch: list[dict[str, Any]]) -> None:
         """Write one character for each request, or read one of its prompt."""

@@ -525,7 +525,7 @@ class PartOfConformance(headrace.Backend):
     broken = False
 
     def init(self, options, context):
-        if not context.scope.get("shown", False):
+        if not context.store.scope.get("shown", False):
             raise SetupError("it works only inside IoC[ShowOfConformance,...]")
 
     def forward(self, batch):
@@ -544,7 +544,7 @@ class ShowOfConformance(headrace.Backend):
     reads = writes = ()
 
     def init(self, options, context):
-        context.scope.get_or_create("shown", lambda: True)
+        context.store.scope.get_or_create("shown", lambda: True)
 
     def forward(self, batch):
         raise BackendError("it is never called")

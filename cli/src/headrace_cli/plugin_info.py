@@ -96,7 +96,7 @@ def _backend(name: str, plugin: Plugin) -> dict[str, Any]:
         "reads": _keys(cls.reads),
         "writes": _keys(cls.writes),
         "takes": cls.takes,
-        "prefixes": list(cls.prefixes),
+        "prefixes": list(cls.bracket.prefixes),
         "options": _options(cls),
     }
 

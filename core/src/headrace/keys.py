@@ -31,8 +31,8 @@ Request = dict[str, Any]
 class DeviceStream(Protocol):
     """The stream of an instance on a device, which backends of several plugins share.
 
-    It is in ``context.instance`` under ``("cuda.stream", ordinal)``, where ``ordinal`` is the number of the CUDA
-    device. The first backend of the instance that needs it makes it, by ``context.instance.get_or_create``. The others
+    It is in ``context.store.instance`` under ``("cuda.stream", ordinal)``, where ``ordinal`` is the number of the CUDA
+    device. The first backend of the instance that needs it makes it, by ``context.store.instance.get_or_create``. The others
     queue their work on it, so that it runs in their order without a wait. The store closes it with the instance. What
     is in the store is recognised by these two members, never by its class.
 

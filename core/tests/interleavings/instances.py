@@ -80,8 +80,8 @@ def away_and_back():
     want = through_chain
 
     def leave(context):
-        context.away()
-        context.back()
+        context.health.away()
+        context.health.back()
 
     with headrace.pipe(AWAY) as pipe:
         book.thread(book.ask, pipe, items[0], want(items[0]))
@@ -132,8 +132,8 @@ class Comes(Work):
 
     def init(self, options, context):
         super().init(options, context)
-        context.away()
-        threading.Thread(target=context.back, name="back", daemon=True).start()
+        context.health.away()
+        threading.Thread(target=context.health.back, name="back", daemon=True).start()
 
 
 headrace.register("Comes", Comes)

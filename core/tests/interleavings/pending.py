@@ -26,7 +26,7 @@ class Keeps(headrace.Backend):
         return [headrace.PENDING]
 
     def finish(self, r, outcome):
-        if self.c.finish(r, outcome):
+        if self.c.request.finish(r, outcome):
             true.append(outcome)
 
 
@@ -76,9 +76,9 @@ class Holds(headrace.Backend):
         for r in batch:
             n = r["data"].n
             asked.append(n)
-            self.c.on_end(r, lambda r, n=n: ended.append(n))
+            self.c.request.on_end(r, lambda r, n=n: ended.append(n))
             if n != 1:
-                finish = threading.Thread(target=self.c.finish, args=(r, ("a", r["data"])))
+                finish = threading.Thread(target=self.c.request.finish, args=(r, ("a", r["data"])))
                 finish.start()
         return [headrace.PENDING] * len(batch)
 
@@ -135,12 +135,12 @@ class Asks(headrace.Backend):
             got.append(made)
             check(len(got) <= 2, "`then` was called too often")
             if len(got) == 2:
-                self.c.finish(r, ("a", item) if error is None else error)
+                self.c.request.finish(r, ("a", item) if error is None else error)
 
         made = [{"data": Item(item.n)}, {"data": Item(item.n, slow=self.slow)}]
-        withdraw = self.c.call(r, "b", made, then)
+        withdraw = self.c.request.call(r, "b", made, then)
         if self.slow:
-            self.c.on_end(r, lambda _: withdraw())
+            self.c.request.on_end(r, lambda _: withdraw())
 
 
 headrace.register("Asks", Asks)
@@ -156,7 +156,7 @@ ASKS, ASKS_SLOW = _asking(""), _asking("b")
 
 
 def call():
-    """``context.call``: a backend lets another node run two new requests, and finishes its own when both have come."""
+    """``context.request.call``: a backend lets another node run two new requests, and finishes its own when both have come."""
     book = Book()
     items = [Item(n) for n in range(3)]
     with headrace.pipe(ASKS) as pipe:
@@ -168,7 +168,7 @@ def call():
 
 
 def call_late():
-    """``context.call`` of a request that is late: what it has asked for is withdrawn, ``then`` is called at most once for each."""
+    """``context.request.call`` of a request that is late: what it has asked for is withdrawn, ``then`` is called at most once for each."""
     book = Book()
     items = [Item(n) for n in range(3)]
     with headrace.pipe(ASKS_SLOW) as pipe:
@@ -192,7 +192,7 @@ class Mixes(headrace.Backend):
         (r,) = batch
         n = r["data"]
         if n % 3 == 0:
-            self.c.on_end(r, lambda given: told.append((n, given is r)))
+            self.c.request.on_end(r, lambda given: told.append((n, given is r)))
             r["result"] = ("answered", n)
             return None
         if n % 3 == 1:
@@ -202,7 +202,7 @@ class Mixes(headrace.Backend):
         return [headrace.PENDING]
 
     def finish(self, r, n):
-        check(self.c.finish(r, ("finished", n)), f"finish of {n} is False")
+        check(self.c.request.finish(r, ("finished", n)), f"finish of {n} is False")
 
 
 told = []

@@ -75,7 +75,7 @@ class Work(headrace.Backend):
         if self.tag in item.bad:
             return BadError(f"{item} fails at {self.tag}")
         if self.tag in item.keep and not item.resumed:
-            self.c.kept(r)
+            self.c.request.kept(r)
             later(self.c, r, item, (self.tag, r["data"]))
             return headrace.PENDING
         if self.tag not in item.mute:
@@ -89,10 +89,10 @@ def later(context, request, item, outcome):
     def act():
         if item.how == "resume":
             item.resumed = True
-            context.resume(request)
+            context.request.resume(request)
             return
-        first = context.finish(request, outcome)
-        again = context.finish(request, ("late", item))
+        first = context.request.finish(request, outcome)
+        again = context.request.finish(request, ("late", item))
         check(not again or not first, "finish gave True twice")
 
     threading.Thread(target=act, name=f"later{item.n}", daemon=True).start()

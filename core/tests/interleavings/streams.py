@@ -21,7 +21,7 @@ class Emits(headrace.Backend):
     def forward(self, batch):
         for r in batch:
             for k in range(3):
-                self.c.emit(r, (r["data"].n, k))
+                self.c.request.emit(r, (r["data"].n, k))
             r["result"] = ("a", r["data"])
 
 
@@ -94,8 +94,8 @@ class EmitsBeside(headrace.Backend):
     def emit(self, r):
         item = r["data"]
         for k in range(3):
-            self.c.emit(r, (item.n, k))
-        self.c.finish(r, ("a", item))
+            self.c.request.emit(r, (item.n, k))
+        self.c.request.finish(r, ("a", item))
 
 
 headrace.register("EmitsBeside", EmitsBeside)

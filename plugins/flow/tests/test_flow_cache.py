@@ -153,11 +153,12 @@ def test_caches_of_one_node_and_of_two_nodes_are_apart():
 
 def test_the_instances_of_a_node_have_one_cache(runs):
     instances = [Cache(), Cache()]
-    shared = headrace.InitContext().shared
+    node = headrace.InitContext().store.node
     for one in instances:
         child = CachedRuns()
         child.init(CachedRuns.Options(), headrace.InitContext())
-        one.init(Cache.Options(), headrace.InitContext(children=(child,), shared=shared))
+        store = headrace.InitContext.Stores(node=node)
+        one.init(Cache.Options(), headrace.InitContext(children=(child,), store=store))
     batches = [[{"data": "x"}], [{"data": "x"}]]
     assert [one(batch) for one, batch in zip(instances, batches, strict=True)] == [None, None]
     assert [batch[0]["score"] for batch in batches] == [1, 1]

@@ -464,7 +464,7 @@ def test_at_the_end_of_every_step_the_end_of_a_batch_is_told():
 
     class Ends(Collatz):
         def init(self, options, context):
-            context.at_batch_end(lambda: ends.append(1))
+            context.batch.at_end(lambda: ends.append(1))
 
     headrace.register("Ends", Ends, replace=True)
     with headrace.pipe({"backend": "Iterate(until=done)[Ends]"}) as pipe:

@@ -13,6 +13,7 @@ from typing_extensions import NotRequired  # noqa: TC002 - the annotations of a 
 
 import headrace
 from headrace import errors
+from headrace.words import Bracket
 from headrace_flow.content import content_of
 
 
@@ -338,12 +339,14 @@ def test_a_container_of_others_asks_in_the_same_way():
 
         takes = (1, 2)
         reads = ()
-        keys_option = "names"
+        bracket = Bracket(keys_option="names")
 
         def init(self, options, context):
             self.children = context.children
-            seen["read"] = [context.keys_read(place) for place in range(len(self.children))]
-            seen["first"] = context.keys_read()
+            seen["read"] = [
+                context.expression.keys_read(place) for place in range(len(self.children))
+            ]
+            seen["first"] = context.expression.keys_read()
 
         def forward(self, batch):
             return self.children[0](batch)
@@ -414,7 +417,7 @@ class KeysSpeaks(KeysSays):
     reads = ("data",)
 
     def init(self, options, context):
-        self.emit = context.emit
+        self.emit = context.request.emit
 
     def forward(self, batch):
         for one in batch:

@@ -51,7 +51,7 @@ class OnceRuns(headrace.Backend):
             text = str(one["data"])
             if text.startswith("bad"):
                 outcomes.append(ValueError(f"no {number}"))
-            elif text.startswith("patient") and self.context.unwanted(one):
+            elif text.startswith("patient") and self.context.request.unwanted(one):
                 outcomes.append(ValueError("given up"))
             else:
                 outcomes.append(None)
@@ -192,7 +192,7 @@ def test_a_run_that_the_first_gave_up_is_handed_to_the_next(error):
     from headrace_flow.once import Once
 
     OnceRuns.leave.set()
-    shared, pipeline = headrace.InitContext().shared, headrace.InitContext().pipeline
+    store = headrace.InitContext.Stores()
     resumed, unwanted, ended = [], [], []
     first, second = Once(), Once()
     during = []
@@ -210,11 +210,12 @@ def test_a_run_that_the_first_gave_up_is_handed_to_the_next(error):
         child.init(OnceGivesUp.Options(), headrace.InitContext())
         context = headrace.InitContext(
             children=(child,),
-            shared=shared,
-            pipeline=pipeline,
-            resume=lambda request: resumed.append(request) or True,
-            on_end=lambda request, function: ended.append(function),
-            unwanted=lambda request: any(request is one for one in unwanted),
+            store=store,
+            request=headrace.InitContext.Requests(
+                resume=lambda request: resumed.append(request) or True,
+                on_end=lambda request, function: ended.append(function),
+                unwanted=lambda request: any(request is one for one in unwanted),
+            ),
         )
         one.init(Once.Options(), context)
         one._is_last = True

@@ -331,7 +331,7 @@ def test_a_copy_is_queued_once_the_device_has_finished_it():
     class Device(headrace.Backend):
         def init(self, options, context):
             self.values = []
-            context.at_batch_end(self.finish)
+            context.batch.at_end(self.finish)
 
         def finish(self):
             for value in self.values:

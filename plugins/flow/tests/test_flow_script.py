@@ -78,7 +78,7 @@ class Gate:
 
     def finish(self, request, outcome):
         """End a request; ``forward`` may be about to return."""
-        assert self.context.finish(request, outcome)
+        assert self.context.request.finish(request, outcome)
 
 
 @pytest.fixture
@@ -582,7 +582,7 @@ def test_a_deadline_ends_it(nodes, said, gate):
     with headrace.pipe(nodes(SAYS, hold="ScriptHold")) as pipe:
         all_ended = overdue(pipe, said, lambda: not gate.came.empty())
         all_ended()
-        assert not gate.context.finish(gate.kept(), 1)
+        assert not gate.context.request.finish(gate.kept(), 1)
 
 
 def test_a_cancellation_ends_it_and_withdraws_its_calls(nodes, said, gate):
@@ -592,9 +592,9 @@ def test_a_cancellation_ends_it_and_withdraws_its_calls(nodes, said, gate):
         while not future.cancel():
             pass
         was_ended(said)
-        while not gate.context.unwanted(kept):
+        while not gate.context.request.unwanted(kept):
             pass
-        assert not gate.context.finish(kept, "too late")
+        assert not gate.context.request.finish(kept, "too late")
 
 
 def test_a_task_that_is_cancelled_ends_it(nodes, said, gate):
@@ -628,7 +628,7 @@ def test_a_close_that_drains_lets_it_go_on_to_its_end(nodes, said, gate):
         closing = threading.Thread(target=pipe.close)
         closing.start()
         until(lambda: not pipe.ready)
-        while not gate.context.finish(kept, 4):
+        while not gate.context.request.finish(kept, 4):
             pass
         assert future.result(WAIT_S)["result"] == read(4)
         closing.join(WAIT_S)
@@ -664,7 +664,7 @@ def test_a_dict_that_is_sent_again_begins_anew(nodes, said, gate):
                 pass
             future = pipe.submit(request)
             kept = gate.kept()
-            while not gate.context.finish(kept, number):
+            while not gate.context.request.finish(kept, number):
                 pass
             assert future.result(WAIT_S)["result"] == number
 

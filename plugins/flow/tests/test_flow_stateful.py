@@ -240,7 +240,7 @@ def test_the_end_of_a_batch_comes_before_the_next_turn():
 
         def init(self, options, context):
             self.fresh = []
-            context.at_batch_end(self.end)
+            context.batch.at_end(self.end)
 
         def end(self):
             ended.update(map(id, self.fresh))

@@ -212,6 +212,7 @@ class Lines:
 
     def __init__(self):
         self.resumed, self.ends, self.over, self.others = [], [], [], []
+        self.request = self
 
     def resume(self, request):
         if request in self.over:

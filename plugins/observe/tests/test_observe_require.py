@@ -31,7 +31,7 @@ class Sized(headrace.Backend):
 
     def init(self, options, ctx):
         self.add = options.add + OFFSET
-        self.sizes = ctx.pipeline.get_or_create("sizes", set)
+        self.sizes = ctx.store.pipeline.get_or_create("sizes", set)
 
     def forward(self, batch):
         self.sizes.add(len(batch))

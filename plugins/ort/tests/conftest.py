@@ -62,7 +62,9 @@ def start():
 
     def make(model, context=None, **options):
         backend = OnnxTensor()
-        context = headrace.InitContext(**{"threads": 1, **(context or {})})
+        given = {"threads": 1, "batch": {}, **(context or {})}
+        given["batch"] = headrace.InitContext.Batch(**given["batch"])
+        context = headrace.InitContext(**given)
         backend._start(OnnxTensor.Options(model=model, **options), context)
         backend.warm_up()
         started.append(backend)

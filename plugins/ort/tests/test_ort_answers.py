@@ -300,7 +300,7 @@ def test_operators_that_scale_the_whole_batch_are_a_warning(start, save, caplog,
         [("x", T.FLOAT, ["n", 2])],
         [("y", T.FLOAT, ["n", 2])],
     )
-    start(path, {"max": most})
+    start(path, {"batch": {"max": most}})
     assert ("DynamicQuantizeLinear" in caplog.text and "max = 1" in caplog.text) is warns
 
 

@@ -284,16 +284,16 @@ def differs(path, inputs):
 def test_a_row_whose_answer_others_change_is_a_warning(start, save, caplog, name):
     path = save(*WRONG[name])
     assert differs(path, WRONG[name][1])
-    start(path, {"max": 8})
+    start(path, {"batch": {"max": 8}})
     assert "of a row depends on its batch" in caplog.text
     caplog.clear()
-    start(path, {"max": 1})
+    start(path, {"batch": {"max": 1}})
     assert not caplog.text
 
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_row_that_has_one_answer_is_no_warning(start, save, caplog, name):
-    start(save(*RIGHT[name]), {"max": 8})
+    start(save(*RIGHT[name]), {"batch": {"max": 8}})
     assert not caplog.text
 
 
@@ -317,10 +317,10 @@ def test_it_is_seen_in_any_range_of_batches_and_on_real_rows(
     elif how == "real":
         np.save(tmp_path / "real.npy", F32([0.3, 0.1, 0.7, 0.2]))
         path = save(nodes, takes, gives, weights)
-        start(path, {"max": 8}, warm_up_input=tmp_path / "real.npy")
+        start(path, {"batch": {"max": 8}}, warm_up_input=tmp_path / "real.npy")
     else:
-        sizes = {"batch_sizes": (2, 4)} if how == "sizes" else {"max": 2}
-        start(save(nodes, takes, gives, weights), sizes)
+        sizes = {"sizes": (2, 4)} if how == "sizes" else {"max": 2}
+        start(save(nodes, takes, gives, weights), {"batch": sizes})
     assert ("depends on its batch" in caplog.text) is (name in WRONG)
 
 

@@ -330,7 +330,7 @@ def test_the_rows_of_an_engine_are_the_batch_of_the_next_one(device, start, one_
     first, second = (
         start(
             one_to_one(["n", 2, 3], op="Neg"),
-            context={"at_batch_end": ends.append},
+            context={"batch": {"at_end": ends.append}},
             output_device="device",
         )
         for _ in range(2)
@@ -367,7 +367,7 @@ def test_a_batch_is_waited_for_once_and_results_say_when_they_are_finished(
 ):
     ends = []
     backend = start(
-        one_to_one(["n", 2, 3]), context={"at_batch_end": ends.append}, output_device="device"
+        one_to_one(["n", 2, 3]), context={"batch": {"at_end": ends.append}}, output_device="device"
     )
     device.clear()
     request = {"data": OnDevice(ROWS[0])}
@@ -396,7 +396,7 @@ def test_graphs_run_the_next_size_and_give_new_memory(
 
     monkeypatch.setattr(onnxruntime.InferenceSession, "run_with_iobinding", noted)
     model = one_to_one(["n", 2, 3], op="Neg")
-    backend = start(model, context={"max": 4}, cuda_graph=True, output_device=where)
+    backend = start(model, context={"batch": {"max": 4}}, cuda_graph=True, output_device=where)
     assert backend.describe()["cuda_graphs"] == [1, 2, 4]
     graphs = backend._runner._graphs
     kept = []
@@ -408,7 +408,7 @@ def test_graphs_run_the_next_size_and_give_new_memory(
     for rows, result in enumerate(kept, 1):
         values = back(result) if where == "device" else result
         assert np.array_equal(values, -(ROWS[:rows] + rows))
-    only = start(model, context={"max": 4, "batch_sizes": (3,)}, cuda_graph=True)
+    only = start(model, context={"batch": {"max": 4, "sizes": (3,)}}, cuda_graph=True)
     assert only.describe()["cuda_graphs"] == [3]
     with pytest.raises(SetupError, match="one shape"):
         start(one_to_one(["n", None]), cuda_graph=True)
@@ -431,7 +431,7 @@ def test_rows_are_filled_up_to_the_sizes_of_the_node(device, start, save, where)
         [("y", TensorProto.FLOAT, ["n", 2, 3]), ("rows", TensorProto.INT64, ["n"])],
         [("i", np.int64([0]))],
     )  # fmt: skip
-    backend = start(model, {"max": 8, "batch_sizes": (8, 2)}, output_device=where)
+    backend = start(model, {"batch": {"max": 8, "sizes": (8, 2)}}, output_device=where)
 
     def given(rows):
         batch = [{"data": OnDevice(ROWS[0])}, {"data": np.zeros(1)}, {"data": ROWS[1]}]
@@ -665,7 +665,7 @@ def test_where_a_session_computes(device, monkeypatch):
     ]
     place = on_device.place_of(context, chosen, shared=False, cuda_graph=True)
     assert (place.ordinal, place.stream) == (1, 77)
-    assert isinstance(context.instance.get(("cuda.stream", 1)), Stream)
+    assert isinstance(context.store.instance.get(("cuda.stream", 1)), Stream)
     tensorrt, own, cpu = (options for _, options in place.providers)
     assert (tensorrt["user_compute_stream"], tensorrt["has_user_compute_stream"]) == ("77", "1")
     assert (own["user_compute_stream"], own["enable_cuda_graph"]) == ("3", "1")  # what is said wins
@@ -744,7 +744,7 @@ def test_a_batch_lets_go_of_the_interpreter_lock_to_run_and_to_wait_alone(
     ends = []
     backend = start(
         one_to_one(["n", 2, 3], op="Neg"),
-        {"at_batch_end": ends.append, "batch_sizes": (3, 8), "max": 8},
+        {"batch": {"at_end": ends.append, "sizes": (3, 8), "max": 8}},
         output_device=output_device,
     )
     order = [2, 0, 3, 1, 2]  # not one behind the other
@@ -787,7 +787,7 @@ def test_it_has_run_one_row_and_two_before_the_first_request(
 
     monkeypatch.setattr(onnxruntime.InferenceSession, "run", run)
     monkeypatch.setattr(onnxruntime.InferenceSession, "run_with_iobinding", run_bound)
-    alone = {"max": 1}  # else rows are compared as well
+    alone = {"batch": {"max": 1}}  # else rows are compared as well
     start(one_to_one(["n", 2, 3]), alone)
     assert [[array.shape for array in arrays] for arrays in seen] == [
         [(1, 2, 3)],
@@ -980,7 +980,7 @@ def test_it_computes_on_the_stream_of_its_instance_on_a_gpu(one_to_one):
         owns_thread = True
 
         def init(self, options, context):
-            self.instance = context.instance
+            self.instance = context.store.instance
 
         def forward(self, batch):
             streams.append(self.instance.get(("cuda.stream", 0)).handle)

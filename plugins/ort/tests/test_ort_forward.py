@@ -642,11 +642,15 @@ def test_a_real_model_gives_the_same_in_a_batch(start, model, shape):
 @pytest.mark.parametrize("share", [True, False])
 def test_two_instances_in_two_threads_agree_with_one(start, matmul, share):
     path, weights = matmul
-    shared = headrace.InitContext().shared
+    node = headrace.InitContext().store.node
     backends = [
         start(
             path,
-            {"shared": shared, "instance_num": 2, "instance_index": i},
+            {
+                "store": headrace.InitContext.Stores(node=node),
+                "instance_num": 2,
+                "instance_index": i,
+            },
             share_weights=share,
         )
         for i in range(2)

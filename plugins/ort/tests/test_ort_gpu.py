@@ -83,7 +83,9 @@ def on_host(array):
 @pytest.mark.parametrize("graph", [False, True])
 def test_any_mixture_of_places_gives_the_same(torch, start, matmul, to, graph):
     path, weights = matmul
-    backend = start(path, {"device": "cuda", "max": 8}, output_device=to, cuda_graph=graph)
+    backend = start(
+        path, {"device": "cuda", "batch": {"max": 8}}, output_device=to, cuda_graph=graph
+    )
     for resident in ((), (0,), (1, 3), (0, 1, 2, 3)):
         arrays = [samples_of(1)[0], samples_of(2, 1), samples_of(1, 2)[0], samples_of(3, 3)]
         batch = []
@@ -132,7 +134,7 @@ def test_rows_apart_on_the_device_are_gathered_by_one_launch(
     torch, start, matmul, monkeypatch, graph
 ):
     path, weights = matmul
-    context = {"device": "cuda:0", "batch_sizes": (8,), "max": 8}
+    context = {"device": "cuda:0", "batch": {"sizes": (8,), "max": 8}}
     backend = start(path, context, output_device="device", cuda_graph=graph)
     single, queue = [], cuda._copies.queue_copy
     monkeypatch.setattr(cuda._copies, "queue_copy", lambda *to: single.append(to) or queue(*to))
@@ -151,7 +153,7 @@ def test_a_batch_calls_the_runtime_only_to_wait(torch, start, matmul, monkeypatc
     """Its calls release the interpreter lock, the driver's keep it."""
     path, weights = matmul
     ends, called, call = [], [], cuda.call
-    context = {"device": "cuda:0", "max": 8, "at_batch_end": ends.append}
+    context = {"device": "cuda:0", "batch": {"max": 8, "at_end": ends.append}}
     backend = start(path, context, output_device=to)
     monkeypatch.setattr(cuda, "call", lambda name, *args: called.append(name) or call(name, *args))
     rows, order = samples_of(4), [3, 0, 2, 1]
@@ -173,7 +175,7 @@ def test_graphs_change_no_bit(torch, start, deep):
     for graph in (False, True):
         backend = start(
             deep,
-            {"device": "cuda", "batch_sizes": (5,)},
+            {"device": "cuda", "batch": {"sizes": (5,)}},
             cuda_graph=graph,
             provider_options={"cuda": {"cudnn_conv_algo_search": "DEFAULT"}},
         )

@@ -347,7 +347,7 @@ def test_session_options_reach_onnx_runtime(start, one_to_one):
 
 
 def test_a_changed_file_or_option_gets_a_session_of_its_own(start, one_to_one):
-    shared = {"shared": headrace.InitContext().shared}
+    shared = {"store": headrace.InitContext.Stores()}
     path = one_to_one(["n", 2])
     first, second = start(path, shared), start(path, shared)
     assert first._session is second._session

@@ -80,7 +80,7 @@ class Far(headrace.Backend):
     def init(self, options, context):
         self.unit, self.max, self.context = options.unit, 4, context
         self.home = threading.get_ident()
-        context.at_batch_end(lambda: None)
+        context.batch.at_end(lambda: None)
     def forward(self, batch):
         outcomes = []
         for request in batch:

@@ -45,7 +45,7 @@ class Nearby(Apart):
 
     same_clock = False
 
-    def place(self, index):
+    def place_of(self, index):
         worker = Worker("127.0.0.1", b"s" * 32, 0.5)
         threading.Thread(target=worker.serve, args=(60.0,), daemon=True).start()
         return Machine("127.0.0.1", worker.port, b"s" * 32, 0.5)

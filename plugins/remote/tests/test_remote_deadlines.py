@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 import time
 from types import SimpleNamespace
@@ -23,11 +22,11 @@ def backend():
     made = []
 
     def start(url, **options):
-        context = dataclasses.replace(
-            headrace.InitContext(),
+        asked = headrace.InitContext.Requests(
             deadline=lambda request: request.get("until"),
             unwanted=lambda request: request.get("unwanted", False),
         )
+        context = headrace.InitContext(request=asked)
         one = Remote()
         one.init(Remote.Options(model="m", urls=[url], **options), context)
         made.append(context)
@@ -35,7 +34,7 @@ def backend():
 
     yield start
     for context in made:
-        context.shared.close()
+        context.store.node.close()
 
 
 def sample(k, **keys):

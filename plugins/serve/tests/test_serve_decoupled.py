@@ -26,7 +26,7 @@ class Steps(headrace.Backend):
 
     def forward(self, batch):
         (request,) = batch
-        while not self.context.unwanted(request):
+        while not self.context.request.unwanted(request):
             try:
                 step = self.steps.get(timeout=0.01)
             except queue.Empty:
@@ -36,7 +36,7 @@ class Steps(headrace.Backend):
                 return
             if isinstance(step, Exception):
                 raise step
-            self.context.emit(request, step)
+            self.context.request.emit(request, step)
         self.left.set()
         request["result"] = None
 

@@ -57,7 +57,7 @@ class Steps(headrace.Backend):
             try:
                 step = self.steps.get(timeout=0.01)
             except queue.Empty:
-                if self.context.unwanted(request):
+                if self.context.request.unwanted(request):
                     self.left.set()
                     return
                 continue
@@ -66,7 +66,7 @@ class Steps(headrace.Backend):
                 return
             if isinstance(step, Exception):
                 raise step
-            self.context.emit(request, step)
+            self.context.request.emit(request, step)
 
 
 @pytest.fixture

@@ -25,15 +25,17 @@ if importlib.util.find_spec("torch") is None:
 class Bench:
     """One instance: backends started in it share its place, and its batches end."""
 
-    def __init__(self, **context):
+    def __init__(self, *, most=None, **context):
         self.ends = []
-        self.instance = headrace.InitContext().instance
-        self.context = {"threads": 1, "at_batch_end": self.ends.append, **context}
+        batch = headrace.InitContext.Batch(max=most, at_end=self.ends.append)
+        self.instance = headrace.InitContext().store.instance
+        self.context = {"threads": 1, "batch": batch, **context}
         self.started = []
 
     def start(self, cls, *children, **options):
         backend = cls()
-        context = headrace.InitContext(instance=self.instance, children=children, **self.context)
+        store = headrace.InitContext.Stores(instance=self.instance)
+        context = headrace.InitContext(store=store, children=children, **self.context)
         backend._start(cls.Options(**options), context)
         backend._warm()
         self.started.append(backend)

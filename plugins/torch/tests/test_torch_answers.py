@@ -201,12 +201,12 @@ def test_a_model_in_which_rows_change_each_others_results_is_a_warning(
     bench, caplog, module, args, options, says
 ):
     options = {"module": f"{HERE}{module}", "args": args, "shape": "float32:4", **options}
-    bench(max=8).start(TorchModule, **options)
+    bench(most=8).start(TorchModule, **options)
     assert ("node 'main': output" in caplog.text) is says
     assert "output 'right'" not in caplog.text
     assert ("max = 1" in caplog.text) is says
     caplog.clear()
-    bench(max=1).start(TorchModule, **options)
+    bench(most=1).start(TorchModule, **options)
     assert not caplog.text
 
 
@@ -214,7 +214,7 @@ def test_rows_of_a_program_with_a_fixed_batch_are_compared_too(bench, tmp_path, 
     for whole in (True, False):
         program = torch.export.export(Scaled(whole), (torch.rand(3, 4),))
         torch.export.save(program, tmp_path / "model.pt2")
-        bench(max=3).start(TorchModule, model=tmp_path / "model.pt2")
+        bench(most=3).start(TorchModule, model=tmp_path / "model.pt2")
         assert ("depends on its batch" in caplog.text) is whole
         caplog.clear()
 

@@ -75,7 +75,7 @@ def spy(name):
         owns_thread = True
 
         def init(self, options, context):
-            self.instance = context.instance
+            self.instance = context.store.instance
 
         def forward(self, batch):
             stream = torch.cuda.current_stream()
@@ -120,7 +120,7 @@ def test_a_stream_that_another_plugin_made_first_is_used():
         owns_thread = True
 
         def init(self, options, context):
-            made.append(context.instance.get_or_create(("cuda.stream", 0), Foreign))
+            made.append(context.store.instance.get_or_create(("cuda.stream", 0), Foreign))
 
         def forward(self, batch):
             for request in batch:

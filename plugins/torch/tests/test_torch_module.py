@@ -1113,7 +1113,7 @@ def test_a_compiled_model_is_given_one_kind_of_tensors(bench, monkeypatch):
         return look
 
     monkeypatch.setattr(torch, "compile", compile_)
-    one = bench(max=2)
+    one = bench(most=2)
     backend = one.start(TorchModule, module=f"{HERE}Itself", shape="2x3", compile=True)
     x = torch.arange(6.0).reshape(2, 3)
     kinds = [x, x, x.numpy(), x.T.contiguous().T, torch.nn.Parameter(x), x[None].expand(1, 2, 3)]

@@ -175,7 +175,7 @@ def test_cupy_and_torch_share_the_stream_of_each_instance(scale_cupy):
         owns_thread = True
 
         def init(self, options, context):
-            self.shared = context.instance.get(("cuda.stream", 0))
+            self.shared = context.store.instance.get(("cuda.stream", 0))
 
         def forward(self, batch):
             for request in batch:

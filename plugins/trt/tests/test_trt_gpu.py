@@ -155,7 +155,7 @@ def test_torch_takes_and_gives_without_a_copy(pipe, small_net, backend):
         owns_thread = True
 
         def init(self, options, context):
-            seen.append(context.instance.get(("cuda.stream", 0)))
+            seen.append(context.store.instance.get(("cuda.stream", 0)))
 
         def forward(self, batch):
             batch[0]["result"] = batch[0]["data"]

@@ -242,7 +242,7 @@ def test_what_the_model_takes_is_known_behind_it(device, plan, pipe, linear):
         max = None
 
         def init(self, options, context):
-            seen.append(context.scope.get("inputs"))
+            seen.append(context.store.scope.get("inputs"))
 
         def forward(self, batch):
             for request in batch:

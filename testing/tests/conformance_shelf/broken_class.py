@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 import headrace
 from conformance_shelf.labels import breaks, broken, documented
 from conformance_shelf.perfect import Perfect
+from headrace.words import Bracket, Place
 
 # resolves
 
@@ -34,12 +35,12 @@ class RerunIsAProperty(Perfect):
 
 @breaks("attributes")
 class PrefixesAreAList(Perfect):
-    prefixes = ["or"]  # noqa: RUF012
+    bracket = Bracket(prefixes=["or"])
 
 
 @breaks("attributes")
 class OutermostIsAText(Perfect):
-    outermost = "yes"
+    place = Place(outermost="yes")
 
 
 @breaks("attributes")
@@ -49,7 +50,7 @@ class StatefulIsAText(Perfect):
 
 @breaks("attributes")
 class WaitsForNoOption(Perfect):
-    waits_while = "queue {queue} is full"
+    place = Place(waits_while="queue {queue} is full")
 
 
 # methods

@@ -315,7 +315,7 @@ class FinishesAtTheEndOfTheBatch(Sorting):
     def init(self, options, context):
         super().init(options, context)
         self.begun = []
-        context.at_batch_end(self.finish)
+        context.batch.at_end(self.finish)
 
     def forward(self, batch):
         outcomes = super().forward(batch)

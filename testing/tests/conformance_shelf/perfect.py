@@ -324,7 +324,7 @@ class OnADevice(Perfect):
         self.finish(context)
 
     def finish(self, context):
-        context.at_batch_end(self.device.wait)
+        context.batch.at_end(self.device.wait)
 
     def memory(self, number):
         return on_device(0.0)

@@ -101,10 +101,10 @@ def begin_calls(
     then: Then,
     parts: bool | str = True,
 ) -> Callable[[], object]:
-    """Let a node run new requests on behalf of one that runs here: ``context.call``; see `headrace.InitContext`."""
-    called: NodeCall = keeping.call_node(node, "context.call")
+    """Let a node run new requests on behalf of one that runs here: ``context.request.call``; see `headrace.InitContext`."""
+    called: NodeCall = keeping.call_node(node, "context.request.call")
     if type(parts) not in (bool, str):
-        raise TypeError(f"context.call: parts is True, False or a text, got {parts!r}")
+        raise TypeError(f"context.request.call: parts is True, False or a text, got {parts!r}")
     outer, box = entry_here()(request), called.scheduler.box
 
     def end(made: Request, error: BaseException | None) -> None:
@@ -182,7 +182,7 @@ def run_child(
         batch: The requests.
         places: The places of the items in ``batch``, without failed ones. No places are no call.
         outcomes: One exception or None per item of ``batch``. Only those at ``places`` are written.
-        pad: Whether copies may fill the part up, as ``context.pad`` says.
+        pad: Whether copies may fill the part up, as ``context.batch.pad`` says.
         apart: Whether this is a thread of the container's own, and the items are its own dicts, without a caller.
             Parts of an answer are dropped.
     """

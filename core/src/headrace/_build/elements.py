@@ -79,7 +79,7 @@ class ElementBuilder:
         node: The node.
         parts: Takes all that is built, to be closed together. The node's store is closed last.
         by_element: The first backend that was built from each element.
-        followed_by: What `InitContext.followed_by` says of each element.
+        followed_by: What `InitContext.expression.followed_by` says of each element.
         enters: A backend of each class that has ``enter``.
     """
 
@@ -156,8 +156,8 @@ class ElementBuilder:
             at.liveness.keeps = True
         if isinstance(backend, Word):
             backend._prepare(self, element, at)
-        context = replace(self._context(backend, element, children, late), **self.build.seen or {})
-        backend._pad = context.pad
+        context = self._context(backend, element, children, late)
+        backend._pad = context.batch.pad
         backend._start(element.options, context)
         self._take_range(backend, element, children, at)
         backend._warm()
@@ -199,43 +199,39 @@ class ElementBuilder:
         keys, index = self.keys, at.index or 0
         keeping = Keeping(backend, lambda: self.build.registered, element.goes_on_at)
         backend._has_emitted = keeping.has_emitted  # type: ignore[method-assign]
+        seen = {**fields_of(keys, index), **(self.build.seen or {})}
+        batch = InitContext.Batch(**seen.pop("batch"), at_end=partial(at.end.register, backend))
         return InitContext(
+            **seen,
             node_name=self.name,
-            instance_index=index,
-            instance_num=keys.instance_num,
-            device=device_of(keys, index),
-            min=keys.min,
-            max=keys.max,
-            batch_sizes=keys.batch_sizes,
             threads=self.build.threads,
             children=children,
-            prefixes=tuple((tuple(p), dict(n)) for p, n in element.prefixes),
             logger=logger_of(element.cls.__name__),
-            shared=self.shared,
             progress=self.build.progress,
             cancelled=self.build.cancelled.is_set,
-            instance=at.instance,
-            scope=at.scope,
-            at_batch_end=partial(at.end.register, backend),
-            allow_import=self.build.plan.allow_import,
-            followed_by=self.followed_by.get(element),
             span=self.measuring.span(element, index),
-            entered=partial(enter_result_of, element.cls),
-            pipeline=self.commons.store,
-            pad=keys.pad,
-            deadline=deadline_here,
-            resume=keeping.resume,
-            finish=keeping.finish,
-            on_end=keeping.on_end,
-            unwanted=keeping.is_unwanted,
-            kept=keeping.notes_of,
-            call=partial(begin_calls, keeping),
-            alongside=partial(keeping.alongside, element.cls),
-            emit=keeping.emit,
-            away=keeping.away,
-            back=keeping.back,
-            keys_read=partial(self._keys_read, element),
-            keys_written=partial(self._keys_written, element),
+            allow_import=self.build.plan.allow_import,
+            batch=batch,
+            store=InitContext.Stores(self.shared, at.instance, at.scope, self.commons.store),
+            request=InitContext.Requests(
+                deadline=deadline_here,
+                entered=partial(enter_result_of, element.cls),
+                emit=keeping.emit,
+                call=partial(begin_calls, keeping),
+                resume=keeping.resume,
+                finish=keeping.finish,
+                on_end=keeping.on_end,
+                kept=keeping.notes_of,
+                unwanted=keeping.is_unwanted,
+                alongside=partial(keeping.alongside, element.cls),
+            ),
+            expression=InitContext.Expression(
+                prefixes=tuple((tuple(p), dict(n)) for p, n in element.prefixes),
+                followed_by=self.followed_by.get(element),
+                keys_read=partial(self._keys_read, element),
+                keys_written=partial(self._keys_written, element),
+            ),
+            health=InitContext.Health(keeping.away, keeping.back),
         )
 
     def _keys_read(self, element: Element, place: int = 0) -> tuple[tuple[str, ...], str | None]:
@@ -299,6 +295,16 @@ class ElementBuilder:
         if inner is not element:
             self.by_element.setdefault(element, outer)
         return outer
+
+
+def fields_of(keys: NodeKeys, index: int) -> dict[str, Any]:
+    """Return what the keys of a node tell the backends of an instance, wherever it is built."""
+    return {
+        "instance_index": index,
+        "instance_num": keys.instance_num,
+        "device": device_of(keys, index),
+        "batch": {"min": keys.min, "max": keys.max, "sizes": keys.batch_sizes, "pad": keys.pad},
+    }
 
 
 def device_of(keys: NodeKeys, index: int) -> str | None:

@@ -7,7 +7,7 @@ from functools import cached_property
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
-from headrace._build.elements import ElementBuilder, device_of
+from headrace._build.elements import ElementBuilder, fields_of
 from headrace._contract.options import keys_of
 from headrace._expression.tree import Args, Call
 from headrace._plan.pipeline_config import PipelineConfig
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from headrace._build.parts import BuildSite
     from headrace._plan.element import Element, Prefix
-
-_SEEN = ("instance_num", "min", "max", "batch_sizes", "pad")
 
 
 class ChildConfig:
@@ -65,9 +63,7 @@ class ChildConfig:
 
     def seen(self, index: int) -> dict[str, Any]:
         """Return what the child's backends see in their context for an instance: ``seen`` of `headrace.plugins.build`."""
-        keys = self._builder.keys
-        own = {"instance_index": index, "device": device_of(keys, index)}
-        return {**own, **{key: getattr(keys, key) for key in _SEEN}}
+        return fields_of(self._builder.keys, index)
 
     def report(self, runs: Iterable[Any]) -> None:
         """Let probes and ``stats()`` know of runs in the other process.

@@ -169,7 +169,7 @@ class PipelineState:
     """What belongs to all nodes of a pipeline.
 
     Attributes:
-        store: What backends share by ``context.pipeline``.
+        store: What backends share by ``context.store.pipeline``.
         registered: The registered instances, by name.
         probes: The probes that are switched on now.
         times: Sampled durations of elements. None without ``timings``.

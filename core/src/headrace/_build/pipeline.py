@@ -253,7 +253,7 @@ class Pipeline:
         """Let one request run, and read its answer in parts as they come. It begins at this call.
 
         Leaving the loop (``break``, or ``close()`` of the iterator) cancels the request. Where ``most`` parts wait, a
-        generator waits with its next one, and a thread of the backend's own waits in ``context.emit``: a stream that is
+        generator waits with its next one, and a thread of the backend's own waits in ``context.request.emit``: a stream that is
         left open and not read holds its instance.
 
         Args:

@@ -1,6 +1,6 @@
 """Backends that stand around another one and are called in its place: a thread, a dependency, the end of a batch.
 
-Functions that backends gave to ``context.at_batch_end`` are called at the end of a batch. One `BatchEnd`
+Functions that backends gave to ``context.batch.at_end`` are called at the end of a batch. One `BatchEnd`
 belongs to all that one thread runs as a whole: an instance, the inside of a `BackgroundThread`. Its functions are called when that whole has returned. Where requests of a batch leave
 earlier, at an *exit* (a hand-over to another node, thread or queue), the functions are called before the
 hand-over as well. Where no backend registers a function, nothing is put around a backend and no exit is
@@ -128,12 +128,12 @@ class BatchEnd:
         self._errors: list[Exception] = []
 
     def register(self, backend: Backend, function: Callable[[], object]) -> None:
-        """Register a function for ``backend``: this is ``context.at_batch_end`` of its ``init``."""
+        """Register a function for ``backend``: this is ``context.batch.at_end`` of its ``init``."""
         if backend._state != "new":
-            hint = "Call context.at_batch_end in init; what it registers holds for all batches."
-            raise SetupError("at_batch_end was called after init", hint=hint)
+            hint = "Call context.batch.at_end in init; what it registers holds for all batches."
+            raise SetupError("context.batch.at_end was called after init", hint=hint)
         if not callable(function):
-            raise SetupError(f"at_batch_end takes a function, got {function!r}")
+            raise SetupError(f"context.batch.at_end takes a function, got {function!r}")
         self.functions.append((function, backend))
 
     def exit(self, backend: Backend, element: Element) -> None:

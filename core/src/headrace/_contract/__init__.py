@@ -1,1 +1,1 @@
-"""What a backend is and is given: `backend` and `options` are what authors read, `checked` and `shared` stand behind."""
+"""What a backend is and is given: `backend`, `groups` and `options` are what authors read, `checked` and `shared` stand behind."""

@@ -47,7 +47,7 @@ class _Pending(Exception):  # noqa: N818 - an outcome like an error, and none
 PENDING: Exception = _Pending("the answer comes later")
 """The outcome of an item that its backend answers later: ``forward`` returns it in the list of outcomes.
 
-The item leaves its batch, and waits without a thread until ``context.resume`` or ``context.finish`` is called for it: see
+The item leaves its batch, and waits without a thread until ``context.request.resume`` or ``finish`` is called for it: see
 `headrace.InitContext`. The outermost backend of a node may return it, and the last one of an ``S`` that stands there.
 """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace._config.problems import format_value
@@ -35,7 +36,7 @@ def of_children(
     Raises:
         ValueError: The range is empty, or a branch asks for more than one item.
     """
-    combine = getattr(cls, "combine_ranges", None)
+    combine = cls.bracket.combine_ranges
     if not children or (combine is None and states_range(cls)):
         return None
     conditional = [any(prefix) for prefix in prefixes] or [False] * len(children)
@@ -97,7 +98,7 @@ class Ranged(NamedTuple):
 def combine_ranges(children: Sequence[Ranged], *, divides: bool = False) -> tuple[int, int | None]:
     """Return the range (min, max) of a container that runs its children with `run_child`. Max None is unbounded.
 
-    A class says so with ``combine_ranges = staticmethod(headrace.words.combine_ranges)``. Planning and building use
+    A class says so with ``bracket = Bracket(combine_ranges=combine_ranges)``. Planning and building use
     it. Children with a max of 1 are run item by item, so they do not count, unless all have a max of 1.
 
     Args:
@@ -146,7 +147,7 @@ def inside(ranges: Sequence[Ranged]) -> Range:
 
 def range_of(place: int) -> Any:
     """Return the ``combine_ranges`` of a container that has the range of its child at one place."""
-    return staticmethod(lambda ranges: ranges[place].range)
+    return lambda ranges: ranges[place].range
 
 
 # The keys that backends read and write.
@@ -164,15 +165,15 @@ RequiredKeys = dict[str, str]
 def keys_named(
     backend: type[Backend] | Backend, options: Any, what: str, *, optional: bool = False
 ) -> Iterable[str]:
-    """Return the keys that a backend names in ``reads`` or ``writes``.
+    """Return the keys that a backend names in ``reads``, ``writes`` or ``bracket.gives``.
 
     Args:
         backend: The class, or an instance, whose `init` may have named other keys.
         options: Its checked options, from which the key of ``{option}`` is taken. None for none.
-        what: ``"reads"`` or ``"writes"``.
+        what: ``"reads"``, ``"writes"`` or ``"bracket.gives"``.
         optional: Whether the optional keys of a TypedDict count.
     """
-    named: Any = getattr(backend, what)
+    named: Any = attrgetter(what)(backend)
     if isinstance(named, property):  # of the class: only the built backend tells them
         return []
     if isinstance(named, str):

@@ -198,7 +198,7 @@ class Planner(Planning):
 
     def _check_outermost(self, roots: list[Element], runs: Element) -> None:
         """Check that what may only stand outermost in a node, does; nothing in ``runs`` runs before it or after it."""
-        special = [one for one in elements_of(roots) if one.cls.outermost or one.goes_on_at]
+        special = [one for one in elements_of(roots) if one.cls.place.outermost or one.goes_on_at]
         if not special:
             return
         ways = [*zip(way_through(runs, 0), way_through(runs, -1))]  # noqa: B905
@@ -209,7 +209,7 @@ class Planner(Planning):
                 what = f"{one.name} stands where its node ends or nowhere: a request that goes on elsewhere leaves its node"
                 hint = "That is outermost in the node, last in an S there, or in a branch of HasKey there."
                 self.add("word", what, one.call, hint=hint)
-            if one.cls.outermost and one not in alone:
+            if one.cls.place.outermost and one not in alone:
                 what = f"{one.name} stands outermost in its node or nowhere: what it resumes runs through the node again"
                 hint = "Put what comes before or after it into a node of its own, linked by next."
                 self.add("word", what, one.call, hint=hint)
@@ -295,7 +295,7 @@ class Planner(Planning):
         """Check that the element through which a node or the pipeline is called can be called."""
         callee = callee_of(element)
         bare = "needs what it depends on" if callee.is_bare else None
-        if (why := callee.cls.not_callable or bare) is not None:
+        if (why := callee.cls.place.not_callable or bare) is not None:
             message = f"{element.name} {why} and cannot be called"
             self.add("not_callable", message, element.call)
 
@@ -401,8 +401,8 @@ class Planner(Planning):
         self, call: Call, offer: Offer, cls: type[Backend], scope: Scope
     ) -> Element | None:
         word = word_of(cls)
-        if cls.name_option is not None and call.phases:
-            named = self._with_name(call, cls.name_option)
+        if cls.bracket.name_option is not None and call.phases:
+            named = self._with_name(call, cls.bracket.name_option)
             if named is None:
                 return None
             call = named

@@ -82,7 +82,7 @@ class Word(Backend):
     @classmethod
     def _waits(cls, element: Element) -> str | None:
         """Say for what it waits while it holds its instance; None for a word that waits for nothing."""
-        state, options = element.cls.waits_while, element.options
+        state, options = element.cls.place.waits_while, element.options
         if state is None or options is None:
             return None
         return f"holds its instance while {state.format_map(dict(options))}"
@@ -102,7 +102,7 @@ class Word(Backend):
         """Return the keys that every request needs when it comes here, as far as they are known.
 
         The default is what the class, or the built backend, says that it reads. A container has to say
-        so in ``init`` (``self.reads = ()`` for just the keys that its only child needs). What it `gives` to
+        so in ``init`` (``self.reads = ()`` for just the keys that its only child needs). What its `bracket` gives to
         that child no request has to bring.
 
         Args:
@@ -115,7 +115,7 @@ class Word(Backend):
         needs = getattr(built.get(element), "needs", None)
         if element.cls.builds_elsewhere and needs is not None:
             return dict.fromkeys(needs, element.name)  # as what was built there has said
-        if len(children) == 1 and element.cls.keys_option is not None:
+        if len(children) == 1 and element.cls.bracket.keys_option is not None:
             return keys_required_by(children[0], built)  # what it compares need not be there
         made = built.get(element, element.cls)
         if children and not _says_reads(made):
@@ -124,7 +124,7 @@ class Word(Backend):
         own = {key: element.name for key in keys if key == DATA or key not in OPTIONAL}
         if len(children) != 1:
             return own
-        given = {*keys_named(made, element.options, "gives")}
+        given = {*keys_named(made, element.options, "bracket.gives")}
         inner = {
             k: one for k, one in keys_required_by(children[0], built).items() if k not in given
         }
@@ -141,7 +141,7 @@ class Word(Backend):
         if element.children and cls._keys_of_child is not None:
             return keys_read_by(element.children[cls._keys_of_child], built)
         found = keys_read_in(element.children, built)
-        option = element.cls.keys_option
+        option = element.cls.bracket.keys_option
         if option is not None:
             if (more := getattr(element.options, option, None)) is None:
                 return found
@@ -328,7 +328,7 @@ def _check_calls(use: Use) -> None:
 
 def _check_keys(use: Use) -> None:
     """Report a container that has to know all keys which its children read, where one of them does not say."""
-    element, option = use.element, use.element.cls.keys_option
+    element, option = use.element, use.element.cls.bracket.keys_option
     if option is None or element.named is not None:
         return
     silent = keys_read_in(element.children, {}).get(None)
@@ -376,7 +376,7 @@ def way_to_called(element: Element) -> list[Element]:
         word, children = word_of(element.cls), element.children
         if element.named is not None and element.named.registered:
             return way
-        if element.named is None and word._wiring and element.cls.not_callable is None:
+        if element.named is None and word._wiring and element.cls.place.not_callable is None:
             inner = children[-1] if children else None
         else:
             inner = element.named.element if element.named and not children else None
@@ -410,7 +410,7 @@ def edges(root: Element) -> list[Element]:
 
 def why_not_callable(element: Element) -> str | None:
     """Tell why the backend of an element cannot be called; None when it can."""
-    return callee_of(element).cls.not_callable
+    return callee_of(element).cls.place.not_callable
 
 
 # Elements that own a thread.
@@ -465,7 +465,7 @@ def check_arity(use: Use) -> bool:
     least, most = _takes(cls)
     if not phases and scope.gets_name and takes_dependency(cls):
         return True
-    right = not phases or len(phases) == cls.phases
+    right = not phases or len(phases) == cls.bracket.phases
     if right and least <= count and (most is None or count <= most):
         return True
     if most == 0 and use.planning.refuse_bracket(call):
@@ -477,7 +477,8 @@ def check_arity(use: Use) -> bool:
             written = ",".join(map(str, use.children))
             hint = f"What is no backend stands in ( ): {call.name}({written})"
     elif not right:
-        phase = "one phase" if cls.phases == 1 else f"{cls.phases} phases"
+        expected = cls.bracket.phases
+        phase = "one phase" if expected == 1 else f"{expected} phases"
         wanted, got = f"has {phase}", f", separated by ';', got {len(phases)}"
     elif least != most:
         wanted += " or more" if most is None else f" to {most}"
@@ -499,7 +500,7 @@ def joins(call: Call) -> bool:
 
 def check_prefixes(use: Use) -> None:
     """Report the prefixes before the children that their container does not understand."""
-    understood = use.element.cls.prefixes
+    understood = use.element.cls.bracket.prefixes
     for child in use.children:
         prefix, hint, near = child.prefix or EMPTY, None, None
         wrong = [str(Args((v,))) for v in prefix.positional if {"*", v}.isdisjoint(understood)]

@@ -11,6 +11,7 @@ from weakref import WeakSet
 
 from headrace._contract.backend import Backend
 from headrace._contract.checked import PENDING, Outcomes
+from headrace._contract.groups import Bracket, Place
 from headrace._portable import none_if_all_ok, repr_of
 from headrace.errors import BackendError, ContractError, InputError, PluginError
 
@@ -61,8 +62,9 @@ def _cannot_run(cls: type[Any]) -> str | None:
     """Say why a class can run no batch; all else that a class says is judged by the conformance kit."""
     if inspect.isabstract(cls):
         return f"it is abstract: write {', '.join(sorted(cls.__abstractmethods__))}"
-    if getattr(cls, "not_callable", None) is not None:
-        return None
+    kinds = {type(getattr(cls, one, getattr(Backend, one))) for one in ("bracket", "place")}
+    if kinds != {Bracket, Place} or getattr(cls, "place", Backend.place).not_callable is not None:
+        return None if kinds == {Bracket, Place} else "bracket and place are of headrace.words"
     name, given = "forward", "self, batch"
     if getattr(cls, name, None) in (Backend.forward, None):
         name, given = "forward_with_dep", "self, batch, dependency"
@@ -137,8 +139,8 @@ class FunctionBackend(Backend):
     def _exhaust(self, request: Request, parts: Generator[Any, None, Any]) -> Any:
         """Give what a generator yields as parts of the answer; return what it returns, which is the result."""
         try:
-            while not self.context.unwanted(request):
-                self.context.emit(request, next(parts), waits=True)
+            while not self.context.request.unwanted(request):
+                self.context.request.emit(request, next(parts), waits=True)
         except StopIteration as end:
             return end.value
         parts.close()
@@ -157,7 +159,7 @@ class FunctionBackend(Backend):
 def _answer(result: Any) -> Any:
     """Return what a function has given; PENDING is an outcome of `Backend.forward`, and no result."""
     if result is PENDING:
-        hint = "A class with forward(batch) and context.finish may answer later."
+        hint = "A class with forward(batch) and context.request.finish may answer later."
         raise ContractError("the function returned PENDING", hint=hint)
     return result
 

@@ -47,7 +47,7 @@ class Keeping:
     def _check_keeps(self, asking: str) -> None:
         """Raise ContractError where the class does not say that it keeps requests."""
         if not self._backend.keeps:
-            raise self._backend._needs_keeps(f"called context.{asking}")
+            raise self._backend._needs_keeps(f"called context.request.{asking}")
 
     def _ask(self, request: Request, step: Callable[[Entry], object]) -> bool:
         node = self._node()
@@ -62,9 +62,9 @@ class Keeping:
         mine = self._node()
         step = None if mine is None else mine.pending.queue_again
         if node is not None:
-            called = self.call_node(node, "context.resume")
+            called = self.call_node(node, "context.request.resume")
             if node not in self._targets:
-                what = f"context.resume: goes_on_at of the class does not name the node {node!r}"
+                what = f"context.request.resume: goes_on_at of the class does not name the node {node!r}"
                 raise self._backend._locate(ContractError(what))
             if mine is not None and called.scheduler is not mine:
                 step = partial(mine.pending.go_on, node, called)
@@ -145,7 +145,7 @@ class Keeping:
         self._check_keeps("on_end")
         if not callable(function):
             raise TypeError(
-                f"context.on_end: a function is told of the end, got {repr_of(function)}"
+                f"context.request.on_end: a function is told of the end, got {repr_of(function)}"
             )
         node = self._node()
         if node is None:

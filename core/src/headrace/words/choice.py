@@ -15,6 +15,7 @@ from headrace._plan.parameters import argument
 from headrace._plan.planning import prefix_values
 from headrace._plan.word import Use, Word, keys_read_in, keys_required_by
 from headrace._portable import error_text
+from headrace.words import Bracket
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -88,7 +89,7 @@ class ModelLoader(_Chosen):
         )
 
     takes = (1, None)
-    prefixes = ("*",)
+    bracket = Bracket(prefixes=("*",))
     _keys_of_child = 0
 
     @classmethod
@@ -112,6 +113,12 @@ class ModelLoader(_Chosen):
             element.prefixes.append(prefix_values(child.prefix))
         element.phases = [row]
         return element if row else None
+
+
+def _of_any(children: list[Ranged]) -> Range:
+    """Return the range that any child may have: before building nobody knows which child is chosen."""
+    least, most = zip(*(child.range for child in children), strict=True)
+    return min(least), None if None in most else max(most)
 
 
 class Fallback(_Chosen):
@@ -139,14 +146,9 @@ class Fallback(_Chosen):
     """
 
     takes = (1, None)
+    bracket = Bracket(combine_ranges=_of_any)
     choice: dict[str, Any]
     choices: dict[str, dict[str, Any]]
-
-    @classmethod
-    def combine_ranges(cls, children: list[Ranged]) -> Range:
-        """Return the range that any child may have: before building nobody knows which child is chosen."""
-        least, most = zip(*(child.range for child in children), strict=True)
-        return min(least), None if None in most else max(most)
 
     @classmethod
     def _plan(cls, use: Use) -> Element | None:

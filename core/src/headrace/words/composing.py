@@ -9,7 +9,7 @@ from headrace._plan.declared import RequiredKeys, keys_named
 from headrace._plan.word import Use, Word, keys_required_by, way_to_called
 from headrace._portable import none_if_all_ok
 from headrace.keys import DATA, RESULT, Request
-from headrace.words import combine_ranges, run_child, select
+from headrace.words import Bracket, combine_ranges, run_child, select
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -60,8 +60,7 @@ class Sequential(Word):
     """
 
     takes = (1, None)
-    prefixes = ("or", "key=")
-    combine_ranges = staticmethod(combine_ranges)
+    bracket = Bracket(prefixes=("or", "key="), combine_ranges=combine_ranges)
     _joins = True
     _in_turn = True
 
@@ -101,7 +100,9 @@ class Sequential(Word):
         """Take over the children."""
         self._steps = [
             _Step(child, "or" in flags, named.get("key"))
-            for child, (flags, named) in zip(context.children, context.prefixes, strict=True)
+            for child, (flags, named) in zip(
+                context.children, context.expression.prefixes, strict=True
+            )
         ]
         self._silent: dict[int, Backend] = {}
         self._plain = [*enumerate(child_call(one.child, pad=self._pad) for one in self._steps)]

@@ -17,7 +17,7 @@ from headrace._plan.word import Word, keys_read_in, keys_required_by
 from headrace._portable import none_if_all_ok
 from headrace.errors import InstanceLostError
 from headrace.keys import DATA, Request
-from headrace.words import combine_ranges, fill_up, run_child, select
+from headrace.words import Bracket, combine_ranges, fill_up, run_child, select
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ class Branches(Word, ABC):
     _divides = True
 
     takes = (1, 2)
-    combine_ranges = staticmethod(partial(combine_ranges, divides=True))
+    bracket = Bracket(combine_ranges=partial(combine_ranges, divides=True))
 
     @classmethod
     def _required_keys(cls, element: Element, built: Mapping[Element, Backend]) -> RequiredKeys:
@@ -226,7 +226,7 @@ class CatSplit(Word):
     """
 
     takes = 3
-    combine_ranges = staticmethod(_of_gathered)
+    bracket = Bracket(combine_ranges=_of_gathered)
     _keys_of_child = 0
     _in_turn = True
 

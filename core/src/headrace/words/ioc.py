@@ -9,6 +9,7 @@ from headrace._contract.shared import Shared
 from headrace._plan.declared import range_of
 from headrace._plan.element import Element, Named
 from headrace._plan.word import Use, Word
+from headrace.words import Bracket
 from headrace.words.naming import Wiring
 
 if TYPE_CHECKING:
@@ -43,8 +44,7 @@ class IoC(Wiring):
     """
 
     takes = (2, None)
-    phases = 2
-    combine_ranges = range_of(-1)
+    bracket = Bracket(phases=2, combine_ranges=range_of(-1))
 
     @classmethod
     def _plan(cls, use: Use) -> Element | None:

@@ -87,7 +87,8 @@ def test_another_error_is_not_tried_again():
 def test_an_item_whose_time_is_over_is_not_tried_again(limits, runs):
     child, retry = Flaky(), Retry()
     child.init(Flaky.Options(), headrace.InitContext())
-    retry.init(Retry.Options(), headrace.InitContext(children=(child,), **limits))
+    asked = headrace.InitContext.Requests(**limits)
+    retry.init(Retry.Options(), headrace.InitContext(children=(child,), request=asked))
     retry([{"id": 0, "data": 1, "fails": 1}])
     assert len(Flaky.calls) == runs
 

@@ -191,7 +191,7 @@ class Signature:
         return self.high_rows if self.rows is None else self.rows
 
     def as_inputs(self) -> dict[str, dict[str, Any]]:
-        """Return the needed inputs as ``context.scope`` holds them under ``"inputs"``, for earlier elements."""
+        """Return the needed inputs as ``context.store.scope`` holds them under ``"inputs"``, for earlier elements."""
         needed = (port for port in self.inputs if not port.optional)
         return {port.name: _as_input(port) for port in needed}
 

@@ -62,7 +62,7 @@ class Apart(Backend):
         """Return what is sent to be built."""
         return Part(inside, self._here[0])
 
-    def place(self, index: int) -> Place:
+    def place_of(self, index: int) -> Place:
         """Return the place of the next start, for an instance of the node; any thread may call it."""
         raise NotImplementedError
 
@@ -88,7 +88,7 @@ class Apart(Backend):
         def supervise(index: int) -> Supervisor:
             name = f"headrace-{context.node_name}-{index}-process"
             message = {**first, "part": part(), "seen": inside.seen(index)}
-            start_at, notify = partial(self.place, index), self._siblings.look
+            start_at, notify = partial(self.place_of, index), self._siblings.look
             return Supervisor(name, start_at, message, self.restarts(), Liveness(), notify)
 
         self.supervisor = self._siblings.supervisor(
@@ -103,7 +103,7 @@ class Apart(Backend):
     def siblings(self, context: InitContext, make: Callable[[], T]) -> T:
         """Return what the instances of this container share, made by the first with ``make()``."""
         inside: Any = context.children[0]
-        return context.shared.get_or_create(("apart", inside.origin), make)
+        return context.store.node.get_or_create(("apart", inside.origin), make)
 
     def _take(self, about: dict[str, Any], inside: ChildConfig) -> None:
         """Take over what the process has reported of X."""

@@ -112,7 +112,7 @@ class Mat2Tensor(PerImage):
             # The keys ``mean`` and ``std`` of a node may also reach a backend of the same node that
             # folds them into its network. That backend reads this record, and does not fold them:
             # the values would be normalised twice.
-            applied: list[Any] = context.instance.get_or_create("normalized", list)
+            applied: list[Any] = context.store.instance.get_or_create("normalized", list)
             applied.append((options.mean, options.std))
 
     def build(self, options: Any) -> Callable[[Request], None]:

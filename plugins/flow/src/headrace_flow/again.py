@@ -29,7 +29,7 @@ class Again(headrace.Backend):
     def init(self, options: Any, context: headrace.InitContext) -> None:
         """Take over the child."""
         (self._child,) = context.children
-        self._limit, self._fills_up = options.limit, context.pad
+        self._limit, self._fills_up = options.limit, context.batch.pad
         self._key: str = options.until
 
     def _begins(self, request: Request) -> bool:

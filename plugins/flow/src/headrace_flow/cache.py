@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 import headrace
-from headrace.words import combine_ranges, run_child, select
+from headrace.words import Bracket, combine_ranges, run_child, select
 from headrace_flow.answers import Answer, Answers, written
 from headrace_flow.content import UnknownContentError, content_of, keys_compared, may_read
 from headrace_flow.shown import Shown
@@ -62,24 +62,23 @@ class Cache(headrace.Backend):
         )
 
     takes = 1
-    keys_option = "keys"
+    bracket = Bracket(keys_option="keys", combine_ranges=combine_ranges)
     reads: tuple[str, ...] | type = ("{keys}",)
-    combine_ranges = staticmethod(combine_ranges)
     clock = staticmethod(time.monotonic)
 
     def init(self, options: Any, context: headrace.InitContext) -> None:
         """Take over X; the first instance of the node makes the cache."""
         (self._child,) = context.children
         self._context, self._keys = context, keys_compared(context, options.keys)
-        self.reads, self._writes = may_read(self._keys), context.keys_written()
+        self.reads, self._writes = may_read(self._keys), context.expression.keys_written()
         # The instances of a node have the same expression: the same place in each has the same cache.
-        place = next(context.instance.get_or_create("headrace_flow.cache", count))
+        place = next(context.store.instance.get_or_create("headrace_flow.cache", count))
         sizes = options.seconds, options.entries, options.bytes
-        kept = context.shared.get_or_create(
+        kept = context.store.node.get_or_create(
             ("headrace_flow.cache", place, type(self._child)), lambda: Answers(*sizes, self.clock)
         )
         name = f"{context.node_name}.{place}" if place else context.node_name
-        self._shown = context.pipeline.get_or_create(("caches", name), lambda: Shown(kept))
+        self._shown = context.store.pipeline.get_or_create(("caches", name), lambda: Shown(kept))
         self._answers = kept
 
     def forward(self, batch: list[Request]) -> list[Exception | None]:
@@ -98,7 +97,7 @@ class Cache(headrace.Backend):
         if left and sum(batch[i].get("request_size", 1) for i in left) < self._child.min:
             left, found = [*range(len(batch))], {}
         before = {i: dict(batch[i]) for i in left}
-        run_child(self._child, batch, left, outcomes, pad=self._context.pad)
+        run_child(self._child, batch, left, outcomes, pad=self._context.batch.pad)
         for i in left:
             if outcomes[i] is None:
                 self._keep(contents[i], before[i], batch[i], counts=i in own)

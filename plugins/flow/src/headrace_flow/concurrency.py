@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 import headrace
-from headrace.words import combine_ranges, run_child, select
+from headrace.words import Bracket, Place, combine_ranges, run_child, select
 from headrace_flow.limits import Kept, Limit, Room, of_process
 
 if TYPE_CHECKING:
@@ -53,24 +53,26 @@ class Concurrency(headrace.Backend):
 
     takes = 1
     keeps = True
-    outermost = True
+    place = Place(outermost=True)
     uses_pipeline = True
     reads = ()  # just the keys that X reads
-    combine_ranges = staticmethod(combine_ranges)
+    bracket = Bracket(combine_ranges=combine_ranges)
 
     def init(self, options: Any, context: headrace.InitContext) -> None:
         """Take over X, and find the limit."""
         (self._child,) = context.children
         self._context = context
-        self._limit: Limit = context.pipeline.get_or_create(
+        self._limit: Limit = context.store.pipeline.get_or_create(
             ("concurrency", options.name), lambda: self._make(options)
         )
         self._limit.check(options.most, shared=options.shared)
-        self._room = context.shared.get_or_create(("headrace_flow.concurrency", self._limit), Room)
+        self._room = context.store.node.get_or_create(
+            ("headrace_flow.concurrency", self._limit), Room
+        )
         self._limit.add(self._room)
         self._runs = False
         # X registers first: what it has queued on a device is done by then.
-        context.at_batch_end(self._leave)
+        context.batch.at_end(self._leave)
 
     def _make(self, options: Any) -> Limit:
         if options.shared:
@@ -85,7 +87,7 @@ class Concurrency(headrace.Backend):
         kept = [Kept(batch[i], self._context) for i in own]
         if self._limit.enter(self._room, kept, self._takes()):
             self._runs = True
-            run_child(self._child, batch, range(len(batch)), outcomes, pad=self._context.pad)
+            run_child(self._child, batch, range(len(batch)), outcomes, pad=self._context.batch.pad)
         else:
             for i in own:
                 outcomes[i] = headrace.PENDING
@@ -93,9 +95,9 @@ class Concurrency(headrace.Backend):
 
     def _takes(self) -> float:
         """Return the greatest weight of a batch; without any max it is 1."""
-        if self._context.batch_sizes:
-            return self._context.batch_sizes[-1]
-        most = min(self._context.max or inf, self.max or inf)
+        if self._context.batch.sizes:
+            return self._context.batch.sizes[-1]
+        most = min(self._context.batch.max or inf, self.max or inf)
         return 1 if most == inf else most
 
     def _leave(self) -> None:

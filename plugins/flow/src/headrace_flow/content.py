@@ -97,7 +97,9 @@ def is_array(value: Any) -> bool:
 
 def keys_compared(context: headrace.InitContext, named: Iterable[str] | None) -> tuple[str, ...]:
     """Return the keys to compare: the inputs of the only child, the named keys, and the number of rows."""
-    read, _ = context.keys_read()  # where a backend does not say it, `check` has demanded the names
+    read, _ = (
+        context.expression.keys_read()
+    )  # where a backend does not say it, `check` has demanded the names
     return tuple(sorted({"request_size", *read, *(named or ())}))
 
 

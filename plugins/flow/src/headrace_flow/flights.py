@@ -102,13 +102,13 @@ class Flights:
             waits = self._by_content.pop(content).waits
         for request, context in waits:
             if isinstance(answer, Exception):
-                self.count("shared", context.finish(request, answer))
+                self.count("shared", context.request.finish(request, answer))
             elif answer is not None and answer.keys == {"result"}:
-                self.count("shared", context.finish(request, answer.values()["result"]))
+                self.count("shared", context.request.finish(request, answer.values()["result"]))
             else:  # only the thread that runs a request may write its other keys: it brings its answer along
                 self._brought[id(request)] = content, answer
-                context.on_end(request, self._forget)
-                context.resume(request)
+                context.request.on_end(request, self._forget)
+                context.request.resume(request)
 
     def _hand_over(self, content: bytes) -> None:
         """Let the next one run, which may end before it does; the others wait on."""
@@ -119,8 +119,8 @@ class Flights:
                 return
             flight.next, context = flight.waits.pop(0)
             request = flight.next
-        context.on_end(request, partial(self._ended, content))
-        context.resume(request)
+        context.request.on_end(request, partial(self._ended, content))
+        context.request.resume(request)
 
     def _ended(self, content: bytes, request: Request) -> None:
         with self._lock:

@@ -11,7 +11,7 @@ from pydantic import Field, field_validator
 import headrace
 from headrace import PENDING
 from headrace.errors import LimitError, NoResultError
-from headrace.words import run_child, select
+from headrace.words import Place, run_child, select
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -115,7 +115,7 @@ class Iterate(headrace.Backend):
 
     takes = 1
     keeps = True
-    outermost = True
+    place = Place(outermost=True)
     reads = ()  # what the child needs, and no more
 
     @staticmethod
@@ -134,10 +134,16 @@ class Iterate(headrace.Backend):
         (self._child,) = context.children
         self.context = context
         self._until, self._limit = options.until, options.limit
-        self._flights: dict[int, Flight] = context.shared.get_or_create("iterate: flights", dict)
-        self._lock: threading.Lock = context.shared.get_or_create("iterate: lock", threading.Lock)
-        self._counted: Steps = context.pipeline.get_or_create(("iterate", context.node_name), Steps)
-        self._most = min([m for m in (context.max, self._child.max) if m], default=None)
+        self._flights: dict[int, Flight] = context.store.node.get_or_create(
+            "iterate: flights", dict
+        )
+        self._lock: threading.Lock = context.store.node.get_or_create(
+            "iterate: lock", threading.Lock
+        )
+        self._counted: Steps = context.store.pipeline.get_or_create(
+            ("iterate", context.node_name), Steps
+        )
+        self._most = min([m for m in (context.batch.max, self._child.max) if m], default=None)
         self._weight = 0
 
     def forward(self, batch: list[Request]) -> list[Exception | None]:
@@ -147,8 +153,8 @@ class Iterate(headrace.Backend):
         own = select(batch, range(len(batch)), self._begins, outcomes, fillers=False)
         self._counted.count(self._weight, self._most)
         places = [place for place in range(len(batch)) if outcomes[place] is None]
-        run_child(self._child, batch, places, outcomes, pad=self.context.pad)
-        going, resume = select(batch, own, self._goes_on, outcomes), self.context.resume
+        run_child(self._child, batch, places, outcomes, pad=self.context.batch.pad)
+        going, resume = select(batch, own, self._goes_on, outcomes), self.context.request.resume
         for place in going:
             outcomes[place] = PENDING
             resume(batch[place])
@@ -162,7 +168,7 @@ class Iterate(headrace.Backend):
         """Look at a request before a step. Accept all."""
         self._weight += request.get("request_size", 1)
         flight = self._flights.get(id(request))
-        if flight is None or flight.token is not self.context.entered(request):
+        if flight is None or flight.token is not self.context.request.entered(request):
             request.pop(self._until, None)
             if flight is not None:
                 self._ended(flight, request)  # it was cancelled, and its dict is sent again
@@ -181,10 +187,10 @@ class Iterate(headrace.Backend):
             raise NoResultError(what, hint="The result of a step is the data of the next.")
         flight = self._flights.get(id(request))
         if flight is None:
-            flight = Flight(request, self.context.entered(request))
+            flight = Flight(request, self.context.request.entered(request))
             with self._lock:
                 self._flights[id(request)] = flight
-            self.context.on_end(request, partial(self._ended, flight))
+            self.context.request.on_end(request, partial(self._ended, flight))
         flight.steps += 1
         if flight.steps >= self._limit:
             what = f"Iterate ran {self._limit} steps and the request has no key {self._until!r}"

@@ -132,8 +132,8 @@ class Limit:
 
     def _tell(self, told: Sequence[tuple[Room, Kept]]) -> None:
         for room, (request, context) in told:
-            context.on_end(request, self._ended(room))
-            context.resume(request)
+            context.request.on_end(request, self._ended(room))
+            context.request.resume(request)
 
     def _ended(self, room: Room) -> Callable[[Request], None]:
         """Return what is called when a request of a room has ended, perhaps before it has come."""

@@ -8,7 +8,7 @@ from pydantic import Field
 
 import headrace
 from headrace.errors import InstanceLostError
-from headrace.words import combine_ranges, run_child, select
+from headrace.words import Bracket, Place, combine_ranges, run_child, select
 from headrace_flow.answers import Answer, written
 from headrace_flow.content import UnknownContentError, content_of, keys_compared, may_read
 from headrace_flow.flights import AGAIN, Flights
@@ -56,17 +56,16 @@ class Once(headrace.Backend):
 
     takes = 1
     keeps = True
-    outermost = True
-    keys_option = "keys"
+    place = Place(outermost=True)
+    bracket = Bracket(keys_option="keys", combine_ranges=combine_ranges)
     reads: tuple[str, ...] | type = ("{keys}",)
-    combine_ranges = staticmethod(combine_ranges)
 
     def init(self, options: Any, context: headrace.InitContext) -> None:
         """Take over X."""
         (self._child,) = context.children
         self._context, self._keys = context, keys_compared(context, options.keys)
-        self.reads, self._writes = may_read(self._keys), context.keys_written()
-        self._flights = context.pipeline.get_or_create(("once", context.node_name), Flights)
+        self.reads, self._writes = may_read(self._keys), context.expression.keys_written()
+        self._flights = context.store.pipeline.get_or_create(("once", context.node_name), Flights)
 
     def forward(self, batch: list[Request]) -> list[Exception | None]:
         """Run what no equal request runs already, and let the others wait for it."""
@@ -83,7 +82,7 @@ class Once(headrace.Backend):
         fillers = sorted({*range(len(batch))} - {*own}) if left else []
         answers = dict[bytes, Answer | Exception | None]()
         try:
-            run_child(self._child, batch, [*left, *fillers], outcomes, pad=self._context.pad)
+            run_child(self._child, batch, [*left, *fillers], outcomes, pad=self._context.batch.pad)
             for content, i in firsts.items():
                 answers[content] = self._answer(before[i], batch[i], outcomes[i])
         finally:
@@ -98,7 +97,7 @@ class Once(headrace.Backend):
                 alone.append(i)
             else:
                 outcomes[i] = answer
-        run_child(self._child, batch, alone, outcomes, pad=self._context.pad)
+        run_child(self._child, batch, alone, outcomes, pad=self._context.batch.pad)
         self._flights.count("ran", len(left) + len(alone))
         self._flights.count("shared", len(own) - len(new) + len(twins) - len(alone))
         self._flights.count("unshared", sum(contents[i] is None for i in new))
@@ -113,7 +112,7 @@ class Once(headrace.Backend):
                 return Answer(written(before, after, self._writes))
             except UnknownContentError:
                 return None
-        ended = isinstance(outcome, InstanceLostError) or self._context.unwanted(after)
+        ended = isinstance(outcome, InstanceLostError) or self._context.request.unwanted(after)
         return AGAIN if ended else outcome
 
 

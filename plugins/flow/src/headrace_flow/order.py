@@ -14,7 +14,7 @@ a node::
                 outcomes[place] = headrace.PENDING  # it comes again when its turn has come
         ...
 
-and calls ``order.leave(key)`` for each that has run, once nothing of it runs any more (``context.at_batch_end``).
+and calls ``order.leave(key)`` for each that has run, once nothing of it runs any more (``context.batch.at_end``).
 No thread waits, and the scheduler knows nothing of it.
 
 **Several instances.** Of two batches formed one after the other, the second may come here first. So `arrival` numbers
@@ -90,7 +90,7 @@ class InOrder:
             It is resumed, and comes here again, when its turn has come.
         """
         elsewhere: dict[Hashable, list[tuple[int, Request]]] = {}
-        for other, number in context.alongside():
+        for other, number in context.request.alongside():
             with suppress(Exception):  # a dict of a user may raise anything
                 elsewhere.setdefault(self._key_of(other), []).append((number or 0, other))
         return [self._take(one, context, elsewhere) for one in requests]
@@ -101,7 +101,7 @@ class InOrder:
         context: headrace.InitContext,
         elsewhere: dict[Hashable, list[tuple[int, Request]]],
     ) -> bool:
-        key, number = self._key_of(request), context.entered(request) or 0
+        key, number = self._key_of(request), context.request.entered(request) or 0
         with self._lock:
             line = self._lines.setdefault(key, deque())
             earlier = [
@@ -122,7 +122,7 @@ class InOrder:
                     turn.stage = _WAITS
                     before_it = self._next(key)
             else:
-                turn = _Turn(number, request, context.resume, _WAITS)
+                turn = _Turn(number, request, context.request.resume, _WAITS)
                 place = len(line)
                 while place and line[place - 1].stage == _WAITS and line[place - 1].number > number:
                     place -= 1
@@ -133,9 +133,9 @@ class InOrder:
                 return True
         self._call(key, before_it)
         for other in earlier:
-            context.on_end(other, lambda _: self._look(key))
+            context.request.on_end(other, lambda _: self._look(key))
         if not called:
-            context.on_end(request, lambda _: self._ended(key, turn))
+            context.request.on_end(request, lambda _: self._ended(key, turn))
         return False
 
     def _look(self, key: Hashable) -> None:

@@ -13,7 +13,7 @@ from pydantic import Field
 
 import headrace
 from headrace.errors import ClosedError, DeadlineExceededError, InputError, SetupError
-from headrace.words import select
+from headrace.words import Place, select
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -140,11 +140,13 @@ class QueueUser(headrace.Backend):
         """Find the queue. The first backend of the pipeline that asks for it makes it."""
         name = options.queue
         self.context = context
-        self.queue = context.pipeline.get_or_create(("queues", name), lambda: NamedQueue(name))
+        self.queue = context.store.pipeline.get_or_create(
+            ("queues", name), lambda: NamedQueue(name)
+        )
 
     def describe(self) -> dict[str, Any]:
         """Return the queue, whether this backend waits for it, and how many requests it has dropped."""
-        queue, waits = self.queue, self.waits_while is not None
+        queue, waits = self.queue, self.place.waits_while is not None
         return {
             "queue": queue.name,
             "queue_max": queue.max,
@@ -184,7 +186,7 @@ class Queue(QueueUser):
 
     reads = ()
     writes = ()
-    not_callable = "only declares a queue"
+    place = Place(not_callable="only declares a queue")
 
     def init(self, options: Any, context: headrace.InitContext) -> None:
         """Find the queue and set its size.
@@ -205,9 +207,9 @@ class _Mover(QueueUser, ABC):
 
     def _left_s(self, request: Request) -> float:
         """Tell for how many seconds a request may still wait."""
-        if self.context.unwanted(request):
+        if self.context.request.unwanted(request):
             return 0.0
-        deadline = self.context.deadline(request)
+        deadline = self.context.request.deadline(request)
         return inf if deadline is None else deadline - time.monotonic()
 
     def forward(self, batch: list[Request]) -> list[Exception | None]:
@@ -239,7 +241,7 @@ class _Sender(_Mover):
             what = "the request has no 'data'"
             raise InputError(what, key="data", expected="anything", got="nothing")
         result = request["data"]  # before it is queued: an interrupt here leaves nothing behind
-        left_s = None if self.waits_while is None else lambda: self._left_s(request)
+        left_s = None if self.place.waits_while is None else lambda: self._left_s(request)
         self.queue.put(dict(request), left_s)
         request["result"] = result
 
@@ -269,7 +271,7 @@ class Send(_Sender):
             backend = "S[Upper,Send(q)]"
     """
 
-    waits_while = "queue {queue!r} is full"
+    place = Place(waits_while="queue {queue!r} is full")
 
 
 class Observer(_Sender):
@@ -320,7 +322,7 @@ class Recv(_Mover):
             backend = "S[Send(q),Recv(q)]"
     """
 
-    waits_while = "queue {queue!r} is empty"
+    place = Place(waits_while="queue {queue!r} is empty")
     reads = ()
 
     def _move(self, request: Request) -> None:
@@ -330,6 +332,6 @@ class Recv(_Mover):
         """Take one item per request; put back what was taken for those that were over before the batch is."""
         outcomes = super().forward(batch)
         for request in reversed(batch):
-            if self.context.unwanted(request) and "result" in request:
+            if self.context.request.unwanted(request) and "result" in request:
                 self.queue.put_back({"data": request.pop("result")})
         return outcomes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from itertools import count
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 from typing_extensions import NotRequired, TypedDict
@@ -13,7 +13,7 @@ import headrace
 from headrace import PENDING
 from headrace.errors import ContractError, InputError, LimitError
 from headrace.keys import RESTART
-from headrace.words import select
+from headrace.words import Bracket, select
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,7 +72,7 @@ class Repost(headrace.Backend):
             description="The most reposts of a request, counted together with the requests that Forward makes of it.",
         )
 
-    name_option: ClassVar[str | None] = "node"
+    bracket = Bracket(name_option="node")
     keeps = True
     uses_pipeline = True
 
@@ -100,7 +100,7 @@ class Repost(headrace.Backend):
 
     def _send_on(self, request: Request) -> Exception | None:
         """Send a request on; give its outcome here."""
-        reposts = self._context.entered(request)
+        reposts = self._context.request.entered(request)
         if reposts is None:
             return ContractError("only a request that was sent to the node goes on at another one")
         if next(reposts) > self._limit:
@@ -108,7 +108,7 @@ class Repost(headrace.Backend):
             what = f"the request was reposted more than {self._limit} times, last {where}"
             hint = "See why it never comes to an end, or raise the option limit of Repost."
             return LimitError(what, limit=self._limit, hint=hint)
-        self._context.resume(request, self._target)
+        self._context.request.resume(request, self._target)
         return PENDING
 
 
@@ -159,7 +159,7 @@ class Restart(Repost):
         )
 
     reads = RestartKeys
-    name_option = None
+    bracket = Bracket()
 
     @staticmethod
     def enter(request: Request) -> Iterator[int]:
@@ -190,12 +190,12 @@ class Restart(Repost):
             near = difflib.get_close_matches(str(target), self._nodes, n=1)
             hint = f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(self._nodes)}."
             return InputError(f"no node is called {target!r}", key=RESTART, hint=hint)
-        runs = self._context.entered(request)
+        runs = self._context.request.entered(request)
         if runs is None:
             return ContractError("only a request that was sent to the node goes on at another one")
         if next(runs) >= self._limit:
             what = f"the request ran {self._limit} times, and is to go on at node {target!r}"
             hint = "See why it never comes to an end, or raise the option limit of Restart."
             return LimitError(what, limit=self._limit, hint=hint)
-        self._context.resume(request, target)
+        self._context.request.resume(request, target)
         return PENDING

@@ -229,7 +229,7 @@ class _Step:
         for (node, parts), places in together.items():
             made = [self.made[i] for i in places]
             try:
-                self.withdraw.append(context.call(request, node, made, then, parts=parts))
+                self.withdraw.append(context.request.call(request, node, made, then, parts=parts))
             except ContractError as error:
                 what = error.what or f"no node is called {node!r}"
                 for place in places:
@@ -374,7 +374,7 @@ class Script(headrace.Backend):
         self.context, self._path = context, options.function
         self.name = _split(self._path)[1]
         key = ("headrace_flow.Script", str(self._path))
-        self.runs: _Runs = context.shared.get_or_create(key, lambda: _Runs(self._path))
+        self.runs: _Runs = context.store.node.get_or_create(key, lambda: _Runs(self._path))
 
     def describe(self) -> dict[str, Any]:
         """Return what it runs, and how many requests are suspended."""
@@ -386,7 +386,7 @@ class Script(headrace.Backend):
 
     def _go_on(self, request: Request) -> Any:
         """Return the outcome of one request: None, an exception, or PENDING."""
-        run: _Run | None = self.context.kept(request).get(Script)
+        run: _Run | None = self.context.request.kept(request).get(Script)
         if run is None:
             if "data" not in request:
                 return InputError(
@@ -427,13 +427,13 @@ class Script(headrace.Backend):
                 )
             if step is None:
                 self._keep(run, request)
-            elif self.context.unwanted(request):
+            elif self.context.request.unwanted(request):
                 return ClosedError("the caller no longer waits for the request")
             try:
                 step = run.step = _Step(yielded, self.name)
             except ContractError as wrong:
                 return wrong
-            if not step.begin(request, self.context, lambda: self.context.resume(request)):
+            if not step.begin(request, self.context, lambda: self.context.request.resume(request)):
                 return headrace.PENDING
 
     def _calls_of(
@@ -446,9 +446,9 @@ class Script(headrace.Backend):
         finally:
             del error  # its traceback refers to this frame
         while isinstance(yielded, Part):
-            if self.context.unwanted(request):
+            if self.context.request.unwanted(request):
                 raise ClosedError("the caller no longer waits for the request")
-            self.context.emit(request, yielded.value)
+            self.context.request.emit(request, yielded.value)
             yielded = go_on.send(None)
         return yielded
 
@@ -460,5 +460,5 @@ class Script(headrace.Backend):
             self.runs.open.discard(run)
 
         self.runs.open.add(run)
-        self.context.on_end(request, ended)
-        self.context.kept(request)[Script] = run
+        self.context.request.on_end(request, ended)
+        self.context.request.kept(request)[Script] = run

@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field, field_validator
 
 import headrace
-from headrace.words import run_child, select
+from headrace.words import Bracket, run_child, select
 from headrace_flow.beside import Beside, Counts, Job
 from headrace_flow.comparing import comparison
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from headrace.keys import Request
 
 __all__ = ["Shadow"]
@@ -61,22 +59,17 @@ class Shadow(headrace.Backend):
             return text
 
     takes = 2
+    bracket = Bracket(combine_ranges=lambda children: children[0].range)  # that of A
     reads = ()  # just the keys that A and B read
-
-    @staticmethod
-    def combine_ranges(children: Sequence[Any]) -> tuple[int, int | None]:
-        """Return the range of A."""
-        least, most = children[0].range
-        return least, most
 
     def init(self, options: Any, context: headrace.InitContext) -> None:
         """Take over A and B."""
         self._child, other = context.children
         self._context, self._options = context, options
         self._draw = random.Random().random  # noqa: S311 - nothing is to be kept secret
-        place = next(context.instance.get_or_create("headrace_flow.shadow", count))
+        place = next(context.store.instance.get_or_create("headrace_flow.shadow", count))
         name = f"{context.node_name}.{place}" if place else context.node_name
-        self._counts = context.pipeline.get_or_create(("shadows", name), Counts)
+        self._counts = context.store.pipeline.get_or_create(("shadows", name), Counts)
         self._beside = Beside(other, comparison(options.compare), self._counts, context.logger)
 
     def forward(self, batch: list[Request]) -> list[Exception | None]:
@@ -89,7 +82,7 @@ class Shadow(headrace.Backend):
             elif (copy := self._copy(batch[i])) is not None:
                 copies[i] = copy
         places = range(len(batch))
-        run_child(self._child, batch, places, outcomes, pad=self._context.pad)
+        run_child(self._child, batch, places, outcomes, pad=self._context.batch.pad)
         for i, request in copies.items():
             if outcomes[i] is None and "result" in batch[i]:
                 answer = self._copy({"result": batch[i]["result"]})

@@ -17,7 +17,7 @@ import headrace
 from headrace import PENDING
 from headrace.errors import ContractError, InputError, OverloadedError
 from headrace.keys import CONTEXT
-from headrace.words import run_child, select
+from headrace.words import Bracket, Place, run_child, select
 from headrace_flow.order import InOrder, arrival
 
 if TYPE_CHECKING:
@@ -302,10 +302,10 @@ class StateFul(headrace.Backend):
     takes = 1
     keeps = True
     uses_pipeline = True
-    outermost = True
+    place = Place(outermost=True)
     stateful = True
     reads: tuple[str, ...] | type = ("{key}",)
-    gives = ("{keep}",)
+    bracket = Bracket(gives=("{keep}",))
 
     enter = staticmethod(arrival)
 
@@ -319,7 +319,7 @@ class StateFul(headrace.Backend):
         self.options, self.context = options, context
         (self._child,) = context.children
         self.reads = _reads(options.key, (START, END, CONTEXT, *options.keep.values()))
-        self._sessions = context.pipeline.get_or_create(
+        self._sessions = context.store.pipeline.get_or_create(
             ("sessions", context.node_name), partial(Sessions, self.clock)
         )
         self._sessions.key = options.key
@@ -328,7 +328,7 @@ class StateFul(headrace.Backend):
         self._zeros: dict[int | None, dict[str, Any]] = {}
         self._ran: list[_Ran] = []
         self._inside = False
-        context.at_batch_end(self._batch_ended)
+        context.batch.at_end(self._batch_ended)
 
     def _initial(self, rows: int | None) -> dict[str, Any]:
         """Return the state with which a session begins, as far as the child declares what it is.
@@ -342,7 +342,7 @@ class StateFul(headrace.Backend):
         if found is None:
             declared = self._described.get("inputs")
             if not isinstance(declared, dict):
-                declared = self.context.scope.get("inputs") or {}
+                declared = self.context.store.scope.get("inputs") or {}
             by_key = {about.get("key", name): about for name, about in declared.items()}
             keys = [key for key in self.options.keep.values() if key in by_key]
             made = {key: zeros(by_key[key], rows) for key in keys}
@@ -384,7 +384,7 @@ class StateFul(headrace.Backend):
                         mine[place] = ran
                 else:
                     outcomes[place] = PENDING
-            run_child(self._child, batch, [*mine], outcomes, pad=self.context.pad)
+            run_child(self._child, batch, [*mine], outcomes, pad=self.context.batch.pad)
             for place, ran in mine.items():
                 if outcomes[place] is None:
                     outcomes[place] = self._keep(ran)
@@ -469,7 +469,7 @@ class StateFul(headrace.Backend):
         """Return what a request makes of the state of its session."""
         if ran.ends:
             return lambda _: None
-        if ran.after is None or self.context.unwanted(ran.request):
+        if ran.after is None or self.context.request.unwanted(ran.request):
             return (lambda before: before) if self.options.on_error == "keep" else lambda _: None
         return lambda _: ran.after
 

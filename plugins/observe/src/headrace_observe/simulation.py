@@ -216,7 +216,7 @@ class SimulatedBatches(headrace.Backend):
         return None
 
     def _again(self, request: dict[str, Any], node: str | None = None) -> Exception:
-        self._context.resume(request, node)
+        self._context.request.resume(request, node)
         return headrace.PENDING
 
     # Machines.
@@ -225,13 +225,13 @@ class SimulatedBatches(headrace.Backend):
         """Have no machine any more."""
         assert self.machine_gone is not None  # noqa: S101 - for the type
         self.machine_gone.set()
-        self._context.away()
+        self._context.health.away()
 
     def come_back(self) -> None:
         """Be on a machine again."""
         assert self.machine_gone is not None  # noqa: S101 - for the type
         self.machine_gone.clear()
-        self._context.back()
+        self._context.health.back()
 
     def _lose(self, request: dict[str, Any], now: float) -> Exception:
         """Give the outcome of a request whose machine has gone: it runs once more, as the next one, or fails."""

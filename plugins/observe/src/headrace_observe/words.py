@@ -69,7 +69,7 @@ class Benchmark(headrace.Backend):
         self.chosen = options
         self.node_name = context.node_name
         (child,) = context.children
-        most = context.max or max(context.batch_sizes or (), default=None)
+        most = context.batch.max or max(context.batch.sizes or (), default=None)
         alone = partial(of_backend, most=most)
         self.run_load = of_node if "calls_node" in child.describe() else alone
 

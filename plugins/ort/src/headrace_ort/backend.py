@@ -126,7 +126,7 @@ class OnnxTensor(headrace.Backend):
 
         self._value = read_on_cpu
         self._options = options
-        self._logger, self._entered = context.logger, context.entered
+        self._logger, self._entered = context.logger, context.request.entered
         opened = open_session(options, context)
         self._session, self._place, self._weights = opened.session, opened.place, opened.weights
         if opened.place is not None:
@@ -160,7 +160,7 @@ class OnnxTensor(headrace.Backend):
         batched = {port.name for port in ports if port.batched}
         inputs = self._signature.as_inputs()
         inputs = {name: about for name, about in inputs.items() if name in batched}
-        context.scope.get_or_create("inputs", lambda: inputs)
+        context.store.scope.get_or_create("inputs", lambda: inputs)
         self._built = {
             "onnxruntime": onnxruntime.__version__,
             "model": str(options.model),
@@ -177,8 +177,8 @@ class OnnxTensor(headrace.Backend):
         run_options: Callable[[], Any],
     ) -> None:
         """Make the runner for a CUDA device, or the fast function for plain samples on the CPU."""
-        self._sizes = context.batch_sizes, context.max
-        alone = context.max == 1 or context.instance_index > 0  # one instance speaks for all
+        self._sizes = context.batch.sizes, context.batch.max
+        alone = context.batch.max == 1 or context.instance_index > 0  # one instance speaks for all
         self._shared_by = None if alone else context.node_name
         if self._place is None:
             from headrace_ort.plain_samples import runner_of_samples
@@ -207,9 +207,9 @@ class OnnxTensor(headrace.Backend):
             self._signature,
             to_cpu=options.output_device == "cpu",
             run_options=run_options,
-            sizes=context.batch_sizes or (),
+            sizes=context.batch.sizes or (),
         )
-        context.at_batch_end(self._runner.end)
+        context.batch.at_end(self._runner.end)
 
     def _set_range(self) -> None:
         signature = self._signature

@@ -399,5 +399,5 @@ class DeviceRunner:
         self._kept.clear()
         self._memory.close()
         cuda.close_event(self._done)
-        # The context still refers to the runner (`at_batch_end`), which must not keep the session alive.
+        # The context still refers to the runner (`batch.at_end`), which must not keep the session alive.
         self._session = self._binding = self._done = None

@@ -133,7 +133,7 @@ def place_of(
     cuda.check_ordinal(ordinal)
     with _preloading:
         _preload()
-    owner: DeviceStream = context.instance.get_or_create(
+    owner: DeviceStream = context.store.instance.get_or_create(
         ("cuda.stream", ordinal), lambda: cuda.CudaStream(ordinal)
     )
     chosen = []

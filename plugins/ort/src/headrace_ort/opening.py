@@ -90,13 +90,13 @@ def open_session(options: OnnxOptions, context: headrace.InitContext) -> Opened:
         weights = WeightFiles(options.model, facts.locations)
     try:
         with current:
-            made = context.shared.get_or_create(named, make) if share else make()
+            made = context.store.node.get_or_create(named, make) if share else make()
     except BaseException:
         if weights is not None:
             weights.close()
         raise
     warning = warning_of_batch_dependence(options.model, facts.operators)
-    if warning is not None and context.max != 1 and context.instance_index == 0:
+    if warning is not None and context.batch.max != 1 and context.instance_index == 0:
         context.logger.warning("%s", warning)
     about = {
         "provider_options": {

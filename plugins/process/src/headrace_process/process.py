@@ -105,7 +105,7 @@ class Process(Apart):
             self.kill_after_s = options.kill_after_ms / 1000
         super().init(options, context)
 
-    def place(self, index: int) -> ChildProcess:
+    def place_of(self, index: int) -> ChildProcess:
         """Return a new process of this machine."""
         return ChildProcess()
 

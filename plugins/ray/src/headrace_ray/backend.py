@@ -189,7 +189,7 @@ class RayActor(Apart):
         options = [dict(one.options or ()) for one in elements_of(inside)]
         return Shipped(part, files_among([inside.config.files, options]))
 
-    def place(self, index: int) -> ActorPlace:
+    def place_of(self, index: int) -> ActorPlace:
         """Return the actor of the next start."""
         from headrace_ray.placing import ActorPlace
 

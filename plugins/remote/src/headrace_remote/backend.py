@@ -87,11 +87,11 @@ class Remote(headrace.Backend):
         self._options, self._context = options, context
         key = options.key and options.key.get_secret_value()  # which the dump hides
         name = ("headrace_remote", options.model_dump_json(), key)
-        self._model = context.shared.get_or_create(
+        self._model = context.store.node.get_or_create(
             name, lambda: remote_model.open_model(options, context.logger)
         )
         shown = ("remote", context.node_name)
-        context.pipeline.get_or_create(shown, remote_model.Presences).add(self._model)
+        context.store.pipeline.get_or_create(shown, remote_model.Presences).add(self._model)
         self._read = values.read_item
         self._group_of = values.group_of
         self._may_go_alone = sending.may_go_alone
@@ -107,9 +107,9 @@ class Remote(headrace.Backend):
     def _say(self, away: bool) -> None:
         """Say whether no server is there; batches come all the same, since requests wait or are refused here."""
         if away:
-            self._context.away(takes_batches=True)
+            self._context.health.away(takes_batches=True)
         else:
-            self._context.back()
+            self._context.health.back()
 
     def close(self) -> None:
         """Say nothing more of the servers."""
@@ -129,7 +129,7 @@ class Remote(headrace.Backend):
         groups: dict[Any, list[tuple[int, Item]]] = {}
         for place, request in enumerate(batch):
             # Whether it is wanted is asked where it has waited alone: it costs more than all else here.
-            if _is_late(times[place], ours) or (waited and self._context.unwanted(request)):
+            if _is_late(times[place], ours) or (waited and self._context.request.unwanted(request)):
                 outcomes[place] = _over()
                 continue
             try:
@@ -146,7 +146,7 @@ class Remote(headrace.Backend):
 
     def _until(self, request: Request, ours: float) -> float:
         """Return when a request must have its answer: at its own deadline, or at the end of ``timeout_ms``."""
-        own = self._context.deadline(request)
+        own = self._context.request.deadline(request)
         return ours if own is None or own > ours else own
 
     def _run(
@@ -168,7 +168,7 @@ class Remote(headrace.Backend):
             if len(members) > 1 and self._options.rerun and self._may_go_alone(error):
                 for one in members:
                     place = one[0]
-                    if _is_late(times[place], ours) or self._context.unwanted(batch[place]):
+                    if _is_late(times[place], ours) or self._context.request.unwanted(batch[place]):
                         outcomes[place] = _over()
                     else:
                         self._run(batch, [one], outcomes, times, ours)

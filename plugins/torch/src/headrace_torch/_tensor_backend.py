@@ -83,8 +83,8 @@ class TensorBackend(OnPlace, ABC):
     def init(self, options: Any, context: InitContext) -> None:
         """Take the place of the instance; put `run` between two marks if a probe asks for spans of the device."""
         super().init(options, context)
-        self._entered = context.entered
-        behind = context.followed_by
+        self._entered = context.request.entered
+        behind = context.expression.followed_by
         self._hands_on = behind is not None and issubclass(behind, TensorBackend)
         if context.span is not None:
             from headrace_torch.device_spans import spans_of

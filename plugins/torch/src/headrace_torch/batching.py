@@ -52,7 +52,7 @@ class CatTensor(TensorBackend):
 
     def build(self, options: Any, context: InitContext) -> None:
         """Take one request at a time if the node's ``max`` is 1."""
-        if context.max == 1:
+        if context.batch.max == 1:
             self.max = 1
 
     def run(self, batch: list[Request]) -> list[Exception | None] | None:

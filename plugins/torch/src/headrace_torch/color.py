@@ -173,7 +173,7 @@ class NormalizeTensor(PerImage):
         if options.mean is not None or options.std is not None:
             # `Mat2Tensor` of headrace-cv records them too. The keys `mean` and `std` of a node may also reach a backend
             # that folds them into its network. It reads this record, and then does not fold them.
-            applied: list[Any] = context.instance.get_or_create("normalized", list)
+            applied: list[Any] = context.store.instance.get_or_create("normalized", list)
             applied.append((options.mean, options.std))
         self._normalization = Normalization(
             options.scale,

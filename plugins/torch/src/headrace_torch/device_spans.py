@@ -96,9 +96,9 @@ def spans_of(context: InitContext, place: Place) -> DeviceSpans | None:
 
     def make() -> DeviceSpans:
         made = DeviceSpans(place.stream, str(place.device))
-        context.at_batch_end(made.report)
+        context.batch.at_end(made.report)
         return made
 
     key = ("headrace_torch.spans", str(place.device), threading.get_ident())
-    found: DeviceSpans = context.instance.get_or_create(key, make)
+    found: DeviceSpans = context.store.instance.get_or_create(key, make)
     return found

@@ -122,7 +122,7 @@ class TorchModule(TensorBackend):
             channels_last=options.channels_last,
             compile_mode=options.compile_mode,
         )
-        self._sizes = context.batch_sizes, self._most(context)
+        self._sizes = context.batch.sizes, self._most(context)
         alone = self._sizes[1] == 1 or context.instance_index > 0  # one instance speaks for all
         self._shared_by = None if alone else context.node_name
         self._publish_inputs(context)
@@ -147,8 +147,8 @@ class TorchModule(TensorBackend):
 
     def _most(self, context: InitContext) -> int:
         """Return the largest batch of the node, in rows."""
-        known = [most for most in (self.max, context.max) if most is not None]
-        return min(known, default=max(context.batch_sizes or (1,)))
+        known = [most for most in (self.max, context.batch.max) if most is not None]
+        return min(known, default=max(context.batch.sizes or (1,)))
 
     def _shared(self, options: TorchModuleOptions, context: InitContext) -> Any:
         """Return the model on this device: shared by the node's instances, or this instance's alone."""
@@ -169,7 +169,7 @@ class TorchModule(TensorBackend):
             )
             return SharedModel(prepared, device)
 
-        store = context.shared if options.share_weights else context.instance
+        store = context.store.node if options.share_weights else context.store.instance
         how = (options.dtype, options.channels_last, options.compile_mode)
         files = [
             (str(path.resolve()), path.stat().st_mtime_ns, path.stat().st_size)
@@ -206,8 +206,8 @@ class TorchModule(TensorBackend):
             name = None if dtype is None else dtype_name(dtype)
             inputs[port.name] = {"dtype": name, "shape": list(port.shape)}
         if inputs:
-            context.scope.get_or_create("inputs", lambda: inputs)
-        waiting = context.scope.get(WAITING, [])
+            context.store.scope.get_or_create("inputs", lambda: inputs)
+        waiting = context.store.scope.get(WAITING, [])
         while waiting:
             waiting.pop().take_inputs(inputs)
 

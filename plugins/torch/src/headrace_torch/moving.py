@@ -207,7 +207,7 @@ class CpuTensor(TensorBackend):
 class FixTensor(TensorBackend):
     """Give a tensor the form for the next model: device, axes, batch axis, and with ``cast`` the dtype.
 
-    The model declares its inputs in ``context.scope`` under ``"inputs"`` (TorchModule and engines do so). The options
+    The model declares its inputs in ``context.store.scope`` under ``"inputs"`` (TorchModule and engines do so). The options
     fill in the rest. An image ``[H, W, C]`` becomes ``[C, H, W]`` if the model's channels ask for it,
     and a sample gets its batch axis. The next element of this plugin knows about the new axis, even if no rank is
     declared. Values do not change.
@@ -274,10 +274,10 @@ class FixTensor(TensorBackend):
 
         self._fixing = fixing
         self._options = options
-        self._scope = context.scope
+        self._scope = context.store.scope
         self._inputs: Any = None
         self._target: Any = None
-        waiting: list[FixTensor] = context.scope.get_or_create(fixing.WAITING, list)
+        waiting: list[FixTensor] = context.store.scope.get_or_create(fixing.WAITING, list)
         waiting.append(self)
 
     def take_inputs(self, inputs: Mapping[str, Mapping[str, Any]]) -> None:

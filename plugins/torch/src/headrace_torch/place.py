@@ -3,7 +3,7 @@
 All elements of this plugin in an instance share one `Place` per device and thread. On CUDA the place makes the
 instance's stream current in its thread, so that every call of torch there goes to that stream, and
 it waits for the stream once at the end of each batch. Other plugins find the stream in
-``context.instance`` under ``("cuda.stream", ordinal)``, a `headrace.keys.DeviceStream`.
+``context.store.instance`` under ``("cuda.stream", ordinal)``, a `headrace.keys.DeviceStream`.
 """
 
 from __future__ import annotations
@@ -400,7 +400,7 @@ def place_of(context: InitContext, default: str | None = None) -> Place:
         SetupError: This machine does not have the device.
     """
     limit_torch_threads(context.threads)
-    store = context.instance
+    store = context.store.instance
     text = context.device
     if text is None:
         text = default or store.get(_DEFAULT) or "cpu"
@@ -412,7 +412,7 @@ def place_of(context: InitContext, default: str | None = None) -> Place:
         place = Place(device, _stream_of(context, device))
         places: list[Place] = store.get_or_create(_PLACES, list)
         places.append(place)
-        context.at_batch_end(place.end)
+        context.batch.at_end(place.end)
         return place
 
     # An element in a `BackgroundThread` of the instance has a place of its own, because the stream is made current
@@ -423,7 +423,7 @@ def place_of(context: InitContext, default: str | None = None) -> Place:
 
 def places_of(context: InitContext) -> Callable[[], Sequence[Place]]:
     """Return a function that returns all places of the instance, also those that later elements make."""
-    store = context.instance
+    store = context.store.instance
     return lambda: store.get(_PLACES, ())
 
 
@@ -432,7 +432,7 @@ def _stream_of(context: InitContext, device: torch.device) -> torch.cuda.Stream 
     if device.type != "cuda":
         return None
     ordinal = device.index
-    owner: DeviceStream = context.instance.get_or_create(
+    owner: DeviceStream = context.store.instance.get_or_create(
         ("cuda.stream", ordinal), lambda: OwnStream(ordinal)
     )
     own = getattr(owner, "stream", None)

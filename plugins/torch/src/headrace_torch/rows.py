@@ -29,7 +29,7 @@ class Row:
     """A row of a tensor. The next backend usually takes the whole tensor, so the row need not become a tensor.
 
     A tensor per row would cost two calls into torch, to make and to free it, and both release the interpreter lock.
-    Only backends of this plugin see a `Row`: an element writes rows only if `headrace.InitContext.followed_by` says
+    Only backends of this plugin see a `Row`: an element writes rows only if `headrace.InitContext.expression.followed_by` says
     that a backend of this plugin alone reads its results.
     """
 

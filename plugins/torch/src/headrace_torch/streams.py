@@ -117,7 +117,7 @@ class StreamPool(OnPlace):
 
             ordinal = self._place.device.index
             key = ("headrace_torch.streams", ordinal, options.max)
-            self._streams = context.shared.get_or_create(
+            self._streams = context.store.node.get_or_create(
                 key, lambda: SharedStreams(ordinal, options.max)
             )
 

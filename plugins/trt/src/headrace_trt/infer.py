@@ -93,10 +93,10 @@ class TensorrtInferTensor(headrace.Backend):
         from headrace_trt.signature import read_signature
 
         self._options, self._logger = options, context.logger
-        self._entered = context.entered
-        alone = context.max == 1 or context.instance_index > 0  # one instance speaks for all
+        self._entered = context.request.entered
+        alone = context.batch.max == 1 or context.instance_index > 0  # one instance speaks for all
         self._shared_by = None if alone else context.node_name
-        self._sizes = context.batch_sizes, context.max
+        self._sizes = context.batch.sizes, context.batch.max
         with device_errors_in_setup():
             engine = engine_of(context)
             cuda, ordinal = cuda_for(context)
@@ -114,7 +114,7 @@ class TensorrtInferTensor(headrace.Backend):
             keys = choose_keys(signature, options.inputs, from_data=True)
             scratch = None
             if options.context_memory == "shared":
-                scratch = context.shared.get_or_create(
+                scratch = context.store.node.get_or_create(
                     ("headrace_trt.scratch", id(engine)), lambda: SharedScratch(engine, cuda)
                 )
             settings = _settings(options, signature, context.logger)
@@ -151,9 +151,9 @@ class TensorrtInferTensor(headrace.Backend):
         else:
             self.min, self.max = signature.low_rows, signature.high_rows
         self._gathering = gathering = Gathering(runner, wider)
-        context.scope.get_or_create(GATHERING, lambda: Held(gathering))
-        context.scope.get_or_create("inputs", signature.as_inputs)
-        context.at_batch_end(self._finish)
+        context.store.scope.get_or_create(GATHERING, lambda: Held(gathering))
+        context.store.scope.get_or_create("inputs", signature.as_inputs)
+        context.batch.at_end(self._finish)
 
     def warm_up(self) -> None:
         """Run few rows, and zeros at the best and the largest shapes of the profile.
@@ -247,7 +247,7 @@ class TensorrtCat(headrace.Backend):
                 hint="Leave crop out, or TensorrtCat and TensorrtSplit.",
             )
         self.reads = tuple(dict.fromkeys(self._gathering.keys.values()))
-        self._entered = context.entered
+        self._entered = context.request.entered
         with device_errors_in_setup():
             self._stream = stream_of(context, *cuda_for(context))
 

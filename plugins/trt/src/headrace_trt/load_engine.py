@@ -46,7 +46,7 @@ class LoadTensorrtEngine(EngineWord):
             cuda, ordinal = cuda_for(context)
             about = options.model.stat()
             key = ("headrace_trt.engine", ordinal, repr(options), about.st_mtime_ns, about.st_size)
-            engine = context.shared.get_or_create(
+            engine = context.store.node.get_or_create(
                 key, lambda: _engine(options, context, library, cuda, ordinal)
             )
             self._offer(context, engine)

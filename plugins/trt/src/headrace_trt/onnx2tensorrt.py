@@ -47,7 +47,7 @@ class Onnx2Tensorrt(EngineWord):
             cuda, ordinal = cuda_for(context)
             settings = _settings(options, context)
             key = ("headrace_trt.engine", ordinal, _identity(options, settings))
-            engine = context.shared.get_or_create(
+            engine = context.store.node.get_or_create(
                 key, lambda: _engine(options, settings, context, library, cuda, ordinal)
             )
             self._offer(context, engine)
@@ -59,10 +59,10 @@ def _settings(options: BuildOptions, context: headrace.InitContext) -> BuildSett
     A key of a node reaches every element with that option. So if Mat2Tensor and this backend are in one node,
     both get ``mean`` and ``std``, but only one of them may apply them.
     """
-    settings = options.settings(min=context.min, max=context.max)
+    settings = options.settings(min=context.batch.min, max=context.batch.max)
     if settings.image_input or (settings.mean is None and settings.std is None):
         return settings
-    for mean, std in context.instance.get("normalized", ()):
+    for mean, std in context.store.instance.get("normalized", ()):
         if (_numbers(mean), _numbers(std)) == (settings.mean, settings.std):
             context.logger.info(
                 "mean and std are applied before the network and not folded into it"

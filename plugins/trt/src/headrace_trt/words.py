@@ -28,10 +28,10 @@ __all__ = [
 ]
 
 ENGINE: Final = "headrace_trt.engine"
-"""The key of ``context.scope`` for the engine, from the backend that provides it to the backend that runs it."""
+"""The key of ``context.store.scope`` for the engine, from the backend that provides it to the backend that runs it."""
 
 GATHERING: Final = "headrace_trt.gathering"
-"""The key of ``context.scope`` for the `Gathering` of TensorrtCat, TensorrtInferTensor and TensorrtSplit."""
+"""The key of ``context.store.scope`` for the `Gathering` of TensorrtCat, TensorrtInferTensor and TensorrtSplit."""
 
 
 class EngineWord(headrace.Backend):
@@ -60,7 +60,7 @@ class EngineWord(headrace.Backend):
 
     def _offer(self, context: headrace.InitContext, engine: Engine) -> None:
         """Put the engine into the scope, where TensorrtInferTensor looks for it."""
-        found = context.scope.get_or_create(ENGINE, lambda: Held(engine))
+        found = context.store.scope.get_or_create(ENGINE, lambda: Held(engine))
         if found.value is not engine:
             found.value = None  # two backends provide an engine, so `engine_of` raises an error
         self._engine = engine
@@ -82,7 +82,7 @@ def engine_of(context: headrace.InitContext) -> Engine:
                 hint="Write TensorrtInferTensor[Onnx2Tensorrt], or [LoadTensorrtEngine].",
             )
         return engine
-    held = context.scope.get(ENGINE)
+    held = context.store.scope.get(ENGINE)
     if held is None:
         raise SetupError(
             "TensorrtInferTensor has no engine before it",
@@ -124,7 +124,7 @@ def stream_of(context: headrace.InitContext, cuda: Cuda, ordinal: int) -> int:
     """Return the handle of the instance's stream. The first plugin that asks for it makes it."""
     from headrace_trt.memory import Stream
 
-    found = context.instance.get_or_create(("cuda.stream", ordinal), lambda: Stream(cuda))
+    found = context.store.instance.get_or_create(("cuda.stream", ordinal), lambda: Stream(cuda))
     return int(found.handle)
 
 
@@ -134,7 +134,7 @@ def gathering_of(context: headrace.InitContext, name: str) -> Gathering:
     Raises:
         SetupError: There is no TensorrtInferTensor before it.
     """
-    held = context.scope.get(GATHERING)
+    held = context.store.scope.get(GATHERING)
     if held is None:
         raise SetupError(
             f"{name} belongs behind a TensorrtInferTensor in the first phase of an IoC",

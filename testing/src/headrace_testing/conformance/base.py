@@ -19,7 +19,7 @@ class BackendConformance:
 
     Attributes:
         expression: The expression of the backend that is certified, children included. Rules about a class
-            judge the class of the outermost name. One that is `not_callable` is written into the key ``init``. It
+            judge the class of the outermost name. One that is `not_callable` by its `place` is written into the key ``init``. It
             has ``inside`` as well.
         options: Node keys and options beside the expression in the configuration.
         expected_failures: The rules that the backend does not keep, each with the reason, which the

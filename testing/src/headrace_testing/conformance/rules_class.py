@@ -68,9 +68,9 @@ def attributes(subject: Subject) -> None:
     """The planner reads the attributes of the class before anything is built.
 
     `min` is an int of at least 1, `max` None or an int of at least `min`. `owns_thread`, `rerun`,
-    `builds_elsewhere`, `uses_pipeline`, `outermost` and `stateful` are bools, `not_callable` and `waits_while` texts or None. `reads` and `writes` are tuples of keys, or of `"{option}"` for options
-    that exist, or a TypedDict. `takes` is a number or `(least, most)`, `phases` at least 1, `prefixes` a
-    tuple of texts. A class that `builds_elsewhere` takes children and has no `forward_with_dep`. A backend has `forward`, or `forward_with_dep` instead, and can be made without arguments.
+    `builds_elsewhere`, `uses_pipeline` and `stateful` are bools. `reads` and `writes` are tuples of keys, or of `"{option}"` for options
+    that exist, or a TypedDict. `takes` is a number or `(least, most)`. `bracket` is a `headrace.words.Bracket`: `phases` is at least 1, `prefixes` a
+    tuple of texts. `place` is a `headrace.words.Place`: `outermost` is a bool, `not_callable` and `waits_while` are texts or None. A class that `builds_elsewhere` takes children and has no `forward_with_dep`. A backend has `forward`, or `forward_with_dep` instead, and can be made without arguments.
     """
     cls = subject.cls
     _check_range(cls.min, cls.max)
@@ -78,10 +78,11 @@ def attributes(subject: Subject) -> None:
     for name in ("reads", "writes"):
         _check_keys(name, getattr(cls, name), cls)
     _check_takes(cls.takes)
-    if not _is_count(cls.phases) or cls.phases < 1:
-        raise Broken(f"phases is {cls.phases!r}, not an int of at least 1")
-    if not isinstance(cls.prefixes, tuple) or not all(isinstance(p, str) for p in cls.prefixes):
-        raise Broken(f"prefixes is {cls.prefixes!r}, not a tuple of texts")
+    phases, prefixes = cls.bracket.phases, cls.bracket.prefixes
+    if not _is_count(phases) or phases < 1:
+        raise Broken(f"bracket.phases is {phases!r}, not an int of at least 1")
+    if not isinstance(prefixes, tuple) or not all(isinstance(p, str) for p in prefixes):
+        raise Broken(f"bracket.prefixes is {prefixes!r}, not a tuple of texts")
     for name in ("init", "forward", "warm_up", "describe", "close"):
         if not callable(getattr(cls, name)):
             raise Broken(f"{name} is {getattr(cls, name)!r}, which cannot be called")
@@ -90,10 +91,11 @@ def attributes(subject: Subject) -> None:
 
 
 def _check_flags(cls: Any) -> None:
-    flags = ("owns_thread", "rerun", "builds_elsewhere", "uses_pipeline", "outermost", "stateful")
-    for name in flags:
-        if not isinstance(getattr(cls, name), bool):
-            raise Broken(f"{name} is {getattr(cls, name)!r}, not True or False")
+    own = ("owns_thread", "rerun", "builds_elsewhere", "uses_pipeline", "stateful")
+    flags = {name: getattr(cls, name) for name in own} | {"place.outermost": cls.place.outermost}
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise Broken(f"{name} is {flag!r}, not True or False")
     if cls.builds_elsewhere and cls.takes == 0:
         raise Broken("builds_elsewhere is True and it takes no children: write takes = 1")
     if cls.builds_elsewhere and getattr(cls, "forward_with_dep", None) is not None:
@@ -101,11 +103,11 @@ def _check_flags(cls: Any) -> None:
             "builds_elsewhere is True and it has forward_with_dep, whose dependency is built here"
         )
     for name in ("not_callable", "waits_while"):
-        if not isinstance(getattr(cls, name), (str, type(None))):
-            raise Broken(f"{name} is {getattr(cls, name)!r}, neither a text nor None")
-    for key in re.findall(r"{(\w*)", cls.waits_while or ""):
+        if not isinstance(text := getattr(cls.place, name), (str, type(None))):
+            raise Broken(f"place.{name} is {text!r}, neither a text nor None")
+    for key in re.findall(r"{(\w*)", cls.place.waits_while or ""):
         if key not in cls.Options.model_fields:
-            raise Broken(f"waits_while has {{{key}}}, and there is no option {key!r}")
+            raise Broken(f"place.waits_while has {{{key}}}, and there is no option {key!r}")
 
 
 def _check_range(least: Any, most: Any) -> None:

@@ -60,7 +60,7 @@ def finished_when_answered(subject: Subject) -> str | None:
     What a CPU can read is finished when `forward` returns: the results are the same at the end of the batch, and
     when the threads that the backend has started have ended (or a second has passed). Another thread copies the
     results as soon as the callers have them. Work that is left unfinished in the memory of a device must be finished
-    by a function that `init` has given to `context.at_batch_end`: results there are copied again once the same
+    by a function that `init` has given to `context.batch.at_end`: results there are copied again once the same
     requests have run once more, the backend is closed and the device has nothing left to do.
     """
     others = set(threading.enumerate())
@@ -87,7 +87,7 @@ def finished_when_answered(subject: Subject) -> str | None:
     if not on_device:
         return "no result is on a device"
     _wait_for_devices()
-    how = "by the time of close; finish it in a function given to context.at_batch_end"
+    how = "by the time of close; finish it in a function given to context.batch.at_end"
     _must_be_finished(subject, on_device, how)
     return f"{len(on_device)} arrays on a device"
 

@@ -52,7 +52,7 @@ class FileType(headrace.Backend):
         """Load Magika's model, once for all instances of the node, and check the names."""
         from headrace_file_type import compute
 
-        self._detector = context.shared.get_or_create("headrace_file_type", compute.Detector)
+        self._detector = context.store.node.get_or_create("headrace_file_type", compute.Detector)
         self._detector.check_names(options.allowed or ())
         self._allowed = options.allowed
 

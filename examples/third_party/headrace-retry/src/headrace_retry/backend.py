@@ -51,7 +51,7 @@ class Retry(headrace.Backend):
         )
 
     takes = 1
-    combine_ranges = staticmethod(words.combine_ranges)
+    bracket = words.Bracket(combine_ranges=words.combine_ranges)
 
     def init(self, options: Options, context: headrace.InitContext) -> None:
         """Take over X, and the options."""
@@ -68,7 +68,7 @@ class Retry(headrace.Backend):
         outcomes: list[Exception | None] = [None] * len(batch)
         places = list(range(len(batch)))
         for attempt in range(1, self._options.attempts + 1):
-            words.run_child(self._child, batch, places, outcomes, pad=self._context.pad)
+            words.run_child(self._child, batch, places, outcomes, pad=self._context.batch.pad)
             places = [i for i in places if self._may_pass(outcomes[i], self._options.errors)]
             if not places or attempt == self._options.attempts:
                 break
@@ -80,7 +80,7 @@ class Retry(headrace.Backend):
         return outcomes
 
     def _has_time(self, request: keys.Request) -> bool:
-        if self._context.unwanted(request):
+        if self._context.request.unwanted(request):
             return False
-        deadline = self._context.deadline(request)
+        deadline = self._context.request.deadline(request)
         return deadline is None or time.monotonic() < deadline
