@@ -21,6 +21,8 @@ EXEMPT = {
     "BatchRequest": "what BatchRecord.requests holds",
     "BestFit": "best_fit in a configuration",
     "Links": "what Node.links holds",
+    "Expression": "what who tests a container gives to InitContext",
+    "Stores": "what who tests shared objects gives to InitContext",
     "NODE_NAME": "a reserved key of requests, of the predecessor too",
 }
 """Names that nobody writes, with what stands for them."""
