@@ -16,20 +16,20 @@ from counts import lines_below, rooms
 from distributions import ROOT, folders
 
 LINES = {
-    "core": 13_070,
-    "_running": 4_940,
-    "_plan": 2_360,
+    "core": 13_020,
+    "_running": 4_920,
+    "_plan": 2_310,
     "_build": 1_205,
     "_registry": 872,
-    "words": 755,
+    "words": 750,
     "_expression": 710,
     "_contract": 695,
-    "_config": 565,
+    "_config": 550,
 }
 """The most lines of code of core, and of the rooms that are not small."""
 
-TESTS_OF_CORE = 20_050
-SOURCES = 75_600
+TESTS_OF_CORE = 19_990
+SOURCES = 75_430
 
 
 def test_core_is_no_larger():
