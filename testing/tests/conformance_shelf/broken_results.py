@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import weakref
 from typing import ClassVar
 
 from pydantic import Field
@@ -303,11 +304,22 @@ class EndsWhenWaitedFor(threading.Thread):
 
 @breaks("finished-when-answered", **lists)
 class LeavesItsWorkToAThread(Sorting):
+    def init(self, options, context):
+        super().init(options, context)
+        self.threads = weakref.WeakSet()
+
     def forward(self, batch):
         outcomes = super().forward(batch)
         for request in good(batch):
-            EndsWhenWaitedFor(request["result"]).start()
+            thread = EndsWhenWaitedFor(request["result"])
+            thread.start()
+            self.threads.add(thread)
         return outcomes
+
+    def close(self):
+        for thread in [*self.threads]:
+            thread.go.set()
+        super().close()
 
 
 @breaks("finished-when-answered", **lists)
