@@ -47,6 +47,22 @@ NOT_QUICK = frozenset(("browser", "docs", "gpu", "peers", "ray", "slow", "stress
 MARKS_OF_MODULE = re.compile(r"^pytestmark = (?:\[\n.*?^\]|.*?$)", re.MULTILINE | re.DOTALL)
 
 
+SPREAD = ("testing/tests/test_testing_conformance_shelf.py",)
+"""Files whose tests share nothing and take minutes together: a process of xdist has single tests of them."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Give a process whole files with ``--dist loadfile``, but for those of `SPREAD`."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return nodeid if nodeid.startswith(SPREAD) else super()._split_scope(nodeid)
+
+    return Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
 # A shell lets what it starts in the background ignore Ctrl-C, and so would all that tests start: those that
 # interrupt a process would wait for it in vain.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -14,6 +14,7 @@ import pickle
 import sys
 import threading
 import traceback
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -65,7 +66,7 @@ class _Libraries:
             name = module.partition(".")[0]
             if name not in known and not name.startswith("__"):
                 files.setdefault(name, set()).update(_files(module))
-        brought = distributions_by_module([*files, *own] if files else [])
+        brought = distributions_by_module([*files, *own]) if files else {}
         ours = {one for name in own for one in brought.get(name, ())}
         theirs = {name: brought[name] for name in files if not ours & brought[name]}
         # What one distribution brings is one library, `pytest` and `_pytest`.
@@ -196,6 +197,9 @@ def _serve() -> None:
     _load_headrace()
     for line in questions:
         job = json.loads(line)
+        with suppress(Exception):  # so that each fork knows what is installed, without reading it
+            sys.path[:] = json.loads(job["asked"])["path"]
+            distributions_by_module(())
         if not hasattr(os, "fork"):
             answers.write(b"%d\n" % os.getpid())
             _run(job)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import sys
+from functools import lru_cache
 from importlib.metadata import (
     PackageNotFoundError,
     distribution,
@@ -19,14 +21,14 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
 __all__ = ["distributions_by_module", "distributions_of", "not_required"]
 
 
 def distributions_by_module(modules: Iterable[str]) -> dict[str, set[str]]:
     """Return for each top-level module the names of the distributions that bring it, installed from a wheel or editable."""
-    recorded, folders = packages_distributions(), _editable_folders()
+    recorded, folders = _installed(tuple((one, _changed(one)) for one in sys.path))
     return {
         name: {
             canonicalize_name(one)
@@ -34,6 +36,20 @@ def distributions_by_module(modules: Iterable[str]) -> dict[str, set[str]]:
         }
         for name in modules
     }
+
+
+@lru_cache(maxsize=4)
+def _installed(_: tuple[tuple[str, int], ...]) -> tuple[Mapping[str, list[str]], dict[Path, str]]:
+    """Return what is installed along ``sys.path``: to read all metadata takes a second, and a backend is asked many times."""
+    return packages_distributions(), _editable_folders()
+
+
+def _changed(folder: str) -> int:
+    """Return when something was last installed into a folder, or removed from it."""
+    try:
+        return Path(folder).stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _editable_folders() -> dict[Path, str]:
