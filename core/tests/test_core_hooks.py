@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import inspect
 import queue
 import threading
@@ -523,8 +524,9 @@ def test_ranges_of_children_make_that_of_the_container():
         words.combine_ranges([wide, narrow], divides=True)
 
 
+@pytest.mark.parametrize("built", [False, True], ids=["the class says", "init says"])
 @pytest.mark.parametrize("gives", [(), ("{option}",), ("mask", "noise")])
-def test_what_a_container_gives_to_its_child_no_request_has_to_bring(gives):
+def test_what_a_container_gives_to_its_child_no_request_has_to_bring(gives, built):
     class Masks(headrace.Backend):
         takes = 1
 
@@ -534,6 +536,8 @@ def test_what_a_container_gives_to_its_child_no_request_has_to_bring(gives):
         def init(self, options, context):
             self.reads = ()
             (self.child,) = context.children
+            if built:
+                self.bracket = dataclasses.replace(self.bracket, gives=gives)
 
         def forward(self, batch):
             for request in batch:
@@ -547,7 +551,8 @@ def test_what_a_container_gives_to_its_child_no_request_has_to_bring(gives):
             for request in batch:
                 request["result"] = request["image"] + request["mask"]
 
-    Masks.bracket = words.Bracket(gives=gives)
+    if not built:
+        Masks.bracket = words.Bracket(gives=gives)
     headrace.register("Masks", Masks, replace=True)
     headrace.register("Needs", Needs, replace=True)
     with headrace.pipe({"backend": "Masks[Needs]"}) as pipe:

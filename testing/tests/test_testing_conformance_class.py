@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import headrace
+from headrace.words import Bracket
 from headrace_testing import BackendConformance
 from headrace_testing.conformance import ConformanceRun
 
@@ -34,10 +35,14 @@ WRONG = {
     "reads_class": ("attributes", {"reads": int}, "reads is the class int, which is no TypedDict"),
     "reads_option": ("attributes", {"reads": ("{key}",)}, "there is no option 'key'"),
     "writes_none": ("attributes", {"writes": None}, "writes is None"),
-    "phases": ("attributes", {"phases": "two"}, "phases is 'two'"),
-    "phases_zero": ("attributes", {"phases": 0}, "phases is 0"),
-    "prefixes": ("attributes", {"prefixes": "or"}, "prefixes is 'or'"),
-    "prefixes_none": ("attributes", {"prefixes": None}, "prefixes is None"),
+    "phases": ("attributes", {"bracket": Bracket(phases="two")}, "bracket.phases is 'two'"),
+    "phases_zero": ("attributes", {"bracket": Bracket(phases=0)}, "bracket.phases is 0"),
+    "prefixes": ("attributes", {"bracket": Bracket(prefixes="or")}, "bracket.prefixes is 'or'"),
+    "prefixes_none": (
+        "attributes",
+        {"bracket": Bracket(prefixes=None)},
+        "bracket.prefixes is None",
+    ),
     "range_bool": ("attributes", {"min": True, "max": 4}, "min is True"),
     "elsewhere": (
         "attributes",

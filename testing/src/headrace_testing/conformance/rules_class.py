@@ -68,9 +68,11 @@ def attributes(subject: Subject) -> None:
     """The planner reads the attributes of the class before anything is built.
 
     `min` is an int of at least 1, `max` None or an int of at least `min`. `owns_thread`, `rerun`,
-    `builds_elsewhere`, `uses_pipeline` and `stateful` are bools. `reads` and `writes` are tuples of keys, or of `"{option}"` for options
-    that exist, or a TypedDict. `takes` is a number or `(least, most)`. `bracket` is a `headrace.words.Bracket`: `phases` is at least 1, `prefixes` a
-    tuple of texts. `place` is a `headrace.words.Place`: `outermost` is a bool, `not_callable` and `waits_while` are texts or None. A class that `builds_elsewhere` takes children and has no `forward_with_dep`. A backend has `forward`, or `forward_with_dep` instead, and can be made without arguments.
+    `builds_elsewhere`, `uses_pipeline` and `stateful` are bools. `reads` and `writes` are tuples of keys, or of
+    `"{option}"` for options that exist, or a TypedDict. `takes` is a number or `(least, most)`. Of `bracket` the `phases`
+    are at least 1, and `prefixes` a tuple of texts. Of `place` `outermost` is a bool, `not_callable` and `waits_while` are
+    texts or None. A class that `builds_elsewhere` takes children and has no `forward_with_dep`. A backend has `forward`, or
+    `forward_with_dep` instead, and can be made without arguments.
     """
     cls = subject.cls
     _check_range(cls.min, cls.max)
