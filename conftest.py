@@ -48,7 +48,7 @@ MARKS_OF_MODULE = re.compile(r"^pytestmark = (?:\[\n.*?^\]|.*?$)", re.MULTILINE 
 
 
 SPREAD = ("testing/tests/test_testing_conformance_shelf.py",)
-"""Files whose tests share nothing and take minutes together: a process of xdist has single tests of them."""
+"""Files whose tests share nothing and take minutes together: a process of xdist has single tests of them, after all others."""
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -59,6 +59,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             return nodeid if nodeid.startswith(SPREAD) else super()._split_scope(nodeid)
+
+        def schedule(self) -> None:
+            super().schedule()
+            for scope in [one for one in self.workqueue if one.startswith(SPREAD)]:
+                self.workqueue.move_to_end(scope)
 
     return Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
 

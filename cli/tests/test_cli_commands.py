@@ -790,6 +790,7 @@ def test_doctor_looks_at_what_the_libraries_of_headrace_require_too(site, monkey
         )
     only(monkeypatch, "dep")
     result = headrace_says("plugins", "doctor", "--json")
+    assert result.stdout, (result.stderr, result.exit_code, result.exception)
     found = [
         (one["reason"], one["remedy"])
         for one in json.loads(result.stdout)["findings"]
