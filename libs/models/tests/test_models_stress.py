@@ -84,7 +84,7 @@ def test_two_hundred_loads_and_unloads_leave_nothing(says, tmp_path):
         finally:
             tracemalloc.stop()
         assert says.living == 0
-        assert _threads() == threads
+        assert _threads() <= threads  # one of a test before may have ended meanwhile
         assert _open_files() == files
         # A pipeline takes tens of kilobytes; caches of the interpreter may take a few.
         assert after - before < 100_000
