@@ -193,6 +193,37 @@ def nobody_can_wait():
         settled(pipe)
 
 
+class Full(Exception):
+    pass
+
+
+def _ask_until_full(pipe, item):
+    parts = []
+
+    def take(part, waits):
+        parts.append(part)
+        if len(parts) == 2:
+            raise Full
+
+    future = pipe.submit({"data": item}, on_part=take)
+    try:
+        future.result()
+        check(False, f"{item} has failed")
+    except Full:
+        pass
+    check(parts == [(item.n, 0), (item.n, 1)], f"parts of {item}: {parts}")
+
+
+def refused():
+    """A function that raises at a part ends the request, and gets no later part."""
+    book = Book()
+    with headrace.pipe(GENERATOR) as pipe:
+        for n in range(3):
+            book.thread(_ask_until_full, pipe, Item(n))
+        book.join()
+        settled(pipe, 3)
+
+
 def closed_while_it_waits():
     """One part may wait, and the pipeline closes: who gives parts goes on, and each reader gets what came, in order."""
     book = Book()
