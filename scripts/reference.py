@@ -16,7 +16,7 @@ PAGE = DOCS / "words.md"
 FOLDER = PAGE.with_suffix("")
 
 GROUPS = {
-    "composing": ("Words that compose", ("call", "choice", "composing", "conditions")),
+    "composing": ("Words that compose", ("call", "choice", "composing", "gathering")),
     "names": ("Words that name others", ("ioc", "naming")),
 }
 """The pages: the title of each, and the modules whose words it has."""

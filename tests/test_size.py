@@ -16,19 +16,19 @@ from counts import lines_below, rooms
 from distributions import ROOT, folders
 
 LINES = {
-    "core": 13_020,
+    "core": 12_945,
     "_running": 4_920,
     "_plan": 2_310,
     "_build": 1_205,
     "_registry": 872,
-    "words": 750,
+    "words": 680,
     "_expression": 710,
     "_contract": 695,
     "_config": 550,
 }
 """The most lines of code of core, and of the rooms that are not small."""
 
-TESTS_OF_CORE = 19_990
+TESTS_OF_CORE = 19_975
 SOURCES = 75_430
 
 

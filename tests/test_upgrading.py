@@ -15,7 +15,7 @@ from headrace_cli.app import app
 
 TEXT = (Path(__file__).resolve().parents[1] / "docs" / "policies.md").read_text(encoding="utf-8")
 MOVED = {
-    "flow": ("Queue(q)", "Send(q)", "Recv(q)", "Observer(q)", "Loop(until=result)[Identity]", "Restart(nodes=[main])", "Repost[main]"),
+    "flow": ("HasKey(k)[Identity]", "NotHasKey(k)[Identity]", "Random(0.5)[Identity]", "Queue(q)", "Send(q)", "Recv(q)", "Observer(q)", "Loop(until=result)[Identity]", "Restart(nodes=[main])", "Repost[main]"),
     "process": ("Process[Identity]",),
 }  # fmt: skip
 WORDS = [(word, f"headrace-{plugin}") for plugin, words in MOVED.items() for word in words]

@@ -202,13 +202,13 @@ def test_check_ok(config):
 
 
 def test_check_shows_all_problems_with_carets(config):
-    result = headrace_says("check", config('backend = "S[Identty,Randm(2)]"\n'))
+    result = headrace_says("check", config('backend = "S[Identty,Calll(2)]"\n'))
     assert result.exit_code == 2
     assert result.stdout == ""
     assert "problems in the configuration\n1. " in result.stderr
-    assert "    S[Identty,Randm(2)]\n      ^^^^^^^\n" in result.stderr
+    assert "    S[Identty,Calll(2)]\n      ^^^^^^^\n" in result.stderr
     assert "Did you mean 'Identity'?" in result.stderr
-    assert "Did you mean 'Random'?" in result.stderr
+    assert "Did you mean 'Call'?" in result.stderr
     assert "Traceback" not in result.stderr
 
 
@@ -464,24 +464,23 @@ def test_traceback_is_shown_on_demand_only(config):
 
 
 def test_explain_draws_a_tree_with_origins(config):
-    text = 'backend = "S[Identity,Random(0.5)[Identity]]"\nmax = 4\n'
+    text = 'backend = "S[Identity,Call(math:sqrt)]"\nmax = 4\n'
     result = headrace_says("explain", config(text))
     assert result.exit_code == 0
     assert "main  1 instance, batches of 1 to 4, run by its callers" in result.stdout
     assert "max = 4  (node)" in result.stdout
-    assert "p = 0.5  (inline)" in result.stdout
+    assert 'function = "math:sqrt"  (inline)' in result.stdout
     assert f"Identity  headrace {headrace.__version__}, batches of 1 or more" in result.stdout
     assert "asks for" in result.stdout
 
 
 def test_explain_hides_defaults_unless_all_are_asked_for(config):
-    path = config('backend = "S[Identity,Random(0.5)[Identity]]"\nmax = 4\n')
+    path = config('backend = "S[Identity,Call(math:sqrt)]"\nmax = 4\n')
     node = headrace.explain(str(path))["nodes"]["main"]
-    random = node["tree"]["children"][1]
-    values = {**node["keys"], **random["options"]}
+    values = {**node["keys"], **node["tree"]["children"][1]["options"]}
     defaults = {key for key, one in values.items() if one["origin"] == "default"}
-    assert {"seed", "queue_size"} <= defaults
-    said = {"max", "p"}
+    assert {"batched", "queue_size"} <= defaults
+    said = {"max", "function"}
     short, whole = (headrace_says("explain", path, *more).stdout for more in ((), ("--all",)))
     for text, there in ((short, said), (whole, said | defaults)):
         assert {key for key in values if f"── {key} = " in text} == there
@@ -492,9 +491,9 @@ def test_explain_hides_defaults_unless_all_are_asked_for(config):
 
 
 def test_explain_json_is_exactly_what_python_gives(config):
-    path = config('backend = "Random(0.5)[Identity]"\np = 0.25\n')
+    path = config('backend = "Call(math:sqrt)"\nfunction = "math:cos"\n')
     found = json.loads(headrace_says("explain", path, "--json").stdout)
-    assert found["warnings"][0]["span"] == [0, 1]
+    assert found["warnings"][0]["span"] == [0, 8]
     assert found == headrace.explain(str(path))
     expression = "S[Identity,(or)Identity]"
     found = json.loads(headrace_says("explain", expression, "--json").stdout)

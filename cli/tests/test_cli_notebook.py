@@ -45,9 +45,9 @@ def test_without_the_drawing_they_show_their_text(monkeypatch):
 
 
 def test_what_a_configuration_holds_is_text_and_no_html():
-    config = headrace.PipelineConfig.load({"backend": 'HasKey("<b>")[Identity]'})
+    config = headrace.PipelineConfig.load({"backend": 'S[(key="<b>")Identity]'})
     texts = ["".join(one.itertext()) for one in parsed(config._repr_html_())]
-    assert 'HasKey("<b>")[Identity]' in texts
+    assert 'S[(key="<b>")Identity]' in texts
 
 
 def test_statistics_are_the_dict_that_they_were_and_show_tables():

@@ -449,7 +449,7 @@ def test_ctrl_c_and_sigterm_end_it_although_a_backend_hangs(pipeline, files, ins
 
 @pytest.mark.skipif(os.name == "nt", reason="sends SIGINT")
 def test_ctrl_c_while_results_were_printed_counts_them(pipeline, files):
-    config = pipeline("HasKey(path)[S[Text,Hang]]")
+    config = pipeline("S[(key=path)Text,Hang]")
     others = {f"f{k:02}": b"z" for k in range(38)}  # more than are under way at a time
     with started(config, files(a=b"bad", b=b"y", **others)) as process:
         first_line(process.stderr, "in/a: error: backend", "hanging")

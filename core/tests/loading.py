@@ -9,6 +9,7 @@ import sys
 import pytest
 
 import headrace
+from headrace.words import Bracket, run_child, select
 
 load = headrace.PipelineConfig.load
 
@@ -43,3 +44,26 @@ def problem(source, **arguments):
     """Return the only problem of a configuration that is refused."""
     (only,) = problems(source, **arguments)
     return only
+
+
+class Divides(headrace.Backend):
+    """Gives the items with a key to its first child and the others to its last."""
+
+    class Options(headrace.Options):
+        positional = ("key",)
+        key: str
+
+    takes = (1, 2)
+    bracket = Bracket(divides=True)
+    reads = ()
+
+    def init(self, options, context):
+        self.key, self.children = options.key, context.children
+
+    def forward(self, batch):
+        outcomes, places = [None] * len(batch), range(len(batch))
+        chosen = select(batch, places, lambda request: self.key in request, outcomes)
+        run_child(self.children[0], batch, chosen, outcomes, pad=False)
+        others = [i for i in places if i not in chosen]
+        run_child(self.children[-1], batch, others, outcomes, pad=False)
+        return outcomes

@@ -1,11 +1,11 @@
-"""The containers: S with its prefixes, conditions, CatSplit, ModelLoader, Fallback, Random."""
+"""The containers: S with its prefixes, CatSplit, ModelLoader, Fallback, and what divides a batch."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from loading import load, problem, problems
+from loading import Divides, load, problem, problems
 
 import headrace
 from headrace.errors import (
@@ -163,7 +163,6 @@ def backends(nothing_registered, known_elsewhere):
         "Inc": backend(lambda r: r["data"] + 1),
         "Even": backend(lambda r: r["data"] if r["data"] % 2 == 0 else None),
         "Never": backend(lambda r: None),
-        "Marks": backend(lambda r: r.update(written=True)),
         "Neg": backend(lambda r: -r["data"]),
         "Str": backend(lambda r: f"<{r['data']}>"),
         "FailOnBad": failing("bad"),
@@ -171,7 +170,10 @@ def backends(nothing_registered, known_elsewhere):
         "FailOnX": failing("x!"),
         "OneBad": failing("bad", max=1),
         "TwoUp": backend(lambda r: r["data"], min=2),
-        **{cls.__name__: cls for cls in (Ends, Whole, Fix, Infer, Rerun, Split, Broken, Cold)},
+        **{
+            cls.__name__: cls
+            for cls in (Ends, Whole, Fix, Infer, Rerun, Split, Broken, Cold, Divides)
+        },
         "Contiguous": backend(lambda r: r["data"]),
         "Post": backend(lambda r: [f"{x}?" for x in r["data"]]),
         "NeedsA": Needs,
@@ -222,13 +224,7 @@ def outcomes(expression, data, keys=None, **more):
         ("S[Never,(or,key=k)Neg,(or)Str]", [-1, "<2>"]),
         ("S[Inc,(or,key=k)Neg]", [2, 3]),
         ("S[(key=k)Never,(or)Str]", ["<1>", 2]),
-        ("HasKey(k)[Neg,Str]", [-1, "<2>"]),  # conditions are decided per item
-        ("NotHasKey(k)[Neg,Str]", ["<1>", -2]),
-        ("HasKey(key=k)[Neg]", [-1, 2]),
-        ("NotHasKey(k)[Neg]", [1, -2]),
-        ("Random(0)[Neg,Str]", ["<1>", "<2>"]),
-        ("Random(1)[Neg,Str]", [-1, -2]),
-        ("Random(0.0)[Neg]", [1, 2]),
+        ("Divides(k)[Neg,Str]", [-1, "<2>"]),
         ("Fallback[Fallback[Nope,Nope2],Str]", ["<1>", "<2>"]),
     ],
 )
@@ -322,7 +318,7 @@ def test_an_element_under_a_condition_may_not_ask_for_company(text):
     ("text", "problem"),
     [
         ("S[Inc,(key=k)InitMadeRange(2,4)]", "InitMadeRange needs at least 2, and a branch may"),
-        ("HasKey(k)[InitMadeRange(2,4)]", "InitMadeRange needs at least 2, and a branch may get"),
+        ("Divides(k)[InitMadeRange(2,4)]", "InitMadeRange needs at least 2, and a branch may get"),
         ("S[InitMadeRange(1,2),InitMadeRange(4,8)]", "at least 4, InitMadeRange takes at most 2"),
     ],
 )
@@ -348,31 +344,9 @@ def test_ranges_that_only_init_knows_are_refused_in_plain_words(text, problem):
     assert text.startswith(caught.value.backend)
 
 
-# Conditions.
-
-
-def test_outcomes_of_branches_stay_with_their_items():
-    found = outcomes("HasKey(k)[FailOnBad,Str]", ["bad", "bad", "x"], {0: {"k": 1}, 2: {"k": 1}})
-    assert found == [BackendError, "<bad>", "x"]
-
-
-def test_random_numbers_can_be_repeated():
-    runs = [outcomes("Random(0.5,seed=3)[Neg,Str]", list(range(1, 40))) for _ in range(2)]
-    assert runs[0] == runs[1]
-    assert {type(result) for result in runs[0]} == {int, str}
-
-
-@pytest.mark.parametrize(
-    "text", ["Random[Neg]", "Random(2)[Neg]", "Random(true)[Neg]", "HasKey[Neg]"]
-)
-def test_conditions_check_their_options(text):
-    with pytest.raises(ConfigError):
-        load({"backend": text})
-
-
 def test_everything_passes_untouched():
     for data in (b"x", "x", 1.5, None, [1], {"a": 1}, object(), (1, 2)):
-        for text in ("Identity", "S[Identity,Identity]", "HasKey(k)[Identity]"):
+        for text in ("Identity", "S[Identity,Identity]"):
             (result,) = outcomes(text, [data])
             assert result is data
 
@@ -579,34 +553,23 @@ def test_a_branch_that_is_not_chosen_need_not_be_installed():
         ("S[Identity,BackgroundThread[Never]]", {}),
         ("BackgroundThread[S[Identity,Never]]", {}),
         ("S[Identity,Never,Identity]", {}),
-        ("HasKey(k)[Never,Str]", {"k": 1}),
-        ("NotHasKey(k)[Str,S[Inc,Never]]", {"k": 1}),
-        ("NotHasKey(written)[Marks,Str]", {}),
-        ("Random(1)[Never,Str]", {}),
         ("Fallback[Nope,Never]", {}),
         ("CatSplit[Fix,Infer,S[Identity,Never]]", {}),
         ("CatSplit[Never,Infer,Split]", {}),
         ("CatSplit[Fix,Never,Split]", {}),
-        ("S[HasKey(k)[S[Inc,Never],Inc],Inc]", {"k": 1}),
+        ("S[S[Inc,S[Inc,Never]],Inc]", {}),
         ("S[Never,(key=k)Inc]", {}),
         ("S[Never,(key=k)Inc]", {"k": 1}),
         ("S[Inc,(key=k)Never,(or,key=j)Inc,(key=k)Inc,Inc]", {"k": 1}),
-        ("S[Ends,HasKey(k)[Never,Str]]", {"k": 1}),
+        ("S[Ends,Never]", {}),
     ],
 )
 def test_the_error_names_the_backend_that_wrote_no_result(text, request_):
-    wanted = "Marks" if "Marks" in text else "Never"
     data = "a" if "CatSplit" in text else 1
     with headrace.pipe({"backend": text}) as pipe, pytest.raises(NoResultError) as caught:
         pipe({"data": data, **request_})
-    assert caught.value.backend == wanted
-    assert f"{wanted} wrote no 'result'" in str(caught.value)
-
-
-def test_each_item_of_a_batch_names_its_own_branch():
-    config = {"backend": "HasKey(k)[Never,Marks]", "max": 4}
-    errors = failed(config, [{"data": 1, "k": 1}, {"data": 2}, {"data": 3, "k": 1}])
-    assert [one.backend for one in errors] == ["Never", "Marks", "Never"]
+    assert caught.value.backend == "Never"
+    assert "Never wrote no 'result'" in str(caught.value)
 
 
 # Fallback.
@@ -807,6 +770,6 @@ def test_the_range_that_init_sets_narrows_what_an_instance_depends_on(least, mos
 def test_branches_take_the_smallest_max_of_those_that_go_together(most, together):
     for number, one in enumerate(most):
         headrace.register(f"Most{number}", backend(lambda request: 1, max=one))
-    text = f"HasKey(k)[{','.join(f'Most{number}' for number in range(len(most)))}]"
+    text = f"Divides(k)[{','.join(f'Most{number}' for number in range(len(most)))}]"
     node = headrace.explain({"backend": text, "max": 64})["nodes"]["main"]
     assert node["range"] == [1, together]

@@ -94,7 +94,6 @@ def in_thread(function, *, main):
         ("EntersPlain", "plain"),
         ("S[Identity,EntersStatic]", "static"),
         ("S[Identity,BackgroundThread[EntersClass]]", "class"),
-        ("HasKey(nowhere)[Identity,EntersStatic]", "static"),
     ],
 )
 def test_what_enter_returns_in_the_callers_thread_reaches_forward(log, expression, name, way, main):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, TypedDict
 
 import pytest
+from loading import Divides
 from pydantic import Field
 
 import headrace
@@ -37,6 +38,7 @@ class Several(headrace.Options):
     inputs: dict[str, str] = Field(description="The key of each input.")
 
 
+headrace.register(Divides, replace=True)
 make("RPlain", base=object)
 make("RUnsaid")
 make("RResult", writes=("result",))
@@ -75,7 +77,7 @@ def problems(config):
         "IoC[RResult,RMask;S[RMask,RResult]]",
         "BackgroundThread[RMask]",
         "DI[BackgroundThread,RMask]",
-        "HasKey(x)[RMask,RMaskHere]",
+        "Divides(x)[RMask,RMaskHere]",
         "CatSplit[RMask,RResult,RResult]",
         "RInputs(inputs={0})",
     ],
@@ -104,12 +106,12 @@ def test_a_key_that_the_map_does_not_bring_is_named(expression):
         "S[RResult,(key=mask)RMask]",
         "S[RUnsaid,(or)RMask]",
         "S[RResult,(or)RMask]",
-        "HasKey(mask)[RMask,RResult]",
-        "Random(0.5)[RMask,RResult]",
+        "Divides(mask)[RMask,RResult]",
+        "Divides(mask)[RMask]",
         "Fallback[RMask,RResult]",
         "S[RWritesHere(where=mask),RMask]",
         "RMaskHere(where=data)",
-        "S[HasKey(x)[RWithMask,RResult],RMask]",
+        "S[Divides(x)[RWithMask,RResult],RMask]",
         "CatSplit[RResult,RMask,RResult]",  # what runs in the middle is a gathered item
     ],
 )

@@ -98,7 +98,7 @@ def test_a_max_that_is_cut_by_what_init_finds_is_logged_once_a_node(caplog):
         "S[WritesBoxes,Counts]",
         "S[Counts,WritesBoxes,Counts]",
         "S[WritesBoxes,(key=boxes)Counts,Counts]",
-        "HasKey(x)[S[WritesBoxes,Counts],Counts]",
+        "BackgroundThread[S[WritesBoxes,Counts]]",
     ],
 )
 def test_an_element_after_one_that_writes_no_result_is_refused_and_both_are_named(expression):

@@ -20,14 +20,14 @@ from headrace import errors, words
 SIGNATURES = {
     "Bracket": (
         "(phases: 'int' = 1, prefixes: 'tuple[str, ...]' = (), gives: 'tuple[str, ...]' = (), "
-        "keys_option: 'str | None' = None, name_option: 'str | None' = None, "
+        "keys_option: 'str | None' = None, name_option: 'str | None' = None, divides: 'bool' = False, "
         "combine_ranges: 'Callable[..., tuple[int, int | None]] | None' = None) -> None"
     ),
     "Place": (
         "(outermost: 'bool' = False, not_callable: 'str | None' = None, "
         "waits_while: 'str | None' = None) -> None"
     ),
-    "combine_ranges": "(children: 'Sequence[Ranged]', *, divides: 'bool' = False) -> 'tuple[int, int | None]'",
+    "combine_ranges": "(children: 'Sequence[Ranged]') -> 'tuple[int, int | None]'",
     "fill_up": "(batch: 'Sequence[Request]', child: 'Backend') -> 'list[Request] | None'",
     "run_child": (
         "(child: 'Backend', batch: 'list[Request]', places: 'Sequence[int]', outcomes: 'Answers', *, "
@@ -519,9 +519,6 @@ def test_ranges_of_children_make_that_of_the_container():
     wide, narrow, one = Child("A", 1, None), Child("B", 2, 8), Child("C", 1, 1)
     assert words.combine_ranges([wide, narrow, one]) == (2, 8)
     assert words.combine_ranges([one, one]) == (1, 1)
-    assert words.combine_ranges([wide, one], divides=True) == (1, None)
-    with pytest.raises(ValueError, match="B needs at least 2"):
-        words.combine_ranges([wide, narrow], divides=True)
 
 
 @pytest.mark.parametrize("built", [False, True], ids=["the class says", "init says"])

@@ -51,16 +51,16 @@ def test_such_a_number_in_toml_is_told(number, tmp_path):
     assert found.file == str(path)
 
 
-@pytest.mark.parametrize("before", ["", "key="], ids=["positional", "named"])
+@pytest.mark.parametrize("before", ["", "function="], ids=["positional", "named"])
 def test_such_a_number_in_an_expression_is_told_with_its_place(before):
-    (found,) = problems({"backend": f"HasKey({before}{BIG})[Identity]"})
+    (found,) = problems({"backend": f"Call({before}{BIG})"})
     assert found.text[slice(*found.span)] == BIG
 
 
 def test_such_a_number_in_the_environment_is_told(monkeypatch):
     monkeypatch.setenv("BIG", BIG)
     assert problems({"backend": "Identity", "max": "${BIG}"})[0].path == "main.max"
-    assert problems({"backend": "HasKey(k=${BIG})[Identity]"})[0].path == "main.backend"
+    assert problems({"backend": "Call(k=${BIG})"})[0].path == "main.backend"
 
 
 # Files that are none.
@@ -197,7 +197,7 @@ def test_ctrl_c_in_a_validator_is_no_problem_of_the_configuration():
     [
         {"backend": f"S[{','.join(f'Unknown{i}' for i in range(10_000))}]"},
         {"backend": "Identity", **{f"unknown_{i}": i for i in range(10_000)}},
-        {"backend": f"Random(0.5,{','.join(f'k{i}=1' for i in range(10_000))})[Identity]"},
+        {"backend": f"Call(math:sqrt,{','.join(f'k{i}=1' for i in range(10_000))})"},
         {"a": {"backend": "Identity", "next": [f"n{i}" for i in range(10_000)]}},
         {"a": {"backend": "Identity"}, "global": {f"unknown_{i}": i for i in range(10_000)}},
     ],
@@ -248,7 +248,7 @@ def test_a_name_of_a_million_characters_is_shortened(make):
 
 @pytest.mark.parametrize("key", ["backend", "define", "definition"])
 def test_the_default_of_a_placeholder_that_is_all_may_be_any_expression(key, monkeypatch):
-    text = " ${HR_NONE:-S[Identity,HasKey(k)[Identity]]} "
+    text = " ${HR_NONE:-S[Identity,(key=k)Identity]} "
     source = {"backend": text}
     if key != "backend":
         source = {"backend": "Z", "define": {"Z": text}}

@@ -320,7 +320,7 @@ def test_the_end_is_called_once_per_batch(device, backend, way, shortcut):
         ("S[Device(a),BackgroundThread[S[Device(b),Identity]]]", ["a", "b"]),
         ("S[BackgroundThread[Device(a)],Read,Device(b)]", ["a", "b"]),
         ("S[BackgroundThread[Device(a)],Read,BackgroundThread[Device(b)]]", ["a", "b"]),
-        ("S[Device(a),HasKey(data)[Forward[node.x]]]", None),
+        ("S[Device(a),(key=data)Forward[node.x]]", None),
         ("S[Device(a),Fallback[Forward[node.x],Identity]]", None),
         ("IoC[Device(a);S[Device,Forward[node.x]]]", ["a"]),
         ("CatSplit[Device(a),BackgroundThread[Read],Identity]", None),
@@ -562,7 +562,7 @@ def state_of(pipe, node="main"):
         "S[Identity,Loses]",
         "S[Identity,BackgroundThread[Loses]]",
         "CatSplit[Identity,Loses,Identity]",
-        "IoC[Loses;HasKey(data)[Loses]]",
+        "IoC[Loses;S[Identity,Loses]]",
         "ModelLoader[(.x)Loses]",
     ],
 )

@@ -178,8 +178,8 @@ def test_a_weight_that_fits_nothing_is_answered_in_a_graph_and_says_where(way, w
 @pytest.mark.parametrize(
     "text",
     [
-        "HasKey(bad)[TrapExplode,TrapInc]",
-        "BackgroundThread[HasKey(bad)[TrapExplode,TrapInc]]",
+        "S[(key=bad)TrapExplode,TrapInc]",
+        "BackgroundThread[S[(key=bad)TrapExplode,TrapInc]]",
     ],
 )
 def test_an_error_inside_a_batch_is_that_requests_alone(way, text):

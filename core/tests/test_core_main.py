@@ -67,7 +67,7 @@ def test_a_tree_of_compiled_files_alone_runs_a_pipeline(tmp_path):
         "import headrace\n"
         "assert headrace.__file__.endswith('__init__.pyc')\n"
         "line = {'a': {'backend': 'S[Identity,Call(math:sqrt)]', 'next': 'b'},\n"
-        "        'b': {'backend': 'HasKey(x)[Identity,BackgroundThread[Identity]]'}}\n"
+        "        'b': {'backend': 'S[Identity,BackgroundThread[Identity]]'}}\n"
         "with headrace.pipe(line) as pipe:\n"
         "    print(pipe({'data': 9})['result'], pipe.submit({'data': 16}).result()['result'])\n"
         "try:\n"

@@ -131,9 +131,6 @@ class CountsAsFalseError(InputError):
     [
         "Judge",
         "S[Judge,(or)Identity]",
-        "HasKey(data)[Judge]",
-        "NotHasKey(mask)[Judge,Identity]",
-        "Random(1.0)[Judge,Identity]",
         "CatSplit[Judge,Identity,Identity]",
         "CatSplit[Identity,Judge,Identity]",
     ],
@@ -228,9 +225,6 @@ class Picks(headrace.Backend):
         ("S[Identity,Identity,Identity]", Sticky),
         ("S[Identity,(key=mask)Identity,Identity]", HidesMask),
         ("S[(key=mask)Identity]", HidesMask),
-        ("HasKey(mask)[Identity]", HidesMask),
-        ("NotHasKey(mask)[Identity,Identity]", HidesMask),
-        ("HasKey(other)[Identity]", HidesMask),
     ],
 )
 def test_a_dict_that_a_word_cannot_read_or_change_costs_its_neighbours_nothing(backend, bad):

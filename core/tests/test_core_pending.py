@@ -9,6 +9,7 @@ import threading
 
 import pytest
 from internals import expire, open_entries
+from loading import Divides
 from sending import WAYS
 
 import headrace
@@ -474,7 +475,8 @@ def test_pending_inside_what_waits_for_a_result_is_refused(keeper, backend):
 
 
 def test_a_branch_of_a_request_that_divides_may_keep_it(keeper):
-    with headrace.pipe({"backend": "S[Identity,HasKey(steps)[Identity,KeptKeeper]]"}) as pipe:
+    headrace.register(Divides, replace=True)
+    with headrace.pipe({"backend": "S[Identity,Divides(steps)[Identity,KeptKeeper]]"}) as pipe:
         future, kept = keeper.keeps(pipe, {"data": 1})
         keeper.resume(kept)
         assert future.result(WAIT_S)["result"] == 0  # now it has steps

@@ -187,7 +187,7 @@ def test_what_is_wrong_in_global_is_reported_where_every_node_has_its_own(key, t
 
 
 def test_an_unused_definition_may_lack_what_a_use_gives():
-    lacking = {"Z": "A[B,Two]", "W": "HasKey(k)", "V": "Dep", "U": "HasKey[A]", "R": "Forward[x]"}
+    lacking = {"Z": "A[B,Two]", "V": "Dep", "U": "Call", "R": "Forward[x]"}
     assert run("X", define=lacking) == "X"
 
 
@@ -242,7 +242,7 @@ def test_children_are_built_left_to_right_and_closed_right_to_left():
 WRONG = {
     "arity": (
         "IoC[X] IoC[X,Y] IoC[X;Y;A] IoC[X;Y,A] S[X;Y] A[X;Y] S X[Y] Two[X] With[A] "
-        "HasKey(k)[A,B,C] DI[A[B],C] IoC[A;A[X]] IoC[Dep[Y];Dep[X]] IoC[Dep;Dep[X,Y]] Dep "
+        "DI[A[B],C] IoC[A;A[X]] IoC[Dep[Y];Dep[X]] IoC[Dep;Dep[X,Y]] Dep "
         "Dep[X,Y] IoC[S[X];Sequential[S[Y],X]] Forward Reflect"
     ),
     "dependency": "IoC[Dep;Dep]",
@@ -614,7 +614,7 @@ def test_the_node_narrows_the_range_of_its_backend(keys, expected):
         ({"backend": "S[Few,Twenty]"}, "backend", "S: Twenty needs at least 20"),
         ({"backend": "IoC[Few;S[Forward[Few],Twenty]]"}, "backend", "Forward takes at most 8"),
         ({"backend": "S[Few,X]", "max": 1}, "max", "no batch fits: S takes 2 to 8"),
-        ({"backend": "HasKey(k)[Few]"}, "backend", "HasKey: Few needs"),
+        ({"backend": "S[(key=k)Few]"}, "backend", "S: Few needs"),
         ({"backend": "A[Few,Twenty]"}, "backend", "Few takes at most 8"),
     ],
 )
@@ -731,15 +731,15 @@ def test_what_two_nodes_say_of_one_definition_is_reported_once(order):
 
 
 def test_what_a_node_gives_to_a_definition_or_does_not_names_the_node():
-    lacking = {"define": {"Z": "S[X,HasKey[X]]"}, "n": {"backend": "Z", "key": "k", "next": "m"}}
+    lacking = {"define": {"Z": "S[X,Call]"}, "n": {"backend": "Z", "next": "m"}}
+    lacking["n"]["function"] = "math:sqrt"
     found = problem({**lacking, "m": {"backend": "Z"}})
     assert (found.code, found.path) == ("missing_option", "define.Z")
-    assert found.message == "HasKey of node 'm' needs the option 'key'"
+    assert found.message == "Call of node 'm' needs the option 'function'"
 
 
-@pytest.mark.parametrize("word", ["Forward[node.a]", "HasKey(k)[Forward[node.a],X]"])
-def test_what_hands_items_to_a_queue_takes_any_number_of_them(word):
-    config = {"a": {"backend": "X", "max": 4}, "b": {"backend": f"S[X,{word}]", "max": 8}}
+def test_what_hands_items_to_a_queue_takes_any_number_of_them():
+    config = {"a": {"backend": "X", "max": 4}, "b": {"backend": "S[X,Forward[node.a]]", "max": 8}}
     assert explained(config, "b")["range"] == [1, 8]
 
 
@@ -773,6 +773,6 @@ def test_planning_takes_as_many_steps_for_each_of_many_nodes_as_of_few(keys):
             many[f"n{k + 1}"]["map"] = f"n{k}[result:data]"
         if keys == "leaves":
             headrace.register("Leaves", Leaves, replace=True)
-            many["n1"]["backend"] = "HasKey(again)[Leaves[n0]]"
+            many["n1"]["backend"] = "Leaves[n0]"
         steps.append(steps_of(partial(loading.load, many)) / count)
     assert steps[1] < steps[0] * 1.1

@@ -17,7 +17,7 @@ EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*/*.toml"))
 
 LINE = {
     "global": {"threads": 6},
-    "read": {"backend": "S[Identity,HasKey(wide)[Identity]]", "next": "split", "instance_num": 2},
+    "read": {"backend": "S[Identity,(key=wide)Identity]", "next": "split", "instance_num": 2},
     "split": {
         "backend": "Identity",
         "map": {"read": {"data": ["data", "parts"]}},
@@ -41,9 +41,7 @@ def test_the_plan_says_what_each_node_is_and_how_they_are_linked():
     assert [one.run_by for one in nodes.values()] == ["caller", "worker", "caller", "caller"]
     assert [one.alias_of for one in nodes.values()] == [None, None, None, "read"]
     assert (nodes["alias"].instance_num, nodes["read"].instance_num) == (1, 2)
-    assert [one.name for one in nodes["read"].tree.walk()] == [
-        *("S", "Identity", "HasKey", "Identity")
-    ]
+    assert [one.name for one in nodes["read"].tree.walk()] == ["S", "Identity", "Identity"]
     assert nodes["read"].keys["instance_num"] == public.Value(2, "node")
 
 
@@ -56,10 +54,12 @@ def test_the_plan_is_frozen():
 
 
 def test_what_is_warned_of_stands_in_the_plan_as_problems():
-    plan = headrace.PipelineConfig.load({"backend": "Random(0.5)[Identity]", "p": 0.1}).plan()
+    plan = headrace.PipelineConfig.load(
+        {"backend": "Call(math:sqrt)", "function": "math:cos"}
+    ).plan()
     (warning,) = plan.warnings
     assert isinstance(warning, headrace.errors.Problem)
-    assert (warning.code, warning.path) == ("unused_option", "main.p")
+    assert (warning.code, warning.path) == ("unused_option", "main.function")
 
 
 def shape(schema):

@@ -294,7 +294,9 @@ def hooked(site, name, module, definitions):
 
 
 def test_definitions_of_plugins_are_used_like_those_of_the_configuration(site):
-    hooked(site, "headrace-defs", "hrt_defs", {"Twice": "S[Identity,HasKey(k)]", "Bad": "Nope"})
+    hooked(
+        site, "headrace-defs", "hrt_defs", {"Twice": "S[Identity,BackgroundThread]", "Bad": "Nope"}
+    )
     assert run({"backend": "Twice[Identity]"}) == 0
     assert run({"backend": "defs:Twice[Identity]"}) == 0
     assert run({"backend": "Identity"}) == 0
@@ -404,7 +406,7 @@ def test_the_same_again_is_no_error_and_another_one_is(site, first):
 
 
 @pytest.mark.parametrize(
-    "name", ["S", "Identity", "HasKey", "greedy", "", "1A", "A b", "a:b", "é", 3]
+    "name", ["S", "Identity", "CatSplit", "greedy", "", "1A", "A b", "a:b", "é", 3]
 )
 def test_a_name_of_core_and_no_name_at_all_are_refused(site, name):
     with pytest.raises(PluginError):

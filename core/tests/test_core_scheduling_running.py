@@ -377,7 +377,7 @@ def test_the_largest_size_within_the_range_is_cut_where_more_requests_wait(
 ):
     most = {"max": 8, "forward": lambda self, batch: gate.run(batch)}
     headrace.register("Eight", type("Eight", (headrace.Backend,), most), replace=True)
-    config = {"backend": f"HasKey(never)[Eight,{backend}]", "batch_sizes": [1, 6, 16], "pad": pad}
+    config = {"backend": f"S[(key=never)Eight,{backend}]", "batch_sizes": [1, 6, 16], "pad": pad}
     with headrace.pipe(config) as pipe:
         futures = [pipe.submit({"data": 0})]
         gate.wait_entered()

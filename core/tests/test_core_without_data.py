@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from typing import Any, TypedDict
 
 import pytest
+from loading import Divides
 
 import headrace
 from headrace.errors import BackendError, InputError, RequestsFailed
@@ -68,7 +69,7 @@ def words(registered):
         def forward(self, batch):
             return self._child(batch)
 
-    for cls in (Join, Typed, Named, Fails, Silent, Around):
+    for cls in (Join, Typed, Named, Fails, Silent, Around, Divides):
         headrace.register(cls.__name__, cls, replace=True)
     headrace.register("Negative", lambda number: -number, replace=True)
 
@@ -82,7 +83,7 @@ def words(registered):
         "BackgroundThread[S[Join]]",
         "IoC[Join;S[Join,Negative]]",
         "Fallback[Call(nowhere_at_all:f),S[Named]]",
-        "HasKey(left)[Join,Named]",
+        "Divides(left)[Join,Named]",
         "Around[S[Join,Negative]]",
     ],
 )
@@ -153,9 +154,6 @@ def test_a_failed_request_without_data_comes_back_without(backend, listens, shor
         "Identity",
         "S[(key=left)Join,Negative]",
         "S[Join,(or)Negative]",
-        "HasKey(left)[Join]",
-        "HasKey(left)[Join,Identity]",
-        "Random(0.5)[Join]",
     ],
 )
 def test_data_is_asked_for_where_something_may_read_it(backend):

@@ -41,7 +41,7 @@ def test_planner_and_builder_import_no_word(package):
         ("IoC[Identity]", "IoC has 2 phases in brackets, separated by ';', got 1"),
         ("S[Identity;Identity]", "S has one phase in brackets, separated by ';', got 2"),
         ("CatSplit[Identity,Identity]", "CatSplit takes 3 in brackets, got 2"),
-        ("Random(0.5)[Identity,Identity,Identity]", "Random takes 1 to 2 in brackets, got 3"),
+        ("Reflect[a,Identity,Identity]", "Reflect takes 1 to 2 in brackets, got 3"),
         ("S", "S takes 1 or more in brackets, got 0"),
         ("Identity[Identity]", "Identity takes nothing in brackets"),
         (
@@ -49,7 +49,7 @@ def test_planner_and_builder_import_no_word(package):
             "Z[...] goes to Identity, which takes nothing in brackets",
         ),
         ("ModelLoader(x.onnx)[Identity]", "ModelLoader takes no positional args"),
-        ("HasKey(a,b,c)[Identity]", "HasKey takes at most 1 positional (key), got 3"),
+        ("Call(a,b,c)", "Call takes at most 1 positional (function), got 3"),
         (
             "ModelLoader(model=x.onnx)[Identity]",
             "a branch of ModelLoader begins with suffixes: (.onnx)Identity",

@@ -173,7 +173,7 @@ def test_cpu_time_of_processes_that_is_in_no_figure_is_told(word, monkeypatch):
 
 
 def test_failures_are_counted_by_code_and_end_with_one():
-    done = run("bench", "HasKey(k)[NoSuchWord,Identity]", "--data", "uint8:4", *SHORT)
+    done = run("bench", "S[NoSuchWord,Identity]", "--data", "uint8:4", *SHORT)
     assert (done.exit_code, "NoSuchWord" in done.output) == (2, True)
     done = run("bench", "DecodeMat", "--data", "uint8:40", "--clients", "1", "--json", *SHORT)
     (point,) = json.loads(done.stdout)["configurations"][0]["points"]

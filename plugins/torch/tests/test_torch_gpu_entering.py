@@ -98,7 +98,6 @@ def test_a_model_waits_for_the_stream_of_its_caller(way):
         {"backend": "With[StreamPool(max=2),TorchModule]"},
         {"backend": "BackgroundThread[TorchModule]"},
         {"backend": "CatSplit[CatTensor,TorchModule,SplitTensor]"},
-        {"backend": "HasKey(nowhere)[Identity,TorchModule]"},
     ],
     ids=lambda config: config.get("backend", "cuda_graph"),
 )

@@ -111,7 +111,6 @@ def test_arrays_with_which_nothing_is_to_be_done_become_tensors_in_any_company(w
         "S[NormalizeTensor(2.0),RowsSpy,SoftmaxTensor]",
         "S[NormalizeTensor(2.0),CropTensor(box=[0,0,8,9]),RowsSpy]",
         "S[CvtColorTensor(bgr),CvtColorTensor(bgr),PadTensor(9,8),RowsSpy]",  # passed on unchanged
-        "S[NormalizeTensor(2.0),HasKey(color)[RowsSpy,RowsSpy],SoftmaxTensor]",
         "S[NormalizeTensor(2.0),(key=color)RowsSpy,SoftmaxTensor]",
         "S[NormalizeTensor(2.0),S[RowsSpy,SoftmaxTensor]]",
         "S[S[CvtColorTensor(bgr),NormalizeTensor(2.0)],RowsSpy]",

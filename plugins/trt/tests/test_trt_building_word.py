@@ -77,7 +77,7 @@ def test_another_precision_takes_another_plan(built, pipe, small_net):
 
 def test_two_sets_of_options_in_one_node_are_two_engines(built, pipe, small_net):
     word = "IoC[Onnx2Tensorrt({}),TensorrtInferTensor;TensorrtInferTensor]"
-    both = f"Random(0.5)[{word.format('precision=fp16')},{word.format('precision=bf16')}]"
+    both = f"S[{word.format('precision=fp16')},{word.format('precision=bf16')}]"
     pipe(**config(small_net, backend=both))
     assert len({label for label, _ in built}) == 2
 

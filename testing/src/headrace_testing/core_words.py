@@ -18,15 +18,10 @@ __all__ = [
     "BackgroundThreadConformance",
     "CallConformance",
     "FallbackConformance",
-    "HasKeyConformance",
     "IdentityConformance",
     "ModelLoaderConformance",
-    "NotHasKeyConformance",
-    "RandomConformance",
     "SequentialConformance",
 ]
-
-_ASKS = "it tests whether the key exists: a request without it takes the other branch"
 
 
 class IdentityConformance(BackendConformance):
@@ -71,22 +66,3 @@ class ModelLoaderConformance(IdentityConformance):
     """`ModelLoader`, which chooses a child by the suffix of a file."""
 
     expression = "ModelLoader(model=network.onnx)[(.onnx)Identity]"
-
-
-class HasKeyConformance(IdentityConformance):
-    """`HasKey`, with two branches."""
-
-    expression = "HasKey(mask)[S[Identity],Identity]"
-    expected_failures = {"missing-key": _ASKS}  # noqa: RUF012 - a class of this kind is a table
-
-
-class NotHasKeyConformance(HasKeyConformance):
-    """`NotHasKey`, with two branches."""
-
-    expression = "NotHasKey(mask)[S[Identity],Identity]"
-
-
-class RandomConformance(IdentityConformance):
-    """`Random`, with two branches, of which one is drawn for each request."""
-
-    expression = "Random(0.5)[S[Identity],Identity]"

@@ -231,9 +231,12 @@ class Bracket:
             leaves open which keys it reads. Its default is None.
         name_option: The option written as the one name in ``[ ]``, as ``node`` in ``Repost[node]``. None if backends
             stand there.
+        divides: True for a container that gives each item to one of its children, whose outcome is that of the item, or lets
+            it pass by its only child. A child may get a single item, so its min must be 1. The range is 1 to the smallest
+            max.
         combine_ranges: A function. It gets a list with the ``name``, the ``range`` and ``conditional`` (whether a prefix
             stands before it) of each child, and returns the range (min, max) of the container. None, the default, for
-            the weights that all children take. See `headrace.words.combine_ranges`.
+            the weights that all children take, or as `divides` says. See `headrace.words.combine_ranges`.
     """
 
     phases: int = 1
@@ -241,6 +244,7 @@ class Bracket:
     gives: tuple[str, ...] = ()
     keys_option: str | None = None
     name_option: str | None = None
+    divides: bool = False
     combine_ranges: Callable[..., tuple[int, int | None]] | None = None
 
 

@@ -41,7 +41,7 @@ def of_children(
         return None
     conditional = [any(prefix) for prefix in prefixes] or [False] * len(children)
     found = [Ranged(*child, one) for child, one in zip(children, conditional, strict=True)]
-    result: Range = (combine or inside)(found)
+    result: Range = (combine or (_of_divided if cls.bracket.divides else inside))(found)
     return result
 
 
@@ -95,7 +95,7 @@ class Ranged(NamedTuple):
     conditional: bool = False
 
 
-def combine_ranges(children: Sequence[Ranged], *, divides: bool = False) -> tuple[int, int | None]:
+def combine_ranges(children: Sequence[Ranged]) -> tuple[int, int | None]:
     """Return the range (min, max) of a container that runs its children with `run_child`. Max None is unbounded.
 
     A class says so with ``bracket = Bracket(combine_ranges=combine_ranges)``. Planning and building use
@@ -104,20 +104,22 @@ def combine_ranges(children: Sequence[Ranged], *, divides: bool = False) -> tupl
     Args:
         children: The children, each with its ``name``, its ``range``, and whether it is ``conditional``: whether a
             prefix stands before it, so that it may get a part of the batch.
-        divides: Whether each child gets a part of the batch: the range is 1 to the smallest max then. With False all
-            children get the whole batch, and it is the largest min and the smallest max.
 
     Raises:
         ValueError: The range is empty, or a child that may get a single item has a min above 1. The text names the
             children. The user gets it as an error of the configuration.
     """
-    _refuse_min(children if divides else [one for one in children if one.conditional])
+    _refuse_min([one for one in children if one.conditional])
     counted = [one for one in children if one.range[1] != 1]
-    if divides:
-        return 1, min((one.range[1] for one in counted if one.range[1] is not None), default=None)
     if counted:
         return inside(counted)
     return (1, 1) if children else (1, None)
+
+
+def _of_divided(children: Sequence[Ranged]) -> Range:
+    """Return the range of a container that gives each item to one child."""
+    _refuse_min(children)
+    return 1, min((one.range[1] for one in children if one.range[1] not in (None, 1)), default=None)
 
 
 def _refuse_min(ranges: Sequence[Ranged]) -> None:

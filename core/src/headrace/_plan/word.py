@@ -37,7 +37,6 @@ class Word(Backend):
         _wiring: Whether it runs nothing itself: once it is built, its last child is called in its place.
         _joins: Whether it may be replaced by its children where it stands, without prefix, in another one.
         _threaded: Whether its children run in a thread of their own already.
-        _divides: Whether it gives each item to one of its children, whose outcome is that of the item.
         _in_turn: Whether each child gets the result of the one before as its ``data``.
         _reaches_out: Whether it uses something of the pipeline that another process does not have.
         _keys_of_child: The place of the child whose required keys are its own, None where `_required_keys` says more.
@@ -49,7 +48,6 @@ class Word(Backend):
     _wiring: ClassVar[bool] = False
     _joins: ClassVar[bool] = False
     _threaded: ClassVar[bool] = False
-    _divides: ClassVar[bool] = False
     _in_turn: ClassVar[bool] = False
     _reaches_out: ClassVar[bool] = False
     _keys_of_child: ClassVar[int | None] = None
@@ -102,8 +100,8 @@ class Word(Backend):
         """Return the keys that every request needs when it comes here, as far as they are known.
 
         The default is what the class, or the built backend, says that it reads. A container has to say
-        so in ``init`` (``self.reads = ()`` for just the keys that its only child needs). What its `bracket` gives to
-        that child no request has to bring.
+        so in ``init`` (``self.reads = ()`` for just the keys that all its children need). What its `bracket` gives to
+        them no request has to bring.
 
         Args:
             element: The word.
@@ -122,12 +120,11 @@ class Word(Backend):
             return {DATA: element.name}  # a container that does not say which keys it needs
         keys = keys_named(made, element.options, "reads")
         own = {key: element.name for key in keys if key == DATA or key not in OPTIONAL}
-        if len(children) != 1:
-            return own
+        if not children or (len(children) == 1 and element.cls.bracket.divides):
+            return own  # an item may pass by the only child
         given = {*keys_named(made, element.options, "bracket.gives")}
-        inner = {
-            k: one for k, one in keys_required_by(children[0], built).items() if k not in given
-        }
+        needs = [keys_required_by(child, built) for child in children]
+        inner = {k: needs[0][k] for k in needs[0] if k not in given and all(k in o for o in needs)}
         return {**inner, **own}
 
     @classmethod
@@ -403,7 +400,7 @@ def way_through(root: Element, place: int, *, threads: bool = True) -> Iterator[
 def edges(root: Element) -> list[Element]:
     """Return the elements of an expression that give items their outcome there: the outermost, the last of an S, ..."""
     *_, last = found = [*way_through(root, -1)]
-    if word_of(last.cls)._divides and last.named is None:
+    if last.cls.bracket.divides and last.named is None:
         found += [one for child in last.children for one in edges(child)]
     return [one for one in found if one.named is None]
 

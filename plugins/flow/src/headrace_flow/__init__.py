@@ -1,7 +1,8 @@
-"""Backends for queues, loops, sessions, caches and limits, and policies that pick the requests of a batch.
+"""Backends for branches, queues, loops, sessions, caches and limits, and policies that pick the requests of a batch.
 
-The backends are `Queue`, `Send`, `Recv`, `Observer`, `Repost`, `StateFul`, `Iterate`, `Loop`, `Restart`, and around any
-expression `Cache`, `Once`, `Concurrency` and `Shadow`. `KVStorage` keeps values. The policies are `Alike` and `Budget`.
+The backends are `HasKey`, `NotHasKey`, `Random`, `Queue`, `Send`, `Recv`, `Observer`, `Repost`, `StateFul`, `Iterate`,
+`Loop`, `Restart`, and around any expression `Cache`, `Once`, `Concurrency` and `Shadow`. `KVStorage` keeps values. The
+policies are `Alike` and `Budget`.
 `ConditionPolicy` is the base of policies made of conditions, such as `Count` and `Waited`.
 
 Nothing is imported until it is used: ``import headrace_flow`` loads no pydantic.
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headrace_flow.again import Loop
     from headrace_flow.alike import Alike
+    from headrace_flow.branching import HasKey, NotHasKey, Random
     from headrace_flow.budget import Budget
     from headrace_flow.cache import Cache
     from headrace_flow.concurrency import Concurrency
@@ -50,13 +52,16 @@ __all__ = [
     "Count",
     "Enough",
     "FreeInstances",
+    "HasKey",
     "Idle",
     "Iterate",
     "KVStorage",
     "Loop",
+    "NotHasKey",
     "Observer",
     "Once",
     "Queue",
+    "Random",
     "Recv",
     "Repost",
     "Restart",
@@ -88,6 +93,7 @@ _HOME = {
     "Shadow": "shadow",
     "StateFul": "stateful",
     "Loop": "again",
+    **dict.fromkeys(("HasKey", "NotHasKey", "Random"), "branching"),
     **dict.fromkeys(("Observer", "Queue", "Recv", "Send"), "queues"),
     **dict.fromkeys(
         ("Condition", "ConditionPolicy", "Count", "Enough", "FreeInstances"), "conditions"

@@ -14,11 +14,14 @@ if TYPE_CHECKING:
 __all__ = [
     "CacheConformance",
     "ConcurrencyConformance",
+    "HasKeyConformance",
     "IterateConformance",
     "LoopConformance",
+    "NotHasKeyConformance",
     "ObserverConformance",
     "OnceConformance",
     "QueueConformance",
+    "RandomConformance",
     "RecvConformance",
     "RepostConformance",
     "RestartConformance",
@@ -102,6 +105,28 @@ class RestartConformance(ObserverConformance):
     """`Restart`, of requests that ask for none."""
 
     expression = "Restart(nodes=[main])"
+
+
+class HasKeyConformance(ObserverConformance):
+    """`HasKey`, with two branches."""
+
+    expression = "HasKey(mask)[S[Identity],Identity]"
+
+    def make_item(self, k: int) -> Request:
+        """Return a request whose numbers no other request has."""
+        return {"data": [k, k + 1], "mask": k + 2}
+
+
+class NotHasKeyConformance(HasKeyConformance):
+    """`NotHasKey`, with two branches."""
+
+    expression = "NotHasKey(mask)[S[Identity],Identity]"
+
+
+class RandomConformance(ObserverConformance):
+    """`Random`, with two branches, of which one is drawn for each request."""
+
+    expression = "Random(0.5)[S[Identity],Identity]"
 
 
 class CacheConformance(BackendConformance):

@@ -1,0 +1,171 @@
+"""`HasKey`, `NotHasKey` and `Random`: each item goes one way or the other."""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+from typing_extensions import NotRequired, TypedDict
+
+import headrace
+from headrace.keys import DATA
+from headrace.words import Bracket, run_child, select
+
+if TYPE_CHECKING:
+    from headrace.keys import Request
+
+__all__ = ["HasKey", "NotHasKey", "Random"]
+
+
+class Branches(headrace.Backend, ABC):
+    """Base of the containers that decide per item: a branch for yes, and perhaps one for no."""
+
+    takes = (1, 2)
+    bracket = Bracket(divides=True)
+    reads: tuple[str, ...] | type = ()
+
+    def init(self, options: Any, context: headrace.InitContext) -> None:
+        """Take over the branches, and say which keys a request needs, beside those that both branches need."""
+        self._options, self._branches = options, context.children
+        self._fills_up = context.batch.pad
+        needs: dict[str, Any] = dict.fromkeys(self._asked(), NotRequired[Any])
+        if self._may_read_data(context):
+            needs[DATA] = Any
+        typed_dict: Any = TypedDict
+        self.reads = typed_dict("Reads", needs)
+
+    def _may_read_data(self, context: headrace.InitContext) -> bool:
+        """Tell whether an item may need its ``data``: in a branch, or to pass."""
+        read = [context.expression.keys_read(place) for place in range(len(self._branches))]
+        return len(read) == 1 or any(DATA in keys or silent for keys, silent in read)
+
+    def _asked(self) -> tuple[str, ...]:
+        """Return the keys that decide, which need not be there."""
+        return ()
+
+    @abstractmethod
+    def says_yes(self, request: Request) -> bool:
+        """Decide for one item."""
+
+    def forward(self, batch: list[Request]) -> list[Exception | None]:
+        """Run each branch on its items. Without a branch for no the other items pass."""
+        outcomes: list[Exception | None] = [None] * len(batch)
+        chosen = select(batch, range(len(batch)), self.says_yes, outcomes)
+        others = sorted({i for i, one in enumerate(outcomes) if one is None}.difference(chosen))
+        run_child(self._branches[0], batch, chosen, outcomes, pad=self._fills_up)
+        if len(self._branches) == 2:
+            run_child(self._branches[1], batch, others, outcomes, pad=self._fills_up)
+        else:
+            select(batch, others, _pass_by, outcomes)
+        return outcomes
+
+
+def _pass_by(request: Request) -> None:
+    request["result"] = request["data"]
+
+
+class HasKey(Branches):
+    """Send items with a key to A, the others to B: ``HasKey(mask)[A,B]``.
+
+    Without B the others pass: their ``result`` is their ``data``.
+
+    Reads:
+        The inputs of the branches, and whether the key is there.
+    Writes:
+        result: The output of the branches.
+    Batch:
+        1 to the smallest max of the branches. A branch with a max of 1 is run item by item.
+
+    Raises:
+        The errors of the branches.
+    Source:
+        own
+    Example:
+        ``{"data": "abc", "loud": 1}`` gives ``"ABC"``::
+
+            backend = "HasKey(loud)[Upper,Reverse]"
+    """
+
+    class Options(headrace.Options):
+        """Options of HasKey and NotHasKey."""
+
+        positional = ("key",)
+        key: str = Field(description="The key of the request that decides.")
+
+    def _asked(self) -> tuple[str, ...]:
+        return (self._options.key,)
+
+    def says_yes(self, request: Request) -> bool:
+        """Tell whether the item has the key."""
+        return self._options.key in request
+
+
+class NotHasKey(HasKey):
+    """Send items without a key to A, the others to B: ``NotHasKey(mask)[A,B]``.
+
+    Without B the others pass: their ``result`` is their ``data``.
+
+    Reads:
+        The inputs of the branches, and whether the key is there.
+    Writes:
+        result: The output of the branches.
+    Batch:
+        1 to the smallest max of the branches. A branch with a max of 1 is run item by item.
+
+    Raises:
+        The errors of the branches.
+    Source:
+        own
+    Example:
+        ``{"data": "abc", "loud": 1}`` gives ``"abc"``::
+
+            backend = "NotHasKey(loud)[Reverse]"
+    """
+
+    def says_yes(self, request: Request) -> bool:
+        """Tell whether the item lacks the key."""
+        return self._options.key not in request
+
+
+class Random(Branches):
+    """Send each item to A with probability p, else to B: ``Random(0.5)[A,B]``.
+
+    Without B the others pass: their ``result`` is their ``data``.
+
+    Reads:
+        The inputs of the branches.
+    Writes:
+        result: The output of the branches.
+    Batch:
+        1 to the smallest max of the branches. A branch with a max of 1 is run item by item.
+
+    Raises:
+        The errors of the branches.
+    Source:
+        own
+    Example:
+        ``{"data": "abc"}`` gives ``"ABC"``::
+
+            backend = "Random(1.0)[Upper,Reverse]"
+    """
+
+    class Options(headrace.Options):
+        """Options of Random."""
+
+        positional = ("p",)
+        p: float = Field(ge=0, le=1, description="Probability of the first branch, 0 to 1.")
+        seed: int | None = Field(
+            None, description="Seed of the random numbers, for runs that can be repeated."
+        )
+
+    def init(self, options: Any, context: headrace.InitContext) -> None:
+        """Take over the branches, with random numbers of this instance's own."""
+        super().init(options, context)
+        seed = None if options.seed is None else options.seed + context.instance_index
+        self._draw = random.Random(seed).random  # noqa: S311 - no secret
+
+    def says_yes(self, request: Request) -> bool:
+        """Draw for one item."""
+        return bool(self._draw() < self._options.p)
