@@ -28,7 +28,7 @@ LINES = {
 }
 """The most lines of code of core, and of the rooms that are not small."""
 
-TESTS_OF_CORE = 19_975
+TESTS_OF_CORE = 19_980
 SOURCES = 75_430
 
 

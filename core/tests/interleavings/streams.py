@@ -193,35 +193,17 @@ def nobody_can_wait():
         settled(pipe)
 
 
-class Full(Exception):
-    pass
-
-
-def _ask_until_full(pipe, item):
-    parts = []
-
-    def take(part, waits):
-        parts.append(part)
-        if len(parts) == 2:
-            raise Full
-
-    future = pipe.submit({"data": item}, on_part=take)
-    try:
-        future.result()
-        check(False, f"{item} has failed")
-    except Full:
-        pass
-    check(parts == [(item.n, 0), (item.n, 1)], f"parts of {item}: {parts}")
-
-
 def refused():
     """A function that raises at a part ends the request, and gets no later part."""
-    book = Book()
     with headrace.pipe(GENERATOR) as pipe:
-        for n in range(3):
-            book.thread(_ask_until_full, pipe, Item(n))
-        book.join()
-        settled(pipe, 3)
+        given = [[], []]
+        takes = [
+            lambda part, waits, parts=one: parts.append(part) or 1 // (2 - len(parts))
+            for one in given
+        ]
+        futures = [pipe.submit({"data": Item(0)}, on_part=take) for take in takes]
+        check(all(isinstance(one.exception(), ZeroDivisionError) for one in futures), "both fail")
+        check(given == [[(0, 0), (0, 1)]] * 2, f"parts: {given}")
 
 
 def closed_while_it_waits():
