@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import decimal
+import logging
 import numbers
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +21,7 @@ from pydantic import (
     ValidationError,
     ValidationInfo,
     ValidatorFunctionWrapHandler,
+    create_model,
     field_validator,
 )
 from pydantic_core import ErrorDetails, PydanticCustomError
@@ -28,6 +30,14 @@ from headrace._portable import nearest_file, no_file
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
+
+
+try:
+    create_model("First")  # pydantic looks for its plugins in all that is installed
+except Exception as error:  # noqa: BLE001 - a stranger's entry_points.txt may raise anything
+    os.environ["PYDANTIC_DISABLE_PLUGINS"] = "__all__"
+    _log = logging.getLogger("headrace.plugins")
+    _log.warning("pydantic runs without its plugins: what is installed cannot be read: %s", error)
 
 
 class TextWithBase(str):
