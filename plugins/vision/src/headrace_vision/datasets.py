@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace_vision.records import rle_of
+from headrace_vision.records import json_bytes, rle_of
 from headrace_vision.saving import Names, write_image, write_whole
 from headrace_vision.sinks import CLOSE_S, SPOOL_BYTES, Sink
 
@@ -72,7 +72,7 @@ class _DataSet(Sink):
     def close(self) -> None:
         """Write the file, unless another one is in its place that could not be read."""
         if self._is_open:
-            write_whole(self._folder / self.file, self.text().encode())
+            write_whole(self._folder / self.file, self.content())
 
     def read(self, text: str) -> None:
         """Take over what the file of a data set says.
@@ -86,7 +86,7 @@ class _DataSet(Sink):
         """Write what was found in an image of that name; ``numbers`` are those of the classes."""
         raise NotImplementedError
 
-    def text(self) -> str:
+    def content(self) -> bytes:
         """Return the content of the file."""
         raise NotImplementedError
 
@@ -215,7 +215,7 @@ class SaveCOCO(_DataSet):
             self._annotations[number].append(annotation)
             self._next_id += 1
 
-    def text(self) -> str:
+    def content(self) -> bytes:
         """Return the whole data set."""
         found = sorted(self._classes.items())
         whole = {
@@ -224,7 +224,7 @@ class SaveCOCO(_DataSet):
             "annotations": [one for rows in self._annotations.values() for one in rows],
             "categories": [{"id": number, "name": name} for number, name in found],
         }
-        return json.dumps(whole)
+        return json_bytes(whole)
 
 
 class SaveYOLO(_DataSet):
@@ -285,7 +285,7 @@ class SaveYOLO(_DataSet):
             lines.append(f"{numbers[row]} {texts}\n")
         write_whole(self._folder / "labels" / f"{name}.txt", "".join(lines).encode())
 
-    def text(self) -> str:
+    def content(self) -> bytes:
         """Return the names of the classes, without a gap: readers count them."""
         import yaml
 
@@ -293,4 +293,4 @@ class SaveYOLO(_DataSet):
         names = {number: self._classes.get(number, str(number)) for number in range(count)}
         whole = {**self._others, "names": names}
         text: str = yaml.safe_dump(whole, sort_keys=False, allow_unicode=True)
-        return text
+        return text.encode()
