@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headrace_vision.records import json_bytes, rle_of
 from headrace_vision.saving import Names, write_image, write_whole
@@ -17,15 +18,29 @@ if TYPE_CHECKING:
 
 __all__ = ["SaveCOCO", "SaveYOLO"]
 
+_LOG = logging.getLogger("headrace.vision")
+
+LEAST_PART = 1e-6
+"""The least width and height of a box, in parts of those of its picture: the last digit of what `SaveYOLO` writes."""
+
 MAX_CLASSES = 100_000
 """A number of a class is below this: ``data.yaml`` has a name for each number up to the highest."""
 
 
+_Boxes: TypeAlias = dict[int, list[float]]
+"""``[x1, y1, x2, y2]`` in pixels of what is written, by its row in the detections."""
+
+
 class _DataSet(Sink):
-    """Images in ``FOLDER/images``, without boxes on them; a data set that is there already is gone on with."""
+    """Images in ``FOLDER/images``, without boxes on them; a data set that is there already is gone on with.
+
+    Boxes end at the border of the picture. What has no pixel in it is left out, and counted.
+    """
 
     file = ""
     needs_model = True
+    has_masks = False
+    """Whether masks are written, so that an empty one has no pixel."""
 
     def __init__(
         self,
@@ -42,6 +57,7 @@ class _DataSet(Sink):
         self._names = Names()
         self._classes: dict[int, str] = {}
         self._is_open = False
+        self._left_out = 0
 
     def open(self) -> None:
         """Make the folder, and read the data set that it has."""
@@ -67,7 +83,23 @@ class _DataSet(Sink):
         name = f"{self._names.of(frame.source)}_{frame.frame:06d}"
         if self._images:
             write_image(self._folder / "images" / f"{name}.jpg", frame.image)
-        self.add(name, frame, found, numbers)
+        height, width = frame.image.shape[:2]
+        boxes = {
+            row: box
+            for row, box in enumerate(_clip(found.xyxy, height, width).tolist())
+            if box[2] - box[0] >= LEAST_PART * width and box[3] - box[1] >= LEAST_PART * height
+            if not self.has_masks or found.mask is None or found.mask[row].any()
+        }
+        self.add(name, frame, found, numbers, boxes)
+        left_out = len(found) - len(boxes)
+        if left_out and not self._left_out:
+            text = "sink %s leaves out what has no pixel in its picture: %d of frame %d of %s; status() counts them"
+            _LOG.warning(text, self.name, left_out, frame.frame, frame.source)
+        self._left_out += left_out
+
+    def status(self) -> dict[str, Any]:
+        """Return how many detections were ``left_out``, as they have no pixel."""
+        return {"left_out": self._left_out}
 
     def close(self) -> None:
         """Write the file, unless another one is in its place that could not be read."""
@@ -82,8 +114,8 @@ class _DataSet(Sink):
         """
         raise NotImplementedError
 
-    def add(self, name: str, frame: Frame, found: Any, numbers: list[int]) -> None:
-        """Write what was found in an image of that name; ``numbers`` are those of the classes."""
+    def add(self, name: str, frame: Frame, found: Any, numbers: list[int], boxes: _Boxes) -> None:
+        """Write the ``boxes`` of an image of that name; ``numbers`` are those of the classes."""
         raise NotImplementedError
 
     def content(self) -> bytes:
@@ -128,7 +160,8 @@ class SaveCOCO(_DataSet):
     """Writes ``FOLDER/annotations.json`` in the format of COCO, and the images beside it.
 
     ``category_id`` is the ``class_id`` of the detections. Boxes are ``[x, y, width, height]`` in pixels. Annotations also have
-    ``score`` and ``track_id``. The annotations are kept in memory, and the file is written when the sink is closed. A file that is
+    ``score`` and ``track_id``. Boxes end at the border of the picture. Detections without a pixel in it, by their box or mask, are left
+    out and counted in ``status()``, and such keypoints are not labelled. The annotations are kept in memory, and the file is written when the sink is closed. A file that is
     there already is gone on with: images of the same name are replaced, and a class keeps its name.
 
     Args:
@@ -141,6 +174,7 @@ class SaveCOCO(_DataSet):
     """
 
     file = "annotations.json"
+    has_masks = True
 
     def __init__(
         self,
@@ -171,7 +205,7 @@ class SaveCOCO(_DataSet):
             self._next_id = max(self._next_id, one["id"] + 1)
         self._others = whole
 
-    def add(self, name: str, frame: Frame, found: Any, numbers: list[int]) -> None:
+    def add(self, name: str, frame: Frame, found: Any, numbers: list[int], boxes: _Boxes) -> None:
         """Keep the annotations of an image."""
         path = f"images/{name}.jpg"
         known = self._pictures.get(path)
@@ -187,7 +221,7 @@ class SaveCOCO(_DataSet):
             "timestamp": frame.timestamp,
         }
         self._annotations[number] = []
-        for row, (x1, y1, x2, y2) in enumerate(found.xyxy.tolist()):
+        for row, (x1, y1, x2, y2) in boxes.items():
             annotation = {
                 "id": self._next_id,
                 "image_id": number,
@@ -201,7 +235,10 @@ class SaveCOCO(_DataSet):
                 annotation["area"] = sum(mask["counts"][1::2])
             if "keypoints" in found.data:
                 points = found.data["keypoints"][row].tolist()
-                seen = [2 if all(score) else 0 for _, _, *score in points]
+                seen = [
+                    2 if all(score) and 0 <= x <= width and 0 <= y <= height else 0
+                    for x, y, *score in points
+                ]
                 flat = [
                     (x, y, v) if v else (0, 0, 0)
                     for (x, y, *_), v in zip(points, seen, strict=True)
@@ -231,7 +268,7 @@ class SaveYOLO(_DataSet):
     """Writes ``FOLDER/labels/NAME.txt`` with a line per box, the images beside them, and ``data.yaml``.
 
     A line is ``class x y width height``: the ``class_id`` of the detections, the centre, and sizes, in parts of the image (0 to
-    1). ``data.yaml`` has a name for each number up to the highest, which is the number itself where no name is known. A file that
+    1). Boxes end at the border of the picture. Those without a pixel in it are left out and counted in ``status()``. ``data.yaml`` has a name for each number up to the highest, which is the number itself where no name is known. A file that
     is there already is gone on with: a class keeps its name.
 
     Args:
@@ -274,11 +311,11 @@ class SaveYOLO(_DataSet):
         whole.pop("nc", None)  # how many there are, which may change
         self._others = whole
 
-    def add(self, name: str, frame: Frame, found: Any, numbers: list[int]) -> None:
+    def add(self, name: str, frame: Frame, found: Any, numbers: list[int], boxes: _Boxes) -> None:
         """Write the labels of an image."""
         height, width = frame.image.shape[:2]  # type: ignore[union-attr]
         lines = []
-        for row, (x1, y1, x2, y2) in enumerate(found.xyxy.tolist()):
+        for row, (x1, y1, x2, y2) in boxes.items():
             place = ((x1 + x2) / 2 / width, (y1 + y2) / 2 / height)
             size = ((x2 - x1) / width, (y2 - y1) / height)
             texts = " ".join(f"{one:.6f}" for one in (*place, *size))
@@ -294,3 +331,10 @@ class SaveYOLO(_DataSet):
         whole = {**self._others, "names": names}
         text: str = yaml.safe_dump(whole, sort_keys=False, allow_unicode=True)
         return text.encode()
+
+
+def _clip(boxes: Any, height: int, width: int) -> Any:
+    """Return boxes that end at the border of a picture."""
+    import numpy as np
+
+    return np.clip(boxes, 0, np.array([width, height, width, height]))
