@@ -192,6 +192,16 @@ class SaveCOCO(_DataSet):
         self._pictures: dict[str, dict[str, Any]] = {}
         self._annotations: dict[int, list[dict[str, Any]]] = {}
         self._next_id = 1
+        self._unsaved = 0
+
+    def close(self) -> None:
+        """Write the annotations."""
+        super().close()
+        self._unsaved = 0
+
+    def give_up(self) -> int:
+        """Return how many frames have no annotations in the file."""
+        return self._unsaved
 
     def read(self, text: str) -> None:
         """Take over images, annotations and categories."""
@@ -251,6 +261,7 @@ class SaveCOCO(_DataSet):
                 annotation["track_id"] = int(found.tracker_id[row])
             self._annotations[number].append(annotation)
             self._next_id += 1
+        self._unsaved += 1
 
     def content(self) -> bytes:
         """Return the whole data set."""

@@ -62,6 +62,7 @@ class Sink:
         model: The model whose results it gets: of a source with several it gets ``frame.models[model]``, of one without it
             nothing. None for all.
         needs_model: Whether it has no place for several models of a source, so that ``model`` says one.
+        missing: How many frames that `write` took are in no file after all, because it failed. They do not count as written.
     """
 
     full: str = "wait"
@@ -73,6 +74,7 @@ class Sink:
     close_s: float = CLOSE_S
     model: str | None = None
     needs_model: bool = False
+    missing: int = 0
 
     def _keep(self, spool_bytes: int, spool: str | os.PathLike[str] | None, close_s: float) -> None:
         """Check and note what is kept while the sink fails.
@@ -114,6 +116,13 @@ class Sink:
 
     def close(self) -> None:
         """Finish everything; called once, and again within `close_s` if it raises."""
+
+    def give_up(self) -> int:
+        """Finish what can be finished without what fails; called once, where `close` still raises in the end.
+
+        Return how many frames that were written are lost.
+        """
+        return 0
 
     def status(self) -> dict[str, Any]:
         """Return more entries for ``status()``, for JSON."""
@@ -280,6 +289,11 @@ class SinkThread:
         self._thread.join(max(timeout_s, 0.0))
         return not self._thread.is_alive()
 
+    @property
+    def has_given_up(self) -> bool:
+        """Whether nothing more is written, and files get their end."""
+        return self._state == "closed"
+
     def longest_close_s(self, timeout_s: float) -> float:
         """Return for how many seconds closing waits: `close_s`, and ``timeout_s`` at least while the sink works."""
         return max(self.sink.close_s + LEEWAY_S, 0.0 if self._attempts else timeout_s)
@@ -291,6 +305,7 @@ class SinkThread:
             return {
                 "state": "failed" if self._attempts else self._state,
                 **self._counts,
+                "written": self._counts["written"] - self.sink.missing,
                 "waiting": self._frames,
                 "waiting_bytes": self._bytes,
                 "attempts": self._attempts,
@@ -500,11 +515,23 @@ class SinkThread:
             "sink %s is closed, and still fails: %d frames are lost, %d are kept for the next run"
         )
         _LOG.warning(text, self.name, lost, kept)
-        if not is_closed:
-            try:
+        try:
+            if not is_closed:
                 self.sink.close()
-            except Exception as error:  # noqa: BLE001 - the first error tells more
-                _LOG.debug("sink %s cannot be closed: %r", self.name, str(error))
+                return
+        except Exception as error:  # noqa: BLE001 - the first error tells more
+            _LOG.debug("sink %s cannot be closed: %r", self.name, str(error))
+        try:
+            lost = self.sink.give_up()
+        except Exception as error:  # noqa: BLE001 - there is nobody to tell but the log
+            _LOG.warning("sink %s cannot be given up: %r", self.name, str(error))
+            return
+        with self._changed:
+            self._counts["written"] -= lost
+            self._counts["lost"] += lost
+        if lost:
+            text = "sink %s is closed: %d frames that were written are in no file, and are lost"
+            _LOG.warning(text, self.name, lost)
 
 
 class SinkThreads:
@@ -574,7 +601,10 @@ class SinkThreads:
         began = time.monotonic()
         for one in self._threads:
             longest_s = one.longest_close_s(timeout_s)
-            if not one.join(began + longest_s - time.monotonic()):
+            if one.join(began + longest_s - time.monotonic()):
+                continue
+            # One that has given up finishes its files, as one that works does.
+            if not (one.has_given_up and one.join(timeout_s)):
                 atexit.register(one.join, LAST_S)
 
     def status(self) -> dict[str, Any]:
