@@ -13,6 +13,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace_vision.network import is_address
 from headrace_vision.saving import Names, picture_of
 from headrace_vision.sinks import CLOSE_S, SPOOL_BYTES, Sink
 
@@ -34,7 +35,8 @@ class SaveVideo(Sink):
     can be played. A frame of another size begins another file, ``NAME-size2.mp4``. After a full disk a video goes on where it was,
     and one that is full to the end is finished with what it has room for.
     After another error, and where times begin again, it goes on in ``NAME-part2.mp4``. Frames that have failed are shown without
-    boxes. A side of odd length is one pixel longer in the video. Its title is the name of its source.
+    boxes. A side of odd length is one pixel longer in the video. Its title is the name of its source,
+    or that of its file where the source is an address, which may hold a key.
 
     With ``every_s`` a source has a video for each so many seconds. With ``before_s`` or ``after_s`` only what is around frames with
     ``events`` is recorded, a video for each event, or for several whose times overlap. These are called like their source and the time of
@@ -148,7 +150,8 @@ class SaveVideo(Sink):
         elif count > 1:
             name += f"-{kind}{count}"
         path = self._folder / f"{name}.mp4"
-        file = _VideoFile(path, size, self._codec, self._options, title=source)
+        title = self._names.of(source) if is_address(source) else source  # which may have a key
+        file = _VideoFile(path, size, self._codec, self._options, title=title)
         self._counts[source] = count
         return file
 
