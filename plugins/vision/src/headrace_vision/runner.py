@@ -325,8 +325,8 @@ class VideoRunner(Delivery):
         """Return ``state``, ``sources``, ``sinks``, ``passed_by`` and ``stuck_threads`` as a dict for JSON.
 
         Each source has ``read``, ``delivered``, ``failed``, ``dropped`` and ``in_flight``, and
-        ``read`` is the sum of the others. The last 256 sources that have ended are included. ``passed_by`` counts what is in
-        folders that are no pictures: labels, notes, lists.
+        ``read`` is the sum of the others. The last 256 sources that have ended are included. ``passed_by`` counts what
+        folders hold beside pictures: labels, notes, lists, dead links.
         """
         with self._lock:
             stuck = sum(thread.is_alive() for one in self._open_groups for thread in one.threads)
