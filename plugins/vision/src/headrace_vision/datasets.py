@@ -58,6 +58,10 @@ class _DataSet(Sink):
         self._classes: dict[int, str] = {}
         self._is_open = False
         self._left_out = 0
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Make what a kind of data set has beside this."""
 
     def open(self) -> None:
         """Make the folder, and read the data set that it has."""
@@ -176,18 +180,7 @@ class SaveCOCO(_DataSet):
     file = "annotations.json"
     has_masks = True
 
-    def __init__(
-        self,
-        folder: str | os.PathLike[str],
-        *,
-        images: bool = True,
-        spool_bytes: int = SPOOL_BYTES,
-        spool: str | os.PathLike[str] | None = None,
-        close_s: float = CLOSE_S,
-    ) -> None:
-        super().__init__(
-            folder, images=images, spool_bytes=spool_bytes, spool=spool, close_s=close_s
-        )
+    def _prepare(self) -> None:
         self._others: dict[str, Any] = {}
         self._pictures: dict[str, dict[str, Any]] = {}
         self._annotations: dict[int, list[dict[str, Any]]] = {}
@@ -293,18 +286,7 @@ class SaveYOLO(_DataSet):
 
     file = "data.yaml"
 
-    def __init__(
-        self,
-        folder: str | os.PathLike[str],
-        *,
-        images: bool = True,
-        spool_bytes: int = SPOOL_BYTES,
-        spool: str | os.PathLike[str] | None = None,
-        close_s: float = CLOSE_S,
-    ) -> None:
-        super().__init__(
-            folder, images=images, spool_bytes=spool_bytes, spool=spool, close_s=close_s
-        )
+    def _prepare(self) -> None:
         self._others: dict[str, Any] = {"path": ".", "train": "images", "val": "images"}
 
     def read(self, text: str) -> None:

@@ -214,7 +214,7 @@ class _Server(http.server.ThreadingHTTPServer):
         """Answer a connection in a thread."""
         with self._lock:
             self._open[request] = time.monotonic()
-        self._hang_up(MOST_CONNECTIONS, time.monotonic() - CONNECTION_S)
+        self._hang_up()
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
@@ -225,22 +225,21 @@ class _Server(http.server.ThreadingHTTPServer):
 
     def service_actions(self) -> None:
         """Hang up what takes too long; called twice a second."""
-        self._hang_up(MOST_CONNECTIONS, time.monotonic() - CONNECTION_S)
+        self._hang_up()
 
     def server_close(self) -> None:
         """Close all."""
         super().server_close()
-        self._hang_up(0, 0.0)
+        self._hang_up(0)
 
-    def _hang_up(self, most: int, began_s: float) -> None:
-        """Let the threads of the oldest connections beyond a number, and of those from before a time, end."""
+    def _hang_up(self, most: int = MOST_CONNECTIONS) -> None:
+        """Let the threads of the oldest connections beyond a number, and of those that take too long, end."""
+        before_s = time.monotonic() - CONNECTION_S
         with self._lock:
-            left = len(self._open)
-            for request, since_s in list(self._open.items()):
-                if left <= most and since_s >= began_s:
+            for request, began_s in list(self._open.items()):
+                if len(self._open) <= most and began_s >= before_s:
                     break
                 del self._open[request]
-                left -= 1
                 with suppress(OSError):  # it is closed
                     request.shutdown(socket.SHUT_RDWR)
 
