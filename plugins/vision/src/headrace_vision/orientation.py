@@ -96,7 +96,7 @@ def _with_known_kinds(picture: Any) -> Any:
             time_base=picture.time_base,
         ),
         *(
-            graph.add("sidedata", f"mode=delete:type={newest + one}")
+            graph.add("sidedata", mode="delete", type=str(newest + one))
             for one in range(1, _NEWER_KINDS)
         ),
         graph.add("buffersink"),

@@ -29,7 +29,6 @@ __all__ = ["CallableSink", "Sink", "SinkThread", "SinkThreads", "as_sink", "name
 LAST_S = 60.0
 """Most seconds for which the end of the process waits for a sink that was closed and still writes."""
 
-
 SPOOL_BYTES = 64 * 2**20
 """Most bytes that are kept for a sink that fails, unless it says another number."""
 
@@ -118,10 +117,7 @@ class Sink:
         """Finish everything; called once, and again within `close_s` if it raises."""
 
     def give_up(self) -> int:
-        """Finish what can be finished without what fails; called once, where `close` still raises in the end.
-
-        Return how many frames that were written are lost.
-        """
+        """Finish what can be finished; called last where the sink fails to the end. Return how many written frames are lost."""
         return 0
 
     def status(self) -> dict[str, Any]:
@@ -284,15 +280,12 @@ class SinkThread:
                 self._closing.set()
             self._changed.notify_all()
 
-    def join(self, timeout_s: float) -> bool:
-        """Wait for the end of the thread; return whether it has ended."""
+    def join(self, timeout_s: float, last_s: float = 0.0) -> bool:
+        """Wait for the end of the thread, longer where it merely finishes its files; return whether it has ended."""
         self._thread.join(max(timeout_s, 0.0))
+        if self._state == "closed":
+            self._thread.join(last_s)
         return not self._thread.is_alive()
-
-    @property
-    def has_given_up(self) -> bool:
-        """Whether nothing more is written, and files get their end."""
-        return self._state == "closed"
 
     def longest_close_s(self, timeout_s: float) -> float:
         """Return for how many seconds closing waits: `close_s`, and ``timeout_s`` at least while the sink works."""
@@ -515,21 +508,16 @@ class SinkThread:
             "sink %s is closed, and still fails: %d frames are lost, %d are kept for the next run"
         )
         _LOG.warning(text, self.name, lost, kept)
-        try:
-            if not is_closed:
-                self.sink.close()
-                return
-        except Exception as error:  # noqa: BLE001 - the first error tells more
-            _LOG.debug("sink %s cannot be closed: %r", self.name, str(error))
-        try:
-            lost = self.sink.give_up()
-        except Exception as error:  # noqa: BLE001 - there is nobody to tell but the log
-            _LOG.warning("sink %s cannot be given up: %r", self.name, str(error))
-            return
-        with self._changed:
-            self._counts["written"] -= lost
-            self._counts["lost"] += lost
+        lost = 0
+        for end in (self.sink.give_up,) if is_closed else (self.sink.close, self.sink.give_up):
+            try:
+                lost = end() or 0
+            except Exception as error:  # noqa: BLE001 - the first error tells more
+                _LOG.debug("sink %s cannot be closed: %r", self.name, str(error))
         if lost:
+            with self._changed:
+                self._counts["written"] -= lost
+                self._counts["lost"] += lost
             text = "sink %s is closed: %d frames that were written are in no file, and are lost"
             _LOG.warning(text, self.name, lost)
 
@@ -601,10 +589,7 @@ class SinkThreads:
         began = time.monotonic()
         for one in self._threads:
             longest_s = one.longest_close_s(timeout_s)
-            if one.join(began + longest_s - time.monotonic()):
-                continue
-            # One that has given up finishes its files, as one that works does.
-            if not (one.has_given_up and one.join(timeout_s)):
+            if not one.join(began + longest_s - time.monotonic(), timeout_s):
                 atexit.register(one.join, LAST_S)
 
     def status(self) -> dict[str, Any]:
