@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
+import logging
+import os
 import re
 import struct
 import sys
@@ -24,6 +26,8 @@ from PIL import Image
 from headrace.errors import InputError, code_of
 from headrace_vision import Clock, SourceOptions, VideoRunner, timing, video_files
 from headrace_vision.reading import back_off
+
+ECHO = {"backend": "Identity"}
 
 
 @pytest.fixture
@@ -93,6 +97,45 @@ def test_a_folder_as_people_have_it_has_its_pictures_and_nothing_else(kit, tmp_p
         status = runner.status()
     assert len(status["sources"]) == 2
     assert status["passed_by"] == 8
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links and pipes of Unix")
+@pytest.mark.parametrize("pattern", ["*", "*.png", "**/*", "[0-9*]*", None])
+def test_what_is_no_file_is_passed_by_and_told(kit, tmp_path, caplog, pattern):
+    for number in (1, 5):
+        (tmp_path / f"{number}.png").write_bytes(kit.encoded(kit.picture(number)))
+    (tmp_path / "2.png").symlink_to("nowhere.png")
+    (tmp_path / "3.png").symlink_to("3.png")
+    os.mkfifo(tmp_path / "4.png")
+    (tmp_path / "*.png").symlink_to("nowhere")  # whose name is a pattern
+    x = str(tmp_path / pattern) if pattern else tmp_path
+    with caplog.at_level(logging.WARNING, "headrace.vision"), VideoRunner(ECHO) as runner:
+        frames = list(runner.run(x))
+        status = runner.status()
+    assert [(f.error, f.image[0, 0, 0]) for f in frames] == [(None, 28), (None, 60)]
+    assert status["passed_by"] == 4
+    said = sorted(one.getMessage() for one in caplog.records)
+    names = ["*.png", "2.png", "3.png", "4.png"]
+    end = "is no file that can be read, and is passed by"
+    assert said == [f"{tmp_path / name} {end}" for name in names]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links and pipes of Unix")
+def test_what_is_no_file_is_refused_where_it_is_named_and_no_hint_repeats_it(tmp_path):
+    (tmp_path / "dead.png").symlink_to("nowhere")
+    (tmp_path / "self.png").symlink_to("self.png")
+    os.mkfifo(tmp_path / "pipe.png")
+    expected = {"dead": "leads nowhere", "self": "leads nowhere", "pipe": "no regular file"}
+    with VideoRunner(ECHO) as runner:
+        for name, said in expected.items():
+            with pytest.raises(InputError, match=said) as caught:
+                runner.run(str(tmp_path / f"{name}.png"))
+            assert "Did you mean" not in str(caught.value)
+        with pytest.raises(InputError, match=r"Did you mean '.*/pipe\.png'"):
+            runner.run(str(tmp_path / "pipes.png"))
+        (tmp_path / "list.txt").write_text("dead.png\n")
+        (frame,) = runner.run(str(tmp_path / "list.txt"))
+        assert "this link leads nowhere" in str(frame.error)
 
 
 def test_content_and_not_the_name_tells_what_a_file_is(runner, kit, tmp_path):

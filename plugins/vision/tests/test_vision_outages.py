@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import http.server
+import itertools
 import json
 import logging
 import os
@@ -19,7 +20,16 @@ import supervision as sv
 import headrace
 import headrace_vision
 from headrace.errors import ConfigError, InputError, code_of
-from headrace_vision import Clock, SaveImages, SaveJSONL, SaveVideo, Sink, VideoRunner, Webhook
+from headrace_vision import (
+    Clock,
+    SaveCOCO,
+    SaveImages,
+    SaveJSONL,
+    SaveVideo,
+    Sink,
+    VideoRunner,
+    Webhook,
+)
 
 PATIENCE_S = 120
 """Seconds of the machine after which something that must happen has not."""
@@ -439,6 +449,68 @@ def test_a_video_goes_on_after_a_full_disk_without_a_gap(tmp_path, monkeypatch):
     assert times_of(tmp_path / "cam.mp4") == pytest.approx([n / 5 for n in range(150)], abs=1e-3)
 
 
+@pytest.mark.parametrize("first", [0, 1, 12, 90, 149])
+@pytest.mark.parametrize("names", [["cam"], ["cam", "yard"]])
+def test_a_video_whose_disk_is_full_to_the_end_has_the_frames_that_count_as_written(
+    tmp_path, monkeypatch, first, names
+):
+    clock, disk, sink = Steps(), Disk(monkeypatch), SaveVideo(tmp_path, close_s=0)
+    clock.free()
+    write, written = sink.write, itertools.count()
+
+    def fill(frame):
+        if next(written) == first * len(names):
+            disk.errno = errno.ENOSPC
+        write(frame)
+
+    sink.write = fill
+    with runner_of(sink, clock, image_fps=5) as runner:
+        came = sum(1 for _ in runner.run({name: pictures(150) for name in names}))
+    status = status_of(runner)
+    assert status["written"] + status["lost"] + status["missing"] == came == 150 * len(names)
+    files = sorted(path.name for path in tmp_path.iterdir())
+    assert set(files) <= {f"{name}.mp4" for name in names}  # no part, and none without a picture
+    times = [times_of(tmp_path / name) for name in files]
+    assert sum(map(len, times)) == status["written"]
+    assert all(one == pytest.approx([n / 5 for n in range(len(one))], abs=1e-3) for one in times)
+    assert bool(files) == (first > 50)  # pictures wait in the encoder and in fragments of a second
+
+
+def test_a_video_whose_end_finds_the_disk_full_has_the_frames_that_count_as_written(
+    tmp_path, monkeypatch
+):
+    clock, disk, sink = Steps(), Disk(monkeypatch), SaveVideo(tmp_path, close_s=0)
+    clock.free()
+    source_ended = sink.source_ended
+
+    def fill(source):
+        disk.errno = errno.ENOSPC
+        source_ended(source)
+
+    sink.source_ended = fill
+    with runner_of(sink, clock, image_fps=5) as runner:
+        list(runner.run({"cam": pictures(150)}))
+    status = status_of(runner)
+    assert status["written"] == len(times_of(tmp_path / "cam.mp4")) > 50
+    assert status["written"] + status["lost"] == 150
+
+
+def test_annotations_that_find_the_disk_full_are_lost_and_not_written(tmp_path, monkeypatch):
+    clock, disk, sink = Steps(), Disk(monkeypatch), SaveCOCO(tmp_path, images=False, close_s=0)
+    clock.free()
+    headrace.register("VisionNothing", lambda image: sv.Detections.empty(), replace=True)
+    disk.errno = errno.ENOSPC
+    with VideoRunner({"backend": "VisionNothing"}, sinks=[sink], machine_clock=clock) as runner:
+        list(runner.run({"cam": pictures(20)}))
+    assert (status_of(runner)["written"], status_of(runner)["lost"]) == (0, 20)
+    disk.errno = None
+    again = SaveCOCO(tmp_path, images=False)
+    with VideoRunner({"backend": "VisionNothing"}, sinks=[again]) as runner:
+        list(runner.run({"cam": pictures(20)}))
+    assert (status_of(runner)["written"], status_of(runner)["lost"]) == (20, 0)
+    assert len(json.loads((tmp_path / "annotations.json").read_text())["images"]) == 20
+
+
 def test_a_video_whose_file_is_lost_goes_on_in_another_and_says_what_is_missing(
     tmp_path, monkeypatch
 ):
@@ -449,7 +521,8 @@ def test_a_video_whose_file_is_lost_goes_on_in_another_and_says_what_is_missing(
     before, after = times_of(tmp_path / "cam.mp4"), times_of(tmp_path / "cam-part2.mp4")
     assert before == pytest.approx([n / 5 for n in range(len(before))], abs=1e-3)
     assert 0 < len(before) < 150
-    assert len(before) + len(after) + status["missing"] == 150
+    assert len(before) + len(after) == status["written"]
+    assert status["written"] + status["lost"] + status["missing"] == 150
 
 
 def test_a_video_that_is_being_written_can_be_played(tmp_path):

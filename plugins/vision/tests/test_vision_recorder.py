@@ -9,9 +9,10 @@ import re
 import av
 import numpy as np
 import pytest
+import supervision as sv
 
 import headrace_vision
-from headrace_vision import Frame, SaveImages, SaveJSONL, SaveVideo, VideoRunner
+from headrace_vision import Frame, SaveImages, SaveJSONL, SaveVideo, SaveYOLO, VideoRunner
 
 
 def frames(kit, times, events=(), source="door"):
@@ -137,6 +138,58 @@ def test_the_title_of_a_video_says_whose_it_is(kit, tmp_path):
         with av.open(str(path)) as container:
             titles.add(container.metadata["title"])
     assert titles == set(paths)
+
+
+SECRET = "eyJhbGciOiJIUzI1NiJ9." + 40 * "YWJj" + "." + 10 * "c2ln"
+ADDRESSES = {
+    f"https://cam.example/clip.ts?token={SECRET}": "clip",
+    f"https://cam.example/other.ts?user=eyJ.eyJ&token={SECRET}": "other",
+    f"https://cam.example/list.m3u8;token={SECRET}#{SECRET}": "list",
+    f"rtsp://me:{SECRET}@cam.example:554/live/7": "7",
+    f"rtsp://cam.example/live/{SECRET}": "cam.example-[0-9a-f]{8}",
+    f"rtsp://cam.example/live/{SECRET}2/": "cam.example-[0-9a-f]{8}",
+    f"rtmp://cam.example/{30 * 'eyJ'}.ts": "cam.example-[0-9a-f]{8}",
+    f"rtsp://cam2.example?{SECRET}": "cam2.example",
+    "rtsp://cam3.example:554/": "cam3.example_554",
+    "x://[": "_",
+    "/videos/" + 200 * "k" + ".mp4": "k{71}-[0-9a-f]{8}",
+    "/others/" + 200 * "k" + ".mp4": "k{71}-[0-9a-f]{8}",
+    "/videos/" + 70 * "日本" + ".mp4": "(日本){11}日-[0-9a-f]{8}",
+    "/videos/a b?token=c.mp4": "a_b_token_c",
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (SaveImages, r"(.*)/000000\.jpg"),
+        (SaveVideo, r"(.*)\.mp4"),
+        (SaveYOLO, r"labels/(.*)_000000\.txt"),
+    ],
+)
+def test_a_name_is_bounded_and_distinct_and_has_no_key_of_an_address(kit, tmp_path, kind, name):
+    def written(folder):
+        sink = kind(folder)
+        sink.open()
+        for source in ADDRESSES:
+            result = sv.Detections.empty()
+            sink.write(Frame(source, 0, 0.0, image=kit.picture(0), result=result))
+        sink.close()
+        files = [path for path in folder.rglob("*") if path.is_file()]
+        return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+    found = written(tmp_path / "one")
+    assert found == written(tmp_path / "two")  # another run has the same names
+    for path, data in found.items():
+        assert (
+            max(map(len, map(os.fsencode, path.split("/")))) <= 120
+        )  # time and number fit as well
+        assert "eyJ" not in path
+        assert b"eyJ" not in data
+    names = {match[1] for path in found if (match := re.fullmatch(name, path))}
+    assert len(names) == len(ADDRESSES)
+    for expected in ADDRESSES.values():
+        assert any(re.fullmatch(expected, name) for name in names)
 
 
 def test_keys_of_a_recorder_are_in_the_file_and_checked(kit, tmp_path):

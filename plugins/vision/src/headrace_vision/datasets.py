@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from headrace_vision.records import rle_of
+from headrace_vision.records import json_bytes, rle_of
 from headrace_vision.saving import Names, write_image, write_whole
 from headrace_vision.sinks import CLOSE_S, SPOOL_BYTES, Sink
 
@@ -17,15 +18,29 @@ if TYPE_CHECKING:
 
 __all__ = ["SaveCOCO", "SaveYOLO"]
 
+_LOG = logging.getLogger("headrace.vision")
+
+LEAST_PART = 1e-6
+"""The least width and height of a box, in parts of those of its picture: the last digit of what `SaveYOLO` writes."""
+
 MAX_CLASSES = 100_000
 """A number of a class is below this: ``data.yaml`` has a name for each number up to the highest."""
 
 
+_Boxes: TypeAlias = dict[int, list[float]]
+"""``[x1, y1, x2, y2]`` in pixels of what is written, by its row in the detections."""
+
+
 class _DataSet(Sink):
-    """Images in ``FOLDER/images``, without boxes on them; a data set that is there already is gone on with."""
+    """Images in ``FOLDER/images``, without boxes on them; a data set that is there already is gone on with.
+
+    Boxes end at the border of the picture. What has no pixel in it is left out, and counted.
+    """
 
     file = ""
     needs_model = True
+    has_masks = False
+    """Whether masks are written, so that an empty one has no pixel."""
 
     def __init__(
         self,
@@ -42,6 +57,11 @@ class _DataSet(Sink):
         self._names = Names()
         self._classes: dict[int, str] = {}
         self._is_open = False
+        self._left_out = 0
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Make what a kind of data set has beside this."""
 
     def open(self) -> None:
         """Make the folder, and read the data set that it has."""
@@ -67,12 +87,28 @@ class _DataSet(Sink):
         name = f"{self._names.of(frame.source)}_{frame.frame:06d}"
         if self._images:
             write_image(self._folder / "images" / f"{name}.jpg", frame.image)
-        self.add(name, frame, found, numbers)
+        height, width = frame.image.shape[:2]
+        boxes = {
+            row: box
+            for row, box in enumerate(_clip(found.xyxy, height, width).tolist())
+            if box[2] - box[0] >= LEAST_PART * width and box[3] - box[1] >= LEAST_PART * height
+            if not self.has_masks or found.mask is None or found.mask[row].any()
+        }
+        self.add(name, frame, found, numbers, boxes)
+        left_out = len(found) - len(boxes)
+        if left_out and not self._left_out:
+            text = "sink %s leaves out what has no pixel in its picture: %d of frame %d of %s; status() counts them"
+            _LOG.warning(text, self.name, left_out, frame.frame, frame.source)
+        self._left_out += left_out
+
+    def status(self) -> dict[str, Any]:
+        """Return how many detections were ``left_out``, as they have no pixel."""
+        return {"left_out": self._left_out}
 
     def close(self) -> None:
         """Write the file, unless another one is in its place that could not be read."""
         if self._is_open:
-            write_whole(self._folder / self.file, self.text().encode())
+            write_whole(self._folder / self.file, self.content())
 
     def read(self, text: str) -> None:
         """Take over what the file of a data set says.
@@ -82,11 +118,11 @@ class _DataSet(Sink):
         """
         raise NotImplementedError
 
-    def add(self, name: str, frame: Frame, found: Any, numbers: list[int]) -> None:
-        """Write what was found in an image of that name; ``numbers`` are those of the classes."""
+    def add(self, name: str, frame: Frame, found: Any, numbers: list[int], boxes: _Boxes) -> None:
+        """Write the ``boxes`` of an image of that name; ``numbers`` are those of the classes."""
         raise NotImplementedError
 
-    def text(self) -> str:
+    def content(self) -> bytes:
         """Return the content of the file."""
         raise NotImplementedError
 
@@ -128,7 +164,8 @@ class SaveCOCO(_DataSet):
     """Writes ``FOLDER/annotations.json`` in the format of COCO, and the images beside it.
 
     ``category_id`` is the ``class_id`` of the detections. Boxes are ``[x, y, width, height]`` in pixels. Annotations also have
-    ``score`` and ``track_id``. The annotations are kept in memory, and the file is written when the sink is closed. A file that is
+    ``score`` and ``track_id``. Boxes end at the border of the picture. Detections without a pixel in it, by their box or mask, are left
+    out and counted in ``status()``, and such keypoints are not labelled. The annotations are kept in memory, and the file is written when the sink is closed. A file that is
     there already is gone on with: images of the same name are replaced, and a class keeps its name.
 
     Args:
@@ -141,23 +178,23 @@ class SaveCOCO(_DataSet):
     """
 
     file = "annotations.json"
+    has_masks = True
 
-    def __init__(
-        self,
-        folder: str | os.PathLike[str],
-        *,
-        images: bool = True,
-        spool_bytes: int = SPOOL_BYTES,
-        spool: str | os.PathLike[str] | None = None,
-        close_s: float = CLOSE_S,
-    ) -> None:
-        super().__init__(
-            folder, images=images, spool_bytes=spool_bytes, spool=spool, close_s=close_s
-        )
+    def _prepare(self) -> None:
         self._others: dict[str, Any] = {}
         self._pictures: dict[str, dict[str, Any]] = {}
         self._annotations: dict[int, list[dict[str, Any]]] = {}
         self._next_id = 1
+        self._unsaved = 0
+
+    def close(self) -> None:
+        """Write the annotations."""
+        super().close()
+        self._unsaved = 0
+
+    def give_up(self) -> int:
+        """Return how many frames have no annotations in the file."""
+        return self._unsaved
 
     def read(self, text: str) -> None:
         """Take over images, annotations and categories."""
@@ -171,7 +208,7 @@ class SaveCOCO(_DataSet):
             self._next_id = max(self._next_id, one["id"] + 1)
         self._others = whole
 
-    def add(self, name: str, frame: Frame, found: Any, numbers: list[int]) -> None:
+    def add(self, name: str, frame: Frame, found: Any, numbers: list[int], boxes: _Boxes) -> None:
         """Keep the annotations of an image."""
         path = f"images/{name}.jpg"
         known = self._pictures.get(path)
@@ -187,7 +224,7 @@ class SaveCOCO(_DataSet):
             "timestamp": frame.timestamp,
         }
         self._annotations[number] = []
-        for row, (x1, y1, x2, y2) in enumerate(found.xyxy.tolist()):
+        for row, (x1, y1, x2, y2) in boxes.items():
             annotation = {
                 "id": self._next_id,
                 "image_id": number,
@@ -201,7 +238,10 @@ class SaveCOCO(_DataSet):
                 annotation["area"] = sum(mask["counts"][1::2])
             if "keypoints" in found.data:
                 points = found.data["keypoints"][row].tolist()
-                seen = [2 if all(score) else 0 for _, _, *score in points]
+                seen = [
+                    2 if all(score) and 0 <= x <= width and 0 <= y <= height else 0
+                    for x, y, *score in points
+                ]
                 flat = [
                     (x, y, v) if v else (0, 0, 0)
                     for (x, y, *_), v in zip(points, seen, strict=True)
@@ -214,8 +254,9 @@ class SaveCOCO(_DataSet):
                 annotation["track_id"] = int(found.tracker_id[row])
             self._annotations[number].append(annotation)
             self._next_id += 1
+        self._unsaved += 1
 
-    def text(self) -> str:
+    def content(self) -> bytes:
         """Return the whole data set."""
         found = sorted(self._classes.items())
         whole = {
@@ -224,14 +265,14 @@ class SaveCOCO(_DataSet):
             "annotations": [one for rows in self._annotations.values() for one in rows],
             "categories": [{"id": number, "name": name} for number, name in found],
         }
-        return json.dumps(whole)
+        return json_bytes(whole)
 
 
 class SaveYOLO(_DataSet):
     """Writes ``FOLDER/labels/NAME.txt`` with a line per box, the images beside them, and ``data.yaml``.
 
     A line is ``class x y width height``: the ``class_id`` of the detections, the centre, and sizes, in parts of the image (0 to
-    1). ``data.yaml`` has a name for each number up to the highest, which is the number itself where no name is known. A file that
+    1). Boxes end at the border of the picture. Those without a pixel in it are left out and counted in ``status()``. ``data.yaml`` has a name for each number up to the highest, which is the number itself where no name is known. A file that
     is there already is gone on with: a class keeps its name.
 
     Args:
@@ -245,18 +286,7 @@ class SaveYOLO(_DataSet):
 
     file = "data.yaml"
 
-    def __init__(
-        self,
-        folder: str | os.PathLike[str],
-        *,
-        images: bool = True,
-        spool_bytes: int = SPOOL_BYTES,
-        spool: str | os.PathLike[str] | None = None,
-        close_s: float = CLOSE_S,
-    ) -> None:
-        super().__init__(
-            folder, images=images, spool_bytes=spool_bytes, spool=spool, close_s=close_s
-        )
+    def _prepare(self) -> None:
         self._others: dict[str, Any] = {"path": ".", "train": "images", "val": "images"}
 
     def read(self, text: str) -> None:
@@ -274,18 +304,18 @@ class SaveYOLO(_DataSet):
         whole.pop("nc", None)  # how many there are, which may change
         self._others = whole
 
-    def add(self, name: str, frame: Frame, found: Any, numbers: list[int]) -> None:
+    def add(self, name: str, frame: Frame, found: Any, numbers: list[int], boxes: _Boxes) -> None:
         """Write the labels of an image."""
         height, width = frame.image.shape[:2]  # type: ignore[union-attr]
         lines = []
-        for row, (x1, y1, x2, y2) in enumerate(found.xyxy.tolist()):
+        for row, (x1, y1, x2, y2) in boxes.items():
             place = ((x1 + x2) / 2 / width, (y1 + y2) / 2 / height)
             size = ((x2 - x1) / width, (y2 - y1) / height)
             texts = " ".join(f"{one:.6f}" for one in (*place, *size))
             lines.append(f"{numbers[row]} {texts}\n")
         write_whole(self._folder / "labels" / f"{name}.txt", "".join(lines).encode())
 
-    def text(self) -> str:
+    def content(self) -> bytes:
         """Return the names of the classes, without a gap: readers count them."""
         import yaml
 
@@ -293,4 +323,11 @@ class SaveYOLO(_DataSet):
         names = {number: self._classes.get(number, str(number)) for number in range(count)}
         whole = {**self._others, "names": names}
         text: str = yaml.safe_dump(whole, sort_keys=False, allow_unicode=True)
-        return text
+        return text.encode()
+
+
+def _clip(boxes: Any, height: int, width: int) -> Any:
+    """Return boxes that end at the border of a picture."""
+    import numpy as np
+
+    return np.clip(boxes, 0, np.array([width, height, width, height]))

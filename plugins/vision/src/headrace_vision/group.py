@@ -35,7 +35,8 @@ def check_input(x: Any, network: Iterable[str]) -> Any:
         return read_all(x)
     one = recognise(x, network)
     values = one.target.values() if isinstance(one.target, Mapping) else one.target
-    if one.kind == "collection" and isinstance(values, (list, tuple, type({}.values()))):
+    is_known = isinstance(values, (list, tuple, type({}.values())))
+    if one.kind == "collection" and one.found_in is None and is_known:
         for value in values:
             if not callable(getattr(value, "read", None)):
                 check_input(value, network)

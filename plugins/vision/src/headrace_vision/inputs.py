@@ -46,7 +46,7 @@ class Input:
 
     Attributes:
         kind: ``"still"``, ``"video"``, ``"webp"``, ``"camera"``, ``"address"``,
-            ``"collection"``: others, one by one, or ``"beside"``: a file in a folder that is no picture, and passed by.
+            ``"collection"``: others, one by one, or ``"beside"``: what is in a folder, is no picture, and is passed by.
         name: How its source is called where nobody says another name. None in memory.
         target: A path, bytes, an array, an image, an address, a number of a camera, or an iterable.
         found_in: Of a collection whose items were found: ``"folder"`` (or by a pattern) or ``"list"``, else None. Then its
@@ -143,6 +143,8 @@ def _of_text(text: Any, network: Iterable[str], found_in: str | None) -> Input:
         return Input("collection", name, _files_in(path), found_in="folder")
     if path.is_file():
         return _of_file(path, name, found_in)
+    if found_in == "folder":  # a link that leads nowhere, a pipe, or gone since
+        return Input("beside", name, path)
     if glob.has_magic(name):
         found = sorted(glob.iglob(name, recursive=True), key=natural_order)  # noqa: PTH207 - patterns may be absolute
         if found:
@@ -153,6 +155,9 @@ def _of_text(text: Any, network: Iterable[str], found_in: str | None) -> Input:
 def _nothing_at(path: Path, name: str) -> InputError:
     import difflib
 
+    if os.path.lexists(path):
+        what = "this link leads nowhere" if not path.exists() else "this is no regular file"
+        return InputError(what, expected="a file or a folder", got=name)
     try:
         beside = [one.name for one in path.parent.iterdir()]
     except OSError:
@@ -165,7 +170,9 @@ def _nothing_at(path: Path, name: str) -> InputError:
 
 
 def _files_in(folder: Path) -> list[str]:
-    files = [str(one) for one in folder.iterdir() if one.is_file() and not one.name.startswith(".")]
+    files = [
+        str(one) for one in folder.iterdir() if not one.is_dir() and not one.name.startswith(".")
+    ]
     return sorted(files, key=natural_order)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import queue
 import re
 import ssl
@@ -11,7 +10,7 @@ from urllib.parse import unquote
 
 from headrace.errors import InputError, MissingDependencyError
 from headrace_vision.events import EventSink
-from headrace_vision.records import frame_record
+from headrace_vision.records import frame_record, json_bytes
 
 if TYPE_CHECKING:
     from headrace_vision.frames import Frame
@@ -75,7 +74,7 @@ class MQTT(EventSink):
         try:
             if self._client is None or not self._client.is_connected():
                 self._connect()
-            self._client.publish(topic, json.dumps(frame_record(frame)), qos=1)
+            self._client.publish(topic, json_bytes(frame_record(frame)), qos=1)
             self._wait_for("published")
         except BaseException:
             self._hang_up()  # what it might still send would come out of order

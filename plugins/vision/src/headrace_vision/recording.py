@@ -13,6 +13,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace_vision.network import is_address
 from headrace_vision.saving import Names, picture_of
 from headrace_vision.sinks import CLOSE_S, SPOOL_BYTES, Sink
 
@@ -31,9 +32,11 @@ class SaveVideo(Sink):
     """Writes a video per source, with boxes on it: MP4, playable everywhere, with the times of the source.
 
     A video is called like its source, with a number where an earlier run has one of that name, and ``NAME.mp4.part`` until it is finished, at the end of the source. What it has by then
-    can be played. A frame of another size begins another file, ``NAME-size2.mp4``. After a full disk a video goes on where it was.
+    can be played. A frame of another size begins another file, ``NAME-size2.mp4``. After a full disk a video goes on where it was,
+    and one that is full to the end is finished with what it has room for.
     After another error, and where times begin again, it goes on in ``NAME-part2.mp4``. Frames that have failed are shown without
-    boxes. A side of odd length is one pixel longer in the video. Its title is the name of its source.
+    boxes. A side of odd length is one pixel longer in the video. Its title is the name of its source,
+    or that of its file where the source is an address, which may hold a key.
 
     With ``every_s`` a source has a video for each so many seconds. With ``before_s`` or ``after_s`` only what is around frames with
     ``events`` is recorded, a video for each event, or for several whose times overlap. These are called like their source and the time of
@@ -86,7 +89,6 @@ class SaveVideo(Sink):
         self._names = Names(lambda name: not self._has_time and self._is_there(name))
         self._files: dict[str, _VideoFile] = {}
         self._counts: dict[str, int] = {}
-        self._missing = 0
 
     def open(self) -> None:
         """Make the folder."""
@@ -125,6 +127,7 @@ class SaveVideo(Sink):
                     raise
             else:
                 if timestamp == file.last_s:  # it was that frame which could not be written
+                    file.count += 1
                     return
                 is_over = timestamp - file.first_s >= self._every_s
                 if file.size != size or timestamp < file.last_s or is_over:
@@ -133,7 +136,6 @@ class SaveVideo(Sink):
             kind = "part" if file is None or file.size == size else "size"
             self._files[source] = self._begin(source, size, kind)
             if file is not None and file.has_failed:
-                file.leave_out(timestamp)
                 self._note(source, file.finish(), file.error)
         self._files[source].add(image, timestamp)
 
@@ -148,7 +150,8 @@ class SaveVideo(Sink):
         elif count > 1:
             name += f"-{kind}{count}"
         path = self._folder / f"{name}.mp4"
-        file = _VideoFile(path, size, self._codec, self._options, title=source)
+        title = self._names.of(source) if is_address(source) else source  # which may have a key
+        file = _VideoFile(path, size, self._codec, self._options, title=title)
         self._counts[source] = count
         return file
 
@@ -181,7 +184,7 @@ class SaveVideo(Sink):
 
     def _note(self, source: str, missing: int, error: str | None) -> None:
         if missing:
-            self._missing += missing
+            self.missing += missing
             raise OSError(f"{missing} pictures of {source} are in no video: {error}")
 
     def source_ended(self, source: str) -> None:
@@ -200,9 +203,20 @@ class SaveVideo(Sink):
         if errors:
             raise errors[0]
 
+    def give_up(self) -> int:
+        """Finish all videos with what the disk has room for. Return how many frames are lost."""
+        lost = 0
+        for file in self._files.values():
+            try:
+                lost += file.finish(is_last=True)
+            except Exception:  # noqa: BLE001 - the others are finished all the same
+                lost += file.count
+        self._files.clear()
+        return lost
+
     def status(self) -> dict[str, Any]:
         """Return how many frames are ``missing`` in the videos: of files that could not be gone on with."""
-        return {"missing": self._missing}
+        return {"missing": self.missing}
 
 
 class _Ring:
@@ -294,6 +308,7 @@ class _VideoFile:
         size: Height and width of its pictures.
         first_s: The time of its first picture in seconds.
         last_s: The time of its last picture in seconds.
+        count: How many of its pictures were written without an error.
         has_failed: Whether it cannot be gone on with.
         error: Why.
     """
@@ -317,7 +332,7 @@ class _VideoFile:
         self.path = path
         self._part = path.with_name(f"{path.name}.part")
         self._last = -1
-        self._count = 0
+        self.count = 0
         self._is_encoded = False
         self._output = _Output(self._part)
         flags = {
@@ -354,12 +369,8 @@ class _VideoFile:
         picture.pts, picture.time_base = self._last, Fraction(1, _TICKS)
         self._container.mux(self._stream.encode(picture))
         self.last_s = timestamp
-        self._count += 1
         self.flush()
-
-    def leave_out(self, timestamp: float) -> None:
-        """Count the last picture no more if it is of that time: the next video has it."""
-        self._count -= timestamp == self.last_s
+        self.count += 1
 
     def flush(self) -> None:
         """Write what FFmpeg has given out.
@@ -375,8 +386,11 @@ class _VideoFile:
             self.error = error.strerror
             raise
 
-    def finish(self) -> int:
+    def finish(self, *, is_last: bool = False) -> int:
         """Write the rest, and give the file its name. Return how many pictures it lacks.
+
+        Args:
+            is_last: Whether the rest is given up where the disk is full.
 
         Raises:
             OSError: The disk is full. It can be called again.
@@ -388,14 +402,16 @@ class _VideoFile:
         try:
             self.flush()
         except OSError:
-            if not self.has_failed:
+            if not self.has_failed and not is_last:
                 raise
         self._output.close()
         found = self._with_index()
-        if not found:  # nothing that can be played
-            return self._count
-        self._part.replace(self.path)
-        return max(self._count - found, 0) if self.has_failed else 0
+        if found:  # something that can be played
+            self._part.replace(self.path)
+        elif not self._part.stat().st_size:
+            self._part.unlink()
+        is_whole = found and not self.has_failed and not is_last
+        return 0 if is_whole else max(self.count - found, 0)
 
     def _with_index(self) -> int:
         """Write the video again with its index at the beginning, as players want it; return how many pictures it has."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +14,7 @@ if TYPE_CHECKING:
 
     from headrace_vision.frames import Frame
 
-__all__ = ["frame_record", "from_records", "plain", "rle_of", "to_records"]
+__all__ = ["frame_record", "from_records", "json_bytes", "plain", "rle_of", "to_records"]
 
 _FIELDS = {"score": "confidence", "class_id": "class_id", "track_id": "tracker_id"}
 
@@ -36,7 +38,7 @@ def to_records(detections: sv.Detections) -> list[dict[str, Any]]:
     for name, values in detections.data.items():
         if name in columns or name in _FIELDS or name == "mask":
             raise InputError(f"data has {name!r}, which is a field of a record", key=name)
-        columns[name] = values.tolist() if hasattr(values, "tolist") else list(values)
+        columns[name] = plain(values.tolist() if hasattr(values, "tolist") else list(values))
     rows = zip(*columns.values(), strict=True)
     return [dict(zip(columns, row, strict=True)) for row in rows]
 
@@ -173,3 +175,26 @@ def plain(value: Any) -> Any:
     if getattr(value, "ndim", 0) >= 3:  # a picture, a stack of masks
         return {"shape": list(value.shape), "dtype": str(value.dtype)}
     return value.tolist() if hasattr(value, "tolist") else str(value)
+
+
+def json_bytes(value: Any) -> bytes:
+    """Return a value as JSON (RFC 8259) in UTF-8: for NaN and infinities, which JSON has no word for, ``null``.
+
+    Half a surrogate pair, as in a file name that is no text, becomes an escape, which gives it back when it is read.
+
+    Raises:
+        TypeError: It holds something that JSON has no form for.
+    """
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        text = json.dumps(_with_null(value), ensure_ascii=False, allow_nan=False)
+    return text.encode(errors="backslashreplace")
+
+
+def _with_null(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _with_null(one) for key, one in value.items()}
+    return [_with_null(one) for one in value] if isinstance(value, (list, tuple)) else value

@@ -240,7 +240,10 @@ class VideoRunner(Delivery):
     def _pass_by(self, path: str) -> None:
         with self._lock:
             self._passed_by += 1
-        _LOG.info("%s is no picture, and is passed by", path)
+        if os.path.isfile(path):  # noqa: PTH113 - a text
+            _LOG.info("%s is no picture, and is passed by", path)
+        else:
+            _LOG.warning("%s is no file that can be read, and is passed by", path)
 
     # Loops, and the end.
 
@@ -322,8 +325,8 @@ class VideoRunner(Delivery):
         """Return ``state``, ``sources``, ``sinks``, ``passed_by`` and ``stuck_threads`` as a dict for JSON.
 
         Each source has ``read``, ``delivered``, ``failed``, ``dropped`` and ``in_flight``, and
-        ``read`` is the sum of the others. The last 256 sources that have ended are included. ``passed_by`` counts files in
-        folders that are no pictures: labels, notes, lists.
+        ``read`` is the sum of the others. The last 256 sources that have ended are included. ``passed_by`` counts what
+        folders hold beside pictures: labels, notes, lists, dead links.
         """
         with self._lock:
             stuck = sum(thread.is_alive() for one in self._open_groups for thread in one.threads)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import hashlib
 import os
 import re
 from contextlib import suppress
@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace_vision.records import frame_record
+from headrace_vision.records import frame_record, json_bytes
 from headrace_vision.sinks import CLOSE_S, SPOOL_BYTES, Sink
 
 if TYPE_CHECKING:
@@ -33,8 +33,20 @@ __all__ = [
 ]
 
 
+MOST_NAME_BYTES = 80
+"""Most bytes of the name of a source in UTF-8: file systems take 255, with time, number and suffixes."""
+
+KEY_LENGTH = 32
+"""A last part of an address that has so many characters is taken for a key."""
+
+_ADDRESS = re.compile(r"[^:/]*://(?:[^/?#]*@)?([^/?#]*)([^?#;]*).*", re.DOTALL)
+
+
 class Names:
     """File names for sources: the last part of a path without its suffix, made unique.
+
+    What is long is cut, and a mark of eight digits tells it from others. Of an address, the query and a last part that is as long as
+    a key are in no name, since they are often secrets. Then it is called by its host and a mark.
 
     Args:
         is_taken: Returns whether there are files of an earlier run of that name, which stay as they are.
@@ -48,14 +60,31 @@ class Names:
     def of(self, source: str) -> str:
         """Return the name of a source, always the same."""
         if source not in self._names:
-            last = Path(source.rstrip("/\\")).stem or "source"
-            name = stem = re.sub(r"[^\w.-]+", "_", last).strip(".") or "source"
+            name = stem = re.sub(r"[^\w.-]+", "_", _stem_of(source)).strip(".") or "source"
+            if len(stem.encode()) > MOST_NAME_BYTES:
+                cut = stem.encode()[: MOST_NAME_BYTES - 9].decode(errors="ignore")
+                name = stem = f"{cut}-{_mark_of(source)}"
             number = 2
             while name.lower() in self._taken or self._is_taken(name):
                 name, number = f"{stem}-{number}", number + 1
             self._taken.add(name.lower())
             self._names[source] = name
         return self._names[source]
+
+
+def _stem_of(source: str) -> str:
+    found = _ADDRESS.fullmatch(source)
+    if found is None:
+        return Path(source.rstrip("/\\")).stem
+    host, path = found.groups()
+    last = path.rstrip("/").rpartition("/")[2]
+    if len(last) >= KEY_LENGTH:
+        return f"{host}-{_mark_of(source)}"
+    return Path(last).stem or str(host)
+
+
+def _mark_of(source: str) -> str:
+    return hashlib.sha256(source.encode(errors="surrogatepass")).hexdigest()[:8]
 
 
 def picture_of(
@@ -196,9 +225,7 @@ class SaveJSONL(Sink):
         """Write a line, so that others see it at once."""
         if self._file is None:
             return
-        text = json.dumps(frame_record(frame), ensure_ascii=False) + "\n"
-        # Bytes of a file name that are no text become an escape of JSON, which gives them back when it is read.
-        left = memoryview(text.encode(errors="backslashreplace"))
+        left = memoryview(json_bytes(frame_record(frame)) + b"\n")
         size_bytes = self._size_bytes + len(left)
         try:
             while left:

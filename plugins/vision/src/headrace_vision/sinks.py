@@ -29,7 +29,6 @@ __all__ = ["CallableSink", "Sink", "SinkThread", "SinkThreads", "as_sink", "name
 LAST_S = 60.0
 """Most seconds for which the end of the process waits for a sink that was closed and still writes."""
 
-
 SPOOL_BYTES = 64 * 2**20
 """Most bytes that are kept for a sink that fails, unless it says another number."""
 
@@ -62,6 +61,7 @@ class Sink:
         model: The model whose results it gets: of a source with several it gets ``frame.models[model]``, of one without it
             nothing. None for all.
         needs_model: Whether it has no place for several models of a source, so that ``model`` says one.
+        missing: How many frames that `write` took are in no file after all, because it failed. They do not count as written.
     """
 
     full: str = "wait"
@@ -73,6 +73,7 @@ class Sink:
     close_s: float = CLOSE_S
     model: str | None = None
     needs_model: bool = False
+    missing: int = 0
 
     def _keep(self, spool_bytes: int, spool: str | os.PathLike[str] | None, close_s: float) -> None:
         """Check and note what is kept while the sink fails.
@@ -114,6 +115,10 @@ class Sink:
 
     def close(self) -> None:
         """Finish everything; called once, and again within `close_s` if it raises."""
+
+    def give_up(self) -> int:
+        """Finish what can be finished; called last where the sink fails to the end. Return how many written frames are lost."""
+        return 0
 
     def status(self) -> dict[str, Any]:
         """Return more entries for ``status()``, for JSON."""
@@ -275,9 +280,11 @@ class SinkThread:
                 self._closing.set()
             self._changed.notify_all()
 
-    def join(self, timeout_s: float) -> bool:
-        """Wait for the end of the thread; return whether it has ended."""
+    def join(self, timeout_s: float, last_s: float = 0.0) -> bool:
+        """Wait for the end of the thread, longer where it merely finishes its files; return whether it has ended."""
         self._thread.join(max(timeout_s, 0.0))
+        if self._state == "closed":
+            self._thread.join(last_s)
         return not self._thread.is_alive()
 
     def longest_close_s(self, timeout_s: float) -> float:
@@ -291,6 +298,7 @@ class SinkThread:
             return {
                 "state": "failed" if self._attempts else self._state,
                 **self._counts,
+                "written": self._counts["written"] - self.sink.missing,
                 "waiting": self._frames,
                 "waiting_bytes": self._bytes,
                 "attempts": self._attempts,
@@ -500,11 +508,18 @@ class SinkThread:
             "sink %s is closed, and still fails: %d frames are lost, %d are kept for the next run"
         )
         _LOG.warning(text, self.name, lost, kept)
-        if not is_closed:
+        lost = 0
+        for end in (self.sink.give_up,) if is_closed else (self.sink.close, self.sink.give_up):
             try:
-                self.sink.close()
+                lost = end() or 0
             except Exception as error:  # noqa: BLE001 - the first error tells more
                 _LOG.debug("sink %s cannot be closed: %r", self.name, str(error))
+        if lost:
+            with self._changed:
+                self._counts["written"] -= lost
+                self._counts["lost"] += lost
+            text = "sink %s is closed: %d frames that were written are in no file, and are lost"
+            _LOG.warning(text, self.name, lost)
 
 
 class SinkThreads:
@@ -574,7 +589,7 @@ class SinkThreads:
         began = time.monotonic()
         for one in self._threads:
             longest_s = one.longest_close_s(timeout_s)
-            if not one.join(began + longest_s - time.monotonic()):
+            if not one.join(began + longest_s - time.monotonic(), timeout_s):
                 atexit.register(one.join, LAST_S)
 
     def status(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import sys
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError, code_of
 from headrace_vision.frames import Frame
+from headrace_vision.records import json_bytes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -122,12 +124,12 @@ class SpoolFolder:
         packed = _Packed()
         write: Any = np.savez
         try:
-            text = json.dumps(packed.of_frame(frame))
+            data = json_bytes(packed.of_frame(frame))
         except TypeError:
             return None
         try:
             with part.open("xb") as file:
-                write(file, json=np.frombuffer(text.encode(), np.uint8), **packed.arrays)
+                write(file, json=np.frombuffer(data, np.uint8), **packed.arrays)
             part.replace(path)
         except BaseException:
             with suppress(OSError):
@@ -179,7 +181,8 @@ class _Packed:
             TypeError: It holds something else than arrays, detections and plain values.
         """
         if value is None or type(value) in (bool, int, float, str):
-            return value
+            has_no_word = type(value) is float and not math.isfinite(value)
+            return {"float": str(value)} if has_no_word else value
         if type(value) is list:
             return [self.of(one) for one in value]
         if type(value) is tuple:
@@ -210,8 +213,8 @@ def _unpacked(value: Any, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Any:
     if kind == "dict":
         return {_unpacked(key, arrays): _unpacked(one, arrays) for key, one in inner}
     found = _unpacked(inner, arrays)
-    if kind == "tuple":
-        return tuple(found)
+    if kind in ("tuple", "float"):
+        return tuple(found) if kind == "tuple" else float(found)
     if kind == "frame":
         error = found["error"] and KeptError(*found["error"])
         return Frame(**{**found, "error": error})

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ConfigError, InputError
 from headrace_vision.frames import check_pixels
+from headrace_vision.orientation import pixels_of_pillow
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,7 +37,7 @@ def as_image(value: Any, max_pixels: int) -> NDArray[np.uint8]:
     """Return a picture in memory as ``uint8 [H, W, 3]`` in the order blue, green, red.
 
     Args:
-        value: ``uint8 [H, W, 3]`` in that order, ``uint8 [H, W]`` (gray), or an image of Pillow.
+        value: ``uint8 [H, W, 3]`` in that order, ``uint8 [H, W]`` (gray), or an image of Pillow, which is turned as its EXIF data ask.
         max_pixels: Most pixels (width x height).
 
     Raises:
@@ -47,7 +48,7 @@ def as_image(value: Any, max_pixels: int) -> NDArray[np.uint8]:
     if is_pillow(value):
         width, height = value.size
         check_pixels(width, height, max_pixels)  # Pillow decodes it only now
-        return np.ascontiguousarray(np.asarray(value.convert("RGB"))[..., ::-1])
+        return pixels_of_pillow(value)
     image: NDArray[np.uint8] = np.asarray(value)
     if image.ndim in (2, 3):
         check_pixels(image.shape[1], image.shape[0], max_pixels)

@@ -7,6 +7,7 @@ import io
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from headrace.errors import InputError
 from headrace_vision.frames import NoFrameError, Shot, check_pixels, too_large
 from headrace_vision.network import FILE_PROTOCOLS, FORMATS
 from headrace_vision.options import check_name
+from headrace_vision.orientation import matrix_of, pixels_of_pillow, pixels_of_video
 from headrace_vision.playlists import PlaylistOpener, is_playlist
 from headrace_vision.rtsp_relay import RtspRelay
 from headrace_vision.web_files import WebFile
@@ -332,7 +334,7 @@ def video_shots(
     begin_s = max((one for one in (options.start, after_s) if one is not None), default=None)
     if begin_s is not None:
         _seek(container, begin_s)
-    damaged, gap, said, is_empty = 0, False, "no packet with one", True
+    damaged, gap, said, is_empty, matrix = 0, False, "no packet with one", True, None
     for packet in _packets(container, stream):
         try:
             pictures = packet.decode()
@@ -348,6 +350,8 @@ def video_shots(
         for picture in pictures:
             check_pixels(picture.width, picture.height, options.max_pixels)
             damaged, is_empty = 0, False
+            # FFmpeg says it of the first picture of an APNG, for all.
+            matrix = matrix_of(picture) or (matrix if codec.name == "apng" else None)
             time_s, begins_again = times.stamp(picture)
             gap = gap or begins_again
             if options.start is not None and time_s is not None and time_s < options.start:
@@ -356,7 +360,7 @@ def video_shots(
                 continue
             if options.stop is not None and time_s is not None and time_s >= options.stop:
                 return
-            yield Shot(_converter(picture), time_s, gap, path)
+            yield Shot(partial(pixels_of_video, picture, matrix), time_s, gap, path)
             gap = False
     if is_empty and after_s is None and (begin_s is None or not _has_picture(container, stream)):
         raise NoFrameError(
@@ -420,17 +424,6 @@ def _has_picture(container: Any, stream: Any) -> bool:
     return False
 
 
-def _converter(picture: Any) -> Callable[[], Any]:
-    def convert() -> Any:
-        import numpy as np
-
-        image = picture.to_ndarray(format="bgr24")
-        turns = round(picture.rotation / 90) % 4
-        return np.ascontiguousarray(np.rot90(image, turns)) if turns else image
-
-    return convert
-
-
 def webp_shots(file: Any, path: str | None, max_pixels: int) -> Iterator[Shot]:
     """Yield the pictures of an animated WebP with their times. FFmpeg does not decode those.
 
@@ -445,7 +438,6 @@ def webp_shots(file: Any, path: str | None, max_pixels: int) -> Iterator[Shot]:
     Source:
         The WebP container: bytes 24 to 29 are width and height, less one, of an animation.
     """
-    import numpy as np
     from PIL.WebPImagePlugin import WebPImageFile
 
     data = file.read_bytes() if isinstance(file, Path) else file.read()
@@ -459,7 +451,7 @@ def webp_shots(file: Any, path: str | None, max_pixels: int) -> Iterator[Shot]:
             time_s = 0.0
             for index in range(getattr(image, "n_frames", 1)):
                 image.seek(index)
-                pixels = np.ascontiguousarray(np.asarray(image.convert("RGB"))[..., ::-1])
+                pixels = pixels_of_pillow(image)
                 yield Shot(lambda pixels=pixels: pixels, time_s, path=path)  # type: ignore[misc]
                 time_s += image.info.get("duration", 40) / 1000
     except (OSError, EOFError, SyntaxError) as error:

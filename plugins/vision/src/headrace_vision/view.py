@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import http.server
-import json
 import logging
+import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from socketserver import TCPServer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 from headrace_page import HEADERS, Page, why_refused
-from headrace_vision.records import plain
+from headrace_vision.records import json_bytes, plain
 from headrace_vision.saving import picture_of
 from headrace_vision.sinks import Sink
 
@@ -32,6 +33,12 @@ _MOST = 64
 _EVENTS = 50
 """So many events of a source are listed, the last ones."""
 
+MOST_CONNECTIONS = 64
+"""So many connections are open, each with a thread. One more closes the oldest: an answer takes a moment."""
+
+CONNECTION_S = 20.0
+"""Most seconds from a connection to the end of its answer."""
+
 _WINDOW_S = 5.0
 """Frames per second are those of so many last seconds."""
 
@@ -41,6 +48,7 @@ class View(Sink):
 
     The page is served on the loopback address and asks nothing of any other host. It works in any browser. From
     a phone it is reached through a tunnel of yours. The latest frame of each source is kept, and drawn once a browser asks for it.
+    At most 64 connections are open, each for 20 s at most.
 
     Args:
         port: The port. 0 takes a free one. ``url`` says where the page is.
@@ -195,6 +203,45 @@ def _objects_of(frame: Frame) -> int:
 
 class _Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = 128  # with the five of the base class, clients of a burst wait for seconds
+
+    def __init__(self, *arguments: Any) -> None:
+        self._open: dict[Any, float] = {}
+        self._lock = threading.Lock()
+        super().__init__(*arguments)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer a connection in a thread."""
+        with self._lock:
+            self._open[request] = time.monotonic()
+        self._hang_up()
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close a connection."""
+        with self._lock:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Hang up what takes too long; called twice a second."""
+        self._hang_up()
+
+    def server_close(self) -> None:
+        """Close all."""
+        super().server_close()
+        self._hang_up(0)
+
+    def _hang_up(self, most: int = MOST_CONNECTIONS) -> None:
+        """Let the threads of the oldest connections beyond a number, and of those that take too long, end."""
+        before_s = time.monotonic() - CONNECTION_S
+        with self._lock:
+            for request, began_s in list(self._open.items()):
+                if len(self._open) <= most and began_s >= before_s:
+                    break
+                del self._open[request]
+                with suppress(OSError):  # it is closed
+                    request.shutdown(socket.SHUT_RDWR)
 
     def server_bind(self) -> None:
         """Bind without the look-up of the host's name in HTTPServer, which may wait for a name server."""
@@ -221,7 +268,7 @@ def _handler_of(view: View) -> type[http.server.BaseHTTPRequestHandler]:
                 return
             parts = urlsplit(self.path)
             if parts.path == "/ui/state.json":
-                self._answer(200, "application/json", json.dumps(view.state()).encode())
+                self._answer(200, "application/json", json_bytes(view.state()))
             elif parts.path == "/ui/picture.jpg":
                 names = parse_qs(parts.query).get("source", [""])
                 self._answer(200, "image/jpeg", view.picture(names[0]))
@@ -235,6 +282,7 @@ def _handler_of(view: View) -> type[http.server.BaseHTTPRequestHandler]:
         def _answer(self, code: int, kind: str, body: bytes | None) -> None:
             if body is None:
                 code, kind, body = 404, "text/plain", b"there is no such page"
+            self.request_version = "HTTP/1.0"  # of a line that was not understood: a head is sent
             self.send_response(code)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
@@ -242,6 +290,10 @@ def _handler_of(view: View) -> type[http.server.BaseHTTPRequestHandler]:
                 self.send_header(name, value)
             self.end_headers()
             self.wfile.write(body)
+
+        def send_error(self, code: int, message: str | None = None, _: str | None = None) -> None:
+            """Answer what is no GET, or no HTTP."""
+            self._answer(code, "text/plain", (message or str(code)).encode())
 
         def log_message(self, *_: Any) -> None:
             """Write nothing: standard error is the program's."""

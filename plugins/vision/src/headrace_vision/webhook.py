@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import http.client
-import json
 import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING
@@ -12,7 +11,7 @@ from urllib.parse import quote
 
 from headrace_vision.events import EventSink
 from headrace_vision.network import plain_opener, without_password
-from headrace_vision.records import frame_record
+from headrace_vision.records import frame_record, json_bytes
 
 if TYPE_CHECKING:
     from headrace_vision.frames import Frame
@@ -50,7 +49,7 @@ class Webhook(EventSink):
             headers["Authorization"] = f"Basic {user}"
         address = quote(without_password(self._url), safe="!#$%&'()*+,/:;=?@[]~")
         request = urllib.request.Request(  # noqa: S310 - the address was checked
-            address, data=json.dumps(frame_record(frame)).encode(), headers=headers, method="POST"
+            address, data=json_bytes(frame_record(frame)), headers=headers, method="POST"
         )
         try:
             with plain_opener().open(request, timeout=self._timeout_s) as answer:
