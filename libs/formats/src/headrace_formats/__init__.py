@@ -181,9 +181,9 @@ def quality(accepted: str, offered: str) -> float:
     Source:
         RFC 9110, sections 12.4.2, 12.5.1 and 12.5.3.
     """
-    if not accepted.strip():
-        return 1.0
     main, slash, _ = offered.partition("/")
+    if accepted.strip() in ("", "*/*" if slash else "*"):
+        return 1.0
     closest, best = -1, 0.0
     for one in listed(accepted.lower()):
         name, *parameters = (part.strip() for part in _PART.findall(one))

@@ -1,0 +1,40 @@
+"""Reads JSON that clients send: fast, exact, and as I-JSON (RFC 7493) has it."""
+
+from __future__ import annotations
+
+import gc
+import re
+from typing import Any
+
+import orjson
+
+from headrace.errors import InputError
+from headrace_formats import read_json
+
+__all__ = ["loads"]
+
+_LARGE_BYTES = 64 << 10
+_ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
+_LONG = re.compile(rb"(?<![.0-9])[0-9]{19,}(?![.0-9eE])")
+"""A whole number that may have more than 64 bits. orjson makes a float of it."""
+
+
+def loads(text: bytes) -> Any:
+    """Parse JSON. A large text without the garbage collector, which would take ten times as long.
+
+    Raises:
+        InputError: The text is no JSON, or has half of a surrogate pair, or a number that no float can hold.
+    """
+    pauses = len(text) >= _LARGE_BYTES and gc.isenabled()
+    if pauses:
+        gc.disable()
+    try:
+        if b"0" * 19 in text.translate(_ZEROS) and _LONG.search(text):
+            orjson.loads(text)  # refuses what is no I-JSON
+            return read_json(text)
+        return orjson.loads(text)
+    except ValueError as error:
+        raise InputError(f"the body is no JSON: {error}") from None
+    finally:
+        if pauses:
+            gc.enable()
