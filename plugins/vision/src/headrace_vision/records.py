@@ -80,7 +80,7 @@ def _mask_of(value: Any) -> Any:
 def from_records(records: Iterable[Mapping[str, Any]] | Mapping[str, Any]) -> sv.Detections:
     """Return the detections whose records these are.
 
-    Floating numbers become ``float32`` where that loses nothing, else ``float64``.
+    Floating numbers become ``float32`` where that loses nothing, else ``float64``. A null in the fields of detections is NaN.
 
     Args:
         records: What `to_records` returned, and ``headrace run --json`` writes as the result, or an object with the fields of
@@ -105,6 +105,8 @@ def from_records(records: Iterable[Mapping[str, Any]] | Mapping[str, Any]) -> sv
 
     def column(name: str) -> Any:
         values = np.array([row[name] for row in rows])
+        if name in _FIELDS and values.dtype == object:
+            values = values.astype(np.float64)
         narrow = values.astype(np.float32) if values.dtype == np.float64 else values
         return narrow if np.array_equal(narrow, values) else values
 

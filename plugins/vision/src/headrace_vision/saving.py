@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from contextlib import suppress
@@ -10,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace_formats import write_json
 from headrace_vision.records import frame_record
 from headrace_vision.sinks import CLOSE_S, SPOOL_BYTES, Sink
 
@@ -196,9 +196,7 @@ class SaveJSONL(Sink):
         """Write a line, so that others see it at once."""
         if self._file is None:
             return
-        text = json.dumps(frame_record(frame), ensure_ascii=False) + "\n"
-        # Bytes of a file name that are no text become an escape of JSON, which gives them back when it is read.
-        left = memoryview(text.encode(errors="backslashreplace"))
+        left = memoryview(write_json(frame_record(frame)).encode() + b"\n")
         size_bytes = self._size_bytes + len(left)
         try:
             while left:

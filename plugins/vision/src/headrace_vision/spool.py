@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import math
 import os
 import re
 import sys
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError, code_of
+from headrace_formats import read_json, write_json
 from headrace_vision.frames import Frame
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ class SpoolFolder:
         packed = _Packed()
         write: Any = np.savez
         try:
-            text = json.dumps(packed.of_frame(frame))
+            text = write_json(packed.of_frame(frame))
         except TypeError:
             return None
         try:
@@ -146,7 +147,7 @@ def read_frame(path: Path) -> Frame:
 
     with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
         arrays = {name: found[name] for name in found.files}
-    frame: Frame = _unpacked(json.loads(arrays.pop("json").tobytes()), arrays)
+    frame: Frame = _unpacked(read_json(arrays.pop("json").tobytes()), arrays)
     return frame
 
 
@@ -179,7 +180,8 @@ class _Packed:
             TypeError: It holds something else than arrays, detections and plain values.
         """
         if value is None or type(value) in (bool, int, float, str):
-            return value
+            odd = type(value) is float and not math.isfinite(value)
+            return {"float": str(value)} if odd else value
         if type(value) is list:
             return [self.of(one) for one in value]
         if type(value) is tuple:
@@ -210,8 +212,8 @@ def _unpacked(value: Any, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Any:
     if kind == "dict":
         return {_unpacked(key, arrays): _unpacked(one, arrays) for key, one in inner}
     found = _unpacked(inner, arrays)
-    if kind == "tuple":
-        return tuple(found)
+    if kind in ("tuple", "float"):
+        return tuple(found) if kind == "tuple" else float(found)
     if kind == "frame":
         error = found["error"] and KeptError(*found["error"])
         return Frame(**{**found, "error": error})

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import base64
 import http.client
-import json
 import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from headrace_formats import write_json
 from headrace_vision.events import EventSink
 from headrace_vision.network import plain_opener, without_password
 from headrace_vision.records import frame_record
@@ -50,7 +50,7 @@ class Webhook(EventSink):
             headers["Authorization"] = f"Basic {user}"
         address = quote(without_password(self._url), safe="!#$%&'()*+,/:;=?@[]~")
         request = urllib.request.Request(  # noqa: S310 - the address was checked
-            address, data=json.dumps(frame_record(frame)).encode(), headers=headers, method="POST"
+            address, data=write_json(frame_record(frame)).encode(), headers=headers, method="POST"
         )
         try:
             with plain_opener().open(request, timeout=self._timeout_s) as answer:
