@@ -184,20 +184,20 @@ def quality(accepted: str, offered: str) -> float:
     main, slash, _ = offered.partition("/")
     if accepted.strip() in ("", "*/*" if slash else "*"):
         return 1.0
-    closest, best = -1, 0.0
+    fits = ("*/*" if slash else "*", f"{main}/*", offered)
+    found = [one for one in _ranges(accepted) if one[0] in fits and one[1] <= _UTF_8]
+    closest = max(found, key=lambda one: (fits.index(one[0]), len(one[1])), default=None)
+    return 0.0 if closest is None else closest[2]
+
+
+@functools.lru_cache(maxsize=16)
+def _ranges(accepted: str) -> list[tuple[str, frozenset[str], float]]:
+    """Return the ranges of a header: the name of each, its parameters, and its weight."""
+    found = []
     for one in listed(accepted.lower()):
         name, *parameters = (part.strip() for part in _PART.findall(one))
-        weight = 1.0
-        asked = set()
-        for part in parameters:
-            if part.startswith("q="):  # what follows is no parameter of the type
-                found = _WEIGHT.fullmatch(part)
-                weight = float(found[1]) if found is not None else 1.0
-                break
-            asked.add(part.replace('"', ""))
-        fits = ("*/*" if slash else "*", f"{main}/*", offered)
-        if name in fits and asked <= _UTF_8:
-            close = 2 * fits.index(name) + len(asked)
-            if close > closest:
-                closest, best = close, weight
-    return best
+        at = next((n for n, part in enumerate(parameters) if part.startswith("q=")), None)
+        weight = None if at is None else _WEIGHT.fullmatch(parameters[at])
+        asked = frozenset(part.replace('"', "") for part in parameters[:at])
+        found.append((name, asked, 1.0 if weight is None else float(weight[1])))
+    return found

@@ -19,8 +19,7 @@ __all__ = ["WINDOWS", "Unpacking", "coding_for", "codings_of", "pack", "unpack"]
 
 WINDOWS = {"gzip": 31, "deflate": 15}
 _MOST_CODINGS = 2
-_MOST_MEMBERS = 1 << 16
-"""The most members of a body of gzip. An empty one has 20 bytes, and takes as long as much longer ones."""
+_MOST_MEMBERS = 1 << 16  # of gzip: an empty one takes as long as a much longer one
 _PIECE_BYTES = 16 << 10
 """So many bytes are decompressed at a time: zlib copies what lies behind the end of a member."""
 

@@ -93,7 +93,6 @@ class Fields:
         found = loads(body)  # pydantic takes NaN, and infinity for 1e400
         if body.count(b":") > _MANY:
             self._check_names(found)
-        del found
         try:
             return {**self._defaults, **self._type.validate_json(body)}
         except pydantic.ValidationError as error:
