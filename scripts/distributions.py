@@ -22,9 +22,10 @@ __all__ = ["ROOT", "folders", "project", "sources", "write_metadata"]
 
 def folders() -> list[Path]:
     """Return the folders of all distributions, each after those that it may need."""
-    own = [ROOT / name for name in ("core", "cli", "testing")]
+    own = [ROOT / name for name in ("core", "libs/formats", "cli", "testing")]
     patterns = ("libs/*/pyproject.toml", "plugins/*/pyproject.toml")
-    return own + [path.parent for pattern in patterns for path in sorted(ROOT.glob(pattern))]
+    others = [path.parent for pattern in patterns for path in sorted(ROOT.glob(pattern))]
+    return own + [one for one in others if one not in own]
 
 
 def project(folder: Path) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import pytest
 from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ("core", "cli", "testing", "libs/tensors", "plugins/cv")
+FOLDERS = ("core", "libs/formats", "cli", "testing", "libs/tensors", "plugins/cv")
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not shutil.which("git"), reason="needs git")]
 

@@ -114,12 +114,15 @@ def test_one_request_is_one_line():
         (Holder(array=Array([1], (1,))), {"array": [1]}),
         (Holder(array=dt.time(1, 2)), {"array": "01:02:00"}),
         (Holder(array=b"\xff"), {"array": "/w=="}),
+        ({1: "a", "1": "b"}, {"1": "b"}),
+        ({"a": {None: {1}, "null": [2**70, "\ud800"]}}, {"a": {"null": [2**70, "\ud800"]}}),
     ],
 )
 def test_json_holds_everything(value, plain):
     text = as_json(value)
     assert "\n" not in text
     assert json.loads(text) == plain
+    assert text == json.dumps(plain, ensure_ascii=False).encode(errors="backslashreplace").decode()
 
 
 def test_json_for_an_output_that_is_not_utf_8():

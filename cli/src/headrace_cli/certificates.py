@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace_cli.console import WrongArgument, counted
 from headrace_cli.findings import finding_about, required, version_of
+from headrace_formats import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -45,7 +46,7 @@ def source_file(name: str) -> str:
 
 def _origin(name: str) -> dict[str, Any]:
     """Return from where pip installed a distribution: empty where that is an index or a file of links."""
-    told: dict[str, Any] = json.loads(distribution(name).read_text("direct_url.json") or "{}")
+    told: dict[str, Any] = read_json(distribution(name).read_text("direct_url.json") or "{}")
     return told
 
 
@@ -123,7 +124,7 @@ def certificate_of(plugin: Plugin) -> tuple[dict[str, Any] | None, Finding | Non
         text = distribution(plugin.distribution).read_text(f"extra_metadata/{FILE}")
         if text is None:
             return None, None
-        told = json.loads(text)
+        told = read_json(text)
         own = told["distributions"][plugin.distribution]
         found = _difference(plugin, own["modules"], own["libraries"])
         if found is not None:

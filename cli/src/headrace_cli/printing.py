@@ -16,7 +16,8 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from headrace_cli.console import encodable, is_utf8, print_data
+from headrace_cli.console import is_utf8, print_data
+from headrace_formats import FormatError, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -214,13 +215,11 @@ def as_json(value: Any, *, ascii_only: bool = False, indent: int | None = None) 
     escape. A value that holds itself, or is nested more than 250 levels
     deep, is cut off with ``"..."``.
     """
-    settings: Any = {"ensure_ascii": ascii_only, "allow_nan": False, "indent": indent}
+    settings: Any = {"ascii_only": ascii_only, "indent": indent}
     try:
-        text = json.dumps(value, default=_of_other_types, **settings)
-    except (TypeError, ValueError, RecursionError):
-        # A key is no text, a number is none of JSON's, or a value holds itself.
-        text = json.dumps(_complete(value), **settings)
-    return encodable(text)
+        return write_json(value, default=_of_other_types, **settings)
+    except (TypeError, FormatError):  # a key is no text, or a value holds itself
+        return write_json(_complete(value), **settings)
 
 
 def print_json(value: Any, *, indent: int | None = None) -> None:
@@ -240,10 +239,8 @@ def _of_other_types(value: Any) -> Any:
 
 
 def _complete(value: Any, above: tuple[int, ...] = ()) -> Any:
-    if value is None or isinstance(value, (str, bool, int)):
+    if value is None or isinstance(value, (str, bool, int, float)):
         return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
     if isinstance(value, (dict, list, tuple)):
         return _inner(value, above, _complete)
     return _alone(_of_other_types(value), above, _complete)

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from headrace_observe.files import check_writable, write_json, write_whole
+from headrace_observe.files import check_writable, read_json, write_json, write_whole
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
@@ -47,3 +47,11 @@ def test_a_file_is_unchanged_if_writing_fails(tmp_path):
     with pytest.raises(OSError, match="no space"):
         write_whole(file, fail)
     assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("file.json", "old")]
+
+
+def test_what_is_written_is_json_and_read_again(tmp_path):
+    file = tmp_path / "file.json"
+    write_json(file, {"rate": float("nan"), "name": "caf\u00e9 \udc80", "ns": 2**70})
+    assert b"NaN" not in file.read_bytes()
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())  # as an editor may save it
+    assert read_json(file) == {"rate": None, "name": "caf\u00e9 \udc80", "ns": 2**70}

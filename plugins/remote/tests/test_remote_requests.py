@@ -139,6 +139,33 @@ def test_deadline_priority_key_and_trace_travel(stand_in, remote):
     assert "traceparent" not in server.calls[-1][1]
 
 
+TRACE = {"traceparent": "00-1-2-01", "tracestate": "a=1,b=2", "baggage": "user=alice;ttl=5"}
+
+
+@pytest.mark.parametrize(
+    ("context", "sent"),
+    [
+        (TRACE, TRACE),
+        ({"tracestate": "a=1"}, {}),  # W3C Trace Context, 3.3: it says nothing without its traceparent
+        ({"baggage": "a=1", "other": "b"}, {"baggage": "a=1"}),
+        ({**TRACE, "tracestate": "ä", "baggage": 7}, {"traceparent": "00-1-2-01"}),
+        ({**TRACE, "baggage": "a=" + "b" * 10_000}, {k: TRACE[k] for k in ("traceparent", "tracestate")}),
+        ({name: value + "x" * (3000 - len(value)) for name, value in TRACE.items()}, None),
+    ],
+)  # fmt: skip
+def test_the_whole_trace_travels(stand_in, remote, context, sent):
+    server = stand_in()
+    pipe = remote([server.url], **{"Remote::key": "secret"})
+    rows = [{"data": np.zeros(3, np.float32)} for _ in range(3)]
+    rows[1]["context"] = context
+    if sent != {}:
+        rows[2]["context"] = {"baggage": "of=another"}
+    pipe(rows)
+    metadata = server.calls[-1][1]
+    wanted = context if sent is None else sent
+    assert {name: metadata[name] for name in TRACE if name in metadata} == wanted
+
+
 class SumAndDifference(headrace.Backend):
     reads = ("a", "b")
     max = None

@@ -21,8 +21,9 @@ import pytest
 import tritonclient.grpc as triton
 
 import headrace
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, OverloadedError
 from headrace_serve import Limits, Server, asgi
+from headrace_serve.codings import Unpacking
 from headrace_serve.grpc.messages import message
 from headrace_serve.http import exchange
 
@@ -325,13 +326,13 @@ def test_what_a_connection_refuses_by_itself_is_logged_and_counted_as_well(servi
 
 
 def test_compressed_bodies_take_turns_instead_of_each_others_room(serving, monkeypatch):
-    whole, opened = exchange._decompress, threading.Event()
+    whole, opened = exchange.unpack, threading.Event()
 
     def slow(*given):
         assert opened.wait(60)
         return whole(*given)
 
-    monkeypatch.setattr(exchange, "_decompress", slow)
+    monkeypatch.setattr(exchange, "unpack", slow)
     headrace.register("ServeLength", len, replace=True)
     limits = Limits(max_body_bytes=100_000, max_inflight_bytes=600_000)
     server = serving({"m": {"backend": "ServeLength", "max": 8}}, limits=limits)
@@ -352,6 +353,70 @@ def test_compressed_bodies_take_turns_instead_of_each_others_room(serving, monke
         )
         opened.set()
         assert [one.result() for one in answers] == [{"result": 20_000}] * 8
+
+
+def test_small_bodies_are_unpacked_at_once_and_no_client_takes_all_turns(serving, monkeypatch):
+    whole, opened = exchange.unpack, threading.Event()
+
+    def slow(body, *given):
+        assert len(body) < 1000 or opened.wait(60)
+        return whole(body, *given)
+
+    monkeypatch.setattr(exchange, "unpack", slow)
+    headrace.register("ServeLength", len, replace=True)
+    server = serving({"m": {"backend": "ServeLength", "max": 8}})
+    large = gzip.compress(random.Random(0).randbytes(20_000))
+
+    def post(body, host="127.0.0.1"):
+        transport = httpx.HTTPTransport(local_address=host)
+        with httpx.Client(transport=transport, timeout=60) as client:
+            headers = {"content-encoding": "gzip"}
+            return client.post(f"{server.url}/run/m", content=body, headers=headers)
+
+    with ThreadPoolExecutor(80) as pool:
+        first = [pool.submit(post, large) for _ in range(40)]
+        until(lambda: sum(one.done() for one in first) == 8)
+        refused = [one.result() for one in first if one.done()]
+        assert {one.status_code for one in refused} == {429}
+        assert {int(one.headers["retry-after"]) >= 1 for one in refused} == {True}
+        assert post(gzip.compress(b"abc")).json() == {"result": 3}
+        other = pool.submit(post, large, "127.0.0.2")  # which has a share of its own
+        until(lambda: server._service.counters.in_flight["http"] == 33)
+        assert not other.done()
+        opened.set()
+        assert other.result().status_code == 200
+        answers = sorted(one.result().status_code for one in first)
+    assert answers == [200] * 32 + [429] * 8
+
+
+def test_turns_are_shared_between_clients():
+    async def main():
+        queue, order = Unpacking(), []
+        ended = asyncio.Event()
+
+        async def take(client):
+            async with queue.turn(client):
+                order.append(client)
+                await ended.wait()
+
+        tasks = [asyncio.create_task(take("a")) for _ in range(32)]
+        await asyncio.sleep(0)
+        tasks.append(asyncio.create_task(take("b")))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert sorted(order) == ["a", "a", "a", "b"]
+        with pytest.raises(OverloadedError):
+            await take("a")
+        tasks += [asyncio.create_task(take("c")) for _ in range(31)]
+        await asyncio.sleep(0)
+        with pytest.raises(OverloadedError):
+            await take("d")
+        tasks[-1].cancel()  # one that waits has gone away
+        ended.set()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert len(order) == 63
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize(("size", "status"), [(2000, 200), (8000, 429), (20_000, 429)])
@@ -378,7 +443,7 @@ def test_a_client_that_takes_no_answer_loses_its_connection(serving):
     limits = Limits(min_rate_bytes_s=1000, rate_window_s=0.05)
     server = serving({"m": {"backend": "ServeLarge"}}, limits=limits)
     with connect(server) as one:
-        one.sendall(head("/run/m", 1, "accept: application/x") + b"x")
+        one.sendall(head("/run/m", 1, "accept: application/octet-stream") + b"x")
         until(lambda: server._service.models.find("m").counts.ok == 1)
         until(lambda: not server._state.connections)
     assert server._service.counters.in_flight["http"] == 0
@@ -532,6 +597,12 @@ def test_pages_of_other_origins_read_nothing_unless_they_are_named(serving):
         assert answer.headers.get("access-control-allow-origin") == allowed
         before = httpx.options(url, headers=asks)
         assert before.headers.get("access-control-allow-origin") == allowed
+    sent = "traceparent, tracestate, baggage"
+    before = httpx.options(url, headers={**asks, "access-control-request-headers": sent})
+    assert before.status_code == 200
+    assert set(sent.split(", ")) <= set(
+        before.headers["access-control-allow-headers"].lower().split(", ")
+    )
     elsewhere = {"origin": "https://other.example"}
     other = httpx.post(url, content=b"a", headers=elsewhere)
     assert "access-control-allow-origin" not in other.headers
@@ -540,7 +611,7 @@ def test_pages_of_other_origins_read_nothing_unless_they_are_named(serving):
     counted = {
         place[2]: n for place, n in server._service.counters.requests.items() if "other" in place
     }
-    assert counted == {"200": 1, "400": 1}
+    assert counted == {"200": 2, "400": 1}
     for wrong in (["page.example"], ["https://page.example/path"]):
         with pytest.raises(ConfigError, match="origin"):
             Server({"m": {"backend": "Identity"}}, cors_origins=wrong)
@@ -579,7 +650,10 @@ def test_a_model_may_have_smaller_limits_than_the_server(serving, gate):
     answer = httpx.post(f"{server.url}/v2/models/m/infer", json={"inputs": [tensor]})
     assert (answer.status_code, "more than the 2" in answer.json()["error"]) == (400, True)
     for number, status in ((2, 200), (3, 400)):
-        parts = "".join("--b\r\nContent-Disposition: form-data\r\n\r\na\r\n" for _ in range(number))
+        parts = "".join(
+            '--b\r\nContent-Disposition: form-data; filename="a"\r\n\r\na\r\n'
+            for _ in range(number)
+        )
         kind = {"content-type": "multipart/form-data; boundary=b"}
         answer = httpx.post(f"{server.url}/run/m", content=f"{parts}--b--", headers=kind)
         assert answer.status_code == status

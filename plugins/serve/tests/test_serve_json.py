@@ -370,3 +370,60 @@ def test_the_serving_file_of_the_page(serving, tmp_path):
     server = serving(read_models([], str(tmp_path / "serve.toml")))
     found = run(server, {"data": [5.1, 3]}, "iris").json()["result"]
     assert found == {"data": ["list", [5.1, 3.0]], "scale": ["float", 1.0]}
+
+
+NUMBERS = [2**63, 2**64 - 1, 2**64, 2**64 + 1, 10**30 + 7, -(2**63) - 1, 1234567890123456789]
+
+
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"], ids=["", "byte order mark"])
+@pytest.mark.parametrize("name", ["body", "field"])
+def test_json_is_read_exactly_and_with_a_byte_order_mark(serving, name, mark):
+    model = {"config": {"backend": "ServeJsonRepr"}}
+    more = {"body": {"body": "json"}, "field": {"request": {"data": "any"}}}
+    server = serving({"m": {**model, **more[name]}})
+    headers = {"content-type": "application/json"}
+    for value in (
+        *NUMBERS,
+        [1.5, *NUMBERS],
+        {"a": 0.12345678901234567890123, "b": "12345678901234567890123"},
+    ):
+        body = json.dumps({"data": value} if name == "field" else value).encode()
+        answer = httpx.post(f"{server.url}/run/m", content=mark + body, headers=headers)
+        assert answer.json() == {"result": repr(value)}
+
+
+@pytest.mark.parametrize(
+    "text", ["NaN", "[Infinity]", "1e400", '"\\ud800"', "9" * 400, "9" * 5000, "[1,]"]
+)
+def test_what_is_no_i_json_is_refused_by_each_reader(serving, text):
+    own = {"config": {"backend": "ServeJsonRepr"}}
+    server = serving(
+        {"body": {**own, "body": "json"}, "field": {**own, "request": {"data": "any"}}, "p": own}
+    )
+    one = '{"name":"data","datatype":"BYTES","shape":[1],"data":["x"]}'
+    for path, body in (
+        ("/run/body", text),
+        ("/run/field", f'{{"data":{text}}}'),
+        ("/v2/models/p/infer", f'{{"inputs":[{one}],"parameters":{{"n":{text}}}}}'),
+        ("/v2/models/p/generate", f'{{"data":"x","n":{text}}}'),
+        ("/v2/models/field/generate", f'{{"data":{text}}}'),
+    ):
+        headers = {"content-type": "application/json"}
+        answer = httpx.post(f"{server.url}{path}", content=body, headers=headers)
+        assert (path, answer.status_code, answer.json()["code"]) == (path, 400, "input")
+        assert answer.json()["error"].startswith("the body is no JSON: ")
+
+
+def test_fields_of_generate_and_parameters_are_exact(serving):
+    class Given(headrace.Backend):
+        def forward(self, batch):
+            for request in batch:
+                request["result"] = repr([request["data"], request["context"]["parameters"]["n"]])
+
+    headrace.register("ServeJsonGiven", Given, replace=True)
+    server = serving({"m": {"config": {"backend": "ServeJsonGiven"}, "request": {"data": "int"}}})
+    for number in NUMBERS:
+        answer = httpx.post(
+            f"{server.url}/v2/models/m/generate", json={"data": number, "n": -number}
+        )
+        assert answer.json()["result"] == repr([number, -number])

@@ -98,7 +98,8 @@ def test_a_request_that_is_refused_early_is_answered_with_its_id(serving, path, 
 def test_a_traceparent_in_the_query_reaches_the_context(serving):
     server = serving({"m": {"backend": "ServeTold"}})
     url = f"{server.url}/run/m?traceparent=00-1-2-01"
-    body = httpx.post(url, content=b"x", headers={"traceparent": "00-3-4-01"}).json()["result"]
+    own = {"traceparent": "00-3-4-01", "tracestate": "of=that"}
+    body = httpx.post(url, content=b"x", headers=own).json()["result"]
     assert body == {"data": "x", "context": {"traceparent": "00-1-2-01"}}
 
 
@@ -114,9 +115,9 @@ def test_keys_that_are_not_the_clients_are_refused(serving, query):
 
 @pytest.mark.parametrize(
     ("query", "said"),
-    [("timeout=0.5", "query parameter 'timeout': expected a whole number of microseconds, got 0.5"),
-     ("priority=low", "query parameter 'priority': expected a whole number, got low"),
-     ("node_name=a", "query parameter 'node_name': expected timeout, priority, or a key that a client may set")],
+    [("timeout=0.5", "parameter 'timeout': expected a whole number of microseconds, got 0.5"),
+     ("priority=low", "parameter 'priority': expected a whole number, got low"),
+     ("node_name=a", "parameter 'node_name': expected timeout, priority, or a key that a client may set")],
 )  # fmt: skip
 def test_a_refused_key_is_told_with_what_may_stand_there(serving, query, said):
     server = serving({"m": {"backend": "ServeTold"}})
@@ -215,35 +216,40 @@ def test_results_are_json_or_an_error_that_says_why(serving, name):
 
 
 PNG = b"\x89PNG\r\n\x1a\n"
+ANY, JSON, TEXT = "application/octet-stream", "application/json", "text/plain"
+BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,*/*;q=0.8"
 
 
 @pytest.mark.parametrize(
     ("result", "accept", "kind"),  # "? ": an error that says what to accept
     [
-        (b"\xff", "image/tiff", "image/tiff"),
-        (b"\xff", "image/jpeg", "? application/octet-stream"),
-        ("text", "application/json;q=0", "? application/json or text/plain"),
-        (b"\xff", "image/webp;q=0.5, image/tiff, */*;q=0.1", "image/tiff"),
-        (b"\xff", "image/webp;q=0.5, image/jpeg, */*;q=0.1", "application/octet-stream"),
-        (b"\xff", "image/*", "application/octet-stream"),
-        (b"text", "image/jpeg;q=0.5, application/json", "application/json"),
-        (b"text", "application/json;q=0, text/plain", "text/plain"),
-        ("<b>", "text/html, application/xml;q=0.9, */*;q=0.8", "application/json"),
-        ("<b>", "text/html", "text/html"),
-        ("text", "text/*, application/json;q=0.5", "application/json"),
-        ("text", "text/*", "text/plain"),
-        (7, "image/jpeg, */*;q=0.1", "application/json"),
-        (7, "image/jpeg", "? application/json"),
-        (b"text", "application/json;q=0", "? application/json or application/octet-stream"),
-        (b"text", '""/a, text', "application/octet-stream"),
-        (b"text", "*/*", "application/json"),
-        (b"\xff", "*/*", "application/octet-stream"),
+        (b"text", "*/*", JSON),
+        (b"text", "", JSON),
+        (b"text", BROWSER, JSON),
+        (b"text", "application/json;q=0.5, */*;q=0.6", ANY),
+        (b"text", "image/jpeg;q=0.5, application/json", JSON),
+        (b"text", "application/json;q=0, text/plain", TEXT),
+        (b"text", "application/json;q=0", f"? {JSON} or {ANY} or {TEXT}"),
+        (b"text", '""/a, text', f"? {JSON} or {ANY} or {TEXT}"),
+        (b"<b>", "text/html", f"? {JSON} or {ANY} or {TEXT}"),
+        (b"\xff", "application/octet-stream, */*;q=0.1", ANY),
+        (b"\xff", "*/*", "? "),
+        (b"\xff", "image/*", f"? {JSON} or {ANY} or {TEXT}"),
+        ("text", "*/*", JSON),
+        ("text", "application/json;q=0", f"? {JSON} or {TEXT}"),
+        ("<b>", "text/html, application/xml;q=0.9, */*;q=0.8", JSON),
+        ("<b>", "text/html", f"? {JSON} or {TEXT}"),
+        ("text", "text/*, application/json;q=0.5", TEXT),
+        ("text", "text/*", TEXT),
+        ("text", "application/*;q=0.5, text/plain;q=0.4", JSON),
+        (7, "image/jpeg, */*;q=0.1", JSON),
+        (7, "image/jpeg", f"? {JSON}"),
         (PNG, "*/*", "image/png"),
         (PNG, "image/*;q=0.5, application/json", "image/png"),
-        (PNG, "image/jpeg", "? image/png or application/octet-stream"),
-        (PNG, "application/octet-stream", "application/octet-stream"),
+        (PNG, "image/jpeg", f"? image/png or {ANY}"),
+        (PNG, "application/octet-stream", ANY),
         (PNG, "", "image/png"),
-        (PNG, "application/json", "? "),
+        (PNG, "application/json", f"? image/png or {ANY}"),
         (b"RIFF\xff   WEBP", "image/webp, image/jpeg", "image/webp"),
     ],
 )
@@ -253,14 +259,124 @@ def test_accept_chooses_between_json_and_the_bytes(serving, result, accept, kind
     answer = httpx.post(f"{server.url}/run/m", content=b"x", headers={"accept": accept})
     if kind.startswith("? "):
         assert (answer.status_code, answer.json()["code"]) == (400, "input")
-        assert answer.json()["error"].endswith((f": expected {kind[2:]}", "octet-stream."))
+        assert answer.json()["error"].endswith((f": expected {kind[2:]}", "output as BYTES."))
         return
     assert answer.headers["content-type"] == kind
-    if kind == "application/json":
+    if kind == JSON:
         wanted = result if isinstance(result, (int, str)) else result.decode()
         assert answer.json() == {"result": wanted}
     else:
         assert answer.content == (result if isinstance(result, bytes) else result.encode())
+
+
+@pytest.mark.parametrize("content", [b"text", b"\xff", b"", b'{"a": 1}', "ü".encode()])
+def test_bytes_of_a_declared_output_are_sent_as_they_are_whatever_they_hold(serving, content):
+    said = {"result": {"datatype": "BYTES", "shape": [-1]}}
+    server = serving({"m": {"config": {"backend": "Identity"}, "outputs": said}})
+    for accept in ("*/*", "", BROWSER, "application/json, text/plain, */*"):
+        answer = httpx.post(f"{server.url}/run/m", content=content, headers={"accept": accept})
+        assert (answer.content, answer.headers["content-type"]) == (content, ANY)
+    as_json = httpx.post(f"{server.url}/run/m", content=content, headers={"accept": JSON})
+    assert as_json.status_code == (400 if content == b"\xff" else 200)
+
+
+ONE = {"inputs": [{"name": "data", "datatype": "BYTES", "shape": [1], "data": ["x"]}]}
+
+
+@pytest.mark.parametrize(
+    "result",
+    ["\ud800", ["a", "b\udc80"], {"a": "\udfff"}, float("nan"), {"a": [float("inf")]},
+     np.float32([np.nan]), {1: "a", "1": "b"}, [{"in": {None: 1, "null": 2}}]],
+    ids=repr,
+)  # fmt: skip
+def test_a_result_without_a_form_gets_the_same_answer_on_both_routes(serving, result):
+    headrace.register("ServeResult", lambda _: result, replace=True)
+    server = serving({"m": {"backend": "ServeResult"}})
+    answers = [
+        httpx.post(f"{server.url}/run/m", content=b"x"),
+        httpx.post(f"{server.url}/v2/models/m/infer", json=ONE),
+        httpx.post(f"{server.url}/v2/models/m/generate", json={"data": "x"}),
+    ]
+    assert [(one.status_code, one.json()["code"]) for one in answers] == [(500, "contract")] * 3
+    if result == "\ud800":
+        asked = {"accept": TEXT}
+        assert httpx.post(f"{server.url}/run/m", content=b"x", headers=asked).status_code == 500
+        binary = {**ONE, "parameters": {"binary_data_output": True}}
+        assert httpx.post(f"{server.url}/v2/models/m/infer", json=binary).status_code == 500
+
+
+def part(head, content=b"four", boundary=b"B"):
+    return b"--" + boundary + b"\r\n" + head + b"\r\n\r\n" + content + b"\r\n"
+
+
+FIELD = b'Content-Disposition: form-data; name="color"'
+FILE = b'Content-Disposition: form-data; name="file"; filename="a.jpg"\r\nContent-Type: image/jpeg'
+UNCHOSEN = b'Content-Disposition: form-data; name="other"; filename=""\r\nContent-Type: application/octet-stream'
+GOT = {"data": "four", "color": "rgb"}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        part(FIELD, b"rgb") + part(FILE) + b"--B--\r\n",
+        part(FILE) + part(FIELD, b"rgb") + b"--B--",  # in the other order, without a last end of a line
+        b"A preamble,\r\n--which is to be ignored.\r\n" + part(FIELD, b"rgb") + part(FILE) + b"--B--\r\n",
+        b"\r\n" + part(FIELD, b"rgb") + part(FILE) + b"--B--\r\nAn epilogue, too.\r\n--B\r\n",
+        (part(FIELD, b"rgb") + part(FILE)).replace(b"--B\r\n", b"--B \t \r\n") + b"--B-- \t\r\n",
+        part(FIELD, b"rgb") + part(UNCHOSEN, b"") + part(FILE) + b"--B--\r\n",
+        (part(FIELD, b"rgb") + part(FILE)).replace(b"Content-Disp", b"content-DISP") + b"--B--\r\n",
+    ],
+    ids=["field first", "file first", "preamble", "epilogue", "blanks", "no file chosen", "case"],
+)  # fmt: skip
+def test_a_form_is_a_file_with_parameters(serving, body):
+    server = serving({"m": {"backend": "ServeTold"}})
+    kind = {"content-type": "multipart/form-data; boundary=B"}
+    answer = httpx.post(f"{server.url}/run/m", content=body, headers=kind)
+    assert answer.json() == {"outcomes": [{"name": "a.jpg", "result": GOT}]}
+
+
+def test_fields_of_a_form_mean_what_those_of_the_query_do(serving):
+    models = {"m": {"config": {"backend": "ServeTold"}, "inputs": INPUTS}}
+    server = serving(models)
+    good = {"score": "0.5", "count": "-7", "flip": "true", "word": "é", "request_id": "r1"}
+    files = [("image", ("a", b"x")), ("image", ("b", b"y"))]
+    answer = httpx.post(f"{server.url}/run/m", data=good, files=files)
+    told = {"score": [0.5], "count": -7, "flip": [True], "word": ["é"], "request_id": "r1"}
+    assert [one["result"] for one in answer.json()["outcomes"]] == [
+        {"data": "x", **told}, {"data": "y", **told}
+    ]  # fmt: skip
+    for wrong, said in (
+        ({"count": "200"}, "'count'"), ({"timeout": "x"}, "'timeout'"), ({"image": "x"}, "'image'"), ({"a-b": "1"}, "'a-b'"),
+    ):  # fmt: skip
+        answer = httpx.post(f"{server.url}/run/m", data={**good, **wrong}, files=files)
+        assert (answer.status_code, answer.json()["code"]) == (400, "input")
+        assert said in answer.json()["error"]
+    answer = httpx.post(f"{server.url}/run/m?word=a", data=good, files=files)
+    assert answer.json()["error"].startswith("parameter 'word' is there twice")
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (part(FIELD, b"rgb") + b"--B--", "no file"),
+        (part(UNCHOSEN, b"") + b"--B--", "no file"),
+        (part(FIELD, b"rgb") * 2 + part(FILE) + b"--B--", "'color' is there twice"),
+        (part(FIELD, b"\xff") + part(FILE) + b"--B--", "no UTF-8"),
+        (part(b"no colon") + b"--B--", "a header of a part has no name"),
+        (part(FILE + b"\r\nContent-Transfer-Encoding: base64") + b"--B--", "binary"),
+        (part(FILE + b"\r\nX: " + b"x" * 20_000) + b"--B--", "too long"),
+        (part(UNCHOSEN, b"") * 5000 + part(FILE) + b"--B--", "parts"),
+        (b"".join(part(FIELD.replace(b"color", b"k%d" % n)) for n in range(101)) + part(FILE) + b"--B--", "100 fields"),
+        (part(FILE).replace(b"--B", b"--Bx") + b"--B--", "end of its headers"),
+        (part(FILE).replace(b"\r\n", b"\n") + b"--B--", "last boundary"),
+    ],
+)  # fmt: skip
+def test_a_form_that_is_none_is_refused(serving, body, said):
+    server = serving({"m": {"backend": "ServeTold"}})
+    kind = {"content-type": "multipart/form-data; boundary=B"}
+    answer = httpx.post(f"{server.url}/run/m", content=body, headers=kind)
+    assert (answer.status_code, answer.json()["code"]) == (400, "input")
+    assert said in answer.json()["error"]
 
 
 def test_pictures_and_what_refuses_the_encoding_are_not_compressed(serving):
@@ -312,13 +428,6 @@ def test_of_several_inputs_of_bytes_the_one_that_becomes_data_is_the_file(servin
     assert answer.json() == {"result": {"data": "x", "color": "rgb"}}
     operation = httpx.get(f"{server.url}/openapi.json").json()["paths"]["/run/m"]["post"]
     assert "color" in {one["name"] for one in operation["parameters"]}
-
-
-def test_text_that_is_no_unicode_is_escaped(serving):
-    headrace.register("ServeHalfAPair", lambda _: "\ud800", replace=True)
-    server = serving({"m": {"backend": "ServeHalfAPair"}})
-    answer = httpx.post(f"{server.url}/run/m", content=b"x")
-    assert answer.content == b'{"result":"\\ud800"}'
 
 
 UPGRADE = b"Connection: Upgrade, HTTP2-Settings, keep-alive\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQ\r\n"

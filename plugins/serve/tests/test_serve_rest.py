@@ -466,15 +466,17 @@ def test_nan_as_json_is_an_error_that_says_so(client):
         c.infer("m", x, outputs=[triton.InferRequestedOutput("y", binary_data=False)])
 
 
-@pytest.mark.parametrize(("odd", "word"), [(np.float32("nan"), "NaN"), (b"\xff", "UTF-8")])
-def test_the_item_that_json_cannot_hold_is_named(serving, odd, word):
+@pytest.mark.parametrize(
+    ("odd", "word", "status"), [(np.float32("nan"), "NaN", 500), (b"\xff", "UTF-8", 400)]
+)
+def test_the_item_that_json_cannot_hold_is_named(serving, odd, word, status):
     fine = type(odd)() if isinstance(odd, bytes) else np.float32(1)
     headrace.register("ServeNan", lambda data: odd if data == b"odd" else fine, replace=True)
     server = serving({"m": {"backend": "ServeNan", "max": 4}})
     text = {"name": "data", "datatype": "BYTES", "shape": [3], "data": ["a", "b", "odd"]}
     url = f"{server.url}/v2/models/m/infer"
     told = httpx.post(url, json={"inputs": [text]})
-    assert told.status_code == 400
+    assert told.status_code == status
     assert re.match(rf"item 2: .*{word}", told.json()["error"])
     binary = {"inputs": [text], "parameters": {"binary_data_output": True}}
     assert httpx.post(url, json=binary).status_code == 200
@@ -513,7 +515,9 @@ def one(**changes):
         (one(data=[1, None]), 400, "no INT8"),
         (one(data=[True, 2]), 400, "no INT8"),
         (one(data=[[True], [2]], shape=[2, 1]), 400, "no INT8"),
-        (one(data=[1, 2**70]), 400, "no INT8"),
+        (one(data=[1, 2**70]), 400, "outside of INT8"),
+        (one(data=[1, 2**63], datatype="INT64"), 400, "outside of INT64"),
+        (one(data=[1, 2**64], datatype="UINT64"), 400, "UINT64"),
         (one(data=[1, {}]), 400, "no INT8"),
         (one(data=[[1], [2, 3]]), 400, "no INT8"),
         (one(shape=[2, 1], data=[[1], [2, 3]]), 400, "lengths"),
@@ -815,11 +819,85 @@ def test_priority_1_goes_before_the_default_and_that_before_3(serving, gate):
     assert gate.seen == [b"first", b"urgent", b"normal", b"late"]
 
 
-def test_traceparent_reaches_the_context(serving):
+TRACE = {
+    "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+    "tracestate": "ot=th:8;rv:9b8233f7e3a151,vendor=abc",
+    "baggage": "user=alice,region=eu;ttl=5",
+}
+CONTEXT = {"inputs": [{"name": "data", "datatype": "BYTES", "shape": [1], "data": ["context"]}]}
+
+
+@pytest.mark.parametrize(
+    ("sent", "own", "reaches"),  # W3C Trace Context, 3.3: without a traceparent of its own, tracestate means nothing
+    [
+        (TRACE, {}, TRACE),
+        ({"tracestate": "a=b"}, {}, None),
+        ({"baggage": "a=b"}, {}, {"baggage": "a=b"}),
+        (TRACE, {"traceparent": "00-1-2-01"}, {"traceparent": "00-1-2-01", "baggage": TRACE["baggage"]}),
+        ({}, TRACE, TRACE),
+    ],
+)  # fmt: skip
+def test_the_trace_reaches_the_context(serving, sent, own, reaches):
+    seen = []
+
+    class Seen(headrace.Backend):
+        def forward(self, batch):
+            for request in batch:
+                seen.append(request.get("context"))
+                request["result"] = 1
+
+    headrace.register("ServeSeen", Seen, replace=True)
+    server = serving({"m": {"backend": "ServeSeen"}}, grpc_port=0)
+    url = f"{server.url}/v2/models/m"
+    assert httpx.post(f"{url}/infer", json={**CONTEXT, "parameters": own}, headers=sent).is_success
+    assert httpx.post(f"{url}/generate", json={"data": "a", **own}, headers=sent).is_success
+    assert httpx.post(f"{server.url}/run/m", params=own, content=b"a", headers=sent).is_success
+    data = triton_grpc.InferInput("data", [1], "BYTES")
+    data.set_data_from_numpy(np.array([b"a"], object))
+    with triton_grpc.InferenceServerClient(f"{server.host}:{server.grpc_port}") as client:
+        client.infer("m", [data], headers=sent, parameters=own)
+    assert seen == [reaches] * 4
+
+
+def test_a_tracestate_of_several_lines_is_one_list(serving):
     server = serving({"m": {"backend": "ServePicky"}})
-    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-    answer = httpx.post(f"{server.url}/run/m", content=b"context", headers={"traceparent": trace})
-    assert answer.json() == {"result": {"traceparent": trace}}
+    lines = [("traceparent", TRACE["traceparent"]), ("tracestate", "a=1"), ("tracestate", "b=2")]
+    answer = httpx.post(f"{server.url}/run/m", content=b"context", headers=lines)
+    assert answer.json()["result"]["tracestate"] == "a=1, b=2"
+
+
+def test_a_header_that_comes_once_is_refused_where_it_came_twice(serving):
+    server = serving({"m": {"backend": "Identity"}})
+    length = str(len(BODY))
+    for lines, status in (
+        ([("inference-header-content-length", length)], 200),
+        ([("inference-header-content-length", length)] * 2, 400),
+    ):
+        answer = httpx.post(f"{server.url}/v2/models/m/infer", content=BODY, headers=lines)
+        assert answer.status_code == status
+
+
+def test_codings_of_several_lines_are_one_list(serving):
+    server = serving({"m": {"backend": "Identity"}})
+    lines = [("content-encoding", "deflate"), ("content-encoding", "gzip")]
+    body = gzip.compress(zlib.compress(b"abc"))
+    answer = httpx.post(f"{server.url}/run/m", content=body, headers=lines)
+    assert answer.json() == {"result": "abc"}
+
+
+@pytest.mark.parametrize(
+    ("accepted", "coding"),  # RFC 9110, 12.5.3
+    [("gzip;q=0.1, deflate;q=0.5", "deflate"), ("deflate, gzip", "gzip"), ("*", "gzip"), ("*;q=0", None),
+     ("gzip;q=0, *", "deflate"), ("gzip;q=0.5, identity", None), ("br", None), ("identity;q=0.5, x-gzip", "gzip"),
+     ("", None)],
+)  # fmt: skip
+def test_the_coding_that_is_wanted_most_is_taken(serving, accepted, coding):
+    headrace.register("ServeSize", lambda data: "x" * 5000, replace=True)
+    server = serving({"m": {"backend": "ServeSize"}})
+    headers = {"accept-encoding": accepted}
+    answer = httpx.post(f"{server.url}/run/m", content=b"x", headers=headers)
+    assert answer.headers.get("content-encoding") == coding
+    assert answer.json() == {"result": "x" * 5000}
 
 
 def test_the_plain_route_answers_in_the_type_that_is_asked_for(serving):
@@ -829,7 +907,7 @@ def test_the_plain_route_answers_in_the_type_that_is_asked_for(serving):
     sent = b"\x89PNG\r\n\x1a\n\xff"
     png = httpx.post(url, content=sent, headers={"accept": "image/png"})
     assert (png.content, png.headers["content-type"]) == (sent, "image/png")
-    other = httpx.post(url, content=b"\xff")  # httpx, as curl, takes */*
+    other = httpx.post(url, content=b"\xff", headers={"accept": "application/octet-stream"})
     assert (other.content, other.headers["content-type"]) == (b"\xff", "application/octet-stream")
     as_json = {"accept": "application/json"}
     assert httpx.post(url, content=b"\xff", headers=as_json).status_code == 400

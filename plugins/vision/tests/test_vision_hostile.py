@@ -431,6 +431,14 @@ HOSTILE_PLAYLISTS = {
 }
 
 
+def test_the_ends_of_lines_alone_end_a_line_of_a_playlist():
+    name = "a\u2028b\x85c.m3u8"
+    body = f'#EXTM3U\r\n#EXT-X-STREAM-INF:BANDWIDTH=1,NAME="x\u2028y"\r\n{name}\r'.encode()
+    with Server(body) as server:
+        opener = PlaylistOpener(server.address + "a.m3u8", ["127.0.0.1"], 60)
+        assert opener.best_variant() == server.address + name
+
+
 @pytest.mark.parametrize("kind", HOSTILE_PLAYLISTS)
 def test_a_playlist_beyond_its_bounds_is_refused_and_others_go_on(kind):
     body, said = HOSTILE_PLAYLISTS[kind]

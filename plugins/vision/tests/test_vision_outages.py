@@ -7,6 +7,7 @@ import http.server
 import itertools
 import json
 import logging
+import math
 import os
 import threading
 import tracemalloc
@@ -281,6 +282,22 @@ def test_what_a_folder_keeps_survives_the_program_and_is_written_first(tmp_path)
         if before.image is not None:
             np.testing.assert_array_equal(after.image, before.image)
     assert not list((tmp_path / "spool").iterdir())
+
+
+def test_a_folder_keeps_every_number_as_it_was(tmp_path):
+    odd = [math.nan, math.inf, -math.inf, -0.0, 2**70, (1.5, "\udc80")]
+    headrace.register("VisionOddNumbers", lambda _: {"a": odd}, replace=True)
+    clock = Steps()
+    clock.free()
+    for frames, sink in (
+        (1, Keeps(OSError("away"), spool=tmp_path, close_s=0)),
+        (0, Keeps(spool=tmp_path)),
+    ):
+        with VideoRunner(
+            {"backend": "VisionOddNumbers"}, sinks=[sink], machine_clock=clock
+        ) as runner:
+            list(runner.run({"a": pictures(frames)}))
+    assert repr(sink.frames[0].result) == repr({"a": odd})
 
 
 def test_a_damaged_file_is_left_out_with_a_warning_and_other_files_stay(tmp_path, caplog):

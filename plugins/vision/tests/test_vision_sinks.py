@@ -134,6 +134,30 @@ def test_lines_of_json_have_every_frame_with_its_outcome(kit, tmp_path):
             assert one["error"]["message"]
 
 
+def strict(word):
+    raise AssertionError(f"{word} is no JSON")  # RFC 8259, 6
+
+
+def test_records_hold_null_for_what_json_does_not_have(kit, tmp_path):
+    def odd(image):
+        found = find(image)
+        found.confidence = np.float32([np.nan] * len(found))
+        found.data["distance"] = np.float32([np.inf] * len(found))
+        return found
+
+    headrace.register("VisionOdd", odd)
+    sinks = [SaveJSONL(tmp_path / "a.jsonl"), SaveCOCO(tmp_path / "coco")]
+    with VideoRunner({"backend": "VisionOdd"}, sinks=sinks) as runner:
+        assert [frame.error for frame in runner.run({"v": [kit.picture(0)]})] == [None]
+    one = json.loads((tmp_path / "a.jsonl").read_text(), parse_constant=strict)
+    assert {row["score"] for row in one["detections"]} == {None}
+    assert np.isnan(from_records(one["detections"]).confidence).all()
+    text = (tmp_path / "coco" / "annotations.json").read_text()
+    assert {row["score"] for row in json.loads(text, parse_constant=strict)["annotations"]} == {
+        None
+    }
+
+
 def test_coco_is_read_by_supervision(kit, tmp_path):
     frames, sinks = run([SaveCOCO(tmp_path)], {"v": [kit.picture(n) for n in range(4)]})
     assert sinks["SaveCOCO"]["error"] is None

@@ -22,7 +22,7 @@ __all__ = ["PLAIN", "UnknownContentError", "content_of", "is_array", "keys_compa
 PLAIN = (bytes, str, int, float, complex, bool, type(None))
 """The classes of values that cannot change."""
 
-_TRACES = {"traceparent", "tracestate"}
+_TRACES = {"traceparent", "tracestate", "baggage"}
 """What ``context`` holds of a trace: it differs with every request, and no answer depends on it."""
 
 

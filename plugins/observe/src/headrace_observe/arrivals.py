@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 import random
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import InputError
 from headrace.plugins import read_lines
+from headrace_formats import read_json
 
 if TYPE_CHECKING:
     import os
@@ -85,7 +85,7 @@ def read_samples(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
         if not line.strip():
             continue
         try:
-            sample = json.loads(line)
+            sample = read_json(line)
         except ValueError:
             sample = None
         if not isinstance(sample, dict):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import headrace_formats
 from headrace.errors import InputError
 from headrace.plugins import read_text
 
@@ -90,10 +90,8 @@ def _beside(target: Path) -> Path:
 
 def write_json(path: str | os.PathLike[str], content: Any) -> None:
     """Write plain data as JSON."""
-    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-    write_whole(
-        path, lambda part: part.write_text(text, encoding="utf-8", errors="backslashreplace")
-    )
+    text = headrace_formats.write_json(content, indent=2) + "\n"
+    write_whole(path, lambda part: part.write_text(text, encoding="utf-8"))
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:
@@ -103,8 +101,8 @@ def read_json(path: str | os.PathLike[str]) -> Any:
         InputError: The file cannot be read, or is not JSON.
     """
     try:
-        return json.loads(read_text(path))
+        return headrace_formats.read_json(read_text(path))
     except OSError as error:
         raise InputError(f"{path}: it cannot be read: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: it is no JSON: {error}") from error
+    except ValueError as error:
+        raise InputError(f"{path}: {error}") from error

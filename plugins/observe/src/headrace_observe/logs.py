@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json as _json
 import logging
 import threading
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
+
+from headrace_formats import write_json
 
 if TYPE_CHECKING:
     from typing import TextIO
@@ -42,7 +43,7 @@ class _JsonLines(logging.Formatter):
         }
         if record.exc_info:
             row["error"] = self.formatException(record.exc_info)
-        return _json.dumps(row, ensure_ascii=False)
+        return write_json(row)
 
 
 def setup_logging(

@@ -35,6 +35,9 @@ __all__ = ["Presences", "RemoteModel", "open_model"]
 
 _PROBED: Final = "headrace-remote"
 """The sequence of a call without elements."""
+_TRACE: Final = ("traceparent", "tracestate", "baggage")
+_MOST_TRACE_BYTES: Final = 3000
+"""Of each: gRPC refuses calls with more than 8 KiB of metadata."""
 
 
 class Presences:
@@ -169,10 +172,12 @@ class RemoteModel:
         for request in requests:
             context = request.get("context")
             if isinstance(context, Mapping):
-                value = context.get("traceparent")
-                # gRPC refuses metadata that is not printable ASCII.
-                if isinstance(value, str) and value.isascii() and value.isprintable() and value:
-                    return (*self._metadata, ("traceparent", value))
+                given = {name: context.get(name) for name in _TRACE}
+                sent = {name: str(value) for name, value in given.items() if _may_travel(value)}
+                if "traceparent" not in sent:
+                    sent.pop("tracestate", None)
+                if sent:
+                    return (*self._metadata, *sent.items())
         return self._metadata
 
     @property
@@ -218,6 +223,12 @@ class RemoteModel:
     def close(self) -> None:
         """End the connections, and the thread that looks at the servers."""
         self._pool.close()
+
+
+def _may_travel(value: Any) -> bool:
+    """Return whether gRPC takes a value as metadata: printable ASCII, and no more than servers accept."""
+    fits = isinstance(value, str) and 0 < len(value) <= _MOST_TRACE_BYTES
+    return fits and value.isascii() and value.isprintable()
 
 
 def metadata_of(options: RemoteOptions) -> tuple[tuple[str, str], ...]:

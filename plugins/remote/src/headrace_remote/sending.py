@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
 
 from headrace.errors import BackendError, DeadlineExceededError, InputError, OverloadedError
+from headrace_formats import read_json
 from headrace_remote.errors import (
     ConnectionLostError,
     ServersAwayError,
@@ -251,7 +251,7 @@ def errors_of_rows(url: str, text: str) -> dict[int, RequestError]:
         return {}
     try:
         rows = [
-            (int(one["index"]), str(one["code"]), str(one["message"])) for one in json.loads(text)
+            (int(one["index"]), str(one["code"]), str(one["message"])) for one in read_json(text)
         ]
     except (ValueError, KeyError, TypeError) as error:
         raise BackendError(f"the errors of {url} cannot be read: {error}") from error

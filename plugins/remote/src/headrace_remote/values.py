@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import struct
 import zlib
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from headrace.errors import BackendError, InputError
+from headrace_formats import read_json
 from headrace_remote.signature import DTYPES
 
 if TYPE_CHECKING:
@@ -333,7 +333,7 @@ def _elements(name: str, count: int, data: Any, *, is_json: bool, text: bool) ->
             (length,) = _LENGTH.unpack_from(view, place)
             place += 4 + length
             raw = bytes(view[place - length : place])
-            found.append(json.loads(raw) if is_json else raw.decode() if text else raw)
+            found.append(read_json(raw) if is_json else raw.decode() if text else raw)
     except (struct.error, ValueError) as error:
         raise BackendError(f"output {name!r} of the server cannot be read: {error}") from error
     if place != len(view):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from headrace.errors import InputError
+from headrace_serve.errors import NotJsonError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,6 +30,7 @@ __all__ = [
     "from_text",
     "joined_elements",
     "of_dtype_name",
+    "raw_bytes",
 ]
 
 DATATYPES: Final[dict[str, np.dtype[Any]]] = {
@@ -202,7 +204,7 @@ def _texts(name: str, flat: list[Any]) -> NDArray[Any]:
                 f"input {name!r}", expected="strings for BYTES", got=type(value).__name__
             )
     array = np.empty(len(flat), object)
-    array[:] = [value.encode("utf-8", "surrogatepass") for value in flat]
+    array[:] = [value.encode() for value in flat]
     return array
 
 
@@ -231,33 +233,43 @@ def joined_elements(array: NDArray[Any]) -> bytes:
     """Return the bytes of a BYTES tensor, in which each element follows its length."""
     parts: list[bytes] = []
     for value in array.flat:
-        raw = _raw(value)
+        raw = raw_bytes(value)
         parts += (_LENGTH.pack(len(raw)), raw)
     return b"".join(parts)
 
 
-def _raw(value: Any) -> bytes:
-    return value.encode("utf-8", "surrogatepass") if isinstance(value, str) else bytes(value)
+def raw_bytes(value: str | bytes) -> bytes:
+    """Return an element of BYTES: text in UTF-8.
+
+    Raises:
+        NotJsonError: The text has no form in UTF-8.
+    """
+    try:
+        return value.encode() if isinstance(value, str) else bytes(value)
+    except UnicodeEncodeError:
+        raise NotJsonError(
+            "the result holds half of a surrogate pair, which UTF-8 does not have"
+        ) from None
 
 
 def as_json_values(name: str, datatype: str, array: NDArray[Any]) -> Sequence[Any] | NDArray[Any]:
     """Return the elements of a tensor as a flat sequence that JSON can hold.
 
     Raises:
-        InputError: JSON cannot hold the elements. The client has to ask for binary data.
+        InputError: JSON has no form for the datatype, or for these bytes. The client has to ask for binary data.
+        NotJsonError: The elements are NaN or infinite, or text that is not Unicode.
     """
     hint = "Ask for this output with binary_data."
     if datatype in ONLY_BINARY:
         raise InputError(f"output {name!r} is {datatype}, which JSON does not have", hint=hint)
     if datatype == "BYTES":
         try:
-            return [_raw(value).decode("utf-8") for value in array.flat]
+            return [raw_bytes(value).decode("utf-8") for value in array.flat]
         except UnicodeDecodeError:
             raise InputError(f"output {name!r} is no UTF-8 text", hint=hint) from None
     if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise InputError(
-            f"output {name!r} holds NaN or infinity, which JSON does not have", hint=hint
-        )
+        what = f"output {name!r} holds NaN or infinity, which JSON does not have. {hint}"
+        raise NotJsonError(what)
     native = array.astype(array.dtype.newbyteorder("="), order="C", copy=False)
     return native.reshape(-1)
 

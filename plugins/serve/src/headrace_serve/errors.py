@@ -216,7 +216,7 @@ class UnsupportedError(ServeError):
 
 
 class NotJsonError(ServeError):
-    """A result has to be written as JSON, and holds NaN or infinity."""
+    """A result has to be written as JSON or text, and holds NaN, infinity, one name twice, or text that is not Unicode."""
 
     code = "contract"
 

@@ -14,6 +14,7 @@ from headrace.errors import ClosedError, InstanceLostError, OverloadedError
 from headrace.keys import REQUEST_ID
 from headrace_serve.allowing import check_allowed, check_origins
 from headrace_serve.changes import Changes
+from headrace_serve.codings import Unpacking
 from headrace_serve.counters import Counters
 from headrace_serve.errors import (
     NotAllowedError,
@@ -49,11 +50,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Service"]
 
-_DECOMPRESSED = 4
-"""The most bodies that are decompressed at a time. Each meanwhile takes the room of the largest body, so with more of
-them other requests would be refused.
-"""
-
 logger = logging.getLogger("headrace.serve")
 
 
@@ -84,7 +80,7 @@ class Service:
         worker: The number of this process among several that share the port. None: the server is this process alone.
         failures: Logs requests that fail in the pipeline, or by their results.
         built_in: The process in which the pipelines were built.
-        decompressing: Held while a body is decompressed.
+        unpacking: The queue of bodies that are decompressed.
         unsent_bytes: The bytes of answers of gRPC that clients have not taken yet.
         everywhere: Makes changes in all of those processes. None: the server is this process alone.
         live: The state behind the live page. None: there is no such page.
@@ -144,7 +140,7 @@ class Service:
         self.gate = Gate(allow_hosts, self.cors_origins)
         if ui:  # without keys the live page is for this machine alone, whoever listens
             self.gate.listens(local=True)
-        self.decompressing = asyncio.Semaphore(_DECOMPRESSED)
+        self.unpacking = Unpacking()
         self._inflight_bytes = self.unsent_bytes = 0
         self.part_bytes = PartBytes(self.limits.max_inflight_bytes, lambda: self._inflight_bytes)
         self.built_in = Process()

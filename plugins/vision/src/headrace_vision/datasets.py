@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from headrace_vision.records import json_bytes, rle_of
+from headrace_formats import read_json, write_json
+from headrace_vision.records import rle_of
 from headrace_vision.saving import Names, write_image, write_whole
 from headrace_vision.sinks import CLOSE_S, SPOOL_BYTES, Sink
 
@@ -198,7 +198,7 @@ class SaveCOCO(_DataSet):
 
     def read(self, text: str) -> None:
         """Take over images, annotations and categories."""
-        whole = dict(json.loads(text))
+        whole = dict(read_json(text))
         for category in whole.pop("categories"):
             self.note(category["id"], category["name"])
         self._pictures = {one["file_name"]: one for one in whole.pop("images")}
@@ -265,7 +265,7 @@ class SaveCOCO(_DataSet):
             "annotations": [one for rows in self._annotations.values() for one in rows],
             "categories": [{"id": number, "name": name} for number, name in found],
         }
-        return json_bytes(whole)
+        return write_json(whole).encode()
 
 
 class SaveYOLO(_DataSet):

@@ -210,7 +210,7 @@ class _Listed:
 
     def __iter__(self) -> Iterator[str]:
         for line in read_lines(self._path):
-            text = line.strip()
+            text = line.strip(" \t")
             if text and not text.startswith("#"):
                 alone = _CAMERA.fullmatch(text) or is_address(text)
                 yield text if alone else str(self._path.parent / text)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from headrace.errors import InputError, MissingDependencyError
+from headrace_formats import write_json
 from headrace_vision.events import EventSink
-from headrace_vision.records import frame_record, json_bytes
+from headrace_vision.records import frame_record
 
 if TYPE_CHECKING:
     from headrace_vision.frames import Frame
@@ -74,7 +75,7 @@ class MQTT(EventSink):
         try:
             if self._client is None or not self._client.is_connected():
                 self._connect()
-            self._client.publish(topic, json_bytes(frame_record(frame)), qos=1)
+            self._client.publish(topic, write_json(frame_record(frame)), qos=1)
             self._wait_for("published")
         except BaseException:
             self._hang_up()  # what it might still send would come out of order

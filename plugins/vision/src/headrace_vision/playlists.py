@@ -112,7 +112,7 @@ class PlaylistOpener:
         """
         with closing(self(self.address, 0, {})) as answer:
             body: bytes = _checked(answer.read(_MOST_BYTES + 1))
-        lines = [line.strip() for line in body.decode("utf-8", "replace").splitlines()]
+        lines = [line.strip().decode("utf-8", "replace") for line in body.splitlines()]
         found: list[tuple[int, int, str]] = []
         said: dict[str, str] | None = None
         for line in lines:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +12,7 @@ if TYPE_CHECKING:
 
     from headrace_vision.frames import Frame
 
-__all__ = ["frame_record", "from_records", "json_bytes", "plain", "rle_of", "to_records"]
+__all__ = ["frame_record", "from_records", "plain", "rle_of", "to_records"]
 
 _FIELDS = {"score": "confidence", "class_id": "class_id", "track_id": "tracker_id"}
 
@@ -82,7 +80,7 @@ def _mask_of(value: Any) -> Any:
 def from_records(records: Iterable[Mapping[str, Any]] | Mapping[str, Any]) -> sv.Detections:
     """Return the detections whose records these are.
 
-    Floating numbers become ``float32`` where that loses nothing, else ``float64``.
+    Floating numbers become ``float32`` where that loses nothing, else ``float64``. A null in the fields of detections is NaN.
 
     Args:
         records: What `to_records` returned, and ``headrace run --json`` writes as the result, or an object with the fields of
@@ -107,6 +105,8 @@ def from_records(records: Iterable[Mapping[str, Any]] | Mapping[str, Any]) -> sv
 
     def column(name: str) -> Any:
         values = np.array([row[name] for row in rows])
+        if name in _FIELDS and values.dtype == object:
+            values = values.astype(np.float64)
         narrow = values.astype(np.float32) if values.dtype == np.float64 else values
         return narrow if np.array_equal(narrow, values) else values
 
@@ -175,26 +175,3 @@ def plain(value: Any) -> Any:
     if getattr(value, "ndim", 0) >= 3:  # a picture, a stack of masks
         return {"shape": list(value.shape), "dtype": str(value.dtype)}
     return value.tolist() if hasattr(value, "tolist") else str(value)
-
-
-def json_bytes(value: Any) -> bytes:
-    """Return a value as JSON (RFC 8259) in UTF-8: for NaN and infinities, which JSON has no word for, ``null``.
-
-    Half a surrogate pair, as in a file name that is no text, becomes an escape, which gives it back when it is read.
-
-    Raises:
-        TypeError: It holds something that JSON has no form for.
-    """
-    try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-    except ValueError:
-        text = json.dumps(_with_null(value), ensure_ascii=False, allow_nan=False)
-    return text.encode(errors="backslashreplace")
-
-
-def _with_null(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: _with_null(one) for key, one in value.items()}
-    return [_with_null(one) for one in value] if isinstance(value, (list, tuple)) else value

@@ -10,7 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace_vision.records import frame_record, json_bytes
+from headrace_formats import write_json
+from headrace_vision.records import frame_record
 from headrace_vision.sinks import CLOSE_S, SPOOL_BYTES, Sink
 
 if TYPE_CHECKING:
@@ -225,7 +226,7 @@ class SaveJSONL(Sink):
         """Write a line, so that others see it at once."""
         if self._file is None:
             return
-        left = memoryview(json_bytes(frame_record(frame)) + b"\n")
+        left = memoryview(write_json(frame_record(frame)).encode() + b"\n")
         size_bytes = self._size_bytes + len(left)
         try:
             while left:

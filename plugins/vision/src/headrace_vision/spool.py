@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -14,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError, code_of
+from headrace_formats import read_json, write_json
 from headrace_vision.frames import Frame
-from headrace_vision.records import json_bytes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -124,7 +123,7 @@ class SpoolFolder:
         packed = _Packed()
         write: Any = np.savez
         try:
-            data = json_bytes(packed.of_frame(frame))
+            data = write_json(packed.of_frame(frame)).encode()
         except TypeError:
             return None
         try:
@@ -148,7 +147,7 @@ def read_frame(path: Path) -> Frame:
 
     with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
         arrays = {name: found[name] for name in found.files}
-    frame: Frame = _unpacked(json.loads(arrays.pop("json").tobytes()), arrays)
+    frame: Frame = _unpacked(read_json(arrays.pop("json").tobytes()), arrays)
     return frame
 
 
@@ -181,8 +180,8 @@ class _Packed:
             TypeError: It holds something else than arrays, detections and plain values.
         """
         if value is None or type(value) in (bool, int, float, str):
-            has_no_word = type(value) is float and not math.isfinite(value)
-            return {"float": str(value)} if has_no_word else value
+            odd = type(value) is float and not math.isfinite(value)
+            return {"float": str(value)} if odd else value
         if type(value) is list:
             return [self.of(one) for one in value]
         if type(value) is tuple:

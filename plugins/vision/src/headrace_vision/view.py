@@ -14,8 +14,9 @@ from socketserver import TCPServer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
+from headrace_formats import write_json
 from headrace_page import HEADERS, Page, why_refused
-from headrace_vision.records import json_bytes, plain
+from headrace_vision.records import plain
 from headrace_vision.saving import picture_of
 from headrace_vision.sinks import Sink
 
@@ -268,7 +269,7 @@ def _handler_of(view: View) -> type[http.server.BaseHTTPRequestHandler]:
                 return
             parts = urlsplit(self.path)
             if parts.path == "/ui/state.json":
-                self._answer(200, "application/json", json_bytes(view.state()))
+                self._answer(200, "application/json", write_json(view.state()).encode())
             elif parts.path == "/ui/picture.jpg":
                 names = parse_qs(parts.query).get("source", [""])
                 self._answer(200, "image/jpeg", view.picture(names[0]))

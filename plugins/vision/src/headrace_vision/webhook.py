@@ -9,9 +9,10 @@ import urllib.request
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from headrace_formats import write_json
 from headrace_vision.events import EventSink
 from headrace_vision.network import plain_opener, without_password
-from headrace_vision.records import frame_record, json_bytes
+from headrace_vision.records import frame_record
 
 if TYPE_CHECKING:
     from headrace_vision.frames import Frame
@@ -49,7 +50,7 @@ class Webhook(EventSink):
             headers["Authorization"] = f"Basic {user}"
         address = quote(without_password(self._url), safe="!#$%&'()*+,/:;=?@[]~")
         request = urllib.request.Request(  # noqa: S310 - the address was checked
-            address, data=json_bytes(frame_record(frame)), headers=headers, method="POST"
+            address, data=write_json(frame_record(frame)).encode(), headers=headers, method="POST"
         )
         try:
             with plain_opener().open(request, timeout=self._timeout_s) as answer:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import json as _json
 import ssl
 import sys
 import threading
@@ -20,6 +19,7 @@ import typer
 from headrace.errors import HeadraceError
 from headrace.plugins import read_text
 from headrace_cli.for_plugins import INTERRUPTED, OK, WrongArgument, print_json
+from headrace_formats import read_json
 from headrace_observe.commands.shared import limited
 from headrace_observe.extras import library
 
@@ -166,7 +166,7 @@ def _said_by(error: urllib.error.HTTPError) -> str:
     """Return the text of an answer that is an error: headrace-serve's own, else the reason; what to do about a key."""
     said = str(error.reason)
     with contextlib.suppress(OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
-        said = f"{said}: {_json.loads(error.read(10_000))['error']}"
+        said = f"{said}: {read_json(error.read(10_000))['error']}"
     if error.code == http.client.UNAUTHORIZED:
         said += "\n  Give a file with a key of the server: --key-file FILE."
     return said

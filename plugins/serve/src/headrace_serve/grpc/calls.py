@@ -11,6 +11,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from headrace.errors import InputError
+from headrace_formats import joined_headers
 from headrace_serve.access_log import AccessLine, request_id_of
 from headrace_serve.errors import (
     BodyTooLargeError,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from headrace_serve.keys import Right
     from headrace_serve.service import Service
 
-__all__ = ["Calls", "share_key_of", "traceparent_of"]
+__all__ = ["Calls", "headers_of"]
 
 logger = logging.getLogger("headrace.serve")
 
@@ -149,10 +150,9 @@ class Calls:
         """Return the line of the access log for a call; an id in the metadata goes back behind the answer."""
         line = AccessLine(name, self._service.counters.begin("grpc"))
         line.peer = context.peer
-        for key, value in context.invocation_metadata() or ():
-            if key == _REQUEST_ID and (identifier := request_id_of(str(value))):
-                line.request_id = identifier
-                context.set_trailing_metadata(((_REQUEST_ID, identifier),))
+        if identifier := request_id_of(headers_of(context).get(_REQUEST_ID, "")):
+            line.request_id = identifier
+            context.set_trailing_metadata(((_REQUEST_ID, identifier),))
         return line
 
     def _keep(self, size: int) -> None:
@@ -214,9 +214,9 @@ class Calls:
             UnauthenticatedError: The call has no key, or an unknown one.
         """
         keys = self._service.keys
-        self._service.gate.check_call(_metadatum(context, "host"), keyed=keys is not None)
+        self._service.gate.check_call(headers_of(context).get("host", ""), keyed=keys is not None)
         if keys is not None and right is not None:
-            keys.find(_headers(context))
+            keys.find(headers_of(context))
 
     def check_key(self, context: Any, right: Right | None, request: Any) -> str:
         """Check that the key of a call has the right, and covers the model; give the key's name, ``""`` without keys.
@@ -228,7 +228,7 @@ class Calls:
         keys = self._service.keys
         if keys is None or right is None:
             return ""
-        return keys.check(_headers(context), right, _model_of(request) or None)
+        return keys.check(headers_of(context), right, _model_of(request) or None)
 
     async def abort(self, context: Any, error: Exception, request: Any, line: AccessLine) -> None:
         """End a call with the status of an error; code and node are in the trailing metadata."""
@@ -294,25 +294,10 @@ def parsed(read: Callable[[bytes], Any], data: bytes) -> Any:
         raise InputError(f"the message cannot be read: {error}") from None
 
 
-def traceparent_of(context: Any) -> str:
-    """Return the traceparent in the metadata of a call, ``""`` if there is none."""
-    return _metadatum(context, "traceparent")
-
-
-def share_key_of(context: Any) -> str:
-    """Return the text in the metadata of a call by which the shares of an alias choose, ``""`` if there is none."""
-    return _metadatum(context, "x-share-key")
-
-
-def _metadatum(context: Any, name: str) -> str:
-    for key, value in context.invocation_metadata() or ():
-        if key == name:
-            return str(value)
-    return ""
-
-
-def _headers(context: Any) -> dict[str, str]:
-    return {k: v for k, v in context.invocation_metadata() or () if isinstance(v, str)}
+def headers_of(context: Any) -> dict[str, str]:
+    """Return the metadata of a call that are text: several of one name are one list, as in HTTP."""
+    metadata = context.invocation_metadata() or ()
+    return joined_headers((key, value) for key, value in metadata if isinstance(value, str))
 
 
 def _model_of(request: Any) -> str:

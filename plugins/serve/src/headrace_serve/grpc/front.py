@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace_serve.aside import apart
 from headrace_serve.errors import BodyTooLargeError, UnavailableError
-from headrace_serve.grpc.calls import share_key_of, traceparent_of
+from headrace_serve.grpc.calls import headers_of
 from headrace_serve.grpc.tensors import read_request, write_response
 from headrace_serve.inference.tensors import complete, elements_in, place_outputs
 
@@ -44,7 +44,7 @@ class Front:
         if self._service.draining:
             raise UnavailableError("the server is shutting down")
         name, version = received.model_name, received.message.model_version
-        return self._service.find(name, version, lambda: share_key_of(context))
+        return self._service.find(name, version, lambda: headers_of(context).get("x-share-key", ""))
 
     async def infer_with(
         self, model: Model, received: Received, context: Any, line: AccessLine
@@ -61,7 +61,7 @@ class Front:
         self, model: Model, received: Received, context: Any, line: AccessLine
     ) -> Iterator[tuple[Asked, Access]]:
         """Read a request, which has its place in the model's queue and its bytes until the block ends."""
-        timeout_s, traceparent = context.time_remaining(), traceparent_of(context)
+        timeout_s = context.time_remaining()
         service = self._service
         limits = service.limits.narrowed(model.limits)
         most = limits.max_body_bytes
@@ -79,7 +79,7 @@ class Front:
             admitted = True
             access = service.access(hold)
             asked = read_request(received, timeout_s, access, model, limits.max_items)
-            complete(asked, line.request_id, traceparent, line)
+            complete(asked, line.request_id, headers_of(context), line)
             yield asked, access
         finally:
             service.release(held)

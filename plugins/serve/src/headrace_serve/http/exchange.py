@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import gc
+import codecs
+import contextlib
 import logging
-import zlib
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import orjson
 
-from headrace.errors import HeadraceError, InputError
+from headrace.errors import HeadraceError
+from headrace_formats import joined_headers
 from headrace_serve.access_log import AccessLine, request_id_of
 from headrace_serve.aside import apart
+from headrace_serve.codings import WINDOWS, coding_for, codings_of, pack, unpack
 from headrace_serve.errors import (
     BodyTooLargeError,
     CodingError,
@@ -23,9 +25,10 @@ from headrace_serve.errors import (
     error_json,
     refusal,
 )
+from headrace_serve.reading import loads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from starlette.types import Message, Receive, Scope, Send
 
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
     from headrace_serve.models.model import Model
     from headrace_serve.service import Service
 
-__all__ = ["REFUSED", "Exchange", "Reply", "error_body", "loads"]
+__all__ = ["REFUSED", "Exchange", "Reply", "error_body"]
 
 T = TypeVar("T")
 
@@ -42,47 +45,21 @@ logger = logging.getLogger("headrace.serve")
 REFUSED = "headrace_serve.refused"
 """The key of the state of a scope under which the connection puts status, code and bytes of an answer that it gave itself."""
 
-_IN_THREAD_BYTES = 64 << 10
-"""Larger bodies are compressed in another thread, because they would block the event loop."""
+_SMALL_BYTES = 8 << 10
+_AT_ONCE_BYTES = 256 << 10
+"""A body of so few bytes that becomes at most so many is decompressed at once: it takes less time than a turn in the queue."""
 
 _SEPARATORS = (b"[", b"{", b",", b":")
 _SEPARATOR_BYTES = 56
 """What an element of JSON takes as an object of Python beside its own bytes: about an empty list, or a float and its place."""
 _ELEMENT_BYTES = 16
-"""About as many bytes of JSON take as long to read as one element of BYTES."""
+"""About as many bytes of JSON take as long to read, or to compress, as one element of BYTES."""
 _COUNTED_BYTES = 256
 """In as many bytes separators are counted while one element of BYTES is read."""
-_LARGE_BYTES = 64 << 10
 
 _WORTH_BYTES = 1024
 _REQUEST_ID = b"x-request-id"
 _WITHOUT_BODY = ("GET", "HEAD", "OPTIONS")
-_WINDOWS = {"gzip": 31, "deflate": 15}
-_ALSO = {"x-gzip": "gzip"}
-"""Other names of these codings (RFC 9110, 8.4.1.3)."""
-_MOST_CODINGS = 2
-_MOST_MEMBERS = 1 << 16
-"""The most members of a body of gzip. An empty one has 20 bytes, and takes as long as much longer ones."""
-_PIECE_BYTES = 16 << 10
-"""So many bytes are decompressed at a time: zlib copies what lies behind the end of a member."""
-
-
-def loads(text: bytes) -> Any:
-    """Parse JSON. A large text without the garbage collector, which would take ten times as long.
-
-    Raises:
-        InputError: The text is no JSON.
-    """
-    pauses = len(text) >= _LARGE_BYTES and gc.isenabled()
-    if pauses:
-        gc.disable()
-    try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        raise InputError(f"the body is no JSON: {error}") from None
-    finally:
-        if pauses:
-            gc.enable()
 
 
 def _separators_in(text: bytes) -> int:
@@ -135,7 +112,7 @@ class Reply:
         if why.status == 401:
             headers["www-authenticate"] = "Bearer"
         if why.code == CodingError.code:
-            headers["accept-encoding"] = ", ".join(_WINDOWS)
+            headers["accept-encoding"] = ", ".join(WINDOWS)
         return cls(why.status, [error_body(why, identifier)], headers=headers)
 
 
@@ -169,7 +146,7 @@ class Exchange:
         self.line = AccessLine(route, service.counters.begin("http"))
         self.service = service
         self.scope = scope
-        self._headers: dict[bytes, bytes] = dict(scope["headers"])
+        self._headers: dict[bytes, bytes] = joined_headers(scope["headers"])
         self._receive = receive
         self.send = send
         self.line.peer = scope.get("client")
@@ -185,7 +162,7 @@ class Exchange:
         return found
 
     def header(self, name: bytes) -> str:
-        """Return the value of a header, by its name in lower case: of several the last, ``""`` where there is none."""
+        """Return the value of a header, by its name in lower case: several lines are one list. ``""`` where there is none."""
         return self._headers.get(name, b"").decode("latin-1")
 
     @property
@@ -249,6 +226,7 @@ class Exchange:
             InputError: The text is no JSON.
         """
         most = self._limits.max_json_bytes
+        text = text.removeprefix(codecs.BOM_UTF8)
         size = len(text)
         separators = 0
         if size <= most:
@@ -295,8 +273,7 @@ class Exchange:
         self.line.received(len(body))
         if b"content-encoding" not in headers:
             return body
-        codings = _codings(self.header(b"content-encoding"))
-        for coding in reversed(codings):  # the last one was applied last
+        for coding in reversed(codings_of(self.header(b"content-encoding"))):
             body = await self._decompressed(body, coding, limit)
         return body
 
@@ -324,15 +301,19 @@ class Exchange:
             if not message.get("more_body", False):
                 return bytes(found)
 
-    async def _decompressed(self, body: bytes, encoding: str, limit: int) -> bytes:
-        async with self.service.decompressing:
+    async def _decompressed(self, body: bytes, coding: str, limit: int) -> bytes:
+        if len(body) <= _SMALL_BYTES:
+            with contextlib.suppress(BodyTooLargeError):
+                found = unpack(body, coding, min(limit, _AT_ONCE_BYTES))
+                self.hold(len(found))
+                return found
+        async with self.service.unpacking.turn(
+            self.line.key or self.line.client.rpartition(":")[0]
+        ):
             room = min(limit, self.service.room)
             self.hold(room)
             try:
-                if len(body) < _IN_THREAD_BYTES // 8:
-                    found = _decompress(body, encoding, room)
-                else:
-                    found = await asyncio.to_thread(_decompress, body, encoding, room)
+                found = await asyncio.to_thread(unpack, body, coding, room)
             except BodyTooLargeError:
                 self.hold(limit - room)  # raises, unless the limit of bodies was the smaller one
                 raise
@@ -342,8 +323,8 @@ class Exchange:
             self.hold(len(found))
         return found
 
-    async def while_connected(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine, and cancel it at once if the client goes away.
+    async def while_connected(self, work: Awaitable[T]) -> T:
+        """Await work, and cancel it at once if the client goes away.
 
         Raises:
             DisconnectedError: The client went away.
@@ -379,8 +360,8 @@ class Exchange:
         if reply.compressible:
             headers["vary"] = "Accept-Encoding"
             accepted = self.header(b"accept-encoding") if length >= _WORTH_BYTES else ""
-            if encoding := _encoding(accepted):
-                parts = [await self._compressed(parts, length, encoding)]
+            if encoding := coding_for(accepted):
+                parts = [await apart(length // _ELEMENT_BYTES, pack, b"".join(parts), encoding)]
                 length = len(parts[0])
                 headers["content-encoding"] = encoding
         line.sent_bytes = length
@@ -405,13 +386,6 @@ class Exchange:
         self.line.code = found.code
         return found
 
-    @staticmethod
-    async def _compressed(parts: Sequence[bytes | memoryview], length: int, encoding: str) -> bytes:
-        whole = b"".join(parts)
-        if length < _IN_THREAD_BYTES:
-            return _compress(whole, encoding)
-        return await asyncio.to_thread(_compress, whole, encoding)
-
     def end(self) -> None:
         """Give back the body's bytes and the place in the queue; count the request and log it."""
         line = self.line
@@ -429,61 +403,3 @@ class Exchange:
             self._admitted.inside -= 1
             self._admitted.receiving -= not self._received
             self._admitted = None
-
-
-def _encoding(accepted: str) -> str:
-    """Return the first encoding of ``Accept-Encoding`` that this server has, ``""`` if there is none."""
-    for part in accepted.lower().split(","):
-        name, _, quality = part.partition(";")
-        wanted = "".join(quality.split()).rstrip("0") not in ("q=", "q=0.")  # as of q=0.000
-        name = _ALSO.get(name.strip(), name.strip())
-        if name in _WINDOWS and wanted:
-            return name
-    return ""
-
-
-def _codings(said: str) -> list[str]:
-    """Return the codings of a body by ``Content-Encoding``, in the order in which they were applied.
-
-    Raises:
-        CodingError: One is not known.
-    """
-    names = [one.strip() for one in said.lower().split(",")]
-    found = [_ALSO.get(one, one) for one in names if one not in ("", "identity")]
-    for one in found:
-        if one not in _WINDOWS:
-            raise CodingError(
-                f"content-encoding: this server has {', '.join(_WINDOWS)}, got {one[:40]!r}"
-            )
-    if len(found) > _MOST_CODINGS:
-        raise InputError("content-encoding", expected=f"at most {_MOST_CODINGS} codings")
-    return found
-
-
-def _compress(body: bytes, encoding: str) -> bytes:
-    engine = zlib.compressobj(1, zlib.DEFLATED, _WINDOWS[encoding])
-    return engine.compress(body) + engine.flush()
-
-
-def _decompress(body: bytes, encoding: str, limit: int) -> bytes:
-    rest, parts, size, members = memoryview(body), [], 0, 0
-    while rest or not members:
-        if members == (_MOST_MEMBERS if encoding == "gzip" else 1):
-            raise InputError(f"the body has bytes behind the end of {encoding}")
-        engine = zlib.decompressobj(_WINDOWS[encoding])
-        while not engine.eof:
-            if not rest:
-                raise InputError(f"the body is no whole {encoding} stream")
-            piece, rest = rest[:_PIECE_BYTES], rest[_PIECE_BYTES:]
-            try:
-                parts.append(engine.decompress(piece, limit + 1 - size))
-            except zlib.error as error:
-                raise InputError(f"the body is no {encoding}: {error}") from None
-            size += len(parts[-1])
-            if size > limit:
-                raise BodyTooLargeError(
-                    f"the body has more than {limit} bytes when it is decompressed"
-                )
-        rest = memoryview(body)[len(body) - len(rest) - len(engine.unused_data) :]
-        members += 1
-    return b"".join(parts)

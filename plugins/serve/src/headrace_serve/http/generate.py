@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from headrace.errors import InputError
+from headrace_formats import write_json
 from headrace_serve.aside import apart
 from headrace_serve.datatypes import as_json_values, from_json
 from headrace_serve.errors import among
@@ -69,7 +70,7 @@ async def _asked(exchange: Exchange) -> tuple[Model, Asked]:
     fields = None
     if model.fields is not None:
         own = {name: document.pop(name) for name in model.fields.names if name in document}
-        fields = await exchange.parsed(orjson.dumps(own), model.fields.read)
+        fields = await exchange.parsed(write_json(own).encode(), model.fields.read)
     document = without_nulls(document)
     identifier = document.pop("id", "")
     if not isinstance(identifier, str):
@@ -83,7 +84,7 @@ async def _asked(exchange: Exchange) -> tuple[Model, Asked]:
         check_items(model, one.name, one.shape, most_items)
     if asked.parameters.pop("binary_data_output", False) is not False:
         raise InputError("parameter 'binary_data_output'", expected="false: all outputs are JSON")
-    complete(asked, exchange.request_id, exchange.header(b"traceparent"), exchange.line)
+    complete(asked, exchange.request_id, exchange.headers, exchange.line)
     return model, asked
 
 

@@ -1,123 +1,112 @@
-"""Files in a body of ``multipart/form-data``."""
+"""Files and fields in a body of ``multipart/form-data``."""
 
 from __future__ import annotations
 
-import logging
-from dataclasses import dataclass, field
-from typing import Any
+import re
+from typing import TYPE_CHECKING
 
-from python_multipart.exceptions import FormParserError
-from python_multipart.multipart import MultipartParser, parse_options_header
+from python_multipart.multipart import parse_options_header
 
 from headrace.errors import InputError
 
-__all__ = ["File", "read_files"]
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["read_form"]
 
 _MOST_HEADER_BYTES = 16 << 10
-_SILENT = logging.Logger("silent", logging.CRITICAL)  # noqa: LOG001 - nobody else finds it
-"""Drops the parser's messages, because they quote the client's data; the answer states the problem."""
-
+_HEAD = re.compile(rb"[ \t]*\r\n")
+"""What may stand behind a boundary on its line (RFC 2046, 5.1.1)."""
 _PLAIN = (b"binary", b"8bit", b"7bit")
 
 
-@dataclass
-class File:
-    """One part of a body.
+def read_form(
+    body: bytes, content_type: str, most: int, most_fields: int
+) -> tuple[list[tuple[str, bytes]], list[tuple[str, str]]]:
+    """Return the files and fields of a body. A part with a name of a file is a file, every other one is a field.
 
-    Attributes:
-        name: The name of the file, else the name of the field. ``""`` without either.
-        content: The bytes of the part.
-    """
-
-    name: str = ""
-    content: bytes = b""
-
-
-@dataclass
-class _Reader:
-    """Makes files from the callbacks of the parser."""
-
-    most: int
-    files: list[File] = field(default_factory=list)
-    ended: bool = False
-    _data: list[bytes] = field(default_factory=list)
-    _head: list[bytes] = field(default_factory=list)
-    _field: bytes = b""
-    _value: bytes = b""
-    _header_bytes: int = 0
-
-    def callbacks(self) -> Any:
-        return {
-            "on_part_begin": self.part_begin,
-            "on_header_field": self.header_field,
-            "on_header_value": self.header_value,
-            "on_header_end": self.header_end,
-            "on_part_data": lambda data, start, end: self._data.append(bytes(data[start:end])),
-            "on_part_end": self.part_end,
-            "on_end": self.end,
-        }
-
-    def part_begin(self) -> None:
-        if len(self.files) == self.most:
-            raise InputError(f"the body has more than the {self.most} files that it may have")
-        self.files.append(File())
-        self._data = []
-
-    def header_field(self, data: bytes, start: int, end: int) -> None:
-        self._count(end - start)
-        self._field += data[start:end]
-
-    def header_value(self, data: bytes, start: int, end: int) -> None:
-        self._count(end - start)
-        self._value += data[start:end]
-
-    def _count(self, size: int) -> None:
-        self._header_bytes += size
-        if self._header_bytes > _MOST_HEADER_BYTES * max(1, len(self.files)):
-            raise InputError("the headers of a part of the body are too long")
-
-    def header_end(self) -> None:
-        if self._field.lower() == b"content-disposition":
-            _, options = parse_options_header(self._value)
-            name = options.get(b"filename") or options.get(b"name") or b""
-            self.files[-1].name = name.decode("utf-8", "replace")
-        elif self._field.lower() == b"content-transfer-encoding" and self._value not in _PLAIN:
-            raise InputError("content-transfer-encoding of a part", expected="binary")
-        self._field = self._value = b""
-
-    def part_end(self) -> None:
-        self.files[-1].content = b"".join(self._data)
-        self._data = []
-
-    def end(self) -> None:
-        self.ended = True
-
-
-def read_files(body: bytes, content_type: str, most: int) -> list[File]:
-    """Give the files of a body in their order.
+    A file without name and content is left out: a browser sends it for an input in which nobody chose a file.
 
     Args:
         body: The whole body.
         content_type: The header ``Content-Type``, which has the boundary.
         most: The most files that the body may have.
+        most_fields: The most fields that it may have.
+
+    Returns:
+        The files: each with its name, else that of its field, and its bytes. And the fields, each with its name and text.
 
     Raises:
-        InputError: The body is malformed, has no file, or too many.
+        InputError: The body is malformed, has no file, too many parts, or a field that is no text.
+
+    Source:
+        RFC 7578, sections 4.2 and 5.1; RFC 2046, section 5.1.1.
     """
     kind, options = parse_options_header(content_type)
     boundary = options.get(b"boundary")
     if kind != b"multipart/form-data" or not boundary:
         raise InputError("content-type", expected="multipart/form-data; boundary=...")
-    reader = _Reader(most)
+    files: list[tuple[str, bytes]] = []
+    fields: list[tuple[str, str]] = []
+    for number, part in enumerate(_parts(body, boundary)):
+        if number == most + most_fields:
+            raise InputError(f"the body has more than the {number} parts that it may have")
+        name, file, content = _read_part(part)
+        if file is None:
+            fields.append((name, _text(name, content)))
+        elif file or content:
+            files.append((file or name, content))
+    if len(files) > most or len(fields) > most_fields:
+        raise InputError(
+            f"the body has more than the {most} files or {most_fields} fields that it may have"
+        )
+    if not files:
+        raise InputError("the body has no file, which is a part with a filename")
+    return files, fields
+
+
+def _parts(body: bytes, boundary: bytes) -> Iterator[bytes]:
+    """Return what stands between the boundaries of a body."""
+    mark = b"\r\n--" + boundary
+    at = -2 if body.startswith(mark[2:]) else body.find(mark)
+    while at != -1:
+        start = at + len(mark)
+        if body.startswith(b"--", start):
+            return
+        at = body.find(mark, start)
+        if at != -1:
+            yield body[start:at]
+    raise InputError("the body is no multipart/form-data: it ends before its last boundary")
+
+
+def _read_part(part: bytes) -> tuple[str, str | None, bytes]:
+    """Return the name of a part, the name of its file if it is one, and its content."""
+    begin = _HEAD.match(part)
+    # Without a header the empty line is at once there.
+    end = -1 if begin is None else part.find(b"\r\n\r\n", begin.end() - 2)
+    if begin is None or end == -1:
+        raise InputError(
+            "the body is no multipart/form-data: a part of it has no end of its headers"
+        )
+    if end > _MOST_HEADER_BYTES:
+        raise InputError("the headers of a part of the body are too long")
+    options: dict[bytes, bytes] = {}
+    for line in filter(None, part[begin.end() : end].split(b"\r\n")):
+        header, colon, value = line.partition(b":")
+        if not colon or not header.strip():
+            raise InputError("the body is no multipart/form-data: a header of a part has no name")
+        match header.lower():
+            case b"content-disposition":
+                _, options = parse_options_header(value)
+            case b"content-transfer-encoding" if value.strip().lower() not in _PLAIN:
+                raise InputError("content-transfer-encoding of a part", expected="binary")
+    name = _text("name", options.get(b"name", b""))
+    file = options.get(b"filename")
+    return name, None if file is None else file.decode("utf-8", "replace"), part[end + 4 :]
+
+
+def _text(name: str, content: bytes) -> str:
     try:
-        parser = MultipartParser(boundary, reader.callbacks())
-        parser.logger = _SILENT
-        parser.write(body)
-        parser.finalize()
-    except FormParserError as error:
-        raise InputError(f"the body is no multipart/form-data: {error}") from None
-    if not reader.files:
-        raise InputError("the body has no file")
-    if not reader.ended:  # the parser accepts a truncated body as complete
-        raise InputError("the body ends before its last boundary")
-    return reader.files
+        return content.decode("utf-8")
+    except UnicodeDecodeError:
+        raise InputError(f"field {name[:80]!r} of the form is no UTF-8 text") from None

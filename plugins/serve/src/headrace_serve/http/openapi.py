@@ -14,7 +14,7 @@ from headrace_serve.datatypes import DATATYPES, ONLY_BINARY
 from headrace_serve.http.events import EVENTS
 from headrace_serve.http.plain_route import file_input
 from headrace_serve.inference.classification import CLASSIFICATION
-from headrace_serve.inference.parameters import SEQUENCES
+from headrace_serve.inference.parameters import SEQUENCES, TRACE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,7 +30,7 @@ _WHOLE = {"type": "integer", "minimum": 0, "maximum": (1 << 63) - 1}
 _PARAMETERS: dict[str, Any] = {
     "timeout": {**_WHOLE, "description": "Microseconds; 0: none."},
     "priority": {**_WHOLE, "description": "1 is most urgent, 0 the default."},
-    "traceparent": {"type": "string"},
+    **{name: {"type": "string"} for name in TRACE},
     "binary_data_output": _FLAG,
     "triton_enable_empty_final_response": _FLAG,
 }
@@ -313,7 +313,7 @@ def _run(model: Model) -> tuple[dict[str, Any], dict[str, Any]]:
         {"name": name, "in": "query", "schema": {"type": "integer", "minimum": 0}}
         for name in ("timeout", "priority")
     ]
-    made["parameters"].append({"name": "traceparent", "in": "query", "schema": {"type": "string"}})
+    made["parameters"] += [{"name": n, "in": "query", "schema": {"type": "string"}} for n in TRACE]
     made["parameters"] += [
         {
             "name": port.name,

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import re
 from functools import partial
+from itertools import starmap
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
@@ -14,13 +15,15 @@ import orjson
 
 from headrace import keys
 from headrace.errors import HeadraceError, InputError
+from headrace_formats import quality
 from headrace_serve.aside import apart
-from headrace_serve.datatypes import from_text
+from headrace_serve.datatypes import from_text, raw_bytes
 from headrace_serve.errors import BodyTooLargeError, MediaTypeError, refusal
 from headrace_serve.http.events import EVENTS, event, send_events
-from headrace_serve.http.exchange import Reply, error_body, loads
-from headrace_serve.http.multipart import read_files
+from headrace_serve.http.exchange import Reply, error_body
+from headrace_serve.http.multipart import read_form
 from headrace_serve.inference.messages import Tensor
+from headrace_serve.inference.parameters import TRACE, with_trace
 from headrace_serve.inference.requests import request_of
 from headrace_serve.inference.results import (
     JSON,
@@ -29,13 +32,13 @@ from headrace_serve.inference.results import (
     elements_of,
     outputs_of,
 )
+from headrace_serve.reading import loads
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping
+    from collections.abc import AsyncGenerator, Iterable, Mapping
 
     from headrace_serve.errors import Refusal
     from headrace_serve.http.exchange import Exchange
-    from headrace_serve.http.multipart import File
     from headrace_serve.models.model import Model
     from headrace_serve.models.signature import Port
 
@@ -43,19 +46,12 @@ __all__ = ["Query", "file_input", "reads_json", "run"]
 
 _PARAMETERS = ("timeout", "priority")
 _MOST_PARAMETERS = 100
-_JSON_RANGES = (JSON, "application/*", "*/*")
-"""The media ranges that cover JSON, the narrowest first; the first of them in ``Accept`` gives JSON's quality."""
-
 _PICTURES = {b"\xff\xd8\xff": "image/jpeg", b"\x89PNG\r\n\x1a\n": "image/png", b"GIF8": "image/gif"}
 """The first bytes of picture files, with their type. WebP is not listed, because `_kind_of` checks two places of it.
 """
 
-_PICTURE_KINDS = frozenset({*_PICTURES.values(), "image/webp"})
-"""Types of pictures, which `_kind_of` recognizes by content; other bytes are never sent under such a type."""
-
-_KIND = re.compile(r"[a-z0-9.+_*-]+/[a-z0-9.+_*-]+")
 _ANY_BYTES = "application/octet-stream"
-_QUALITY = re.compile(r"q=(0(\.[0-9]{0,3})?|1(\.0{0,3})?)")
+_TEXT = "text/plain"
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _REFUSED = frozenset(keys.RESERVED) - {keys.COLOR, keys.BOX, keys.REQUEST_ID}
 """Keys of a request that decide how it is run; a client must not set them."""
@@ -104,10 +100,9 @@ async def run(exchange: Exchange) -> Reply | None:
     now = service.again(exchange.path["model"], key=exchange.share_key)
     if now is not model:
         model, query = now, _read_query(now, exchange)
-    kind = exchange.header(b"content-type")
-    if query.reads_json or not kind.lower().startswith("multipart/"):
+    if query.reads_json or not _is_multipart(exchange.header(b"content-type")):
         return await _run_one(exchange, model, query, body)
-    return await _run_files(exchange, model, query, body)
+    return await _run_files(exchange, model, body)
 
 
 async def _run_one(exchange: Exchange, model: Model, query: Query, body: bytes) -> Reply | None:
@@ -123,10 +118,10 @@ async def _run_one(exchange: Exchange, model: Model, query: Query, body: bytes) 
     ):
         with contextlib.suppress(BodyTooLargeError):  # what is too large to be JSON is a file
             await exchange.parsed(body, _refuse_json)
-    request, parameters = query.asked(content, exchange.header(b"traceparent"))
+    request, parameters = query.asked(content, exchange.headers)
     if exchange.request_id:
         request.setdefault(keys.REQUEST_ID, exchange.request_id)
-    accepted = exchange.header(b"accept").strip() or "*/*"
+    accepted = exchange.header(b"accept")
     if _wants_events(accepted):
         stream = service.stream(model, request, parameters, exchange.line)
         await send_events(exchange, _events(model, stream), partial(_failed, exchange))
@@ -136,22 +131,24 @@ async def _run_one(exchange: Exchange, model: Model, query: Query, body: bytes) 
     return await apart(elements_of(result), _reply, model, result, accepted)
 
 
-async def _run_files(exchange: Exchange, model: Model, query: Query, body: bytes) -> Reply:
+async def _run_files(exchange: Exchange, model: Model, body: bytes) -> Reply:
     """Answer a request whose body is several files, each with its own outcome."""
     service = exchange.service
     accepted = exchange.header(b"accept")
     if _wants_events(accepted):
         what = "accept: the events are the parts of one answer, and the body is several files"
         raise InputError(what, hint="Send one file as the body.")
-    traceparent = exchange.header(b"traceparent")
-    files = read_files(
-        body, exchange.header(b"content-type"), service.limits.narrowed(model.limits).max_items
-    )
+    most = service.limits.narrowed(model.limits).max_items
+    kind = exchange.header(b"content-type")
+    files, fields = read_form(body, kind, most, _MOST_PARAMETERS)
+    query = Query(model, exchange.scope["query_string"], "file", fields)
+    exchange.identifier = query.identifier
+    headers = exchange.headers
 
-    async def outcome(file: File) -> bytes:
-        answer: dict[str, Any] = {"name": file.name}
+    async def outcome(name: str, content: bytes) -> bytes:
+        answer: dict[str, Any] = {"name": name}
         try:
-            request, parameters = query.asked(file.content, traceparent)
+            request, parameters = query.asked(content, headers)
             if exchange.request_id:
                 request.setdefault(keys.REQUEST_ID, exchange.request_id)
             result = await service.run(model, request, parameters, exchange.line)
@@ -162,20 +159,16 @@ async def _run_files(exchange: Exchange, model: Model, query: Query, body: bytes
             return orjson.dumps(answer)
         return orjson.dumps(answer)[:-1] + b"," + text[1:]
 
-    async def outcomes() -> list[bytes]:
-        return await asyncio.gather(*map(outcome, files))
-
-    found = await exchange.while_connected(outcomes())
+    found = await exchange.while_connected(asyncio.gather(*starmap(outcome, files)))
     return Reply.of_inference([b'{"outcomes":[' + b",".join(found) + b"]}"], JSON)
 
 
 def _wants_events(accepted: str) -> bool:
-    """Return whether ``Accept`` asks for events, and not more for JSON."""
+    """Return whether ``Accept`` names events, and does not want JSON more."""
     if EVENTS not in accepted.lower():
         return False
-    ranges = _ranges(accepted)
-    quality = ranges.get(EVENTS, 0.0)
-    return quality > 0 and quality >= ranges.get(JSON, 0.0)
+    wanted = quality(accepted, EVENTS)
+    return wanted > 0 and wanted >= quality(accepted, JSON)
 
 
 async def _events(model: Model, stream: AsyncGenerator[tuple[bool, Any]]) -> AsyncGenerator[bytes]:
@@ -218,6 +211,10 @@ def _is_form(kind: str) -> bool:
     return _media_type(kind) == "application/x-www-form-urlencoded"
 
 
+def _is_multipart(kind: str) -> bool:
+    return kind.lower().startswith("multipart/")
+
+
 def _media_type(kind: str) -> str:
     return kind.partition(";")[0].strip().lower()
 
@@ -228,13 +225,15 @@ def _refuse_json(body: bytes) -> None:
     Raises:
         InputError: The body is an object or a list of JSON.
     """
-    with contextlib.suppress(orjson.JSONDecodeError):
-        orjson.loads(body)
-        raise InputError(
-            "the body is JSON, and its content type is that of a form, which curl -d gives it",
-            hint="Send it as JSON: curl --json '{...}', or curl -H 'Content-Type: application/json' -d '{...}'."
-            " If it is a file, send it with 'Content-Type: application/octet-stream'.",
-        )
+    try:
+        loads(body)
+    except InputError:
+        return
+    raise InputError(
+        "the body is JSON, and its content type is that of a form, which curl -d gives it",
+        hint="Send it as JSON: curl --json '{...}', or curl -H 'Content-Type: application/json' -d '{...}'."
+        " If it is a file, send it with 'Content-Type: application/octet-stream'.",
+    )
 
 
 def _read_query(model: Model, exchange: Exchange) -> Query:
@@ -246,10 +245,11 @@ def _read_query(model: Model, exchange: Exchange) -> Query:
             f"the body is JSON, and model {model.name!r} declares no fields: send a file as application/octet-stream,"
             f" tensors to /v2/models/{model.name}/infer, or let the server declare them (request, or body, of the model)"
         )
-    kept = b"json?" + text if as_json else text
+    use = "json" if as_json else "form" if _is_multipart(kind) else "file"
+    kept = use.encode() + text
     query = model.queries.get(kept)
     if query is None:
-        query = Query(model, text, as_json=as_json)
+        query = Query(model, text, use)
         model.queries.keep(kept, query)
     return query
 
@@ -264,13 +264,17 @@ class Query:
     Args:
         model: The model that the request is for.
         text: The query string.
-        as_json: Whether the body is JSON.
+        use: What the body is: ``json``, ``file``, or a ``form`` whose fields may bring what the query lacks.
+        fields: The fields of a form that was read, which mean what those of the query do.
 
     Raises:
         InputError: The model takes no file, or the query is wrong.
     """
 
-    def __init__(self, model: Model, text: bytes, *, as_json: bool = False) -> None:
+    def __init__(
+        self, model: Model, text: bytes, use: str, fields: Iterable[tuple[str, str]] = ()
+    ) -> None:
+        as_json = use == "json"
         self.reads_json = as_json
         file = "" if as_json else file_input(model)
         if file is None:
@@ -282,22 +286,22 @@ class Query:
         more: dict[str, str] = {}
         tensors = [Tensor(file, "BYTES", (1,), np.array([b""], object))]
         inputs: Mapping[str, Port] = {} if as_json else model.signature.inputs
-        for name, value in _given(text).items():
+        for name, value in _given(text, fields).items():
             if name in _PARAMETERS:
                 self._parameters[name] = _whole(name, value)
-            elif name == "traceparent":
+            elif name in TRACE:
                 self._parameters[name] = value
             elif name in inputs and name != file:
                 tensors.append(_single(inputs[name], value))
             elif _KEY.fullmatch(name) is None or name in _REFUSED or name == file:
                 raise InputError(
-                    f"query parameter {name!r}",
+                    f"parameter {name[:80]!r}",
                     expected=f"{', '.join(_PARAMETERS)}, or a key that a client may set: a name as "
                     f"'threshold', and none of {', '.join(sorted({file, *_REFUSED}))}",
                 )
             else:
                 more[name] = value
-        self._request: dict[str, Any] = more if as_json else request_of(model, tensors, more)
+        self._request: dict[str, Any] = more if use != "file" else request_of(model, tensors, more)
         for value in self._request.values():
             if isinstance(value, np.ndarray):
                 value.flags.writeable = False  # requests of several clients share the array
@@ -305,13 +309,13 @@ class Query:
         self.identifier = more.get(keys.REQUEST_ID, "")
 
     def asked(
-        self, body: bytes | dict[str, Any], traceparent: str
+        self, body: bytes | dict[str, Any], headers: Mapping[str, str]
     ) -> tuple[dict[str, Any], Mapping[str, Any]]:
         """Give the request of the pipeline for one file, and its parameters.
 
         Args:
             body: The file, or the keys in a body of JSON.
-            traceparent: The header ``traceparent``, ``""`` without one.
+            headers: Those of the request, which may name its trace.
 
         Raises:
             InputError: The model takes text, and the file is not UTF-8, or a key is in the query, too.
@@ -323,9 +327,7 @@ class Query:
             request = {**self._request, **body}
         else:
             request = {**self._request, **self._file_key(body)}
-        if traceparent and "traceparent" not in self._parameters:
-            return request, {**self._parameters, "traceparent": traceparent}
-        return request, self._parameters
+        return request, with_trace(self._parameters, headers)
 
     def _file_key(self, body: bytes) -> dict[str, bytes | str]:
         """Return the key that holds the file."""
@@ -338,14 +340,14 @@ class Query:
             raise InputError(f"input {port.name!r} is no UTF-8 text") from None
 
 
-def _given(query: bytes) -> dict[str, str]:
-    """Return the parameters of a query."""
+def _given(query: bytes, fields: Iterable[tuple[str, str]] = ()) -> dict[str, str]:
+    """Return the parameters of a query, and the fields of a form."""
     if query.count(b"&") >= _MOST_PARAMETERS:
         raise InputError("the query", expected=f"at most {_MOST_PARAMETERS} parameters")
     found: dict[str, str] = {}
-    for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
+    for name, value in [*parse_qsl(query.decode("latin-1"), keep_blank_values=True), *fields]:
         if name in found:
-            raise InputError(f"query parameter {name!r} is there twice")
+            raise InputError(f"parameter {name[:80]!r} is there twice")
         found[name] = value
     return found
 
@@ -361,9 +363,7 @@ def _identifier_in(query: bytes) -> str:
 def _whole(name: str, value: str) -> int:
     if not (value.isascii() and value.isdecimal()) or len(value) > 18:
         unit = " of microseconds" if name == "timeout" else ""
-        raise InputError(
-            f"query parameter {name!r}", expected=f"a whole number{unit}", got=value[:40]
-        )
+        raise InputError(f"parameter {name!r}", expected=f"a whole number{unit}", got=value[:40])
     return int(value)
 
 
@@ -378,43 +378,23 @@ def _single(port: Port, text: str) -> Tensor:
         array = from_text(port.datatype, text).reshape(shape)
     except (ValueError, OverflowError):
         raise InputError(
-            f"query parameter {port.name!r}", expected=f"a value of {port.datatype}", got=text[:40]
+            f"parameter {port.name!r}", expected=f"a value of {port.datatype}", got=text[:40]
         ) from None
     return Tensor(port.name, port.datatype, shape, array)
 
 
 def _reply(model: Model, result: Any, accepted: str) -> Reply:
-    """Return the answer in the form that ``Accept`` prefers: JSON, or the bytes of the only output.
-
-    Text is sent as JSON if the client accepts JSON at all. A browser could otherwise take it for HTML, and would run
-    a page that another client may have sent. A picture, or other bytes that are no text, cannot be JSON, and are sent
-    if their type is accepted.
-    """
+    """Return the answer in the form that ``Accept`` prefers, of those that the type of the result has."""
     outputs = outputs_of(model, result)
-    only = next(iter(outputs.values())) if len(outputs) == 1 else None
-    if accepted == "*/*" and not isinstance(only, bytes):
-        return Reply.of_inference([_document(outputs)], JSON)
-    ranges = _ranges(accepted)
-    said = [ranges[name] for name in _JSON_RANGES if name in ranges]
-    json_quality = said[0] if said else 0.0
-    kind, raw_quality = _preferred(ranges)
-    as_bytes = isinstance(only, bytes) and raw_quality > json_quality
-    if isinstance(only, bytes) and (own := _kind_of(only)) is not None:
-        main = f"{own.partition('/')[0]}/*"
-        covering = [ranges[name] for name in (own, main, "*/*") if name in ranges]
-        kind, raw_quality = own, covering[0] if covering else 0.0
-        if not raw_quality:
-            kind, raw_quality = _ANY_BYTES, ranges.get(_ANY_BYTES, 0.0)
-        as_bytes = raw_quality > 0
-    elif isinstance(only, bytes) and not raw_quality and ranges.get("*/*") and not _is_text(only):
-        raw_quality, as_bytes = ranges["*/*"], True
-    if json_quality and not as_bytes:
-        return Reply.of_inference([_document(outputs)], JSON)
-    if not isinstance(only, (bytes, str)) or not raw_quality:
+    only: Any = next(iter(outputs.values())) if len(outputs) == 1 else None
+    kinds = _kinds_for(model, only)
+    kind = max(kinds, key=partial(quality, accepted))  # of equal ones the first
+    if not quality(accepted, kind):
         what = f"accept: the result is no {accepted[:80]!r}"
-        raise InputError(what, expected=" or ".join(_kinds_for(only)))
-    raw = only.encode("utf-8", "surrogatepass") if isinstance(only, str) else only
-    return Reply.of_inference([raw], kind)
+        raise InputError(what, expected=" or ".join(kinds))
+    if kind == JSON:
+        return Reply.of_inference([_document(outputs)], JSON)
+    return Reply.of_inference([raw_bytes(only)], kind)
 
 
 def _kind_of(content: bytes) -> str | None:
@@ -424,45 +404,19 @@ def _kind_of(content: bytes) -> str | None:
     return next((kind for begins, kind in _PICTURES.items() if content.startswith(begins)), None)
 
 
-def _kinds_for(only: Any) -> list[str]:
-    """Return media types in which a client can have a result; ``only`` is the only output, or None."""
+def _kinds_for(model: Model, only: Any) -> list[str]:
+    """Return the media types in which a client can have a result, the best first; ``only`` is the only output, or None.
+
+    Bytes that are no picture have the same types whatever they hold. They are text for JSON, unless the model's entry declares
+    the output.
+    """
     if not isinstance(only, bytes):
-        return [JSON, "text/plain"] if isinstance(only, str) else [JSON]
-    kind = _kind_of(only) or (JSON if _is_text(only) else None)
-    return [_ANY_BYTES] if kind is None else [kind, _ANY_BYTES]
-
-
-def _is_text(content: bytes) -> bool:
-    try:
-        content.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def _ranges(accepted: str) -> dict[str, float]:
-    """Return the media ranges in a header ``Accept`` with their qualities, from 0 to 1."""
-    ranges: dict[str, float] = {}
-    for part in accepted.lower().split(","):
-        name, *parameters = (one.strip() for one in part.split(";"))
-        quality = 1.0
-        for one in parameters:
-            if _QUALITY.fullmatch(one):
-                quality = float(one[2:])
-        ranges[name] = quality
-    return ranges
-
-
-def _preferred(ranges: dict[str, float]) -> tuple[str, float]:
-    """Return the media type of the greatest quality that is neither JSON nor a picture, and its quality."""
-    kind, best = "", 0.0
-    for name, quality in ranges.items():
-        if name not in _JSON_RANGES and name not in _PICTURE_KINDS and quality > best:
-            kind, best = name, quality
-    if kind == "text/*":
-        return "text/plain", best
-    known = _KIND.fullmatch(kind) and "*" not in kind
-    return kind if known else _ANY_BYTES, best
+        return [JSON, _TEXT] if isinstance(only, str) else [JSON]
+    kind = _kind_of(only)
+    if kind is not None:
+        return [kind, _ANY_BYTES]
+    (port,) = model.signature.outputs.values()
+    return [_ANY_BYTES, JSON, _TEXT] if port.declared else [JSON, _ANY_BYTES, _TEXT]
 
 
 def _document(outputs: Mapping[str, Any]) -> bytes:
@@ -487,6 +441,6 @@ def _json_value(name: str, value: Any) -> bytes:
     except UnicodeDecodeError:
         raise InputError(
             f"output {name!r} is no text",
-            hint="Send one file as the body, and ask with Accept for image/jpeg or application/octet-stream.",
+            hint="Ask with Accept for application/octet-stream, or have the server declare the output as BYTES.",
         ) from None
-    return as_json_text(value).encode("utf-8", "backslashreplace")
+    return as_json_text(value).encode()

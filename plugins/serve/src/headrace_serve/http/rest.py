@@ -32,7 +32,7 @@ from headrace_serve.http.tensors import (
     read_body,
     write_body,
 )
-from headrace_serve.inference.parameters import without_nulls
+from headrace_serve.inference.parameters import TRACE, without_nulls
 from headrace_serve.inference.tensors import complete, place_outputs
 from headrace_serve.keys import Keys
 from headrace_serve.models import described
@@ -231,8 +231,8 @@ class _Application(Starlette):
 
 
 _SENT_HEADERS = (
-    "Authorization", "X-API-Key", "Content-Type", "Content-Encoding", HEADER_LENGTH, "traceparent",
-    "X-Request-Id",
+    "Authorization", "X-API-Key", "Content-Type", "Content-Encoding", HEADER_LENGTH, "X-Request-Id",
+    *TRACE,
 )  # fmt: skip
 """Headers that a page of an allowed origin may send."""
 
@@ -312,7 +312,7 @@ async def _infer(exchange: Exchange) -> Reply:
         return found
 
     asked, wanted = await read_body(body, header_length, model, access, most_items, parsed)
-    complete(asked, exchange.request_id, exchange.header(b"traceparent"), exchange.line)
+    complete(asked, exchange.request_id, exchange.headers, exchange.line)
     answer = await exchange.while_connected(service.infer(model, asked, exchange.line))
     if asked.places:
         await place_outputs(answer, asked.places, access)

@@ -10,7 +10,7 @@ import orjson
 from headrace.errors import InputError
 from headrace_serve.aside import apart
 from headrace_serve.datatypes import ONLY_BINARY, as_json_values, from_json
-from headrace_serve.errors import ItemError
+from headrace_serve.errors import ItemError, NotJsonError
 from headrace_serve.inference.messages import Asked, Encoded
 from headrace_serve.inference.parameters import flag, without_nulls
 from headrace_serve.inference.tensors import (
@@ -242,14 +242,14 @@ def _json_values(answer: Answer, tensor: Tensor) -> Any:
     name, datatype = tensor.name, tensor.datatype
     try:
         return as_json_values(name, datatype, tensor.array)
-    except InputError:
+    except (InputError, NotJsonError):
         by_item = answer.model.signature.by_item and "errors" not in answer.parameters
         if not by_item or datatype in ONLY_BINARY:
             raise
     for index, row in enumerate(tensor.array):
         try:
             as_json_values(name, datatype, np.asarray(row, tensor.array.dtype))
-        except InputError as error:
+        except (InputError, NotJsonError) as error:
             raise ItemError(index, error) from error
     raise AssertionError("unreachable: one of the rows has failed")
 
@@ -269,7 +269,7 @@ async def write_body(
         The parts of the body, JSON first, and the number of bytes of the JSON if binary data follows it, else None.
 
     Raises:
-        InputError, ItemError: The client wants an output as JSON, which cannot hold its elements.
+        InputError, NotJsonError, ItemError: The client wants an output as JSON, which cannot hold its elements.
     """
     elements = 0
     for one in answer.outputs:

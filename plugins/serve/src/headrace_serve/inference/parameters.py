@@ -17,23 +17,27 @@ if TYPE_CHECKING:
 __all__ = [
     "FINAL",
     "SEQUENCES",
+    "TRACE",
     "add_context",
     "call_arguments",
     "check_parameters",
     "flag",
     "for_pipeline",
     "of_sequence",
+    "with_trace",
     "without_nulls",
 ]
 
 _GREATEST = (1 << 63) - 1
 SEQUENCES = ("sequence_id", "sequence_start", "sequence_end")
 """Parameters of sequences, which only models that keep state by key take."""
-_CALLING = {"timeout", "priority", "traceparent"}
+TRACE = ("traceparent", "tracestate", "baggage")
+"""Headers, and parameters of the same names, that a request brings of its trace (W3C Trace Context, W3C Baggage)."""
+_CALLING = {"timeout", "priority", *TRACE}
 _UNBOUNDED: dict[str, Any] = {"timeout": None, "priority": 0}
 FINAL = "triton_enable_empty_final_response"
 """Triton's C++ clients, such as perf_analyzer, send it with every gRPC request."""
-_KNOWN = frozenset(("timeout", "priority", "traceparent", "partial", "binary_data_output", FINAL))
+_KNOWN = frozenset((*_CALLING, "partial", "binary_data_output", FINAL))
 """The parameters that the server reads; all others are the pipeline's."""
 _OF_INPUTS = "inputs"
 """Under this name ``context["parameters"]`` has the parameters of inputs, by the inputs' names."""
@@ -64,20 +68,29 @@ def add_context(
 
     Args:
         request: The request. It is changed.
-        parameters: Those of the protocol. The context has their ``traceparent``.
+        parameters: Those of the protocol. The context has those of `TRACE`.
         times: Records when the request waits and runs. None: it is not measured.
         client: Further content of the context: who sends the request, and by which rules.
         others: The parameters for the pipeline, which become ``parameters`` of the context.
     """
-    context = dict(client)
-    if "traceparent" in parameters:
-        context["traceparent"] = parameters["traceparent"]
+    context = {**client, **{name: parameters[name] for name in TRACE if name in parameters}}
     if others:
         context["parameters"] = others
     if context:
         request["context"] = context
     if times is not None:
         request["context"] = TimedContext(request.get("context", {}), times)
+
+
+def with_trace(parameters: Mapping[str, Any], sent: Mapping[str, str]) -> dict[str, Any]:
+    """Return parameters, and what the headers of a request say of its trace where the parameters do not.
+
+    A ``tracestate`` belongs to the ``traceparent`` beside it (W3C Trace Context, 3.3), and without it says nothing.
+    """
+    found = {name: sent[name] for name in TRACE if name in sent}
+    if "traceparent" in parameters or "traceparent" not in sent:
+        found.pop("tracestate", None)
+    return {**found, **parameters}
 
 
 def flag(name: str, parameters: Mapping[str, Any]) -> bool:
@@ -143,9 +156,9 @@ def call_arguments(
     if limits.max_timeout_ms is not None:
         times_s.append(limits.max_timeout_ms / 1e3)
     level = _whole("priority", given.get("priority", 0))
-    traceparent = given.get("traceparent", "")
-    if not isinstance(traceparent, str):
-        raise InputError("parameter 'traceparent'", expected="a string", got=repr(traceparent))
+    for name in TRACE:
+        if not isinstance(found := given.get(name, ""), str):
+            raise InputError(f"parameter {name!r}", expected="a string", got=repr(found)[:40])
     return {
         "timeout": min(times_s) if times_s else None,
         "priority": priority_default - level if level else 0,

@@ -180,7 +180,7 @@ def prepared(
 
     Args:
         request: The request. It is changed.
-        parameters: ``timeout``, ``priority`` and ``traceparent``, as far as the client has sent them.
+        parameters: ``timeout``, ``priority`` and the trace, as far as the client has sent them.
         times: Records when the request waits and runs in the pipeline. None: it is not measured.
         client: As `Asked` has it.
         limits: The limits that hold for the model.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections import deque
 from collections.abc import ItemsView, KeysView, Mapping, Sequence, ValuesView
 from collections.abc import Set as AbstractSet
@@ -15,6 +14,7 @@ import numpy as np
 import pydantic
 
 from headrace.errors import ContractError, InputError, RequestsFailed
+from headrace_formats import FormatError, write_json
 from headrace_serve.datatypes import (
     DATATYPES,
     as_bf16_bits,
@@ -317,21 +317,20 @@ def as_json_text(value: Any) -> str:
     Arrays inside of it become lists. All other values, and keys, are what pydantic writes for them, and paths are text.
 
     Raises:
-        NotJsonError: The result holds NaN or infinity.
+        NotJsonError: The result holds NaN, infinity, half of a surrogate pair, or one name twice.
         ContractError: The result holds something else for which JSON has no form.
     """
     try:
         try:
-            return _JSON.encode(value)
+            return write_json(value, strict=True)
         except TypeError:  # a value, or a key, that JSON has not: the whole is made plain, and iterators are read once
             plain = _PLAIN.dump_python(
                 value, mode="json", fallback=_known_to_pydantic, warnings=False
             )
-            return _JSON.encode(plain)
+            return write_json(plain, strict=True)
+    except FormatError as error:
+        raise NotJsonError(f"the result cannot be written as JSON: {error}") from error
     except (TypeError, ValueError, RecursionError) as error:
-        if str(error).startswith("Out of range float"):
-            text = "the result holds NaN or infinity, which JSON does not have"
-            raise NotJsonError(text) from error
         raise ContractError(f"the result cannot be written as JSON: {error}") from error
 
 
@@ -358,6 +357,3 @@ def _known_to_pydantic(value: Any) -> Any:
     if hasattr(value, "tolist"):  # a column of pandas
         return value.tolist()
     raise TypeError(f"it holds a {type(value).__name__}")
-
-
-_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False)

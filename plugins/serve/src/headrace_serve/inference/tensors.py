@@ -12,7 +12,7 @@ from headrace_serve.datatypes import DATATYPES, check_size, joined_elements
 from headrace_serve.errors import unknown_parameter
 from headrace_serve.inference.classification import CLASSIFICATION, class_count
 from headrace_serve.inference.messages import Encoded
-from headrace_serve.inference.parameters import without_nulls
+from headrace_serve.inference.parameters import with_trace, without_nulls
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -160,11 +160,10 @@ def read_outputs(
     return found, places, classes
 
 
-def complete(asked: Asked, request_id: str, traceparent: str, line: AccessLine) -> None:
+def complete(asked: Asked, request_id: str, sent: Mapping[str, str], line: AccessLine) -> None:
     """Add to what a client asks for what stands beside its request, in headers or metadata."""
     asked.request_id = request_id
-    if traceparent:
-        asked.parameters.setdefault("traceparent", traceparent)
+    asked.parameters = with_trace(asked.parameters, sent)
     line.note_ids(asked.id, asked.parameters)
 
 

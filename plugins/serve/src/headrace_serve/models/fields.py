@@ -10,7 +10,6 @@ import difflib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final, get_args, get_origin, get_type_hints
 
-import orjson
 import pydantic
 from typing_extensions import NotRequired, Required, TypedDict
 
@@ -20,6 +19,7 @@ from headrace_serve.errors import FieldError
 from headrace_serve.models.entries import NO_INPUTS
 from headrace_serve.models.field_types import type_of
 from headrace_serve.models.signature import THROUGH
+from headrace_serve.reading import loads
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -90,23 +90,20 @@ class Fields:
             InputError: The body is no JSON.
             FieldError: A field is missing, unknown, or of another type.
         """
+        found = loads(body)  # pydantic takes NaN, and infinity for 1e400
         if body.count(b":") > _MANY:
-            self._check_names(body)
+            self._check_names(found)
         try:
             return {**self._defaults, **self._type.validate_json(body)}
         except pydantic.ValidationError as error:
             raise self._wrong(error) from None
 
-    def _check_names(self, body: bytes) -> None:
+    def _check_names(self, found: Any) -> None:
         """Refuse unknown fields before pydantic makes an error for each.
 
         Raises:
             FieldError: There are some.
         """
-        try:
-            found = orjson.loads(body)
-        except orjson.JSONDecodeError:
-            return  # pydantic says why
         unknown = [name for name in found if name not in self._types] if type(found) is dict else []
         if unknown:
             more = len(unknown) - _MOST_SAID

@@ -1,0 +1,203 @@
+"""JSON, and the lists in headers of HTTP: one reader and one writer of each for all parts of Headrace.
+
+`read_json` takes what RFC 8259 allows, and `write_json` gives what every reader takes. `joined_headers`, `listed` and `quality`
+read headers as RFC 9110 has them. Nothing here knows a pipeline or a server.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import re
+from typing import TYPE_CHECKING, Any, AnyStr
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+__all__ = ["FormatError", "joined_headers", "listed", "quality", "read_json", "write_json"]
+
+__version__ = "0.1.0"
+
+_ELEMENT = re.compile(r'(?:[^,"]|"(?:[^"\\]|\\.)*"?)+', re.DOTALL)
+_PART = re.compile(r'(?:[^;"]|"(?:[^"\\]|\\.)*"?)+', re.DOTALL)
+_WEIGHT = re.compile(r"q=(0(?:\.[0-9]*)?|1(?:\.0*)?)")
+_NOT_FINITE = "Out of range float"
+"""How the error of `json` for NaN and infinities begins."""
+_UTF_8 = frozenset(("charset=utf-8",))
+"""What a range may ask of every text of Headrace."""
+
+
+class FormatError(ValueError):
+    """A text is not in its format, or a value has no form in it. The message begins with ``it``."""
+
+
+def read_json(text: str | bytes) -> Any:
+    """Parse JSON in UTF-8, with or without a byte order mark.
+
+    Whole numbers are exact, however long they are. Of a name that an object has twice, the last value counts.
+
+    Raises:
+        FormatError: It is no JSON, as with NaN or Infinity, it holds a number that no float can hold, is nested too deep, or has a
+            whole number of more digits than Python reads (`sys.get_int_max_str_digits`).
+
+    Source:
+        RFC 8259, sections 4, 6, 8.1 and 9.
+    """
+    try:
+        found = text if isinstance(text, str) else text.decode("utf-8")
+        found = found.removeprefix("\ufeff")
+        return json.loads(found, parse_constant=_refuse, parse_float=_finite)
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"it is no JSON: {error}") from None
+
+
+def _refuse(word: str) -> Any:
+    raise ValueError(f"{word} is no value of JSON")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"{text[:40]} is more than a float can hold")
+    return value
+
+
+def write_json(
+    value: Any,
+    *,
+    strict: bool = False,
+    default: Callable[[Any], Any] | None = None,
+    indent: int | None = None,
+    ascii_only: bool = False,
+) -> str:
+    r"""Write a value as JSON that can be encoded in UTF-8.
+
+    NaN and infinities become null. Half of a surrogate pair, as in some file names, becomes an escape (``\udc80``). If two
+    keys of a dict have the same text, the later value is written, and the other is not.
+
+    Args:
+        value: The value.
+        strict: Refuse those three instead: what is written is I-JSON, which every reader takes for the same.
+        default: Gives something simpler for a value that JSON has no form for.
+        indent: Spaces of a level. None: everything is on one line.
+        ascii_only: Whether all characters beyond ASCII are escapes.
+
+    Raises:
+        FormatError: The value holds itself, or what ``strict`` refuses.
+        TypeError: JSON has no form for a value or a key.
+
+    Source:
+        RFC 8259, sections 6 and 8.2; RFC 7493 (I-JSON), sections 2.1 to 2.3.
+    """
+    encoder = _encoder(default, indent, ascii_only)
+    again = _repeats_a_name(value)
+    if again and strict:
+        raise FormatError("it holds two keys with the same text, as 1 and '1'")
+    try:
+        try:
+            text = encoder.encode(_read_back(value, default) if again else value)
+        except ValueError as error:
+            if strict or not str(error).startswith(_NOT_FINITE):
+                raise
+            text = encoder.encode(_read_back(value, default))
+        return text.encode(errors="strict" if strict else "backslashreplace").decode()
+    except UnicodeEncodeError:
+        raise FormatError("it holds half of a surrogate pair, which UTF-8 does not have") from None
+    except (ValueError, RecursionError) as error:
+        if str(error).startswith(_NOT_FINITE):
+            raise FormatError("it holds NaN or infinity, which JSON does not have") from None
+        raise FormatError(f"it has no form in JSON: {error}") from None
+
+
+@functools.lru_cache(maxsize=16)
+def _encoder(
+    default: Callable[[Any], Any] | None, indent: int | None, ascii_only: bool
+) -> json.JSONEncoder:
+    return json.JSONEncoder(
+        ensure_ascii=ascii_only, allow_nan=False, indent=indent, default=default
+    )
+
+
+def _read_back(value: Any, default: Callable[[Any], Any] | None) -> Any:
+    """Return a value as its JSON is read: with null for NaN and infinities, and one value for each name."""
+    return json.loads(json.dumps(value, default=default), parse_constant=lambda _: None)
+
+
+def _repeats_a_name(value: Any) -> bool:
+    """Return whether a dict in a value has two keys that are one text in JSON, since one of them is no text."""
+    left, seen = [value], set()
+    while left:
+        one = left.pop()
+        if not isinstance(one, (dict, list, tuple)) or id(one) in seen:
+            continue
+        seen.add(id(one))
+        if isinstance(one, dict):
+            if any(type(key) is not str for key in one):
+                names = _read_back(dict.fromkeys(one), None)
+                if len(names) < len(one):
+                    return True
+            one = one.values()
+        left += [inner for inner in one if isinstance(inner, (dict, list, tuple))]
+    return False
+
+
+def joined_headers(lines: Iterable[tuple[AnyStr, AnyStr]]) -> dict[AnyStr, AnyStr]:
+    """Return the value of each header, by its name as it is given: several lines of one name are one list.
+
+    So a header that must come once, and came twice, has a value that no reader takes.
+
+    Args:
+        lines: Names and values in their order, as text or as bytes.
+
+    Source:
+        RFC 9110, section 5.3.
+    """
+    lines = list(lines)
+    found = dict(lines)
+    if len(found) < len(lines):
+        for name in found:
+            values = [value for other, value in lines if other == name]
+            found[name] = (", " if isinstance(name, str) else b", ").join(values)
+    return found
+
+
+def listed(value: str) -> list[str]:
+    """Return the elements of a header that is a list, without the empty ones. A comma in quotes ends none.
+
+    Source:
+        RFC 9110, sections 5.6.1 and 5.6.4.
+    """
+    return [one.strip() for one in _ELEMENT.findall(value) if one.strip()]
+
+
+def quality(accepted: str, offered: str) -> float:
+    """Return how much a client wants what is offered, from 0 (not at all) to 1, by the range that fits it most closely.
+
+    Args:
+        accepted: A header such as ``Accept`` or ``Accept-Encoding``. One that is empty, or not there, accepts all.
+        offered: A media type without parameters, or a coding.
+
+    Source:
+        RFC 9110, sections 12.4.2, 12.5.1 and 12.5.3.
+    """
+    main, slash, _ = offered.partition("/")
+    if accepted.strip() in ("", "*/*" if slash else "*"):
+        return 1.0
+    fits = ("*/*" if slash else "*", f"{main}/*", offered)
+    found = [one for one in _ranges(accepted) if one[0] in fits and one[1] <= _UTF_8]
+    closest = max(found, key=lambda one: (fits.index(one[0]), len(one[1])), default=None)
+    return 0.0 if closest is None else closest[2]
+
+
+@functools.lru_cache(maxsize=16)
+def _ranges(accepted: str) -> list[tuple[str, frozenset[str], float]]:
+    """Return the ranges of a header: the name of each, its parameters, and its weight."""
+    found = []
+    for one in listed(accepted.lower()):
+        name, *parameters = (part.strip() for part in _PART.findall(one))
+        at = next((n for n, part in enumerate(parameters) if part.startswith("q=")), None)
+        weight = None if at is None else _WEIGHT.fullmatch(parameters[at])
+        asked = frozenset(part.replace('"', "") for part in parameters[:at])
+        found.append((name, asked, 1.0 if weight is None else float(weight[1])))
+    return found
