@@ -10,12 +10,12 @@ from loading import problems
 import headrace
 from headrace.plugins import read_lines, read_text
 
-NO_ENDS = "\v\f\x1c\x1d\x1e\x85\u2028\u2029\u3000"
-"""What `str.splitlines` takes for the end of a line, beside the three that count, and a wide blank."""
+NO_ENDS = "\v\f\x1c\x1d\x1e\x85\u2028\u2029\r"
+"""What `str.splitlines` takes for the end of a line, beside the two that count."""
 
 
 @pytest.mark.parametrize("mark", [b"", codecs.BOM_UTF8], ids=["plain", "mark"])
-@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize(
     "lines",
     [
@@ -65,7 +65,6 @@ def test_only_the_first_character_is_a_mark(tmp_path):
         (b"a\r\n\r\n\xc3", 3),
         ("cat\n".encode("utf-16"), 1),
         (b"a\x85\rb\n", 1),
-        (b"a\rb\r\n\n\xff", 4),
         (b"\n\xed\xa0\x80", 2),
     ],
 )

@@ -18,7 +18,7 @@ def read_text(path: str | os.PathLike[str]) -> str:
     try:
         return Path(path).read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        line = len((error.object[: error.start] + b"?").splitlines())
+        line = error.object.count(b"\n", 0, error.start) + 1
         byte = f"byte 0x{error.object[error.start]:02x}"
         what = f"{os.fspath(path)}:{line}: this is no text in UTF-8 ({byte}). Save it as UTF-8."
         raise ValueError(what) from error
@@ -27,12 +27,12 @@ def read_text(path: str | os.PathLike[str]) -> str:
 def read_lines(path: str | os.PathLike[str]) -> list[str]:
     r"""Return the lines of a text file, empty ones too: number n of the file is ``[n - 1]``.
 
-    A line ends with ``\n``, ``\r\n`` or ``\r`` and with no other character, and the last one may lack its end.
-    Nothing else is removed from a line.
+    A line ends with ``\n`` or ``\r\n`` and with no other character, and the last one may lack its end. Nothing
+    else is removed from a line.
 
     Raises:
         OSError: The file cannot be read.
         ValueError: It is not in UTF-8. The error names the file and the line.
     """
-    text = read_text(path).replace("\r\n", "\n").replace("\r", "\n")
+    text = read_text(path).replace("\r\n", "\n")
     return text.removesuffix("\n").split("\n") if text else []
