@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import orjson
 
 from headrace.errors import HeadraceError, InputError
+from headrace_page import guarded
 from headrace_serve.access_log import AccessLine, request_id_of
 from headrace_serve.aside import apart
 from headrace_serve.errors import (
@@ -372,10 +373,8 @@ class Exchange:
         """Send an answer; it is compressed if the client accepts that and the body has 1024 bytes or more."""
         parts = reply.parts
         length = sum(map(len, parts))
-        line, headers = self.line, reply.headers
-        if self.request_id:
-            headers["x-request-id"] = self.request_id
-        line.answered(str(reply.status))
+        headers = reply.headers
+        self.line.answered(str(reply.status))
         if reply.compressible:
             headers["vary"] = "Accept-Encoding"
             accepted = self.header(b"accept-encoding") if length >= _WORTH_BYTES else ""
@@ -383,11 +382,19 @@ class Exchange:
                 parts = [await self._compressed(parts, length, encoding)]
                 length = len(parts[0])
                 headers["content-encoding"] = encoding
-        line.sent_bytes = length
-        headers["content-type"], headers["content-length"] = reply.content_type, str(length)
-        raw = [(k.encode("latin-1"), v.encode("latin-1")) for k, v in headers.items()]
-        await self.send({"type": "http.response.start", "status": reply.status, "headers": raw})
+        self.line.sent_bytes = length
+        await self.send_head(
+            reply.status, reply.content_type, {**headers, "content-length": str(length)}
+        )
         await self.send({"type": "http.response.body", "body": b"".join(parts)})
+
+    async def send_head(self, status: int, content_type: str, headers: dict[str, str]) -> None:
+        """Send the head of an answer, with the headers that every one has."""
+        headers = guarded({**headers, "content-type": content_type})
+        if self.request_id:
+            headers["x-request-id"] = self.request_id
+        raw = [(k.encode("latin-1"), v.encode("latin-1")) for k, v in headers.items()]
+        await self.send({"type": "http.response.start", "status": status, "headers": raw})
 
     def refused(self, error: BaseException) -> Refusal:
         """Return the answer for an error, and note its code in the line of the access log.

@@ -53,7 +53,6 @@ _PICTURES = {b"\xff\xd8\xff": "image/jpeg", b"\x89PNG\r\n\x1a\n": "image/png", b
 _PICTURE_KINDS = frozenset({*_PICTURES.values(), "image/webp"})
 """Types of pictures, which `_kind_of` recognizes by content; other bytes are never sent under such a type."""
 
-_KIND = re.compile(r"[a-z0-9.+_*-]+/[a-z0-9.+_*-]+")
 _ANY_BYTES = "application/octet-stream"
 _QUALITY = re.compile(r"q=(0(\.[0-9]{0,3})?|1(\.0{0,3})?)")
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -454,15 +453,15 @@ def _ranges(accepted: str) -> dict[str, float]:
 
 
 def _preferred(ranges: dict[str, float]) -> tuple[str, float]:
-    """Return the media type of the greatest quality that is neither JSON nor a picture, and its quality."""
+    """Return ``text/plain`` or that of any bytes, for the range of the greatest quality that is neither JSON nor a picture's, and its quality.
+
+    The client never names the type: bytes of a model may be those of another client, and a browser would run ``text/html``.
+    """
     kind, best = "", 0.0
     for name, quality in ranges.items():
         if name not in _JSON_RANGES and name not in _PICTURE_KINDS and quality > best:
             kind, best = name, quality
-    if kind == "text/*":
-        return "text/plain", best
-    known = _KIND.fullmatch(kind) and "*" not in kind
-    return kind if known else _ANY_BYTES, best
+    return "text/plain" if kind.startswith("text/") else _ANY_BYTES, best
 
 
 def _document(outputs: Mapping[str, Any]) -> bytes:
