@@ -12,15 +12,13 @@ import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import socket
-    import ssl
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from uvicorn.server import ServerState
 
     from headrace_serve.counters import Counters
 
-__all__ = ["answered", "end_connections", "stop_grpc", "take_backlog"]
+__all__ = ["answered", "end_connections", "stop_grpc"]
 
 _RECENT_S = 1.0
 """A connection that was made, or got an answer, within this many seconds may send one more request."""
@@ -36,32 +34,6 @@ _QUIET_S = 0.1
 
 _GRACE_S = 2.0
 """Seconds for gRPC calls to get their answers when the server ends them because it closes."""
-
-
-async def take_backlog(
-    listener: socket.socket,
-    protocol: Callable[[], asyncio.Protocol],
-    context: ssl.SSLContext | None,
-) -> None:
-    """Accept the connections in the system's backlog, and close the socket, which would reset them.
-
-    Args:
-        listener: The socket. It does not block, and the loop does not listen on it any more.
-        protocol: Makes the protocol of a connection.
-        context: That of TLS. None: without TLS.
-    """
-    accepted = []
-    with contextlib.suppress(OSError):  # `accept` raises once the backlog is empty
-        while True:
-            accepted.append(listener.accept()[0])
-    listener.close()
-    loop = asyncio.get_running_loop()
-    for one in accepted:
-        one.setblocking(False)
-        with contextlib.suppress(OSError):
-            await loop.connect_accepted_socket(protocol, one, ssl=context)
-    # `connection_made` runs for the connections that the loop has just accepted.
-    await asyncio.sleep(0)
 
 
 async def end_connections(state: ServerState, timeout: float) -> None:

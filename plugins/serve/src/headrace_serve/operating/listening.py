@@ -161,13 +161,13 @@ def reaches_others(host: str) -> bool:
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """Return a new event loop: one of uvloop, except on Windows and interpreters other than CPython."""
+    """Return a new event loop that can watch sockets: one of uvloop, except on Windows and interpreters other than CPython."""
     if sys.platform != "win32" and sys.implementation.name == "cpython":
         import uvloop
 
         loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
         return loop
-    return asyncio.new_event_loop()
+    return asyncio.SelectorEventLoop()
 
 
 def run_loop(loop: asyncio.AbstractEventLoop) -> None:

@@ -353,7 +353,7 @@ class Server:
         async with self._turn:
             if certificates is not None:
                 self._certificates = certificates
-                await self._listen()
+                self._listen()
             service, old = self._service, self._service.models
             service.models, service.given, service.keys = new, given, keys
             new.switch(old)
@@ -432,13 +432,13 @@ class Server:
                 self.admin_port = own.getsockname()[1]
                 ports.append(HttpPort(own, service, ServerState(), admin=True))
             self._ports = ports
-            await self._listen()
+            self._listen()
 
-    async def _listen(self) -> None:
+    def _listen(self) -> None:
         """Accept new connections with the latest certificates; open connections stay."""
         context = None if self._certificates is None else self._certificates.context
         for port in self._ports:
-            await port.listen(context)
+            port.listen(context)
 
     async def _end(self, timeout: float) -> None:
         """Drain: accept no new connection, then close each connection when its request is answered."""
