@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import fields
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -36,6 +37,16 @@ _limits = partial(typer.Option, rich_help_panel="Limits of requests")
 _connections = partial(typer.Option, rich_help_panel="Connections")
 _logs = partial(typer.Option, rich_help_panel="Logs and errors")
 
+
+_FIELDS = {
+    "drain_delay": "drain_delay_s", "drain_timeout": "drain_timeout_s", "receive_timeout": "receive_timeout_s",
+    "min_rate": "min_rate_bytes_s", "max_connection_age": "max_connection_age_s", "grpc_keepalive": "grpc_keepalive_s",
+    "grpc_keepalive_timeout": "grpc_keepalive_timeout_s", "grpc_min_ping_interval": "grpc_min_ping_interval_s",
+    "cors_origin": "cors_origins", "allow_host": "allow_hosts",
+}  # fmt: skip
+"""The fields of `Settings` and `Limits` whose options have other names."""
+
+_LISTS = ("models", "allow", "cors_origins", "allow_hosts")
 
 _SECONDS: Any = {"metavar": "SECONDS", "callback": _limited}
 
@@ -262,64 +273,33 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
       headrace serve served --watch
       headrace serve --models serve.toml --host 0.0.0.0 --workers 4 --access-log
     """  # noqa: D301 - typer keeps the lines after a backspace character
-    from headrace_serve.limits import Limits
-    from headrace_serve.operating.init_process import below_init
-    from headrace_serve.operating.logs import printing_logs
-    from headrace_serve.operating.running import run
-    from headrace_serve.operating.settings import Settings
-    from headrace_serve.operating.workers import run_workers
+    given = dict(locals())
+    for name in ("as_json", "no_import", "workers"):
+        del given[name]
+    from headrace_serve.operating.init_process import below_init, hangups
 
-    settings = Settings(
-        models=tuple(models or ()),
-        models_file=models_file,
-        manager=manager,
-        allow_import=not no_import,
-        host=host,
-        port=port,
-        grpc_port=grpc_port,
-        admin_port=admin_port,
-        keys=keys,
-        tls_cert=tls_cert,
-        tls_key=tls_key,
-        tls_client_ca=tls_client_ca,
-        drain_delay_s=drain_delay,
-        drain_timeout_s=drain_timeout,
-        access_log=access_log,
-        log_format=log_format,
-        worker_healthcheck_s=worker_healthcheck_s,
-        switch_interval_ms=switch_interval_ms,
-        priority_default=priority_default,
-        debug_errors=debug_errors,
-        allow=tuple(allow or ()),
-        cors_origins=tuple(cors_origin or ()),
-        allow_hosts=tuple(allow_host or ()),
-        server_name=server_name,
-        ui=ui,
-        watch=watch,
-        limits=Limits(
-            max_body_bytes=max_body_bytes,
-            max_json_bytes=max_json_bytes,
-            max_inflight_bytes=max_inflight_bytes,
-            max_connections=max_connections,
-            max_connection_age_s=max_connection_age,
-            grpc_keepalive_s=grpc_keepalive,
-            grpc_keepalive_timeout_s=grpc_keepalive_timeout,
-            grpc_min_ping_interval_s=grpc_min_ping_interval,
-            receive_timeout_s=receive_timeout,
-            min_rate_bytes_s=min_rate,
-            max_timeout_ms=max_timeout_ms,
-        ),
-    )
+    with hangups() as early:  # before all that takes its time
+        from headrace_serve.limits import Limits
+        from headrace_serve.operating.logs import printing_logs
+        from headrace_serve.operating.running import run
+        from headrace_serve.operating.settings import Settings
+        from headrace_serve.operating.workers import run_workers
 
-    def listening(addresses: dict[str, str | None]) -> None:
-        if as_json:
-            print_data(json.dumps({"ok": True, **addresses, "workers": workers}))
-            sys.stdout.flush()
+        named = {_FIELDS.get(name, name): value for name, value in given.items()}
+        of_limits = {one.name for one in fields(Limits)} & {*named}
+        named["limits"] = Limits(**{name: named.pop(name) for name in of_limits})
+        named |= {name: tuple(named[name] or ()) for name in _LISTS}
+        settings = Settings(**named, allow_import=not no_import)
 
-    def serving() -> int:
-        with printing_logs(settings.log_format, access=access_log):
-            if workers > 1:
-                return run_workers(settings, workers, listening)
-            return run(settings, listening)
+        def listening(addresses: dict[str, str | None]) -> None:
+            if as_json:
+                print_data(json.dumps({"ok": True, **addresses, "workers": workers}))
+                sys.stdout.flush()
 
-    return below_init(serving)
+        def serving() -> int:
+            with printing_logs(settings.log_format, access=access_log):
+                if workers > 1:
+                    return run_workers(settings, workers, listening)
+                return run(settings, listening, early=early)
+
+        return below_init(serving)

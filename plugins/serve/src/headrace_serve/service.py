@@ -438,11 +438,7 @@ class Service:
         return answer
 
     async def run(
-        self,
-        model: Model,
-        request: dict[str, Any],
-        parameters: Mapping[str, Any],
-        line: AccessLine,
+        self, model: Model, request: dict[str, Any], parameters: Mapping[str, Any], line: AccessLine
     ) -> Any:
         """Run a request of the pipeline, count it, and give its result. It raises the errors of `infer`.
 
@@ -458,11 +454,7 @@ class Service:
         return request["result"]
 
     async def stream(
-        self,
-        model: Model,
-        request: dict[str, Any],
-        parameters: Mapping[str, Any],
-        line: AccessLine,
+        self, model: Model, request: dict[str, Any], parameters: Mapping[str, Any], line: AccessLine
     ) -> AsyncGenerator[tuple[bool, Any]]:
         """Run a request as `run` does, and give each part of its answer when it comes, and the result last.
 
@@ -478,11 +470,7 @@ class Service:
                     yield one
 
     def _prepared(
-        self,
-        model: Model,
-        request: dict[str, Any],
-        parameters: Mapping[str, Any],
-        line: AccessLine,
+        self, model: Model, request: dict[str, Any], parameters: Mapping[str, Any], line: AccessLine
     ) -> Mapping[str, Any]:
         line.note_ids(request.get(REQUEST_ID, ""), parameters)
         return prepared(
@@ -508,11 +496,7 @@ class Service:
         limits, default = self.limits.narrowed(model.limits), self.priority_default
         with self._counted(model, line):
             found = answers(
-                model,
-                asked,
-                limits=limits,
-                priority_default=default,
-                part_bytes=self.part_bytes,
+                model, asked, limits=limits, priority_default=default, part_bytes=self.part_bytes
             )
             async with contextlib.aclosing(found) as each:
                 async for one in each:

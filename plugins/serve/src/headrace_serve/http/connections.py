@@ -21,11 +21,7 @@ __all__ = ["connections_to"]
 
 
 def connections_to(
-    service: Service,
-    state: ServerState,
-    loop: asyncio.AbstractEventLoop,
-    *,
-    admin: bool = False,
+    service: Service, state: ServerState, loop: asyncio.AbstractEventLoop, *, admin: bool = False
 ) -> Callable[[], asyncio.Protocol]:
     """Return the function that makes the protocol of each new connection.
 

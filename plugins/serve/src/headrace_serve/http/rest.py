@@ -27,11 +27,7 @@ from headrace_serve.http.metrics import Snapshot, encoded
 from headrace_serve.http.page_routes import PAGE_ROUTES
 from headrace_serve.http.plain_route import run
 from headrace_serve.http.preflight import Origins
-from headrace_serve.http.tensors import (
-    HEADER_LENGTH,
-    read_body,
-    write_body,
-)
+from headrace_serve.http.tensors import HEADER_LENGTH, read_body, write_body
 from headrace_serve.inference.parameters import without_nulls
 from headrace_serve.inference.tensors import complete, place_outputs
 from headrace_serve.keys import Keys

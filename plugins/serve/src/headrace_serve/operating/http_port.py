@@ -50,12 +50,7 @@ class HttpPort:
     """
 
     def __init__(
-        self,
-        listener: socket.socket,
-        service: Service,
-        state: ServerState,
-        *,
-        admin: bool = False,
+        self, listener: socket.socket, service: Service, state: ServerState, *, admin: bool = False
     ) -> None:
         self.state = state
         self._listener, self._loop = listener, asyncio.get_running_loop()
@@ -71,7 +66,8 @@ class HttpPort:
         self._loop.add_reader(self._listener, self._accept, _AT_A_TIME)
 
     def _accept(self, most: int) -> None:
-        for _ in range(most):
+        while most and self._listener.fileno() >= 0:  # the event may be older than its end
+            most -= 1
             try:
                 accepted, _ = self._listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -103,6 +99,8 @@ class HttpPort:
 
     async def stop(self) -> None:
         """Accept no new connections, but for those that the system has accepted already, and would reset."""
+        if self._listener.fileno() < 0:
+            return
         self._accept(BACKLOG)
         self._loop.remove_reader(self._listener)
         if self._later is not None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import threading
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,11 +17,7 @@ from headrace_serve.keys import Keys
 from headrace_serve.limits import Limits
 from headrace_serve.models.catalogue import Catalogue, build_models
 from headrace_serve.models.held import Held, check_models
-from headrace_serve.operating.draining import (
-    answered,
-    end_connections,
-    stop_grpc,
-)
+from headrace_serve.operating.draining import answered, end_connections, stop_grpc
 from headrace_serve.operating.http_port import HttpPort
 from headrace_serve.operating.listening import (
     check_ports,
@@ -205,6 +202,7 @@ class Server:
         self._deciding = threading.RLock()
         self._reloads, self._closed = 0, False
         self._closing: dict[str, tuple[int]] = {}
+        self._stopping: asyncio.Task[None] | None = None
         self._over = threading.Event()
 
     @property
@@ -388,14 +386,22 @@ class Server:
             return
         with self._deciding:
             self._closed = True
-        try:
-            if self._loop is None:
-                self._service.models.close(timeout)
-            else:
-                asyncio.run_coroutine_threadsafe(self._end(timeout), self._loop).result()
-                self._end_thread()
-        finally:
-            self._over.set()
+        ends = time.monotonic() + timeout
+        # Closing starts no thread, which may be what the system lacks, and each step is taken whatever became of the others.
+        with contextlib.ExitStack() as steps:
+            steps.callback(self._over.set)
+            loop = self._loop
+            if loop is not None:
+                steps.callback(self._end_thread)
+                steps.callback(lambda: self._run(loop, self._cut_off()))
+            # Closing the pipelines fails the requests that are left; their clients get that error as their answer.
+            steps.callback(lambda: self._service.models.close(max(0.0, ends - time.monotonic())))
+            if loop is not None:
+                self._run(loop, self._end(timeout))
+
+    @staticmethod
+    def _run(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, loop).result()
 
     def _end_thread(self) -> None:
         """Stop the event loop, and wait for its thread."""
@@ -441,27 +447,28 @@ class Server:
             port.listen(context)
 
     async def _end(self, timeout: float) -> None:
-        """Drain: accept no new connection, then close each connection when its request is answered."""
-        loop = asyncio.get_running_loop()
-        ends = loop.time() + timeout
+        """Accept no new connection, then close each connection when its request is answered."""
+        ends = time.monotonic() + timeout
         self._service.leaving = True
         async with self._turn:  # after a start or an exchange that is not done yet
             for port in self._ports[:1]:
                 await port.stop()
         self._service.refuse_new()
-        stopping = asyncio.create_task(stop_grpc(self._grpc, self._service.counters, timeout))
+        stopping = stop_grpc(self._grpc, self.grpc_port, self._service, timeout)
+        self._stopping = asyncio.create_task(stopping)
         await end_connections(self._state, timeout)
-        await self._service.end(max(0.0, ends - loop.time()))
-        # Closing the pipelines fails the requests that are left; their clients get that error as their answer.
-        left = max(0.0, ends - loop.time())
+        await self._service.end(max(0.0, ends - time.monotonic()))
         self._service.following.follow()
-        await asyncio.to_thread(self._service.models.close, left)
-        await answered(self._state, loop.time() + _CUT_OFF_S)
+
+    async def _cut_off(self) -> None:
+        """Answer the requests that were cut off, and end all connections."""
+        await answered(self._state, asyncio.get_running_loop().time() + _CUT_OFF_S)
         for task in list(self._state.tasks):
             task.cancel()
         for port in self._ports[:1]:
             await port.close()
-        await stopping
+        if self._stopping is not None:
+            await self._stopping
         for port in self._ports[1:]:  # it has told until now that the server is not ready
             await port.stop()
             await end_connections(port.state, _CUT_OFF_S)
