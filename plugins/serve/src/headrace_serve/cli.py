@@ -244,6 +244,10 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
             **_SECONDS, min=0.001, help="The least seconds between the pings of a client of gRPC."
         ),
     ] = 300.0,
+    metrics: Annotated[
+        Literal["default", "server"],
+        _logs(help="Whether /metrics has what code registers with prometheus-client."),
+    ] = "default",
     access_log: Annotated[
         bool, _logs("--access-log", help="Write a line per request to stderr.")
     ] = False,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import time
 from pathlib import Path
@@ -36,6 +37,8 @@ _QUIET_S = 0.1
 
 _GRACE_S = 2.0
 """Seconds for gRPC calls to get their answers when the server ends them because it closes, and to take these."""
+
+_INTERNET = (socket.AF_INET, socket.AF_INET6)
 
 
 async def end_connections(state: ServerState, timeout: float) -> None:
@@ -106,13 +109,18 @@ async def stop_grpc(server: Any, port: int | None, service: Service, timeout: fl
 
 
 def _end_sockets(port: int | None) -> None:
-    """End the listening socket of a port and all its connections, which gRPC keeps to itself; not on Windows."""
+    """End all connections of a port, and let it listen no more. gRPC keeps these sockets to itself; not on Windows."""
     opened = Path("/dev/fd")
-    for number in [int(one.name) for one in opened.iterdir()] if opened.is_dir() else ():
-        with contextlib.suppress(OSError):  # it is no socket, or is closed
-            one = socket.socket(fileno=number)
-            try:
-                if one.family in (socket.AF_INET, socket.AF_INET6) and one.getsockname()[1] == port:
-                    one.shutdown(socket.SHUT_RDWR)
-            finally:
-                one.detach()
+    with socket.socket() as unused:
+        for number in [int(one.name) for one in opened.iterdir()] if opened.is_dir() else ():
+            with contextlib.suppress(OSError):  # it is no socket, or is closed
+                one = socket.socket(fileno=number)
+                try:
+                    if one.family not in _INTERNET or one.getsockname()[1] != port:
+                        continue
+                    if one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                        os.dup2(unused.fileno(), number, inheritable=False)
+                    else:
+                        one.shutdown(socket.SHUT_RDWR)
+                finally:
+                    one.detach()

@@ -87,6 +87,7 @@ class Server:
         cors_origins: Sequence[str] = (),
         allow_hosts: Sequence[str] = (),
         server_name: str = "headrace-serve",
+        metrics: str = "default",
         ui: bool = False,
         examples: str | Path | None = None,
         worker: int | None = None,
@@ -115,6 +116,8 @@ class Server:
             allow_hosts: More hosts that the header ``Host`` may name. If there are any, no others may, besides names of this
                 machine, without them a server that only this machine reaches, and that needs no keys, is asked by these.
             server_name: The name in the metadata of the server. Some clients ask for ``triton``.
+            metrics: ``default``: ``/metrics`` also has what code in this process registers in the default registry of
+                prometheus-client. ``server``: it does not.
             ui: Whether the live page is at ``/ui``. Without ``keys`` it needs an address of this machine alone.
             examples: A folder of pictures and texts that the live page offers as inputs to try. It needs ``ui``.
             worker: The number of this process among several that share the ports by SO_REUSEPORT, which needs Linux.
@@ -178,6 +181,7 @@ class Server:
                 cors_origins=cors_origins,
                 allow_hosts=allow_hosts,
                 server_name=server_name,
+                metrics=metrics,
                 ui=ui,
                 examples=offered,
             )

@@ -26,7 +26,8 @@ __all__ = ["Settings"]
 
 _OF_SERVER = (
     "host", "port", "grpc_port", "admin_port", "limits", "debug_errors", "priority_default", "allow",
-    "allow_import", "cors_origins", "allow_hosts", "server_name", "ui", "examples",
+    "allow_import", "cors_origins", "allow_hosts", "server_name", "metrics", "ui",
+    "examples",
 )  # fmt: skip
 """The settings that `Server` takes as they are."""
 _AGE_S = 300.0
@@ -61,6 +62,7 @@ class Settings:
     cors_origins: tuple[str, ...] = ()
     allow_hosts: tuple[str, ...] = ()
     server_name: str = "headrace-serve"
+    metrics: str = "default"
     ui: bool = False
     examples: str | None = None
     watch: bool = False
