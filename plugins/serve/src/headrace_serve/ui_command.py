@@ -27,8 +27,7 @@ def ui(
     examples: Annotated[
         str | None,
         typer.Option(
-            metavar="FOLDER",
-            help="Offer the pictures and texts of this folder as inputs to click.",
+            metavar="FOLDER", help="Offer the pictures and texts of this folder as inputs to click."
         ),
     ] = None,
     no_import: Annotated[

@@ -60,24 +60,22 @@ class Snapshot:
         yield from _merged(chain(_of_pipelines(self.models, self.fixed), of_process))
 
     def _own(self) -> Iterator[Any]:
-        now, fixed = self.counters, self.fixed
-        text = "Requests that were answered."
-        labels = ("route", "model", "status")
-        yield _family("counter", "requests", text, labels, now.requests, fixed)
-        for name, text, by_route in (
-            ("received_bytes", "Bytes of bodies that were received.", now.received_bytes),
-            ("sent_bytes", "Bytes of bodies that were sent.", now.sent_bytes),
-        ):
-            yield _family("counter", name, text, ("route",), _rows(by_route), fixed)
-        text = "Reloads of everything, and loads and unloads of models by requests."
-        yield _family("counter", "loads", text, ("kind", "outcome"), now.loads, fixed)
-        text = "Requests that are being received or answered."
-        rows = _rows(now.in_flight)
-        yield _family("gauge", "in_flight_requests", text, ("protocol",), rows, fixed)
-        text = "Open connections of HTTP."
-        yield _family("gauge", "connections", text, (), {(): self.connections}, fixed)
-        text = "Whether requests are accepted and every loaded model is ready."
-        yield _family("gauge", "ready", text, (), {(): float(self.ready)}, fixed)
+        now = self.counters
+        rows: Mapping[Any, float]
+        labels: tuple[str, ...]
+        for name, labels, rows, text in (
+            ("requests", ("route", "model", "status"), now.requests, "Requests that were answered."),
+            ("received_bytes", ("route",), _rows(now.received_bytes), "Bytes of bodies that were received."),
+            ("sent_bytes", ("route",), _rows(now.sent_bytes), "Bytes of bodies that were sent."),
+            ("loads", ("kind", "outcome"), now.loads, "Reloads of everything, and loads and unloads of models by requests."),
+        ):  # fmt: skip
+            yield _family("counter", name, text, labels, rows, self.fixed)
+        for name, labels, rows, text in (
+            ("in_flight_requests", ("protocol",), _rows(now.in_flight), "Requests that are being received or answered."),
+            ("connections", (), {(): self.connections}, "Open connections of HTTP."),
+            ("ready", (), {(): float(self.ready)}, "Whether requests are accepted and every loaded model is ready."),
+        ):  # fmt: skip
+            yield _family("gauge", name, text, labels, rows, self.fixed)
 
 
 def _rows(values: Mapping[str, float]) -> dict[tuple[str, ...], float]:

@@ -6,9 +6,12 @@ import asyncio
 import contextlib
 import errno
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from headrace_serve.http.connections import connections_to
+from uvicorn.config import Config
+
+from headrace_serve.http.protocol import protocol_class
+from headrace_serve.http.rest import application
 from headrace_serve.operating.listening import BACKLOG
 
 if TYPE_CHECKING:
@@ -54,8 +57,19 @@ class HttpPort:
     ) -> None:
         self.state = state
         self._listener, self._loop = listener, asyncio.get_running_loop()
-        self._connection = connections_to(service, state, self._loop, admin=admin)
         self._limits, self._counters = service.limits, service.counters
+        self._config = Config(
+            application(service, admin=admin),
+            lifespan="off",
+            http=protocol_class(service.limits, service.counters),
+            ws="none",
+            log_config=None,
+            access_log=False,
+            date_header=False,
+            server_header=False,
+            proxy_headers=False,
+        )
+        self._config.load()
         self._context: ssl.SSLContext | None = None
         self._begun: set[asyncio.Task[None]] = set()
         self._later: asyncio.TimerHandle | None = None
@@ -88,6 +102,10 @@ class HttpPort:
             task = self._loop.create_task(self._begin(accepted, self._context))
             self._begun.add(task)
             task.add_done_callback(self._begun.discard)
+
+    def _connection(self) -> Any:
+        made: Any = self._config.http_protocol_class
+        return made(config=self._config, server_state=self.state, app_state={}, _loop=self._loop)
 
     async def _begin(self, accepted: socket.socket, context: ssl.SSLContext | None) -> None:
         """Make the connection of a socket, which the protocol refuses beyond the limit if it has no TLS."""

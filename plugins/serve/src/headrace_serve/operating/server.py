@@ -21,6 +21,7 @@ from headrace_serve.operating.draining import answered, end_connections, stop_gr
 from headrace_serve.operating.http_port import HttpPort
 from headrace_serve.operating.listening import (
     check_ports,
+    check_ui,
     listen,
     new_loop,
     open_grpc,
@@ -28,7 +29,6 @@ from headrace_serve.operating.listening import (
     run_loop,
     url_of,
 )
-from headrace_serve.operating.page_access import check_ui
 from headrace_serve.service import Service
 from headrace_serve.tls import Tls
 from headrace_serve.ui.examples import Examples
@@ -68,6 +68,9 @@ class Server:
         host: The address on which the server listens.
         port, grpc_port, admin_port: Its ports. A port that was given as 0 has its number once the server is started.
     """
+
+    _stopping: asyncio.Task[None] | None = None
+    _grpc: Any = None
 
     def __init__(  # noqa: PLR0913 - settings, by name
         self,
@@ -145,29 +148,15 @@ class Server:
         self._certificates = None if tls is None else tls.read()
         self._keys, known = keys, Keys.of(keys)
         self._unbuilt: dict[tuple[str, str], ModelEntry] | None = None
+        how: Any = {"allow_import": allow_import, "workers": self._shared}
+        read: Any = {**how, "keys": known, "may_be_none": _is_folder(watch)}
         if listen_first:
-            self._unbuilt, self._aliases = check_models(
-                models,
-                keys=known,
-                allow_import=allow_import,
-                may_be_none=_is_folder(watch),
-                workers=worker is not None,
-            )
+            self._unbuilt, self._aliases = check_models(models, **read)
             late = {place: entry for place, entry in self._unbuilt.items() if entry.lazy}
-            catalogue = Catalogue(
-                [],
-                held=Held(allow_import=allow_import, workers=worker is not None),
-                loading={*self._unbuilt} - {*late},
-                lazy=late,
-            )
+            first = {*self._unbuilt}.difference(late)
+            catalogue = Catalogue([], held=Held(**how), loading=first, lazy=late)
         else:
-            catalogue = build_models(
-                models,
-                keys=known,
-                allow_import=allow_import,
-                may_be_none=_is_folder(watch),
-                workers=worker is not None,
-            )
+            catalogue = build_models(models, **read)
         try:
             service = self._service = Service(
                 catalogue,
@@ -193,21 +182,18 @@ class Server:
         self._thread: threading.Thread | None = None
         self._state, self._turn = ServerState(), asyncio.Lock()
         service.worker, service.everywhere = worker, everywhere
-        self._service.starting = listen_first and everywhere is not None
+        service.starting = listen_first and everywhere is not None
         self._watch = watch
         if not listen_first:
             self._follow()
         self._service.connections = lambda: len(self._state.connections)
-        self._grpc: Any = None
         self._ports: list[HttpPort] = []
         # A signal handler may interrupt any method of the server in the main thread and call another one, so both
         # locks may be taken again by the thread that holds them.
         self._changing = threading.RLock()
         self._deciding = threading.RLock()
-        self._reloads, self._closed = 0, False
+        self._reloads, self._closed, self._over = 0, False, threading.Event()
         self._closing: dict[str, tuple[int]] = {}
-        self._stopping: asyncio.Task[None] | None = None
-        self._over = threading.Event()
 
     @property
     def url(self) -> str:

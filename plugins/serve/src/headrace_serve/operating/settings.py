@@ -30,6 +30,7 @@ _OF_SERVER = (
     "examples",
 )  # fmt: skip
 """The settings that `Server` takes as they are."""
+_PORTS = ("--port", "--grpc-port", "--admin-port")
 _AGE_S = 300.0
 """The greatest age of a gRPC connection, in seconds, if several processes share the port."""
 
@@ -81,13 +82,8 @@ class Settings:
             wrong = Problem("serve", "TLS needs --tls-cert and --tls-key")
         else:
             try:
-                check_ports(
-                    **{
-                        "--port": self.port,
-                        "--grpc-port": self.grpc_port,
-                        "--admin-port": self.admin_port,
-                    }
-                )
+                ports = (self.port, self.grpc_port, self.admin_port)
+                check_ports(**dict(zip(_PORTS, ports, strict=True)))
             except ValueError as error:
                 wrong = Problem("serve", str(error))
         if wrong is not None:
