@@ -38,8 +38,6 @@ _QUIET_S = 0.1
 _GRACE_S = 2.0
 """Seconds for gRPC calls to get their answers when the server ends them because it closes, and to take these."""
 
-_INTERNET = (socket.AF_INET, socket.AF_INET6)
-
 
 async def end_connections(state: ServerState, timeout: float) -> None:
     """Answer every request that was read, and end each connection with an answer that says so.
@@ -100,6 +98,9 @@ async def stop_grpc(server: Any, port: int | None, service: Service, timeout: fl
     with contextlib.suppress(asyncio.TimeoutError):
         await asyncio.wait_for(counters.idle("grpc"), timeout + _GRACE_S)
     ends = time.monotonic() + _RECENT_S
+    await asyncio.sleep(
+        _QUIET_S
+    )  # those who watch the health are told, and hear the end of their streams
     while (now := time.monotonic()) < ends and now - counters.began_s["grpc"] < _QUIET_S:
         await asyncio.sleep(_QUIET_S)
     while service.unsent_bytes and time.monotonic() < ends + _GRACE_S:
@@ -116,7 +117,7 @@ def _end_sockets(port: int | None) -> None:
             with contextlib.suppress(OSError):  # it is no socket, or is closed
                 one = socket.socket(fileno=number)
                 try:
-                    if one.family not in _INTERNET or one.getsockname()[1] != port:
+                    if one.getsockname()[1:2] != (port,):
                         continue
                     if one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
                         os.dup2(unused.fileno(), number, inheritable=False)

@@ -22,14 +22,12 @@ _PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 def hangups() -> Iterator[list[int]]:
     """Note each SIGHUP in a list until the block ends: without a server it would end the process."""
     came: list[int] = []
-    if HANGUP is None:
-        yield came
-        return
-    before = signal.signal(HANGUP, lambda number, _: came.append(number))
+    before = HANGUP and signal.signal(HANGUP, lambda number, _: came.append(number))
     try:
         yield came
     finally:
-        signal.signal(HANGUP, before)
+        if HANGUP is not None:
+            signal.signal(HANGUP, before)
 
 
 def below_init(serve: Callable[[], int]) -> int:

@@ -378,20 +378,17 @@ class Server:
             self._closed = True
         ends = time.monotonic() + timeout
         # Closing starts no thread, which may be what the system lacks, and each step is taken whatever became of the others.
+        loop: Any = self._loop
+        run = partial(asyncio.run_coroutine_threadsafe, loop=loop)
         with contextlib.ExitStack() as steps:
             steps.callback(self._over.set)
-            loop = self._loop
             if loop is not None:
                 steps.callback(self._end_thread)
-                steps.callback(lambda: self._run(loop, self._cut_off()))
+                steps.callback(lambda: run(self._cut_off()).result())
             # Closing the pipelines fails the requests that are left; their clients get that error as their answer.
             steps.callback(lambda: self._service.models.close(max(0.0, ends - time.monotonic())))
             if loop is not None:
-                self._run(loop, self._end(timeout))
-
-    @staticmethod
-    def _run(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> None:
-        asyncio.run_coroutine_threadsafe(work, loop).result()
+                run(self._end(timeout)).result()
 
     def _end_thread(self) -> None:
         """Stop the event loop, and wait for its thread."""
