@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace_page import HEADERS, Page, why_refused
+from headrace_page import HEADERS, SANDBOXED, Page, guarded, why_refused
 
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
 
@@ -60,6 +60,22 @@ def test_nothing_but_the_server_of_the_page_is_asked():
     assert policy["default-src"] == "'none'"
     assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
     assert policy["frame-ancestors"] == "'none'"
+
+
+def test_what_is_no_page_runs_nothing_and_a_page_keeps_its_own_headers():
+    policy = SANDBOXED["content-security-policy"].split("; ")
+    assert {"sandbox", "default-src 'none'", "frame-ancestors 'none'"} <= {*policy}
+    assert SANDBOXED["x-content-type-options"] == HEADERS["x-content-type-options"] == "nosniff"
+    assert guarded({"a": "b"}) == {"a": "b", **SANDBOXED}
+    assert guarded(HEADERS) == HEADERS
+
+
+def test_a_browser_leaves_the_usual_port_out_of_an_origin():
+    """RFC 6454, section 6.1."""
+    assert why_refused("localhost:80", "http://localhost") is None
+    assert why_refused("localhost:443", "https://localhost") is None
+    assert why_refused("localhost:443", "http://localhost")
+    assert why_refused("localhost:80", "https://localhost")
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import http.client
 import http.server
 import io
 import itertools
@@ -98,6 +99,17 @@ def get(port, path, accept="*/*"):
 def served(**config):
     config.setdefault("backend", "S[Identity,ExportsPicky]")
     return headrace.pipe({"max": 4, "timings": True, **config, "probes": ["Prometheus(port=0)"]})
+
+
+def test_a_browser_guesses_no_type_of_an_answer_and_runs_nothing(probe):
+    with served():
+        for method, path in (("GET", "/metrics"), ("GET", "/no"), ("HEAD", "/live"), ("PUT", "/")):
+            asked = http.client.HTTPConnection("127.0.0.1", probe[0].port, timeout=60)
+            asked.request(method, path)
+            answer = asked.getresponse()
+            assert answer.headers["X-Content-Type-Options"] == "nosniff"
+            assert "sandbox" in answer.headers["Content-Security-Policy"]
+            asked.close()
 
 
 def test_a_scrape_says_what_stats_says(probe):

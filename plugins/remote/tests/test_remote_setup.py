@@ -6,6 +6,7 @@ import json
 import logging
 import pickle
 import shutil
+import socket
 import subprocess
 import sys
 
@@ -230,3 +231,16 @@ def test_the_client_sends_what_it_is_asked_over_tls_only(certificates):
             assert pipe({"data": [1, 2, 3]})["result"].tolist() == [2, 4, 6]
     finally:
         server.stop()
+
+
+def test_no_proxy_of_the_environment_gets_the_requests(serving, remote, monkeypatch):
+    """gRPC sends the calls of every channel to ``http_proxy``, also those to this machine."""
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        address = f"http://127.0.0.1:{proxy.getsockname()[1]}"
+        for name in ("http_proxy", "https_proxy", "grpc_proxy"):
+            monkeypatch.setenv(name, address)
+        pipe = remote([serving({"m": {"backend": "Identity"}})])
+        assert pipe({"data": b"x"})["result"] == b"x"
+        proxy.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            proxy.accept()

@@ -593,7 +593,7 @@ def test_pages_of_other_origins_read_nothing_unless_they_are_named(serving):
         server = serving({"m": {"backend": "Identity"}}, cors_origins=origins)
         url = f"{server.url}/run/m"
         answer = httpx.post(url, content=b"a", headers=origin)
-        assert answer.json() == {"result": "a"}
+        assert answer.status_code == (403 if allowed is None else 200)
         assert answer.headers.get("access-control-allow-origin") == allowed
         before = httpx.options(url, headers=asks)
         assert before.headers.get("access-control-allow-origin") == allowed

@@ -21,12 +21,59 @@ def test_a_page_of_another_origin_changes_nothing(serving):
         "/v2/systemsharedmemory/unregister",
         "/v2/systemsharedmemory/region/r/unregister",
         "/v2/systemsharedmemory/region/r/register",
+        "/run/m",
+        "/v2/models/m/infer",
+        "/v2/models/m/versions/1/generate_stream",
+        "/v2/repository/index",
+        "/nothing",
     ):
         for origin in (ELSEWHERE["Origin"], "null", "https://127.0.0.1"):
             answer = httpx.post(f"{server.url}{path}", headers={"Origin": origin})
             assert (answer.status_code, answer.json()["code"]) == (403, "not_allowed")
     assert server._service.models.find("m").pipe is before
-    assert httpx.post(f"{server.url}/run/m", content=b"x", headers=ELSEWHERE).status_code == 200
+    assert httpx.get(f"{server.url}/v2/models/m", headers=ELSEWHERE).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("status", "headers"),
+    [
+        (200, {}),  # curl, or another program
+        (200, {"Sec-Fetch-Site": "same-origin"}),
+        (200, {"Sec-Fetch-Site": "none"}),  # typed by a person
+        (403, {"Sec-Fetch-Site": "cross-site"}),
+        (403, {"Sec-Fetch-Site": "cross-site", "Origin": "null"}),
+        (403, {"Sec-Fetch-Site": "cross-site", "Origin": "http://localhost"}),
+        (403, {"Origin": "http://localhost:1"}),
+        (403, {"Origin": "http://localhost.elsewhere.example"}),
+        (200, {"Origin": "http://localhost"}),
+    ],
+)
+def test_a_browser_says_where_a_form_comes_from(serving, status, headers):
+    """Fetch Metadata (W3C) and RFC 6454, section 7.3."""
+    server = serving({"m": {"backend": "Identity"}})
+    given = {"Host": "localhost", "Content-Type": "text/plain", **headers}
+    assert httpx.post(f"{server.url}/run/m", content=b"x", headers=given).status_code == status
+
+
+def test_two_origins_are_none_of_the_servers(serving):
+    server = serving({"m": {"backend": "Identity"}}, cors_origins=["https://a.example"])
+    for origins in (("http://localhost", "https://b.example"), ("https://a.example",) * 2):
+        given = [("Host", "localhost"), *(("Origin", one) for one in origins)]
+        assert httpx.post(f"{server.url}/run/m", content=b"x", headers=given).status_code == 403
+
+
+def test_a_page_of_an_allowed_host_may_ask_behind_a_proxy_that_rewrites_the_host(serving):
+    server = serving({"m": {"backend": "Identity"}}, allow_hosts=["models.example"])
+    for origin, host, status in (
+        ("https://models.example", "localhost", 200),
+        ("https://models.example:8443", "localhost", 200),
+        ("https://models.example", "models.example:443", 200),
+        ("https://elsewhere.example", "localhost", 403),
+    ):
+        for site in ("same-origin", "cross-site"):
+            given = {"Host": host, "Origin": origin, "Sec-Fetch-Site": site}
+            answer = httpx.post(f"{server.url}/run/m", content=b"x", headers=given)
+            assert answer.status_code == status
 
 
 def test_the_own_page_and_clients_that_are_no_pages_may(serving):

@@ -555,3 +555,47 @@ def test_a_message_that_cannot_be_read_is_an_error_of_the_client(client, method,
             list(call(iter([wrong]) if kind == "stream_stream" else wrong, timeout=60))
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert ("code", "input") in [tuple(one) for one in caught.value.trailing_metadata()]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "code"),
+    [
+        ("x-share-key", "k" * 60_000, "OK"),  # gRPC itself refuses some calls from 8 KiB on
+        ("x-share-key", "k" * 70_000, "RESOURCE_EXHAUSTED"),
+        ("x-request-id", "k" * 9_000, "OK"),
+        ("traceparent", "t" * 9_000, "OK"),
+        ("x-any-bin", bytes(range(256)), "OK"),
+    ],
+)
+def test_metadata_may_have_as_many_bytes_as_the_headers_of_http(serving, name, value, code):
+    server = serving({"m": {"backend": "Identity"}}, grpc_port=0)
+    with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
+        ready = channel.unary_unary("/inference.GRPCInferenceService/ServerReady")
+        for _ in range(5):
+            try:
+                ready(b"", metadata=((name, value),), timeout=60)
+                found = "OK"
+            except grpc.RpcError as error:
+                found = error.code().name
+            assert found == code
+
+
+class StrangeError(InputError):
+    """An error with a code beyond ASCII, which no metadatum of gRPC may be, and a text beyond 8 KiB."""
+
+    code = "größe"
+
+
+def test_an_error_beyond_ascii_and_8_kib_reaches_its_client(serving):
+    def refuse(data):
+        raise StrangeError("größe " * 5_000)
+
+    headrace.register("ServeStrange", refuse, replace=True)
+    server = serving({"m": {"backend": "ServeStrange"}}, grpc_port=0)
+    with triton.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
+        given = triton.InferInput("data", [1], "BYTES")
+        given.set_data_from_numpy(np.array([b"x"], object))
+        with pytest.raises(triton.InferenceServerException) as caught:
+            client.infer("m", [given])
+    assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
+    assert "größe größe" in caught.value.message()

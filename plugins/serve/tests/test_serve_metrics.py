@@ -6,11 +6,13 @@ import sys
 from types import SimpleNamespace
 
 import httpx
+import prometheus_client
 import pytest
 import tritonclient.grpc as triton
 from prometheus_client.parser import text_string_to_metric_families
 
 import headrace
+from headrace_serve import Server
 from headrace_serve.models.described import statistics
 
 
@@ -212,3 +214,50 @@ def test_steps_of_iterate_are_counted(serving):
     assert found[("headrace_serve_iterate_requests_in_steps_total", *labels)] == 8
     assert found[("headrace_serve_iterate_occupancy", *labels)] == 0.25
     assert not any("iterate" in key[0] and ("model", "n") in key for key in found)
+
+
+@pytest.fixture
+def boxes():
+    """A counter that code of a backend makes, as its library tells it to."""
+    made = prometheus_client.Counter("serve_boxes", "Boxes that were found.", ["kind"])
+    yield made
+    prometheus_client.REGISTRY.unregister(made)
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_there"),
+    [({}, True), ({"metrics": "default"}, True), ({"metrics": "server"}, False)],
+)
+def test_what_a_backend_counts_is_there_unless_it_is_not_wanted(serving, boxes, settings, is_there):
+    headrace.register("ServeCounts", lambda data: boxes.labels("cat").inc(3), replace=True)
+    server = serving({"m": {"backend": "ServeCounts"}}, **settings)
+    for _ in range(2):
+        assert httpx.post(f"{server.url}/run/m", content=b"x").status_code == 200
+    found = samples(server)
+    assert found.get(("serve_boxes_total", ("kind", "cat"))) == (6 if is_there else None)
+    assert (("process_open_fds",) in found) == (sys.platform == "linux")
+    accept = {"accept": "application/openmetrics-text"}
+    assert httpx.get(f"{server.url}/metrics", headers=accept).text.endswith("# EOF\n")
+
+
+def test_a_registered_collector_that_fails_hides_nothing_else(serving, caplog):
+    class Broken:
+        def describe(self):
+            return []
+
+        def collect(self):
+            raise ZeroDivisionError
+
+    broken = Broken()
+    server = serving({"m": {"backend": "Identity"}})
+    prometheus_client.REGISTRY.register(broken)
+    try:
+        assert samples(server)[("headrace_serve_ready",)] == 1
+    finally:
+        prometheus_client.REGISTRY.unregister(broken)
+    assert "default registry" in caplog.text
+
+
+def test_metrics_of_another_kind_are_refused():
+    with pytest.raises(ValueError, match="'default' or 'server'"):
+        Server({"m": {"backend": "Identity"}}, metrics="all")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import http.client
 import inspect
 import json
+import socket
 import subprocess
 import sys
 import threading
@@ -457,6 +459,17 @@ def test_the_page_shows_every_source_and_answers_its_own_address_only(kit):
                 get(view.url + wrong)
         with pytest.raises(urllib.error.HTTPError, match="403"):
             get(view.url, host="elsewhere.example")
+        for method, path in (("GET", "/"), ("GET", "/ui/state.json"), ("GET", "/no"), ("PUT", "/")):
+            asked = http.client.HTTPConnection("127.0.0.1", int(view.url[17:-1]), timeout=60)
+            asked.request(method, path)
+            answer = asked.getresponse()
+            assert answer.headers["X-Content-Type-Options"] == "nosniff"
+            sandboxed = "sandbox" in answer.headers["Content-Security-Policy"]
+            assert sandboxed == ((method, path) != ("GET", "/"))
+            asked.close()
+        with socket.create_connection(("127.0.0.1", int(view.url[17:-1])), timeout=60) as asked:
+            asked.sendall(b"CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert b"".join(iter(lambda: asked.recv(4096), b"")).startswith(b"HTTP/1.0 501")
     with pytest.raises(urllib.error.URLError):
         get(view.url)
 

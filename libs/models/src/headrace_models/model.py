@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import ClosedError, ConfigError, HeadraceError, Problem, SetupError
 from headrace.hookspecs import attached
 from headrace_models.changes import Change
+from headrace_models.closing import close_all
 from headrace_models.errors import UnknownModelError, UnloadedError
 from headrace_models.version import Place, Version, again, as_headrace_error, first_line
 
@@ -447,14 +448,7 @@ class Model:
             version.leases.end()
             version.watch.__exit__(None, None, None)
         pipes = [pipe for one in leaving if (pipe := one.pipe) is not None]
-        threads = [
-            threading.Thread(target=pipe.close, kwargs={"timeout": timeout}, daemon=True)
-            for pipe in pipes
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        close_all(partial(one.close, timeout=timeout) for one in pipes)
         for version in leaving:
             version.reason = "closed"
             self._tell(version, "unloaded")

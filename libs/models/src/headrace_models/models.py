@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
-import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace_models.changes import Listeners
+from headrace_models.closing import close_all
 from headrace_models.operations import Operations
 from headrace_models.sources import read_entries
 from headrace_models.version import Rules
@@ -140,14 +141,7 @@ class Models(Operations):
         self._closed = True
         if self._watching is not None:
             self._watching.stop()
-        threads = [
-            threading.Thread(target=model.close, args=(timeout,), daemon=True)
-            for model in [*self._models.values(), *self._left]
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        close_all(partial(one.close, timeout) for one in [*self._models.values(), *self._left])
 
     def __enter__(self) -> Models:  # noqa: PYI034 - Self needs Python 3.11
         return self

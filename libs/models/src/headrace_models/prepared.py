@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
+from headrace_models.closing import close_all
 from headrace_models.version import as_headrace_error, first_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    import threading
+    from collections.abc import Callable
     from types import TracebackType
 
     from headrace import Pipeline
@@ -88,7 +89,7 @@ class Prepared:
         """
         if not self._switched:
             self._switched = True
-            _close_all(self.pipelines.values(), timeout)
+            close_all(partial(one.close, timeout=timeout) for one in self.pipelines.values())
 
     def __enter__(self) -> Prepared:  # noqa: PYI034 - Self needs Python 3.11
         return self
@@ -100,11 +101,3 @@ class Prepared:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def _close_all(pipes: Iterable[Pipeline], timeout: float) -> None:
-    with contextlib.ExitStack() as ends:
-        for pipe in pipes:
-            thread = threading.Thread(target=pipe.close, kwargs={"timeout": timeout}, daemon=True)
-            thread.start()
-            ends.callback(thread.join)

@@ -2,7 +2,7 @@
 
 A page is a folder ``page`` of a package with ``index.html`` and files of its own. `Page` finds these, and the shared files
 ``style.css``, ``server.js``, ``elements.js`` and ``charts.js``. It knows no server: if you serve a page, ask `why_refused`
-about each request, and send `HEADERS` with each answer.
+about each request, send `HEADERS` with each file of the page, and `SANDBOXED` with every other answer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-__all__ = ["HEADERS", "File", "Page", "why_refused"]
+__all__ = ["HEADERS", "SANDBOXED", "File", "Page", "guarded", "why_refused"]
 
 __version__ = "0.1.0"
 
@@ -29,12 +29,24 @@ HEADERS: Final[Mapping[str, str]] = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
 }
-"""Headers of each answer: whatever a page may hold, the browser asks nobody but the page's own server for it."""
+"""Headers of the files of a page: whatever it may hold, the browser asks nobody but the page's own server for it."""
+
+SANDBOXED: Final[Mapping[str, str]] = {
+    "cache-control": "no-store",
+    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; sandbox",
+    "x-content-type-options": "nosniff",
+}
+"""Headers of every other answer: it is what its type says, and a browser that shows it runs nothing in the server's name."""
 
 _HOST: Final = re.compile(r"(\[[0-9a-f:.]+\]|[^\s\[\]:/?#@\\,]+?)\.?(:[0-9]*)?")
 """The header ``Host`` in lower case: a name or an address, perhaps with the dot of the root, perhaps a port."""
 
 _KINDS: Final = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
+
+
+def guarded(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers of an answer with those of `SANDBOXED`, which are before them and give way to a page's `HEADERS`."""
+    return {**SANDBOXED, **headers}
 
 
 class File(NamedTuple):
@@ -103,9 +115,11 @@ def why_refused(
 def _is_from(origin: str, host: str) -> bool:
     """Return whether a page of this origin came from the server that is asked."""
     try:
-        return urlsplit(origin).netloc.lower() == host.lower()
+        found = urlsplit(origin)
     except ValueError:
         return False
+    usual = {"http": ":80", "https": ":443"}.get(found.scheme, ":")  # a browser leaves it out
+    return found.netloc.lower() == host.lower().removesuffix(usual)
 
 
 def _is_loopback(host: str) -> bool:

@@ -20,6 +20,7 @@ from headrace.errors import SetupError
 from headrace_observe.extras import library
 from headrace_observe.histograms import BOUNDS_S, Histograms
 from headrace_observe.metrics import tables
+from headrace_page import SANDBOXED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -222,6 +223,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
+
+    def end_headers(self) -> None:
+        """Add the headers of every answer, also to those that the base class gives."""
+        for name, value in SANDBOXED.items():
+            self.send_header(name, value)
+        super().end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - as the standard library
         """Log each request at DEBUG, instead of printing it to stderr as the base class does."""

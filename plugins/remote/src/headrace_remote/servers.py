@@ -33,6 +33,8 @@ _CHANNEL: Final = (
     # A call is sent a second time only where `rerun` allows it.
     ("grpc.enable_retries", 0),
     ("grpc.use_local_subchannel_pool", 1),
+    # Requests go to the addresses that are named, whatever http_proxy in the environment says.
+    ("grpc.enable_http_proxy", 0),
     # The times of reconnecting, in milliseconds; the first is also how long a connection may take to be made.
     ("grpc.min_reconnect_backoff_ms", 2000),
     ("grpc.initial_reconnect_backoff_ms", 100),

@@ -21,6 +21,10 @@ __all__ = ["AccessLine", "logger", "request_id_of"]
 logger = logging.getLogger("headrace.serve.access")
 
 _LONGEST_ID = 64
+_LINE = (
+    "%(route)s model=%(model)s status=%(status)s code=%(code)s id=%(request_id)r received_bytes=%(received_bytes)d"
+    " sent_bytes=%(sent_bytes)d receive_ms=%(receive_ms).3f queue_ms=%(queue_ms).3f run_ms=%(run_ms).3f send_ms=%(send_ms).3f"
+)
 _TRACE = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-.*")
 _REQUEST_ID = re.compile(r"[!-~]{1,128}")
 
@@ -128,16 +132,6 @@ class AccessLine:
         }
         names = ("receive_ms", "queue_ms", "run_ms", "send_ms")
         fields |= {n: round(1e3 * one, 3) for n, one in zip(names, spent, strict=True)}
-        logger.info(
-            "%s model=%s status=%s code=%s id=%r received_bytes=%d sent_bytes=%d"
-            " receive_ms=%.3f queue_ms=%.3f run_ms=%.3f send_ms=%.3f",
-            self.route,
-            self.model or "-",
-            self.status or "-",
-            self.code or "-",
-            identifier[:_LONGEST_ID],
-            self.received_bytes,
-            self.sent_bytes,
-            *(1e3 * seconds for seconds in spent),
-            extra={"fields": fields},
-        )
+        shown = {name: "-" if value is None else value for name, value in fields.items()}
+        shown["request_id"] = identifier[:_LONGEST_ID]
+        logger.info(_LINE, shown, extra={"fields": fields})

@@ -10,9 +10,9 @@ from headrace.errors import ConfigError, Problem
 from headrace_serve.shared_memory import AVAILABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["ALLOWABLE", "check_allowed", "check_hosts", "check_origins"]
+__all__ = ["ALLOWABLE", "check_allowed", "check_hosts", "check_metrics", "check_origins"]
 
 ALLOWABLE: Final = ("repository", "shared-memory")
 _HOST: Final = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+")
@@ -49,15 +49,8 @@ def check_origins(origins: Sequence[str]) -> tuple[str, ...]:
         ConfigError: A text is not an origin.
     """
     found = (origins,) if isinstance(origins, str) else tuple(origins)
-    problems = [
-        Problem(
-            "serve", f"{one!r} is no origin", hint="One is https://host[:port], without a path."
-        )
-        for one in found
-        if one != "*" and not _ORIGIN.fullmatch(one)
-    ]
-    if problems:
-        raise ConfigError(problems)
+    hint = "One is https://host[:port], without a path."
+    _check_all({one: one == "*" or bool(_ORIGIN.fullmatch(one)) for one in found}, "origin", hint)
     return found
 
 
@@ -68,12 +61,28 @@ def check_hosts(hosts: Sequence[str]) -> frozenset[str]:
         ConfigError: A text is no host.
     """
     found = (hosts,) if isinstance(hosts, str) else tuple(hosts)
-    names = [one.removeprefix("[").removesuffix("]") for one in found]
+    names = {one: one.removeprefix("[").removesuffix("]") for one in found}
+    right = {one: bool(_HOST.fullmatch(name)) for one, name in names.items()}
+    _check_all(right, "host", "One is models.example, without a port.")
+    return frozenset(name.lower().removesuffix(".") for name in names.values())
+
+
+def _check_all(right: Mapping[str, bool], kind: str, hint: str) -> None:
     problems = [
-        Problem("serve", f"{one!r} is no host", hint="One is models.example, without a port.")
-        for one, name in zip(found, names, strict=True)
-        if not _HOST.fullmatch(name)
+        Problem("serve", f"{one!r} is no {kind}", hint=hint)
+        for one, is_it in right.items()
+        if not is_it
     ]
     if problems:
         raise ConfigError(problems)
-    return frozenset(name.lower().removesuffix(".") for name in names)
+
+
+def check_metrics(wanted: str) -> str:
+    """Check which metrics a server gives.
+
+    Raises:
+        ValueError: It is neither ``default`` nor ``server``.
+    """
+    if wanted not in ("default", "server"):
+        raise ValueError(f"metrics is 'default' or 'server', got {wanted!r}")
+    return wanted

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import fields
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -37,6 +38,18 @@ _connections = partial(typer.Option, rich_help_panel="Connections")
 _logs = partial(typer.Option, rich_help_panel="Logs and errors")
 
 
+_FIELDS = {
+    "drain_delay": "drain_delay_s", "drain_timeout": "drain_timeout_s", "receive_timeout": "receive_timeout_s",
+    "min_rate": "min_rate_bytes_s", "max_connection_age": "max_connection_age_s", "grpc_keepalive": "grpc_keepalive_s",
+    "grpc_keepalive_timeout": "grpc_keepalive_timeout_s", "grpc_min_ping_interval": "grpc_min_ping_interval_s",
+    "cors_origin": "cors_origins", "allow_host": "allow_hosts",
+}  # fmt: skip
+"""The fields of `Settings` and `Limits` whose options have other names."""
+
+_LISTS = ("models", "allow", "cors_origins", "allow_hosts")
+
+_BYTES: Any = {"metavar": "BYTES", "min": 1}
+_PORT: Any = {"min": 0, "max": 65535}
 _SECONDS: Any = {"metavar": "SECONDS", "callback": _limited}
 
 
@@ -50,15 +63,13 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
     ] = None,
     models_file: Annotated[
         str | None,
-        _models(
-            "--models", metavar="FILE", help="A TOML file with a table [models.NAME] for each."
-        ),
+        _models("--models", metavar="FILE", help="A TOML file with tables [models.NAME]."),
     ] = None,
     manager: Annotated[
         str | None,
         _models(
             metavar="MODULE:OBJECT",
-            help="An object that provides pipelines by name and version, as package.module:object.",
+            help="An object with pipelines by name and version: package.module:object.",
         ),
     ] = None,
     watch: Annotated[
@@ -71,41 +82,29 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
     host: Annotated[
         str, _listening(metavar="ADDRESS", help="The address to listen on; 0.0.0.0 for all.")
     ] = "127.0.0.1",
-    port: Annotated[int, _listening(min=0, max=65535, help="The port; 0: a free one.")] = 8000,
+    port: Annotated[int, _listening(**_PORT, help="The port; 0: a free one.")] = 8000,
     grpc_port: Annotated[
-        int | None,
-        _listening(min=0, max=65535, help="The port of gRPC; without it only REST is served."),
+        int | None, _listening(**_PORT, help="The port of gRPC; without it only REST is served.")
     ] = None,
     admin_port: Annotated[
         int | None,
-        _listening(
-            min=0,
-            max=65535,
-            help="A port for health, metrics and the repository, with connections of its own.",
-        ),
+        _listening(**_PORT, help="Another port, for health, metrics and the repository alone."),
     ] = None,
     server_name: Annotated[
         str,
-        _listening(
-            metavar="NAME",
-            help="The name in the metadata of the server; some clients ask for triton.",
-        ),
+        _listening(metavar="NAME", help="The name in the metadata; some clients ask for triton."),
     ] = "headrace-serve",
     keys: Annotated[
         str | None,
         _callers(
-            metavar="FILE",
-            help="A TOML file with a table [NAME] per key, with the key's hash: sha256 = ...",
+            metavar="FILE", help="A TOML file with a table [NAME] per key: sha256 = its hash."
         ),
     ] = None,
     tls_cert: Annotated[str | None, _callers(metavar=_PEM, help="The certificate, PEM.")] = None,
     tls_key: Annotated[str | None, _callers(metavar=_PEM, help="Its key, PEM.")] = None,
     tls_client_ca: Annotated[
         str | None,
-        _callers(
-            metavar=_PEM,
-            help="Root certificates for the clients' certificates, which are then required, PEM.",
-        ),
+        _callers(metavar=_PEM, help="Roots of the certificates that clients then need, PEM."),
     ] = None,
     cors_origin: Annotated[
         list[str] | None,
@@ -131,76 +130,51 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
     ui: Annotated[
         bool,
         _pages(
-            "--ui",
-            help="Serve a live page at /ui: graphs with figures, forms, a load test. Needs --keys, or an address of this machine alone.",
+            "--ui", help="A live page at /ui. Needs --keys, or an address of this machine alone."
         ),
     ] = False,
     workers: Annotated[
         int,
         _processes(
-            min=1,
-            help="Processes that share the ports, each with all models and with bounds of its own; on Linux.",
+            min=1, help="Processes that share the ports, each with all models and bounds; on Linux."
         ),
     ] = 1,
     worker_healthcheck_s: Annotated[
         float,
-        _processes(
-            **_SECONDS,
-            min=0.1,
-            help="Seconds for a process of --workers to answer, before it is killed and another one started.",
-        ),
+        _processes(**_SECONDS, min=0.1, help="Seconds for a worker to answer, or it is replaced."),
     ] = 5.0,
     switch_interval_ms: Annotated[
         float,
         _processes(
-            metavar="MS",
-            min=0.01,
-            max=1000,
-            help="Milliseconds after which a thread is asked to release the interpreter; Python's default is 5.",
+            metavar="MS", min=0.01, max=1000, help="Of the interpreter; Python's default is 5."
         ),
     ] = 1.0,
     drain_delay: Annotated[
         float,
-        _processes(
-            **_SECONDS,
-            min=0,
-            help="Seconds to go on accepting requests after SIGTERM, while not ready.",
-        ),
+        _processes(**_SECONDS, min=0, help="Seconds to go on serving after SIGTERM, not ready."),
     ] = 0.0,
     drain_timeout: Annotated[
         float, _processes(**_SECONDS, min=0, help="Seconds for requests to end after SIGTERM.")
     ] = 30.0,
     max_body_bytes: Annotated[
-        int, _limits(metavar="BYTES", min=1, help="The most bytes of a body, also decompressed.")
+        int, _limits(**_BYTES, help="The most bytes of a body, also decompressed.")
     ] = 64 << 20,
     max_json_bytes: Annotated[
-        int,
-        _limits(
-            metavar="BYTES",
-            min=1,
-            help="The same of a body of JSON, of which each of [ { , : counts 56 bytes more.",
-        ),
+        int, _limits(**_BYTES, help="The same of JSON, where each of [ { , : counts 56 bytes more.")
     ] = 64 << 20,
     max_inflight_bytes: Annotated[
         int,
-        _limits(
-            metavar="BYTES",
-            min=1,
-            help="The most bytes of all bodies in flight, and of parts that wait.",
-        ),
+        _limits(**_BYTES, help="The most bytes of all bodies in flight, and of parts that wait."),
     ] = 1 << 30,
     max_timeout_ms: Annotated[
         float | None,
-        _limits(
-            metavar="MS", min=0.001, callback=_limited, help="Milliseconds any request may take."
-        ),
+        _limits(metavar="MS", min=0.001, callback=_limited, help="Milliseconds for any request."),
     ] = None,
     priority_default: Annotated[
         int, _limits(min=1, help="The priority of requests that give none; 1: most urgent.")
     ] = 2,
     receive_timeout: Annotated[
-        float,
-        _connections(**_SECONDS, min=0.001, help="Seconds in which a request must have arrived."),
+        float, _connections(**_SECONDS, min=0.001, help="Seconds for a request to arrive.")
     ] = 60.0,
     min_rate: Annotated[
         int, _limits(min=1, help="Bytes per second that a client must send, and take.")
@@ -211,17 +185,13 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
     max_connection_age: Annotated[
         float | None,
         _connections(
-            **_SECONDS,
-            min=1,
-            help="Seconds after which a connection of gRPC is made again; 300 with --workers.",
+            **_SECONDS, min=1, help="Seconds until gRPC connects anew; 300 with --workers."
         ),
     ] = None,
     grpc_keepalive: Annotated[
         float | None,
         _connections(
-            **_SECONDS,
-            min=0.001,
-            help="Seconds without a byte after which gRPC pings a client; default: never.",
+            **_SECONDS, min=0.001, help="Idle seconds until gRPC pings a client; default: never."
         ),
     ] = None,
     grpc_keepalive_timeout: Annotated[
@@ -229,19 +199,17 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
     ] = 20.0,
     grpc_min_ping_interval: Annotated[
         float,
-        _connections(
-            **_SECONDS, min=0.001, help="The least seconds between the pings of a client of gRPC."
-        ),
+        _connections(**_SECONDS, min=0.001, help="The least seconds between a client's pings."),
     ] = 300.0,
+    metrics: Annotated[
+        Literal["default", "server"], _logs(help="default: /metrics has what code registers, too.")
+    ] = "default",
     access_log: Annotated[
         bool, _logs("--access-log", help="Write a line per request to stderr.")
     ] = False,
     log_format: Annotated[
         Literal["text", "json"],
-        _logs(
-            "--log-format",
-            help="How messages and logs are written to stderr: json has an object a line.",
-        ),
+        _logs("--log-format", help="Of messages and logs on stderr; json: an object a line."),
     ] = "text",
     debug_errors: Annotated[
         bool, _logs("--debug-errors", help="Send clients the text of every error.")
@@ -262,64 +230,33 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
       headrace serve served --watch
       headrace serve --models serve.toml --host 0.0.0.0 --workers 4 --access-log
     """  # noqa: D301 - typer keeps the lines after a backspace character
-    from headrace_serve.limits import Limits
-    from headrace_serve.operating.init_process import below_init
-    from headrace_serve.operating.logs import printing_logs
-    from headrace_serve.operating.running import run
-    from headrace_serve.operating.settings import Settings
-    from headrace_serve.operating.workers import run_workers
+    given = dict(locals())
+    for name in ("as_json", "no_import", "workers"):
+        del given[name]
+    from headrace_serve.operating.init_process import below_init, hangups
 
-    settings = Settings(
-        models=tuple(models or ()),
-        models_file=models_file,
-        manager=manager,
-        allow_import=not no_import,
-        host=host,
-        port=port,
-        grpc_port=grpc_port,
-        admin_port=admin_port,
-        keys=keys,
-        tls_cert=tls_cert,
-        tls_key=tls_key,
-        tls_client_ca=tls_client_ca,
-        drain_delay_s=drain_delay,
-        drain_timeout_s=drain_timeout,
-        access_log=access_log,
-        log_format=log_format,
-        worker_healthcheck_s=worker_healthcheck_s,
-        switch_interval_ms=switch_interval_ms,
-        priority_default=priority_default,
-        debug_errors=debug_errors,
-        allow=tuple(allow or ()),
-        cors_origins=tuple(cors_origin or ()),
-        allow_hosts=tuple(allow_host or ()),
-        server_name=server_name,
-        ui=ui,
-        watch=watch,
-        limits=Limits(
-            max_body_bytes=max_body_bytes,
-            max_json_bytes=max_json_bytes,
-            max_inflight_bytes=max_inflight_bytes,
-            max_connections=max_connections,
-            max_connection_age_s=max_connection_age,
-            grpc_keepalive_s=grpc_keepalive,
-            grpc_keepalive_timeout_s=grpc_keepalive_timeout,
-            grpc_min_ping_interval_s=grpc_min_ping_interval,
-            receive_timeout_s=receive_timeout,
-            min_rate_bytes_s=min_rate,
-            max_timeout_ms=max_timeout_ms,
-        ),
-    )
+    with hangups() as early:  # before all that takes its time
+        from headrace_serve.limits import Limits
+        from headrace_serve.operating.logs import printing_logs
+        from headrace_serve.operating.running import run
+        from headrace_serve.operating.settings import Settings
+        from headrace_serve.operating.workers import run_workers
 
-    def listening(addresses: dict[str, str | None]) -> None:
-        if as_json:
-            print_data(json.dumps({"ok": True, **addresses, "workers": workers}))
-            sys.stdout.flush()
+        named = {_FIELDS.get(name, name): value for name, value in given.items()}
+        of_limits = {one.name for one in fields(Limits)} & {*named}
+        named["limits"] = Limits(**{name: named.pop(name) for name in of_limits})
+        named |= {name: tuple(named[name] or ()) for name in _LISTS}
+        settings = Settings(**named, allow_import=not no_import)
 
-    def serving() -> int:
-        with printing_logs(settings.log_format, access=access_log):
-            if workers > 1:
-                return run_workers(settings, workers, listening)
-            return run(settings, listening)
+        def listening(addresses: dict[str, str | None]) -> None:
+            if as_json:
+                print_data(json.dumps({"ok": True, **addresses, "workers": workers}))
+                sys.stdout.flush()
 
-    return below_init(serving)
+        def serving() -> int:
+            with printing_logs(settings.log_format, access=access_log):
+                if workers > 1:
+                    return run_workers(settings, workers, listening)
+                return run(settings, listening, early=early)
+
+        return below_init(serving)

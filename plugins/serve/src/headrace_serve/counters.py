@@ -9,8 +9,8 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from headrace_serve.access_log import AccessLine
 
@@ -22,6 +22,8 @@ __all__ = ["Counters", "Counts"]
 _LATE = 64
 _LATE_NS = 30_000_000_000
 """The rate is measured from at most the last 64 answers, and from none older than 30 seconds."""
+
+_COPIED = ("requests", "received_bytes", "sent_bytes", "in_flight", "loads")
 
 
 @dataclass
@@ -81,13 +83,8 @@ class Counters:
 
     def copy(self) -> Counters:
         """Return a copy of the counters, which another thread may read while the event loop goes on counting."""
-        return Counters(
-            dict(self.requests),
-            dict(self.received_bytes),
-            dict(self.sent_bytes),
-            dict(self.in_flight),
-            dict(self.loads),
-        )
+        copied: Any = {name: dict(getattr(self, name)) for name in _COPIED}
+        return replace(self, **copied)
 
     @contextlib.contextmanager
     def loading(self, kind: str) -> Iterator[None]:

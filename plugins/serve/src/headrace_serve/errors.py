@@ -44,30 +44,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 __all__ = [
-    "AlreadyExistsError",
-    "BodyTooLargeError",
-    "CodingError",
-    "DisconnectedError",
-    "FieldError",
-    "ItemError",
-    "MediaTypeError",
-    "NotAllowedError",
-    "NotBuiltError",
-    "NotJsonError",
-    "NotReceivedError",
-    "Refusal",
-    "RelayedError",
-    "ServeError",
-    "UnauthenticatedError",
-    "UnavailableError",
-    "UnknownModelError",
-    "UnsupportedError",
-    "among",
-    "error_json",
-    "lacks_company",
-    "refusal",
-    "unknown_parameter",
-]
+    "AlreadyExistsError", "BodyTooLargeError", "CodingError", "DisconnectedError", "FieldError",
+    "ItemError", "MediaTypeError", "NotAllowedError", "NotBuiltError", "NotJsonError",
+    "NotReceivedError", "Refusal", "RelayedError", "ServeError", "UnauthenticatedError",
+    "UnavailableError", "UnknownModelError", "UnsupportedError", "among", "error_json",
+    "lacks_company", "refusal", "unknown_parameter",
+]  # fmt: skip
 
 
 _LONGEST_NAME = 256

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from headrace_page import why_refused
 from headrace_serve.allowing import check_hosts
@@ -29,7 +30,7 @@ class Gate:
 
     Args:
         allow_hosts: More hosts that may be asked for. If there are any, no others may, wherever the server listens.
-        origins: Origins whose pages may do what only the server's own pages may. ``"*"``: all.
+        origins: Origins whose pages may do what only the server's own pages may, besides those of the allowed hosts. ``"*"``: all.
     """
 
     def __init__(self, allow_hosts: Sequence[str], origins: Collection[str]) -> None:
@@ -54,20 +55,21 @@ class Gate:
         Args:
             scope: Its scope of ASGI.
             keyed: Whether clients need keys.
-            own: Whether it is for a route that, without keys, pages of other origins may not use.
+            own: Whether it is for a route that, without keys, pages of other origins may not use. They may never POST.
 
         Raises:
             NotAllowedError: The request must not be answered.
         """
-        headers = scope["headers"]
-        hosts = [value for name, value in headers if name == b"host"]
-        origin = b""
-        if own and not keyed and "*" not in self._origins:
-            origin = next((value for name, value in headers if name == b"origin"), b"")
+        # Two headers are joined, as HTTP joins the values of any header, and so name no host and no page.
+        host, origin = _joined(scope, b"host"), ""
+        if (own or scope["method"] == "POST") and not keyed and "*" not in self._origins:
+            origin = _joined(scope, b"origin") or ""
+            if origin in self._origins or _host_of(origin) in self._allowed:
+                origin = ""
+            elif "cross-site" in (_joined(scope, b"sec-fetch-site") or ""):
+                origin = f"another site {origin}"
         server = scope.get("server") or ("",)
-        # Two headers are joined, as HTTP joins the values of any header, and so name no host.
-        host = b", ".join(hosts).decode("latin-1") if hosts else None
-        self._check(host, origin.decode("latin-1"), server[0], keyed)
+        self._check(host, origin, server[0], keyed)
 
     def check_call(self, host: str, *, keyed: bool) -> None:
         """Check a call of gRPC by its metadatum ``host``, which a gateway may pass on; ``""``: it has none.
@@ -81,8 +83,6 @@ class Gate:
         local = _is_loopback(server or "") if self._local is None else self._local
         # Who names no host is no browser: the checks of load balancers do so, by HTTP/1.0.
         named = host is not None and (bool(self._allowed) or (local and not keyed))
-        if origin in self._origins:
-            origin = ""
         if (not named or host in self._passed) and not origin:
             return
         names = {*self._allowed, self._own_name}
@@ -91,6 +91,20 @@ class Gate:
             raise NotAllowedError(why + _HINT)
         if named and host is not None and len(self._passed) < _MOST_PASSED:
             self._passed.add(host)
+
+
+def _joined(scope: Any, wanted: bytes) -> str | None:
+    """Return the values of a header of a request as one, None without it."""
+    found = [value for name, value in scope["headers"] if name == wanted]
+    return b", ".join(found).decode("latin-1") if found else None
+
+
+def _host_of(origin: str) -> str | None:
+    """Return the host of an origin, None where it has none."""
+    try:
+        return urlsplit(origin).hostname
+    except ValueError:
+        return None
 
 
 def _is_loopback(address: str) -> bool:

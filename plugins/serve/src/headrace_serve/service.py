@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ClosedError, InstanceLostError, OverloadedError
 from headrace.keys import REQUEST_ID
-from headrace_serve.allowing import check_allowed, check_origins
+from headrace_serve.allowing import check_allowed, check_metrics, check_origins
 from headrace_serve.changes import Changes
 from headrace_serve.codings import Unpacking
 from headrace_serve.counters import Counters
@@ -76,6 +76,7 @@ class Service:
         regions: The regions of shared memory. None if shared memory is not allowed.
         cors_origins: Origins whose pages may read answers. ``"*"``: all.
         server_name: The name in the metadata of the server.
+        metrics: ``default`` adds the default registry of prometheus-client to the metrics, ``server`` does not.
         connections: Gives the number of HTTP connections. `Server` sets it.
         worker: The number of this process among several that share the port. None: the server is this process alone.
         failures: Logs requests that fail in the pipeline, or by their results.
@@ -102,6 +103,7 @@ class Service:
         cors_origins: Sequence[str] = (),
         allow_hosts: Sequence[str] = (),
         server_name: str = "headrace-serve",
+        metrics: str = "default",
         ui: bool = False,
         examples: str | Path | Examples | None = None,
     ) -> None:
@@ -109,14 +111,14 @@ class Service:
             raise TypeError(f"priority_default is an int, got {priority_default!r}")
         if priority_default < 1:
             raise ValueError(f"priority_default is 1 or more, got {priority_default}")
+        self.metrics = check_metrics(metrics)
         self.models = models
         self.loop: asyncio.AbstractEventLoop | None = None
         self.limits = Limits.of(limits)
         self.debug_errors = debug_errors
         self.priority_default = priority_default
         self.keys = keys
-        self.leaving = self.starting = False
-        self.draining = False
+        self.leaving = self.starting = self.draining = False
         self.ending = asyncio.Event()
         self.counters = Counters()
         self.changes = Changes()
@@ -434,11 +436,7 @@ class Service:
         return answer
 
     async def run(
-        self,
-        model: Model,
-        request: dict[str, Any],
-        parameters: Mapping[str, Any],
-        line: AccessLine,
+        self, model: Model, request: dict[str, Any], parameters: Mapping[str, Any], line: AccessLine
     ) -> Any:
         """Run a request of the pipeline, count it, and give its result. It raises the errors of `infer`.
 
@@ -454,11 +452,7 @@ class Service:
         return request["result"]
 
     async def stream(
-        self,
-        model: Model,
-        request: dict[str, Any],
-        parameters: Mapping[str, Any],
-        line: AccessLine,
+        self, model: Model, request: dict[str, Any], parameters: Mapping[str, Any], line: AccessLine
     ) -> AsyncGenerator[tuple[bool, Any]]:
         """Run a request as `run` does, and give each part of its answer when it comes, and the result last.
 
@@ -474,11 +468,7 @@ class Service:
                     yield one
 
     def _prepared(
-        self,
-        model: Model,
-        request: dict[str, Any],
-        parameters: Mapping[str, Any],
-        line: AccessLine,
+        self, model: Model, request: dict[str, Any], parameters: Mapping[str, Any], line: AccessLine
     ) -> Mapping[str, Any]:
         line.note_ids(request.get(REQUEST_ID, ""), parameters)
         return prepared(
@@ -504,11 +494,7 @@ class Service:
         limits, default = self.limits.narrowed(model.limits), self.priority_default
         with self._counted(model, line):
             found = answers(
-                model,
-                asked,
-                limits=limits,
-                priority_default=default,
-                part_bytes=self.part_bytes,
+                model, asked, limits=limits, priority_default=default, part_bytes=self.part_bytes
             )
             async with contextlib.aclosing(found) as each:
                 async for one in each:

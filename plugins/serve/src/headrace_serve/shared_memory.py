@@ -15,11 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import InputError
-from headrace_serve.errors import (
-    AlreadyExistsError,
-    BodyTooLargeError,
-    UnsupportedError,
-)
+from headrace_serve.errors import AlreadyExistsError, BodyTooLargeError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -27,8 +27,7 @@ def ui(
     examples: Annotated[
         str | None,
         typer.Option(
-            metavar="FOLDER",
-            help="Offer the pictures and texts of this folder as inputs to click.",
+            metavar="FOLDER", help="Offer the pictures and texts of this folder as inputs to click."
         ),
     ] = None,
     no_import: Annotated[
@@ -47,6 +46,7 @@ def ui(
       headrace ui page=examples/ocr/page.toml --port 0
       headrace ui examples/ocr/page.toml --examples examples/ocr/made/pages
     """  # noqa: D301 - typer keeps the lines after a backspace character
+    from headrace_serve.operating.init_process import hangups
     from headrace_serve.operating.logs import printing_logs
     from headrace_serve.operating.running import run
     from headrace_serve.operating.settings import Settings
@@ -59,8 +59,8 @@ def ui(
         ui=True,
         examples=examples,
     )
-    with printing_logs("text", access=False):
-        return run(settings, _open_in_browser if open_browser else None)
+    with hangups() as early, printing_logs("text", access=False):
+        return run(settings, _open_in_browser if open_browser else None, early=early)
 
 
 def _open_in_browser(addresses: dict[str, str | None]) -> None:

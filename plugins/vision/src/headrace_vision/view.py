@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 from headrace_formats import write_json
-from headrace_page import HEADERS, Page, why_refused
+from headrace_page import HEADERS, SANDBOXED, Page, why_refused
 from headrace_vision.records import plain
 from headrace_vision.saving import picture_of
 from headrace_vision.sinks import Sink
@@ -66,7 +66,8 @@ class View(Sink):
         self._shown: dict[str, _Shown] = {}
         self._lock = threading.Lock()
         self._status: Callable[[], dict[str, Any]] = dict
-        self._server = _Server(("127.0.0.1", port), _handler_of(self))
+        self._server = _Server(("127.0.0.1", port), _Handler)
+        self._server.view, self._server.page = self, Page("headrace_vision")
         self._thread = threading.Thread(
             target=self._server.serve_forever, name="headrace-vision-view", daemon=True
         )
@@ -204,6 +205,8 @@ def _objects_of(frame: Frame) -> int:
 
 class _Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
+    view: View
+    page: Page
     request_queue_size = 128  # with the five of the base class, clients of a burst wait for seconds
 
     def __init__(self, *arguments: Any) -> None:
@@ -258,45 +261,48 @@ def _is_open(status: dict[str, Any]) -> bool:
     return status["state"] not in ("ended", "stopped")
 
 
-def _handler_of(view: View) -> type[http.server.BaseHTTPRequestHandler]:
-    page = Page("headrace_vision")
+class _Handler(http.server.BaseHTTPRequestHandler):
+    server: _Server
+    timeout = 30
+    _guards = SANDBOXED
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            why = why_refused(self.headers.get("Host", ""), self.headers.get("Origin", ""))
-            if why is not None:
-                self._answer(403, "text/plain", why.encode())
-                return
-            parts = urlsplit(self.path)
-            if parts.path == "/ui/state.json":
-                self._answer(200, "application/json", write_json(view.state()).encode())
-            elif parts.path == "/ui/picture.jpg":
-                names = parse_qs(parts.query).get("source", [""])
-                self._answer(200, "image/jpeg", view.picture(names[0]))
-            else:
-                name = "index.html" if parts.path == "/" else parts.path.removeprefix("/ui/")
-                found = page.file(name)
-                self._answer(
-                    200, "" if found is None else found.content_type, found and found.content
-                )
+    def do_GET(self) -> None:
+        why = why_refused(self.headers.get("Host", ""), self.headers.get("Origin", ""))
+        if why is not None:
+            self._answer(403, "text/plain", why.encode())
+            return
+        parts, view = urlsplit(self.path), self.server.view
+        if parts.path == "/ui/state.json":
+            self._answer(200, "application/json", write_json(view.state()).encode())
+        elif parts.path == "/ui/picture.jpg":
+            names = parse_qs(parts.query).get("source", [""])
+            self._answer(200, "image/jpeg", view.picture(names[0]))
+        else:
+            name = "index.html" if parts.path == "/" else parts.path.removeprefix("/ui/")
+            found = self.server.page.file(name)
+            if found is not None:
+                self._guards = HEADERS
+            self._answer(200, "" if found is None else found.content_type, found and found.content)
 
-        def _answer(self, code: int, kind: str, body: bytes | None) -> None:
-            if body is None:
-                code, kind, body = 404, "text/plain", b"there is no such page"
-            self.request_version = "HTTP/1.0"  # of a line that was not understood: a head is sent
-            self.send_response(code)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            for name, value in HEADERS.items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(body)
+    def _answer(self, code: int, kind: str, body: bytes | None) -> None:
+        if body is None:
+            code, kind, body = 404, "text/plain", b"there is no such page"
+        self.request_version = "HTTP/1.0"  # of a line that was not understood: a head is sent
+        self.send_response(code)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
 
-        def send_error(self, code: int, message: str | None = None, _: str | None = None) -> None:
-            """Answer what is no GET, or no HTTP."""
-            self._answer(code, "text/plain", (message or str(code)).encode())
+    def end_headers(self) -> None:
+        """Add the headers of every answer, also to those that the base class gives."""
+        for name, value in self._guards.items():
+            self.send_header(name, value)
+        super().end_headers()
 
-        def log_message(self, *_: Any) -> None:
-            """Write nothing: standard error is the program's."""
+    def send_error(self, code: int, message: str | None = None, _: str | None = None) -> None:
+        """Answer what is no GET, or no HTTP."""
+        self._answer(code, "text/plain", (message or str(code)).encode())
 
-    return Handler
+    def log_message(self, *_: Any) -> None:
+        """Write nothing: standard error is the program's."""

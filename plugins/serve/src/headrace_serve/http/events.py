@@ -22,7 +22,6 @@ SILENCE_S = 15.0
 """After so many seconds without an event a comment is sent, so that proxies keep the connection."""
 
 _COMMENT = b":\n\n"
-_HEADERS = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store"))
 
 
 def event(data: bytes, name: str = "") -> bytes:
@@ -93,11 +92,7 @@ class _Sender:
             if not self.begun:
                 self.begun = True
                 exchange.line.answered("200")
-                named = exchange.request_id.encode("latin-1")
-                headers = [*_HEADERS, *([(b"x-request-id", named)] if named else [])]
-                await exchange.send(
-                    {"type": "http.response.start", "status": 200, "headers": headers}
-                )
+                await exchange.send_head(200, f"{EVENTS}; charset=utf-8", {})
             if data:
                 exchange.line.sent_bytes += len(data)
                 await exchange.send({"type": "http.response.body", "body": data, "more_body": True})

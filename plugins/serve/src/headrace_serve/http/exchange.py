@@ -12,6 +12,7 @@ import orjson
 
 from headrace.errors import HeadraceError
 from headrace_formats import joined_headers
+from headrace_page import guarded
 from headrace_serve.access_log import AccessLine, request_id_of
 from headrace_serve.aside import apart
 from headrace_serve.codings import WINDOWS, coding_for, codings_of, pack, unpack
@@ -353,10 +354,8 @@ class Exchange:
         """Send an answer; it is compressed if the client accepts that and the body has 1024 bytes or more."""
         parts = reply.parts
         length = sum(map(len, parts))
-        line, headers = self.line, reply.headers
-        if self.request_id:
-            headers["x-request-id"] = self.request_id
-        line.answered(str(reply.status))
+        headers = reply.headers
+        self.line.answered(str(reply.status))
         if reply.compressible:
             headers["vary"] = "Accept-Encoding"
             accepted = self.header(b"accept-encoding") if length >= _WORTH_BYTES else ""
@@ -364,11 +363,19 @@ class Exchange:
                 parts = [await apart(length // _ELEMENT_BYTES, pack, b"".join(parts), encoding)]
                 length = len(parts[0])
                 headers["content-encoding"] = encoding
-        line.sent_bytes = length
-        headers["content-type"], headers["content-length"] = reply.content_type, str(length)
-        raw = [(k.encode("latin-1"), v.encode("latin-1")) for k, v in headers.items()]
-        await self.send({"type": "http.response.start", "status": reply.status, "headers": raw})
+        self.line.sent_bytes = length
+        await self.send_head(
+            reply.status, reply.content_type, {**headers, "content-length": str(length)}
+        )
         await self.send({"type": "http.response.body", "body": b"".join(parts)})
+
+    async def send_head(self, status: int, content_type: str, headers: dict[str, str]) -> None:
+        """Send the head of an answer, with the headers that every one has."""
+        headers = guarded({**headers, "content-type": content_type})
+        if self.request_id:
+            headers["x-request-id"] = self.request_id
+        raw = [(k.encode("latin-1"), v.encode("latin-1")) for k, v in headers.items()]
+        await self.send({"type": "http.response.start", "status": status, "headers": raw})
 
     def refused(self, error: BaseException) -> Refusal:
         """Return the answer for an error, and note its code in the line of the access log.

@@ -1,14 +1,17 @@
 """``/metrics``: the counters of the server and of each pipeline, in one registry of Prometheus.
 
 The metrics of a pipeline come from the probe ``Prometheus`` of headrace-observe, if that is installed. Each
-sample gets the labels ``model`` and ``model_version``. The configurations need not name the probe. Its histograms hear of
+sample gets the labels ``model`` and ``model_version``. What the code of a backend registers in the default registry
+of prometheus-client is there as well, unless ``metrics`` is ``"server"``. The configurations need not name the probe. Its histograms hear of
 each request, which costs some microseconds, so they count from the first time that the metrics are asked for.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import logging
 import threading
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 import headrace
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Snapshot", "can_encode", "encoded"]
 
+logger = logging.getLogger("headrace.serve")
+
 _PROBE = "Prometheus"
 _ATTACHING = threading.Lock()
 
@@ -34,6 +39,7 @@ class Snapshot:
 
     Attributes:
         counters, models, connections, ready: Copied from `Service`.
+        own: Whether the metrics that code in this process has registered are left out.
         fixed: The label of all samples that names the worker process, whose numbers they are. Empty for a server of one.
     """
 
@@ -42,6 +48,7 @@ class Snapshot:
         self.models: list[Model] = list(service.models)
         self.connections = service.connections()
         self.ready = service.ready
+        self.own = service.metrics == "server"
         worker = service.worker
         self.fixed: dict[str, str] = {} if worker is None else {"worker": str(worker)}
 
@@ -49,28 +56,26 @@ class Snapshot:
         """Return the families of metrics, as a collector of Prometheus does."""
         yield from self._own()
         yield from _of_steps(self.models, self.fixed)
-        yield from _of_process(self.fixed)
-        yield from _merged(_of_pipelines(self.models, self.fixed))
+        of_process = _of_process(self.fixed, own=self.own)
+        yield from _merged(chain(_of_pipelines(self.models, self.fixed), of_process))
 
     def _own(self) -> Iterator[Any]:
-        now, fixed = self.counters, self.fixed
-        text = "Requests that were answered."
-        labels = ("route", "model", "status")
-        yield _family("counter", "requests", text, labels, now.requests, fixed)
-        for name, text, by_route in (
-            ("received_bytes", "Bytes of bodies that were received.", now.received_bytes),
-            ("sent_bytes", "Bytes of bodies that were sent.", now.sent_bytes),
-        ):
-            yield _family("counter", name, text, ("route",), _rows(by_route), fixed)
-        text = "Reloads of everything, and loads and unloads of models by requests."
-        yield _family("counter", "loads", text, ("kind", "outcome"), now.loads, fixed)
-        text = "Requests that are being received or answered."
-        rows = _rows(now.in_flight)
-        yield _family("gauge", "in_flight_requests", text, ("protocol",), rows, fixed)
-        text = "Open connections of HTTP."
-        yield _family("gauge", "connections", text, (), {(): self.connections}, fixed)
-        text = "Whether requests are accepted and every loaded model is ready."
-        yield _family("gauge", "ready", text, (), {(): float(self.ready)}, fixed)
+        now = self.counters
+        rows: Mapping[Any, float]
+        labels: tuple[str, ...]
+        for name, labels, rows, text in (
+            ("requests", ("route", "model", "status"), now.requests, "Requests that were answered."),
+            ("received_bytes", ("route",), _rows(now.received_bytes), "Bytes of bodies that were received."),
+            ("sent_bytes", ("route",), _rows(now.sent_bytes), "Bytes of bodies that were sent."),
+            ("loads", ("kind", "outcome"), now.loads, "Reloads of everything, and loads and unloads of models by requests."),
+        ):  # fmt: skip
+            yield _family("counter", name, text, labels, rows, self.fixed)
+        for name, labels, rows, text in (
+            ("in_flight_requests", ("protocol",), _rows(now.in_flight), "Requests that are being received or answered."),
+            ("connections", (), {(): self.connections}, "Open connections of HTTP."),
+            ("ready", (), {(): float(self.ready)}, "Whether requests are accepted and every loaded model is ready."),
+        ):  # fmt: skip
+            yield _family("gauge", name, text, labels, rows, self.fixed)
 
 
 def _rows(values: Mapping[str, float]) -> dict[tuple[str, ...], float]:
@@ -150,12 +155,16 @@ def _of_steps(models: Iterable[Model], fixed: Mapping[str, str]) -> Iterator[Any
         yield _family("gauge", "iterate_occupancy", text, labels, known, fixed)
 
 
-def _of_process(fixed: Mapping[str, str]) -> Iterator[Any]:
-    """Return the families of this process; there are none but on Linux."""
-    from prometheus_client import ProcessCollector
+def _of_process(fixed: Mapping[str, str], *, own: bool) -> Iterable[Any]:
+    """Return the families of this process, which are there on Linux, and what its code has registered unless ``own``."""
+    from prometheus_client import REGISTRY, ProcessCollector
 
-    for family in ProcessCollector(registry=None).collect():
-        yield _labelled(family, fixed)
+    source: Any = ProcessCollector(registry=None) if own else REGISTRY
+    try:
+        return [_labelled(family, fixed) for family in source.collect()]
+    except Exception:  # of a collector of somebody
+        logger.warning("the default registry of prometheus-client is left out", exc_info=True)
+        return ()
 
 
 def _times(probe: Any, model: Model) -> Iterable[Any]:

@@ -53,18 +53,7 @@ async def _page(exchange: Exchange) -> Reply:
     found = _PAGE.file(name)
     if found is None or "index.html" in exchange.path.values():  # its links start from /ui
         return _missing(exchange, f"the page has no file {name[:80]!r}")
-    return Reply(200, [found.content], found.content_type)
-
-
-def _own(handler: Callable[[Exchange], Awaitable[Reply]]) -> Callable[[Exchange], Awaitable[Reply]]:
-    """Return a handler whose answers keep the page from asking anybody else."""
-
-    async def answer(exchange: Exchange) -> Reply:
-        reply = await handler(exchange)
-        reply.headers |= HEADERS
-        return reply
-
-    return answer
+    return Reply(200, [found.content], found.content_type, dict(HEADERS))
 
 
 def _live_of(exchange: Exchange) -> LivePage:
@@ -146,13 +135,13 @@ def _query(exchange: Exchange) -> dict[str, str]:
 
 
 PAGE_ROUTES: tuple[tuple[str, str, Callable[[Exchange], Awaitable[Reply]], Right | None], ...] = (
-    ("GET", "/", _own(_to_page), None),
-    ("GET", "/ui/", _own(_to_page), None),
-    ("GET", "/ui", _own(_page), None),
-    ("GET", "/ui/models.json", _own(_models), "describe"),
-    ("GET", "/ui/state.json", _own(_state), "describe"),
-    ("GET", "/ui/{file}", _own(_page), None),
-    ("GET", "/ui/examples/{file}", _own(_example), "describe"),
-    ("POST", "/ui/load/{model}", _own(_load), "infer"),
+    ("GET", "/", _to_page, None),
+    ("GET", "/ui/", _to_page, None),
+    ("GET", "/ui", _page, None),
+    ("GET", "/ui/models.json", _models, "describe"),
+    ("GET", "/ui/state.json", _state, "describe"),
+    ("GET", "/ui/{file}", _page, None),
+    ("GET", "/ui/examples/{file}", _example, "describe"),
+    ("POST", "/ui/load/{model}", _load, "infer"),
 )
 """Method, path, handler and right of each route; page and scripts hold nothing that a key would guard."""

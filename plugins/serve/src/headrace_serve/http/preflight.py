@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.middleware.cors import CORSMiddleware
 
+from headrace_page import SANDBOXED
 from headrace_serve.errors import NotAllowedError, error_json
 
 if TYPE_CHECKING:
@@ -51,5 +52,6 @@ class Origins(CORSMiddleware):
             made.body = error_json(text, code)
             made.headers["content-type"] = "application/json"
             made.headers["content-length"] = str(len(made.body))
+        made.headers.update(SANDBOXED)
         self._service.counters.note_unread(str(made.status_code), code, len(made.body))
         return made

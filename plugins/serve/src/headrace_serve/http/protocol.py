@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import unquote
 
 import httptools
@@ -35,11 +35,21 @@ _MOST_PIPELINED = 64
 
 _VERSIONS = ("1.1", "1.0")
 
+_CROWDED = (503, "too many connections", "overloaded")
+"""The answer for a connection beyond the limit."""
+
+_MOST_REFUSED = 64
+"""So many clients beyond the limit of connections may still send and read, so that they get their answer. Others are cut off."""
+
+_REFUSED_S = 1.0
+"""Seconds for a client to send the request that is refused, and again to read the answer and close."""
+
 
 def protocol_class(limits: Limits, counters: Counters) -> type[HttpToolsProtocol]:
     """Return the class of connections with these limits; they count the requests that they refuse themselves."""
 
     class Protocol(_LimitedProtocol):
+        _refused: ClassVar[set[_LimitedProtocol]] = set()
         _limits = limits
         _counters = counters
 
@@ -67,6 +77,7 @@ class _LimitedProtocol(HttpToolsProtocol):
     incomplete header and copies it with each read.
     """
 
+    _refused: ClassVar[set[_LimitedProtocol]]
     _limits: Limits
     _counters: Counters
     _receiving: asyncio.TimerHandle | None = None
@@ -146,13 +157,16 @@ class _LimitedProtocol(HttpToolsProtocol):
             self._last.set_result(None)
 
     def connection_made(self, transport: Any) -> None:
-        """Accept a connection, or refuse it if there are too many."""
+        """Accept a connection, or refuse its request if there are too many."""
         super().connection_made(transport)
         self._idle_since = self.loop.time()
-        if len(self.connections) > self._limits.max_connections:
-            self._refuse(503, "too many connections", "overloaded", retry=True)
-            return
-        self._start_receiving()
+        if len(self.connections) - len(self._refused) <= self._limits.max_connections:
+            self._start_receiving()
+        elif len(self._refused) < _MOST_REFUSED:
+            self._refused.add(self)
+            self._idle = self.loop.call_later(_REFUSED_S, self._refuse, *_CROWDED)
+        else:
+            self._refuse(*_CROWDED)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget a connection."""
@@ -161,12 +175,32 @@ class _LimitedProtocol(HttpToolsProtocol):
         if self._idle is not None:
             self._idle.cancel()
         super().connection_lost(exc)
+        self._refused.discard(self)
         cycle = self._answered
         if cycle is not None and not cycle.response_complete:
             # uvicorn does this only for the last request, and this one may be before it
             cycle.disconnected = True
             cycle.message_event.set()
         self._settle_last()
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Answer the requests that were received whole: who ends its side of a connection may still wait (RFC 9112, 9.6).
+
+        With TLS asyncio ends the whole connection.
+        """
+        cycle: Any = self.cycle
+        if cycle is None or cycle.response_complete or cycle.disconnected or self.scheme == "https":
+            return False
+        if cycle.more_body and self.pipeline:  # the rest of its body never comes
+            self.pipeline.popleft()
+            cycle = self.pipeline[0][0] if self.pipeline else self._answered
+            self.cycle = cycle
+        if not cycle.more_body and not cycle.response_complete:
+            cycle.keep_alive = False
+            self._ignores = True
+            if self._answered is not None:
+                self._answered.probe()
+        return self._ignores
 
     def data_received(self, data: bytes) -> None:
         """Parse bytes of the client; drop them if the connection is about to end."""
@@ -258,6 +292,10 @@ class _LimitedProtocol(HttpToolsProtocol):
 
     def _check_head(self) -> str:
         """Return the version of HTTP of a request whose head may be read; `data_received` bounds one of several reads."""
+        if self in self._refused:
+            raise _HeadError(*_CROWDED)
+        if self.parser.get_method() == b"CONNECT":
+            raise _HeadError(501, "this server is no proxy, and has no CONNECT", "unsupported")
         if (
             len(self.url) + sum(map(len, chain.from_iterable(self.headers)))
             > self._limits.max_header_bytes
@@ -276,7 +314,7 @@ class _LimitedProtocol(HttpToolsProtocol):
         version = self._check_head()
         parser = self.parser
         self._is_silent = False
-        if parser.should_upgrade() and parser.get_method() != b"CONNECT":
+        if parser.should_upgrade():
             self._upgrade = True
             return
         url = httptools.parse_url(self.url)
@@ -284,13 +322,14 @@ class _LimitedProtocol(HttpToolsProtocol):
             host = b"[%b]" % url.host if b":" in url.host else url.host
             own = (b"host", host if url.port is None else b"%b:%d" % (host, url.port))
             self.headers = [own, *(one for one in self.headers if one[0] != b"host")]
-        path = url.path.decode("ascii")
+        raw_path = url.path or b"/"  # a whole URL may have none
+        path = raw_path.decode("ascii")
         self.scope |= {
             "headers": self.headers,
             "http_version": version,
             "method": parser.get_method().decode("ascii"),
             "path": unquote(path) if "%" in path else path,
-            "raw_path": url.path,
+            "raw_path": raw_path,
             "query_string": url.query or b"",
         }
         self.headers = _TRAILERS
@@ -304,7 +343,7 @@ class _LimitedProtocol(HttpToolsProtocol):
             access_log=False,
             default_headers=[(b"date", date().encode())],
             message_event=asyncio.Event(),
-            expect_100_continue=self.expect_100_continue,
+            expect_100_continue=self.expect_100_continue and version != "1.0",
             keep_alive=version != "1.0" and parser.should_keep_alive(),
             on_response=self.on_response_complete,
         )
@@ -445,17 +484,26 @@ class _LimitedProtocol(HttpToolsProtocol):
         elif size:
             self._start_sending()
 
-    def _refuse(self, status: int, text: str, code: str, *, retry: bool = False) -> None:
-        """Answer without the application, and close."""
+    def _refuse(self, status: int, text: str, code: str) -> None:
+        """Answer without the application, and close once the client has, which would lose the answer otherwise (RFC 9112, 9.6)."""
         if self._ignores:
             return
         self._ignores = True
         self._stop_receiving()
-        head, body = refusal_bytes(status, text, code, retry=retry)
+        head, body = refusal_bytes(status, text, code)
         cycle: Any = self.cycle
         if cycle is None or cycle.response_complete:
             self._counters.note_unread(str(status), code, len(body))
         else:
             cycle.scope["state"][REFUSED] = str(status), code, len(body)
         self.transport.write(head + body)
-        self.transport.close()
+        if self not in self._refused and len(self._refused) >= _MOST_REFUSED:
+            self.transport.close()
+            return
+        self._refused.add(self)
+        if self._idle is not None:
+            self._idle.cancel()
+        self._idle = self.loop.call_later(_REFUSED_S, self.transport.close)
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.flow.resume_reading()

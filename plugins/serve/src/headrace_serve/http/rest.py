@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
@@ -27,11 +28,7 @@ from headrace_serve.http.metrics import Snapshot, encoded
 from headrace_serve.http.page_routes import PAGE_ROUTES
 from headrace_serve.http.plain_route import run
 from headrace_serve.http.preflight import Origins
-from headrace_serve.http.tensors import (
-    HEADER_LENGTH,
-    read_body,
-    write_body,
-)
+from headrace_serve.http.tensors import HEADER_LENGTH, read_body, write_body
 from headrace_serve.inference.parameters import TRACE, without_nulls
 from headrace_serve.inference.tensors import complete, place_outputs
 from headrace_serve.keys import Keys
@@ -113,7 +110,7 @@ def application(service: Service, lifespan: Any = None, *, admin: bool = False) 
         *,
         own: bool = False,
     ) -> Route:
-        endpoint: Any = _Endpoint(service, f"{method} {path}", handler, right, own=own)
+        endpoint: Any = _Endpoint(service, f"{method} {path}", handler, right, own)
         return Route(path, endpoint, methods=[method])
 
     def per_model(
@@ -244,6 +241,7 @@ _UNSUPPORTED = (
 )
 
 
+@dataclass(frozen=True)
 class _Endpoint:
     """Answers the requests of one route: asks the gate, then for the key. Every error becomes an answer.
 
@@ -255,20 +253,11 @@ class _Endpoint:
         own: Whether, without keys, only the server's own pages may use it.
     """
 
-    def __init__(
-        self,
-        service: Service,
-        route: str,
-        handler: Handler,
-        right: Right | None,
-        *,
-        own: bool = False,
-    ) -> None:
-        self._service = service
-        self._own = own
-        self._route = route
-        self._right: Right | None = right
-        self._handler = handler
+    _service: Service
+    _route: str
+    _handler: Handler
+    _right: Right | None
+    _own: bool = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange(self._service, self._route, scope, receive, send)

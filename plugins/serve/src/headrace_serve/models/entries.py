@@ -22,14 +22,7 @@ from headrace_serve.tables import problem_of, read_tables
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = [
-    "NO_INPUTS",
-    "InputEntry",
-    "ModelEntry",
-    "OutputEntry",
-    "read_entries",
-    "read_models",
-]
+__all__ = ["NO_INPUTS", "InputEntry", "ModelEntry", "OutputEntry", "read_entries", "read_models"]
 
 Datatype = Literal[
     "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64",

@@ -30,10 +30,7 @@ THROUGH = (
 _ONE_OF = ("Fallback", "ModelLoader")
 """Words that build one of their branches; the signature is that of the branch that was built."""
 
-_NOTHING = (
-    "Identity",
-    *("ContiguousTensor", "CpuTensor", "FixTensor", "GpuTensor", "SyncTensor"),
-)
+_NOTHING = ("Identity", *("ContiguousTensor", "CpuTensor", "FixTensor", "GpuTensor", "SyncTensor"))
 """Words that, without an element inside them, give what they get as the model takes it, or nothing: those around them matter."""
 
 

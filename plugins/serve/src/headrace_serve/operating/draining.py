@@ -1,26 +1,27 @@
 """Ends HTTP connections and gRPC calls whose clients do not know yet that the server shuts down.
 
 A client that sends a request while the server closes the connection gets no answer. So each HTTP connection in use
-ends with an answer that says ``connection: close``, and the gRPC server refuses calls for a moment before it stops.
+ends with an answer that says ``connection: close``, and the gRPC server refuses calls for a moment before its connections end.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import socket
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import socket
-    import ssl
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from uvicorn.server import ServerState
 
-    from headrace_serve.counters import Counters
+    from headrace_serve.service import Service
 
-__all__ = ["answered", "end_connections", "stop_grpc", "take_backlog"]
+__all__ = ["answered", "end_connections", "stop_grpc"]
 
 _RECENT_S = 1.0
 """A connection that was made, or got an answer, within this many seconds may send one more request."""
@@ -35,33 +36,7 @@ _QUIET_S = 0.1
 """The gRPC server stops once no call has begun for this many seconds."""
 
 _GRACE_S = 2.0
-"""Seconds for gRPC calls to get their answers when the server ends them because it closes."""
-
-
-async def take_backlog(
-    listener: socket.socket,
-    protocol: Callable[[], asyncio.Protocol],
-    context: ssl.SSLContext | None,
-) -> None:
-    """Accept the connections in the system's backlog, and close the socket, which would reset them.
-
-    Args:
-        listener: The socket. It does not block, and the loop does not listen on it any more.
-        protocol: Makes the protocol of a connection.
-        context: That of TLS. None: without TLS.
-    """
-    accepted = []
-    with contextlib.suppress(OSError):  # `accept` raises once the backlog is empty
-        while True:
-            accepted.append(listener.accept()[0])
-    listener.close()
-    loop = asyncio.get_running_loop()
-    for one in accepted:
-        one.setblocking(False)
-        with contextlib.suppress(OSError):
-            await loop.connect_accepted_socket(protocol, one, ssl=context)
-    # `connection_made` runs for the connections that the loop has just accepted.
-    await asyncio.sleep(0)
+"""Seconds for gRPC calls to get their answers when the server ends them because it closes, and to take these."""
 
 
 async def end_connections(state: ServerState, timeout: float) -> None:
@@ -103,23 +78,50 @@ async def _take_last_requests(connections: Sequence[Any]) -> None:
         await asyncio.wait(fresh, timeout=_FIRST_S)
 
 
-async def stop_grpc(server: Any, counters: Counters, timeout: float) -> None:
-    """Wait for the calls that run, and stop the gRPC server.
+async def stop_grpc(server: Any, port: int | None, service: Service, timeout: float) -> None:
+    """Wait for the calls that run, end the connections, and stop the gRPC server.
 
-    A call that arrives after the stop is reset as if the client had cancelled it, even if the client could not know
-    about the stop. So before the stop `Service` refuses new calls while earlier calls run, and then until no call has
-    begun for `_QUIET_S` seconds (at most `_RECENT_S`).
+    gRPC resets a call that arrives after the stop as if the client had cancelled it, and clients never try such a call
+    again. So before the stop `Service` refuses new calls while earlier calls run, and then until no call has begun for
+    `_QUIET_S` seconds (at most `_RECENT_S`). Clients that still go on calling see the end of their connection, which
+    is UNAVAILABLE as well.
 
     Args:
         server: The server of ``grpc.aio``. None: gRPC is not served.
-        counters: Have the number of running calls, and the time at which the last one began.
+        port: Its port.
+        service: Counts the running calls, the time at which the last one began, and the answers that clients have not taken.
         timeout: Seconds for the calls to end.
     """
     if server is None:
         return
+    counters = service.counters
     with contextlib.suppress(asyncio.TimeoutError):
         await asyncio.wait_for(counters.idle("grpc"), timeout + _GRACE_S)
     ends = time.monotonic() + _RECENT_S
+    await asyncio.sleep(
+        _QUIET_S
+    )  # those who watch the health are told, and hear the end of their streams
     while (now := time.monotonic()) < ends and now - counters.began_s["grpc"] < _QUIET_S:
         await asyncio.sleep(_QUIET_S)
+    while service.unsent_bytes and time.monotonic() < ends + _GRACE_S:
+        await asyncio.sleep(_QUIET_S)
+    _end_sockets(port)
     await server.stop(_GRACE_S)
+
+
+def _end_sockets(port: int | None) -> None:
+    """End all connections of a port, and let it listen no more. gRPC keeps these sockets to itself; not on Windows."""
+    opened = Path("/dev/fd")
+    with socket.socket() as unused:
+        for number in [int(one.name) for one in opened.iterdir()] if opened.is_dir() else ():
+            with contextlib.suppress(OSError):  # it is no socket, or is closed
+                one = socket.socket(fileno=number)
+                try:
+                    if one.getsockname()[1:2] != (port,):
+                        continue
+                    if one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                        os.dup2(unused.fileno(), number, inheritable=False)
+                    else:
+                        one.shutdown(socket.SHUT_RDWR)
+                finally:
+                    one.detach()

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+import errno
+import logging
+from typing import TYPE_CHECKING, Any
 
-from headrace_serve.http.connections import connections_to
-from headrace_serve.operating.draining import take_backlog
+from uvicorn.config import Config
+
+from headrace_serve.http.protocol import protocol_class
+from headrace_serve.http.rest import application
 from headrace_serve.operating.listening import BACKLOG
 
 if TYPE_CHECKING:
@@ -20,54 +24,116 @@ if TYPE_CHECKING:
 
 __all__ = ["HttpPort"]
 
+logger = logging.getLogger("headrace.serve")
+
+_AT_A_TIME = 64
+"""So many connections are accepted between two steps of the event loop."""
+
+_USED_UP = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_PAUSE_S = 1.0
+"""Seconds until a connection is accepted again where the system has no descriptor or memory for one."""
+
+_LAST_S = 1.0
+"""Seconds for the clients that the system has accepted to shake hands, once no others are accepted."""
+
 
 class HttpPort:
     """Accepts connections on one socket, which it closes. Used by one event loop.
+
+    It accepts them itself, because connections count before their handshake of TLS, which costs the most.
 
     Attributes:
         state: Has the open connections, and the tasks of their requests.
 
     Args:
-        listener: The socket, which listens.
+        listener: The socket, which listens and does not block.
         service: The service that answers.
         state: See the attribute.
         admin: Whether it answers those who operate the server alone.
     """
 
     def __init__(
-        self,
-        listener: socket.socket,
-        service: Service,
-        state: ServerState,
-        *,
-        admin: bool = False,
+        self, listener: socket.socket, service: Service, state: ServerState, *, admin: bool = False
     ) -> None:
         self.state = state
         self._listener, self._loop = listener, asyncio.get_running_loop()
-        self._connection = connections_to(service, state, self._loop, admin=admin)
-        self._context: ssl.SSLContext | None = None
-        self._listening: asyncio.AbstractServer | None = None
-
-    async def listen(self, context: ssl.SSLContext | None) -> None:
-        """Accept new connections with these certificates; open connections stay."""
-        before, self._context = self._listening, context
-        self._listening = await self._loop.create_server(
-            self._connection, sock=self._listener.dup(), backlog=BACKLOG, ssl=context
+        self._limits, self._counters = service.limits, service.counters
+        self._config = Config(
+            application(service, admin=admin),
+            lifespan="off",
+            http=protocol_class(service.limits, service.counters),
+            ws="none",
+            log_config=None,
+            access_log=False,
+            date_header=False,
+            server_header=False,
+            proxy_headers=False,
         )
-        if before is not None:
-            before.close()
+        self._config.load()
+        self._context: ssl.SSLContext | None = None
+        self._begun: set[asyncio.Task[None]] = set()
+        self._later: asyncio.TimerHandle | None = None
+
+    def listen(self, context: ssl.SSLContext | None) -> None:
+        """Accept new connections with these certificates; open connections stay."""
+        self._context = context
+        self._loop.add_reader(self._listener, self._accept, _AT_A_TIME)
+
+    def _accept(self, most: int) -> None:
+        while most and self._listener.fileno() >= 0:  # the event may be older than its end
+            most -= 1
+            try:
+                accepted, _ = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in _USED_UP:
+                    raise
+                logger.warning("no connection is accepted for %g s: %s", _PAUSE_S, error.strerror)
+                self._loop.remove_reader(self._listener)
+                self._later = self._loop.call_later(_PAUSE_S, self.listen, self._context)
+                return
+            accepted.setblocking(False)
+            taken = len(self.state.connections) + len(self._begun)
+            if self._context is not None and taken >= self._limits.max_connections:
+                self._counters.note_unread("503", "overloaded", 0)
+                accepted.close()
+                continue
+            task = self._loop.create_task(self._begin(accepted, self._context))
+            self._begun.add(task)
+            task.add_done_callback(self._begun.discard)
+
+    def _connection(self) -> Any:
+        made: Any = self._config.http_protocol_class
+        return made(config=self._config, server_state=self.state, app_state={}, _loop=self._loop)
+
+    async def _begin(self, accepted: socket.socket, context: ssl.SSLContext | None) -> None:
+        """Make the connection of a socket, which the protocol refuses beyond the limit if it has no TLS."""
+        limit_s = None if context is None else self._limits.receive_timeout_s
+        with contextlib.suppress(OSError):  # as errors of TLS are, and the end of the time
+            await self._loop.connect_accepted_socket(
+                self._connection, accepted, ssl=context, ssl_handshake_timeout=limit_s
+            )
 
     async def stop(self) -> None:
-        """Accept no new connections, but for those that the system has accepted already."""
-        if self._listening is not None:
-            self._listening.close()
-        await take_backlog(self._listener, self._connection, self._context)
+        """Accept no new connections, but for those that the system has accepted already, and would reset."""
+        if self._listener.fileno() < 0:
+            return
+        self._accept(BACKLOG)
+        self._loop.remove_reader(self._listener)
+        if self._later is not None:
+            self._later.cancel()
+        self._listener.close()
+        if self._begun:
+            _, late = await asyncio.wait(self._begun, timeout=_LAST_S)
+            for one in late:
+                one.cancel()
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Close all connections, and give their clients a moment to take the last bytes."""
         for connection in list(self.state.connections):
             with contextlib.suppress(Exception):
                 connection.transport.close()
-        if self._listening is not None:
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._listening.wait_closed(), 1.0)
+        ends = self._loop.time() + _LAST_S
+        while self.state.connections and self._loop.time() < ends:
+            await asyncio.sleep(0.01)

@@ -1,18 +1,33 @@
-"""Process 1 of a container: it passes signals on, and reaps the children that it adopts."""
+"""The first moments of a process: SIGHUP that comes before a server, and process 1 of a container."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-__all__ = ["below_init"]
+__all__ = ["HANGUP", "below_init", "hangups"]
+
+HANGUP: signal.Signals | None = getattr(signal, "SIGHUP", None)
 
 _PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+
+
+@contextlib.contextmanager
+def hangups() -> Iterator[list[int]]:
+    """Note each SIGHUP in a list until the block ends: without a server it would end the process."""
+    came: list[int] = []
+    before = HANGUP and signal.signal(HANGUP, lambda number, _: came.append(number))
+    try:
+        yield came
+    finally:
+        if HANGUP is not None:
+            signal.signal(HANGUP, before)
 
 
 def below_init(serve: Callable[[], int]) -> int:

@@ -9,7 +9,7 @@ import sys
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import SetupError
+from headrace.errors import ConfigError, Problem, SetupError
 from headrace_serve.tls import grpc_credentials
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from headrace_serve.tls import Certificates
 
 __all__ = [
-    "BACKLOG", "REUSES_PORTS", "bound", "listen", "new_loop", "not_listening", "open_grpc", "reaches_others", "url_of",
+    "BACKLOG", "REUSES_PORTS", "bound", "check_ports", "check_ui", "listen", "new_loop", "not_listening", "open_grpc", "reaches_others", "url_of",
 ]  # fmt: skip
 
 _LARGEST = (1 << 31) - 1
@@ -160,14 +160,31 @@ def reaches_others(host: str) -> bool:
     return not all(ip_address(one[4][0]).is_loopback for one in found)
 
 
+def check_ui(host: str, *, served: bool, keyed: bool) -> None:
+    """Check that not everybody who reaches a server may use its live page.
+
+    Args:
+        host: The address on which the server listens.
+        served: Whether there is a live page at all.
+        keyed: Whether clients need keys.
+
+    Raises:
+        ConfigError: Other machines reach the address, and need no key.
+    """
+    if served and not keyed and reaches_others(host):
+        what = f"the live page on {host!r} without keys: everybody who reaches this address could run its load test"
+        hint = "Give --keys, or leave --host at 127.0.0.1 and reach the page through a tunnel."
+        raise ConfigError(Problem("serve", what, hint=hint))
+
+
 def new_loop() -> asyncio.AbstractEventLoop:
-    """Return a new event loop: one of uvloop, except on Windows and interpreters other than CPython."""
+    """Return a new event loop that can watch sockets: one of uvloop, except on Windows and interpreters other than CPython."""
     if sys.platform != "win32" and sys.implementation.name == "cpython":
         import uvloop
 
         loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
         return loop
-    return asyncio.new_event_loop()
+    return asyncio.SelectorEventLoop()
 
 
 def run_loop(loop: asyncio.AbstractEventLoop) -> None:

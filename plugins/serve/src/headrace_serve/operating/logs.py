@@ -5,9 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import sys
+import threading
 import traceback
 from datetime import datetime, timezone
+from logging.handlers import QueueHandler
+from queue import Full, Queue
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from headrace_serve.access_log import logger as access_logger
@@ -21,6 +25,8 @@ __all__ = ["LogFormat", "printing_logs", "quoted", "say"]
 LogFormat = Literal["text", "json"]
 
 _SAID: Final = "headrace.serve"
+_MOST_LINES: Final = 10_000
+_LAST_S: Final = 1.0
 _BECAUSE: Final = "The above exception was the direct cause of the following exception:"
 _WHILE: Final = "During handling of the above exception, another exception occurred:"
 
@@ -96,19 +102,68 @@ class _Json(logging.Formatter):
         return json.dumps(found, default=str)
 
 
-class _Stderr(logging.Handler):
-    """Writes each record as a line to what is stderr at that moment."""
+class _Stderr(QueueHandler):
+    """Writes each record as a line to stderr, in a thread of its own while `writing`: nobody else waits for who reads them.
 
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write one record."""
+    If that reader stands still, lines that find no room in the queue are dropped, and counted in the next one that does.
+    """
+
+    queue: Queue[str | None]
+    _writes = False
+    _dropped = 0
+
+    def prepare(self, record: logging.LogRecord) -> str:
+        """Return the line of a record."""
+        return self.format(record)
+
+    def enqueue(self, record: Any) -> None:
+        """Hand on a line, one call at a time."""
+        if not self._writes:
+            _write(record)
+            return
+        with contextlib.suppress(Full):
+            self._dropped += 1
+            if self._dropped > 1:
+                text = f"{self._dropped - 1} lines before this one are lost: stderr is not read"
+                lost = logging.LogRecord(_SAID, logging.WARNING, __file__, 0, text, None, None)
+                self.queue.put_nowait(self.format(lost))
+                self._dropped = 1
+            self.queue.put_nowait(record)
+            self._dropped = 0
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Write in another thread until the block ends, which waits a moment for the lines that are left."""
+        thread = threading.Thread(target=self._write_all, name="headrace-serve-log", daemon=True)
+        thread.start()
+        self._writes = True
         try:
-            sys.stderr.write(self.format(record) + "\n")
-            sys.stderr.flush()
-        except Exception:  # noqa: BLE001 - as handlers of the standard library do
-            self.handleError(record)
+            yield
+        finally:
+            with contextlib.suppress(Full):
+                self.queue.put(None, timeout=_LAST_S)
+            thread.join(_LAST_S)
+            self._writes = thread.is_alive()
+
+    def _write_all(self) -> None:
+        for line in iter(self.queue.get, None):
+            with contextlib.suppress(Exception):  # nobody can be told
+                _write(line)
 
 
-_HANDLER: Final = _Stderr()
+def _write(line: str) -> None:
+    """Write a line to what is stderr at that moment; past the lock of Python's, which a thread that waits would keep until the end."""
+    if sys.stderr is not sys.__stderr__:
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
+        return
+    out: Any = sys.stderr
+    left = f"{line}\n".encode(out.encoding, out.errors)
+    while left:
+        left = left[os.write(out.fileno(), left) :]
+
+
+_HANDLER: Final = _Stderr(Queue(_MOST_LINES))
 _HANDLER.setFormatter(_Text())
 
 
@@ -140,7 +195,7 @@ def printing_logs(kind: LogFormat, *, access: bool, worker: int | None = None) -
         access_logger.setLevel(logging.INFO)
     target.addHandler(_HANDLER)
     try:
-        with instead_of_library():
+        with instead_of_library(), _HANDLER.writing():
             yield
     finally:
         target.removeHandler(_HANDLER)

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 
 from headrace.errors import ClosedError, HeadraceError
 from headrace_serve.operating.allocator import keep_freed_memory
+from headrace_serve.operating.init_process import HANGUP
 from headrace_serve.operating.listening import reaches_others
 from headrace_serve.operating.logs import quoted, say
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator, Iterator
+    from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 
     from headrace_serve.everywhere import Everywhere
     from headrace_serve.operating.server import Server
@@ -27,16 +28,13 @@ if TYPE_CHECKING:
 
     Listening = Callable[[dict[str, str | None]], None]
 
-__all__ = ["HANGUP", "INTERRUPTED", "announce", "run", "signals"]
+__all__ = ["INTERRUPTED", "announce", "run", "signals"]
 
 _OPEN = "warning: everybody who can reach this address can send requests"
 _PLAIN = "warning: without TLS, keys and requests can be read on their way"
 
 INTERRUPTED = 130
 """The exit status after Ctrl-C, and if a second signal ends the process at once."""
-
-HANGUP: signal.Signals | None = getattr(signal, "SIGHUP", None)
-
 
 _TWICE_S = 0.2
 """The same signal once more within so many seconds is no second one: ``timeout`` sends it to its child and to the group."""
@@ -53,6 +51,7 @@ def run(
     everywhere: Everywhere | None = None,
     started: Callable[[Server], None] | None = None,
     listen_first: bool = True,
+    early: Sequence[int] = (),
 ) -> int:
     """Serve until a signal, drain, and give the exit status: 0 after SIGTERM, 130 after Ctrl-C (SIGINT).
 
@@ -63,6 +62,7 @@ def run(
         everywhere: Makes in all worker processes the changes that requests ask for.
         started: Called once all models take requests, instead of printing the addresses and calling ``listening``.
         listen_first: Whether the server listens before its models are built.
+        early: Has an element once a SIGHUP came before the signals are caught here, as of `hangups`.
 
     Raises:
         ConfigError, SetupError, PluginError: As `Server` raises them.
@@ -70,7 +70,6 @@ def run(
     keep_freed_memory()
     who = "" if worker is None else f"worker {worker}: "
     with contextlib.ExitStack() as until_the_end:
-        early = until_the_end.enter_context(_hangups())
         server = settings.server(worker, everywhere, listen_first=listen_first)
         until_the_end.enter_context(switching(settings.switch_interval_ms))
         protocols = 1 if settings.grpc_port is None else 2
@@ -143,13 +142,18 @@ class _Ending:
         self.begun = True
         if not self._quiet:
             say("draining")
-        self._server.drain()
-        threading.Event().wait(self._settings.drain_delay_s)
-        self._server.close(timeout=self._settings.drain_timeout_s)
-        with self._lock:
-            if not self._built:
-                os._exit(self.status)
-        self.over.set()
+        try:
+            self._server.drain()
+            threading.Event().wait(self._settings.drain_delay_s)
+            self._server.close(timeout=self._settings.drain_timeout_s)
+        except BaseException:
+            self.status = 1
+            raise
+        finally:  # the process ends, whatever the system lacks
+            with self._lock:
+                if not self._built:
+                    os._exit(self.status)
+            self.over.set()
 
 
 @contextlib.contextmanager
@@ -189,20 +193,6 @@ def opening(connections: int) -> Iterator[None]:
     finally:
         if raises:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-@contextlib.contextmanager
-def _hangups() -> Iterator[list[int]]:
-    """Note each SIGHUP in a list until the block ends: while pipelines are built it would end the process."""
-    came: list[int] = []
-    if HANGUP is None:
-        yield came
-        return
-    before = signal.signal(HANGUP, lambda number, _: came.append(number))
-    try:
-        yield came
-    finally:
-        signal.signal(HANGUP, before)
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import threading
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,14 +17,11 @@ from headrace_serve.keys import Keys
 from headrace_serve.limits import Limits
 from headrace_serve.models.catalogue import Catalogue, build_models
 from headrace_serve.models.held import Held, check_models
-from headrace_serve.operating.draining import (
-    answered,
-    end_connections,
-    stop_grpc,
-)
+from headrace_serve.operating.draining import answered, end_connections, stop_grpc
 from headrace_serve.operating.http_port import HttpPort
 from headrace_serve.operating.listening import (
     check_ports,
+    check_ui,
     listen,
     new_loop,
     open_grpc,
@@ -31,7 +29,6 @@ from headrace_serve.operating.listening import (
     run_loop,
     url_of,
 )
-from headrace_serve.operating.page_access import check_ui
 from headrace_serve.service import Service
 from headrace_serve.tls import Tls
 from headrace_serve.ui.examples import Examples
@@ -72,6 +69,9 @@ class Server:
         port, grpc_port, admin_port: Its ports. A port that was given as 0 has its number once the server is started.
     """
 
+    _stopping: asyncio.Task[None] | None = None
+    _grpc: Any = None
+
     def __init__(  # noqa: PLR0913 - settings, by name
         self,
         models: Any,
@@ -90,6 +90,7 @@ class Server:
         cors_origins: Sequence[str] = (),
         allow_hosts: Sequence[str] = (),
         server_name: str = "headrace-serve",
+        metrics: str = "default",
         ui: bool = False,
         examples: str | Path | None = None,
         worker: int | None = None,
@@ -118,6 +119,8 @@ class Server:
             allow_hosts: More hosts that the header ``Host`` may name. If there are any, no others may, besides names of this
                 machine, without them a server that only this machine reaches, and that needs no keys, is asked by these.
             server_name: The name in the metadata of the server. Some clients ask for ``triton``.
+            metrics: ``default``: ``/metrics`` also has what code in this process registers in the default registry of
+                prometheus-client. ``server``: it does not.
             ui: Whether the live page is at ``/ui``. Without ``keys`` it needs an address of this machine alone.
             examples: A folder of pictures and texts that the live page offers as inputs to try. It needs ``ui``.
             worker: The number of this process among several that share the ports by SO_REUSEPORT, which needs Linux.
@@ -145,29 +148,15 @@ class Server:
         self._certificates = None if tls is None else tls.read()
         self._keys, known = keys, Keys.of(keys)
         self._unbuilt: dict[tuple[str, str], ModelEntry] | None = None
+        how: Any = {"allow_import": allow_import, "workers": self._shared}
+        read: Any = {**how, "keys": known, "may_be_none": _is_folder(watch)}
         if listen_first:
-            self._unbuilt, self._aliases = check_models(
-                models,
-                keys=known,
-                allow_import=allow_import,
-                may_be_none=_is_folder(watch),
-                workers=worker is not None,
-            )
+            self._unbuilt, self._aliases = check_models(models, **read)
             late = {place: entry for place, entry in self._unbuilt.items() if entry.lazy}
-            catalogue = Catalogue(
-                [],
-                held=Held(allow_import=allow_import, workers=worker is not None),
-                loading={*self._unbuilt} - {*late},
-                lazy=late,
-            )
+            first = {*self._unbuilt}.difference(late)
+            catalogue = Catalogue([], held=Held(**how), loading=first, lazy=late)
         else:
-            catalogue = build_models(
-                models,
-                keys=known,
-                allow_import=allow_import,
-                may_be_none=_is_folder(watch),
-                workers=worker is not None,
-            )
+            catalogue = build_models(models, **read)
         try:
             service = self._service = Service(
                 catalogue,
@@ -181,6 +170,7 @@ class Server:
                 cors_origins=cors_origins,
                 allow_hosts=allow_hosts,
                 server_name=server_name,
+                metrics=metrics,
                 ui=ui,
                 examples=offered,
             )
@@ -192,20 +182,18 @@ class Server:
         self._thread: threading.Thread | None = None
         self._state, self._turn = ServerState(), asyncio.Lock()
         service.worker, service.everywhere = worker, everywhere
-        self._service.starting = listen_first and everywhere is not None
+        service.starting = listen_first and everywhere is not None
         self._watch = watch
         if not listen_first:
             self._follow()
         self._service.connections = lambda: len(self._state.connections)
-        self._grpc: Any = None
         self._ports: list[HttpPort] = []
         # A signal handler may interrupt any method of the server in the main thread and call another one, so both
         # locks may be taken again by the thread that holds them.
         self._changing = threading.RLock()
         self._deciding = threading.RLock()
-        self._reloads, self._closed = 0, False
+        self._reloads, self._closed, self._over = 0, False, threading.Event()
         self._closing: dict[str, tuple[int]] = {}
-        self._over = threading.Event()
 
     @property
     def url(self) -> str:
@@ -353,7 +341,7 @@ class Server:
         async with self._turn:
             if certificates is not None:
                 self._certificates = certificates
-                await self._listen()
+                self._listen()
             service, old = self._service, self._service.models
             service.models, service.given, service.keys = new, given, keys
             new.switch(old)
@@ -388,14 +376,19 @@ class Server:
             return
         with self._deciding:
             self._closed = True
-        try:
-            if self._loop is None:
-                self._service.models.close(timeout)
-            else:
-                asyncio.run_coroutine_threadsafe(self._end(timeout), self._loop).result()
-                self._end_thread()
-        finally:
-            self._over.set()
+        ends = time.monotonic() + timeout
+        # Closing starts no thread, which may be what the system lacks, and each step is taken whatever became of the others.
+        loop: Any = self._loop
+        run = partial(asyncio.run_coroutine_threadsafe, loop=loop)
+        with contextlib.ExitStack() as steps:
+            steps.callback(self._over.set)
+            if loop is not None:
+                steps.callback(self._end_thread)
+                steps.callback(lambda: run(self._cut_off()).result())
+            # Closing the pipelines fails the requests that are left; their clients get that error as their answer.
+            steps.callback(lambda: self._service.models.close(max(0.0, ends - time.monotonic())))
+            if loop is not None:
+                run(self._end(timeout)).result()
 
     def _end_thread(self) -> None:
         """Stop the event loop, and wait for its thread."""
@@ -432,36 +425,37 @@ class Server:
                 self.admin_port = own.getsockname()[1]
                 ports.append(HttpPort(own, service, ServerState(), admin=True))
             self._ports = ports
-            await self._listen()
+            self._listen()
 
-    async def _listen(self) -> None:
+    def _listen(self) -> None:
         """Accept new connections with the latest certificates; open connections stay."""
         context = None if self._certificates is None else self._certificates.context
         for port in self._ports:
-            await port.listen(context)
+            port.listen(context)
 
     async def _end(self, timeout: float) -> None:
-        """Drain: accept no new connection, then close each connection when its request is answered."""
-        loop = asyncio.get_running_loop()
-        ends = loop.time() + timeout
+        """Accept no new connection, then close each connection when its request is answered."""
+        ends = time.monotonic() + timeout
         self._service.leaving = True
         async with self._turn:  # after a start or an exchange that is not done yet
             for port in self._ports[:1]:
                 await port.stop()
         self._service.refuse_new()
-        stopping = asyncio.create_task(stop_grpc(self._grpc, self._service.counters, timeout))
+        stopping = stop_grpc(self._grpc, self.grpc_port, self._service, timeout)
+        self._stopping = asyncio.create_task(stopping)
         await end_connections(self._state, timeout)
-        await self._service.end(max(0.0, ends - loop.time()))
-        # Closing the pipelines fails the requests that are left; their clients get that error as their answer.
-        left = max(0.0, ends - loop.time())
+        await self._service.end(max(0.0, ends - time.monotonic()))
         self._service.following.follow()
-        await asyncio.to_thread(self._service.models.close, left)
-        await answered(self._state, loop.time() + _CUT_OFF_S)
+
+    async def _cut_off(self) -> None:
+        """Answer the requests that were cut off, and end all connections."""
+        await answered(self._state, asyncio.get_running_loop().time() + _CUT_OFF_S)
         for task in list(self._state.tasks):
             task.cancel()
         for port in self._ports[:1]:
             await port.close()
-        await stopping
+        if self._stopping is not None:
+            await self._stopping
         for port in self._ports[1:]:  # it has told until now that the server is not ready
             await port.stop()
             await end_connections(port.state, _CUT_OFF_S)

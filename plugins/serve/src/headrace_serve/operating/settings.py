@@ -26,9 +26,11 @@ __all__ = ["Settings"]
 
 _OF_SERVER = (
     "host", "port", "grpc_port", "admin_port", "limits", "debug_errors", "priority_default", "allow",
-    "allow_import", "cors_origins", "allow_hosts", "server_name", "ui", "examples",
+    "allow_import", "cors_origins", "allow_hosts", "server_name", "metrics", "ui",
+    "examples",
 )  # fmt: skip
 """The settings that `Server` takes as they are."""
+_PORTS = ("--port", "--grpc-port", "--admin-port")
 _AGE_S = 300.0
 """The greatest age of a gRPC connection, in seconds, if several processes share the port."""
 
@@ -61,6 +63,7 @@ class Settings:
     cors_origins: tuple[str, ...] = ()
     allow_hosts: tuple[str, ...] = ()
     server_name: str = "headrace-serve"
+    metrics: str = "default"
     ui: bool = False
     examples: str | None = None
     watch: bool = False
@@ -79,13 +82,8 @@ class Settings:
             wrong = Problem("serve", "TLS needs --tls-cert and --tls-key")
         else:
             try:
-                check_ports(
-                    **{
-                        "--port": self.port,
-                        "--grpc-port": self.grpc_port,
-                        "--admin-port": self.admin_port,
-                    }
-                )
+                ports = (self.port, self.grpc_port, self.admin_port)
+                check_ports(**dict(zip(_PORTS, ports, strict=True)))
             except ValueError as error:
                 wrong = Problem("serve", str(error))
         if wrong is not None:

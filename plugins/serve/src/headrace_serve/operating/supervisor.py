@@ -10,8 +10,9 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from headrace_serve.operating.init_process import HANGUP
 from headrace_serve.operating.logs import say
-from headrace_serve.operating.running import HANGUP, INTERRUPTED
+from headrace_serve.operating.running import INTERRUPTED
 from headrace_serve.operating.shared_changes import SharedChanges
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError
 from headrace_serve.everywhere import Everywhere
+from headrace_serve.operating.init_process import hangups
 from headrace_serve.operating.logs import printing_logs, say
 from headrace_serve.operating.running import run
 from headrace_serve.operating.settings import Settings
@@ -57,7 +58,8 @@ def main() -> int:
 
     threading.Thread(target=listen, name="headrace-serve-parent", daemon=True).start()
     settings = Settings.from_json(setup["settings"])
-    with printing_logs(settings.log_format, access=settings.access_log, worker=number):
+    logs = printing_logs(settings.log_format, access=settings.access_log, worker=number)
+    with hangups() as early, logs:
         try:
             return run(
                 settings,
@@ -65,6 +67,7 @@ def main() -> int:
                 everywhere=everywhere,
                 started=started,
                 listen_first=setup["listen_first"],
+                early=early,
             )
         except HeadraceError as error:
             say(f"worker {number}: error: {error}")

@@ -18,12 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ConfigError, Problem
 from headrace.plugins import usable_cpus
-from headrace_serve.operating.listening import (
-    REUSES_PORTS,
-    bound,
-    not_listening,
-    url_of,
-)
+from headrace_serve.operating.listening import REUSES_PORTS, bound, not_listening, url_of
 from headrace_serve.operating.logs import say
 from headrace_serve.operating.running import announce, signals
 from headrace_serve.operating.supervisor import Supervisor
@@ -100,13 +95,7 @@ def run_workers(settings: Settings, count: int, listening: Listening | None = No
     supervisor = Supervisor(
         count,
         lambda number: _spawn(
-            number,
-            shared,
-            each,
-            threads,
-            events,
-            told,
-            listen_first=not supervisor.served,
+            number, shared, each, threads, events, told, listen_first=not supervisor.served
         ),
         all_ready=all_ready,
         end_s=shared.drain_delay_s + shared.drain_timeout_s + _GRACE_S,
