@@ -343,8 +343,8 @@ def headrace_node_keys() -> dict[str, str]:
                     raise headrace.errors.ConfigError(config.problem_at(node, "owner", "owner", what))
 
     The class is imported for nodes that have one of its keys, in their table or in ``[global]``. Its options are checked
-    with the configuration. ``check`` is called before a pipeline of the configuration is built. It
-    gets the configuration as it will run. Its property ``batch_sizes``, where it is not None, takes the place of this key
-    of the node.
+    with the configuration. ``check`` is called before a pipeline of the configuration is built. It gets the configuration
+    as it will run. If it returns a function, that is called once all nodes are built, and may refuse as well. Its property
+    ``batch_sizes``, where it is not None, takes the place of this key of the node.
     """
     return {}

@@ -11,6 +11,7 @@ import pytest
 from headrace.errors import BackendError, InputError, InstanceLostError, SetupError
 from headrace_tensors import (
     BatchAxisOptions,
+    Crop,
     Item,
     Port,
     Signature,
@@ -108,8 +109,7 @@ def test_crop_names_an_input_where_the_axes_have_no_names():
     taken = Port("y", "float32", (None, 7, None), True)
     signature = Signature((given,), (taken,))
     assert find_crops(signature) == {}
-    ((axis, name, place),) = find_crops(signature, {"y": "a"})["y"]
-    assert (axis, name, place) == (2, "a", 1)
+    assert find_crops(signature, {"y": "a"})["y"] == (Crop(2, "a", 1),)
     with pytest.raises(SetupError, match="Did you mean 'a'"):
         find_crops(signature, {"y": "aa"})
     fixed = Signature((given,), (Port("y", "float32", (None, 7), True),))

@@ -204,15 +204,18 @@ def test_arrays_of_other_libraries_are_read(kit, backend_class):
     image = kit.smooth_image(10, 12)
     backend = kit.ready(backend_class, **OPTIONS[backend_class])
     expected = kit.run(backend, data=image, **PLACES)["result"]
-    masked = lambda a: a.view(np.ma.MaskedArray)  # noqa: E731
     buffer = lambda a: (ctypes.c_uint8 * 3 * 12 * 10).from_buffer(a.copy())  # noqa: E731
-    for wrap in (ThroughDLPack, ThroughArray, ThroughInterface, memoryview, masked, buffer):
+    for wrap in (ThroughDLPack, ThroughArray, ThroughInterface, memoryview, buffer):
         result = kit.run(backend, data=wrap(image), **PLACES)["result"]
         assert type(result) is type(expected)
         assert np.array_equal(result, expected)
     with pytest.raises(InputError) as caught:
         kit.run(backend, data=OnAnotherDevice(image), **PLACES)
     assert caught.value.got == "OnAnotherDevice on cuda:0"
+    with pytest.raises(InputError) as caught:
+        kit.run(backend, data=np.ma.masked_array(image, mask=image > 9), **PLACES)
+    assert caught.value.got == "numpy.ma.MaskedArray"
+    assert "filled" in caught.value.hint
 
 
 def test_an_unexpected_error_fails_its_item_alone(kit):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import sys
@@ -103,6 +104,93 @@ def test_one_changed_byte_of_a_file_is_refused(folder, name, was, becomes):
     headrace.pipe("m.toml").close()
 
 
+SWAP = """
+    def init(self, options, ctx, swap=init):
+        swap(self, options, ctx)
+        path = options.model.with_name("{name}")
+        {swap}
+"""
+
+ONCE = "path.write_bytes(path.read_bytes() + b' ')"
+THERE_AND_BACK = (
+    "was = path.read_bytes(); new = path.with_name('new'); new.write_bytes(b'other'); new.replace(path);"
+    " new.write_bytes(was); new.replace(path)"
+)
+ASIDE_AND_BACK = (
+    "aside = path.rename(path.with_name('aside')); path.write_bytes(b'other'); aside.replace(path)"
+)
+LINK_AND_BACK = (
+    "link = path.resolve().parent.parent / 'current'; link.unlink(); link.symlink_to('other');"
+    " link.unlink(); link.symlink_to('first')"
+)
+
+
+@pytest.mark.parametrize("name", ["m.onnx", "m.onnx.data", "labels.txt"])
+@pytest.mark.parametrize("swap", [ONCE, THERE_AND_BACK, ASIDE_AND_BACK])
+def test_a_file_that_is_replaced_while_it_is_loaded_is_refused(folder, name, swap):
+    Path("labels.txt").write_text("cat\n")
+    text = Path("m.toml").read_text() + 'labels = "labels.txt"\n'
+    Path("m.toml").write_text(text)
+    content = (
+        Path("mine.py")
+        .read_text()
+        .replace("add: int = 0", "add: int = 0\n        labels: headrace.FilePath")
+    )
+    more = SWAP.replace("{name}", name).replace("{swap}", f"if SWAPS: {swap}")
+    head, _, tail = content.partition("    def forward")
+    Path("mine.py").write_text(
+        f"{head}{more}\n    def forward{tail}import os\nSWAPS = 'REQUIRE_SWAPS' in os.environ\n"
+    )
+    assert certify("m.toml", "--output", "m.cert.json").exit_code == 0
+    headrace.pipe("m.toml").close()
+    config = headrace.PipelineConfig.load("m.toml")
+    sys.modules[headrace.plugins.resolve(config).cls.__module__].SWAPS = True
+    assert problem(config).message == (
+        f"m.cert.json does not certify this: {name} was replaced while it was loaded"
+    )
+
+
+def test_a_link_that_leads_elsewhere_for_a_moment_is_seen(folder):
+    for version in ("first", "other"):
+        Path(version).mkdir()
+        shutil.copy("m.onnx", version)
+        shutil.copy("m.onnx.data", version)
+    Path("current").symlink_to("first")
+    Path("m.toml").write_text(Path("m.toml").read_text().replace('"m.onnx"', '"current/m.onnx"'))
+    content = Path("mine.py").read_text()
+    head, _, tail = content.partition("    def forward")
+    more = SWAP.replace("{name}", "m.onnx").replace("{swap}", f"if SWAPS: {LINK_AND_BACK}")
+    Path("mine.py").write_text(f"{head}{more}\n    def forward{tail}SWAPS = False\n")
+    assert certify("m.toml", "--output", "m.cert.json").exit_code == 0
+    headrace.pipe("m.toml").close()
+    config = headrace.PipelineConfig.load("m.toml")
+    sys.modules[headrace.plugins.resolve(config).cls.__module__].SWAPS = True
+    assert "m.onnx was replaced while it was loaded" in problem(config).message
+
+
+def test_no_certificate_is_made_of_a_file_that_is_replaced_meanwhile(folder):
+    content = Path("mine.py").read_text()
+    head, _, tail = content.partition("    def forward")
+    more = SWAP.replace("{name}", "m.onnx").replace("{swap}", THERE_AND_BACK)
+    Path("mine.py").write_text(f"{head}{more}\n    def forward{tail}")
+    done = certify("m.toml", "--output", "m.cert.json")
+    assert done.exit_code not in (0, 1)
+    assert "m.onnx was replaced while it ran" in done.stderr
+    assert not Path("m.cert.json").exists()
+
+
+def test_an_imported_file_counts_as_it_has_run(folder):
+    assert certify("m.toml", "--output", "m.cert.json").exit_code == 0
+    certified = Path("mine.py").read_text()
+    config = headrace.PipelineConfig.load("m.toml")
+    Path("mine.py").write_text(certified.replace("+ self.add", "+ 5 + self.add"))
+    with headrace.pipe(config) as pipe:  # of the certified code
+        assert pipe({"data": "20"})["result"] == 20
+    config = headrace.PipelineConfig.load("m.toml")  # this runs the other one
+    Path("mine.py").write_text(certified)
+    assert "mine.py has changed" in problem(config).message
+
+
 def test_one_changed_byte_beside_an_imported_file_is_refused(folder):
     assert certify("m.toml", "--output", "m.cert.json").exit_code == 0
     (helper,) = folder.glob("require_helper*.py")
@@ -124,6 +212,12 @@ def test_one_changed_byte_of_a_plugin_is_refused(folder, monkeypatch):
         headrace.pipe("m.toml").close()
         (package / "numbers.py").write_text("OFFSET = 1\n")
         assert "this: require_plugin/numbers.py has changed" in problem().message
+        # A new certificate is for what is in the file: this process still has what it has loaded before.
+        document = json.loads(Path("m.cert.json").read_text())
+        digest = hashlib.sha256(b"OFFSET = 1\n").hexdigest()
+        document["modules"]["require_plugin/numbers.py"] = digest
+        Path("m.cert.json").write_text(json.dumps(document))
+        assert "numbers.py is in no file as this process has loaded it" in problem().message
     finally:
         for name in [one for one in sys.modules if one.startswith("require_plugin")]:
             monkeypatch.delitem(sys.modules, name)
@@ -215,6 +309,49 @@ def test_an_error_names_three_differences_and_counts_the_others(folder):
     assert problem().message.endswith(f"; and {len(document['versions']) - 3} more")
 
 
+PARTS = ("agrees", "compared", "sizes", "outputs", "config_sha256", "files", "external_data",
+         "modules", "versions", "python", "machine", "gpu")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "says"),
+    [
+        *(((part,), None, f"{part}: Field required") for part in PARTS),
+        (("modules",), [], "modules: Input should be a valid dictionary"),
+        (("outputs",), "null", "outputs: Input should be a valid dictionary"),
+        (("sizes",), "x", "sizes: Input should be a valid list"),
+        (("sizes",), [0], "sizes.0: Input should be greater than or equal to 1"),
+        (("agrees",), 1, "agrees: Input should be a valid boolean"),
+        (("files", "m.onnx"), 7, "files.m.onnx: Input should be a valid string"),
+        (("outputs", "result", "verdict"), "good", "outputs.result.verdict: Input should be"),
+        (("gpu",), {}, "gpu.driver: Field required; gpu.cuda: Field required; gpu.devices: Field required; and 2 more"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("invariant", ["", "invariant = true\n"])
+def test_each_part_of_a_certificate_is_checked_and_its_place_told(
+    folder, invariant, keys, value, says
+):
+    assert certify("m.toml", "--output", "m.cert.json").exit_code == 0
+    Path("m.toml").write_text(Path("m.toml").read_text() + invariant)
+    document = json.loads(Path("m.cert.json").read_text())
+    *tables, key = keys
+    table = document
+    for name in tables:
+        table = table[name]
+    if value is None:
+        del table[key]
+    else:
+        table[key] = None if value == "null" else value
+    Path("m.cert.json").write_text(json.dumps(document))
+    assert f"is no certificate of headrace certify: {says}" in problem().message
+
+
+@pytest.mark.parametrize("content", ["[]", "null", "7", '"certify"'])
+def test_json_that_is_no_table_is_no_certificate(folder, content):
+    Path("m.cert.json").write_text(content)
+    assert "is no certificate of headrace certify: the whole file" in problem().message
+
+
 def test_a_file_that_is_no_certificate_is_found_by_check(folder):
     runner = CliRunner()
     done = runner.invoke(app, ["check", "m.toml"])
@@ -272,7 +409,10 @@ def test_an_invariant_node_forms_batches_of_the_sizes_that_agree(dependent):
 )
 def test_sizes_are_taken_only_from_results_that_can_agree(dependent, change, says):
     document = json.loads(Path("m.cert.json").read_text())
-    Path("m.cert.json").write_text(json.dumps(document | change))
+    outputs = {
+        "result": {**document["outputs"]["result"], **change.pop("outputs", {}).get("result", {})}
+    }
+    Path("m.cert.json").write_text(json.dumps({**document, "outputs": outputs, **change}))
     Path("m.toml").write_text(dependent + "invariant = true\n")
     assert says in problem().message
 

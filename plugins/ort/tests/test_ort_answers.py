@@ -239,7 +239,9 @@ def test_an_output_without_names_is_cut_like_the_input_that_crop_names(start, on
     requests = [{"data": np.ones((2, n), F32)} for n in (1, 3)]
     shapes = [one.shape for one in run(start(path, ragged="pad", crop={"y": "x"}), *requests)]
     assert shapes == [(2, 1), (2, 3)]
-    assert {one.shape for one in run(start(path, ragged="pad"), *requests)} == {(2, 3)}
+    assert [one.shape for one in run(start(path, ragged="pad"), *requests)] == shapes
+    uncut = start(path, ragged="pad", crop={})
+    assert {one.shape for one in run(uncut, *requests)} == {(2, 3)}
     with pytest.raises(SetupError, match="`crop` names 'z'"):
         start(path, ragged="pad", crop={"z": "x"})
 
@@ -472,3 +474,155 @@ def test_no_other_array_of_a_wrong_type_is_called_a_picture(one_to_one, axes, dt
     with headrace.pipe(config) as pipe, pytest.raises(InputError, match="wrong dtype") as caught:
         pipe({"data": value})
     assert caught.value.hint is None
+
+
+def strided(save, kernel, stride, pads=0, op="Conv", axes=("t", "frames")):
+    node = (op, ["x", "w"], ["y"], {"strides": [stride], "pads": [pads, pads]})
+    ports = [("x", T.FLOAT, ["n", 1, axes[0]])], [("y", T.FLOAT, ["n", 1, axes[1]])]
+    return save([node], *ports, [("w", np.ones((1, 1, kernel), F32))])
+
+
+LAYERS = [
+    (4, 4, 0, "Conv"),
+    (3, 2, 1, "Conv"),
+    (10, 5, 0, "Conv"),
+    (7, 3, 2, "Conv"),
+    (4, 2, 1, "ConvTranspose"),
+]
+
+
+@pytest.mark.parametrize("axes", [("t", "frames"), (None, None), ("t", "t")], ids=str)
+@pytest.mark.parametrize("layer", LAYERS, ids=str)
+def test_a_padded_sample_gets_as_many_frames_as_alone(start, save, layer, axes):
+    kernel, stride, pads, op = layer
+    path = strided(save, kernel, stride, pads, op, axes)
+    backend, alone = start(path, ragged="pad"), onnxruntime.InferenceSession(str(path))
+    samples = [np.ones((1, n), F32) for n in (*range(10, 22), 40, 63, 97, 200)]
+    for found, sample in zip(run(backend, *({"data": x} for x in samples)), samples, strict=True):
+        assert found.shape == alone.run(None, {"x": sample[None]})[0][0].shape
+
+
+def test_a_sample_shorter_than_the_kernel_fails_alone_among_longer_ones(save):
+    config = {
+        "backend": "OnnxTensor",
+        "model": str(strided(save, 10, 5)),
+        "max": 4,
+        "ragged": "pad",
+    }
+    with headrace.pipe(config) as pipe:
+        lone, long = pipe.submit([{"data": np.ones((1, n), F32)} for n in (6, 20)])
+        assert long.result()["result"].shape == (1, 3)
+        with pytest.raises(headrace.errors.HeadraceError):
+            lone.result()
+
+
+def test_a_network_that_takes_multiples_alone_is_proven_at_multiples(start, save):
+    """A reshape into pieces of 32, as the windows of an image network are."""
+    path = save(
+        [
+            ("Reshape", ["x", "to"], ["p"], {}),
+            ("ReduceMax", ["p"], ["y"], {"axes": [2], "keepdims": 0}),
+        ],
+        [("x", T.FLOAT, ["n", "t"])],
+        [("y", T.FLOAT, ["n", "pieces"])],
+        [("to", np.int64([0, -1, 32]))],
+    )
+    backend = start(path, ragged="pad", pad_multiple=32)
+    short, long = run(backend, {"data": np.ones(64, F32)}, {"data": np.ones(160, F32)})
+    assert (short.shape, long.shape) == ((2,), (5,))
+    assert run(backend, {"data": np.ones(33, F32)}, {"data": np.ones(64, F32)})[0].shape == (2,)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "shape", "says"),
+    [
+        # Height and width in one axis: rows of the padded picture lie between those of the sample.
+        ([("Reshape", ["x", "flat"], ["y"], {})], ["n", "h", "w"], "axis 1 of output 'y'.*two axes"),
+        ([("Mul", ["x", "zero"], ["z"], {}), ("NonZero", ["x"], ["i"], {}), ("Shape", ["i"], ["s"], {}),
+          ("ReduceMax", ["s"], ["k"], {"keepdims": 0}), ("ReduceMax", ["s"], ["k1"], {"keepdims": 1}),
+          ("Concat", ["first", "k1"], ["to"], {"axis": 0}), ("Slice", ["z", "start", "one"], ["c"], {}),
+          ("Mul", ["k", "k"], ["k2"], {}), ("Reshape", ["k2", "one"], ["k3"], {}),
+          ("Concat", ["first", "k3"], ["e"], {"axis": 0}), ("Expand", ["half", "e"], ["w"], {}),
+          ("ReduceMax", ["x"], ["m"], {"axes": [1]}), ("Add", ["m", "w"], ["y"], {})],
+         ["n", "t"], "axis 1 of output 'y'"),
+    ],
+    ids=["flattened picture", "square of the length"],
+)  # fmt: skip
+def test_an_output_that_follows_no_length_in_steps_is_refused_and_its_axis_named(
+    start, save, nodes, shape, says
+):
+    path = save(
+        nodes,
+        [("x", T.FLOAT, shape)],
+        [("y", T.FLOAT, ["n", "other"])],
+        [("flat", np.int64([0, -1])), ("zero", F32([0])), ("first", np.int64([1])), ("start", np.int64([0])),
+         ("one", np.int64([1])), ("half", F32([0.5]))],
+    )  # fmt: skip
+    with pytest.raises(SetupError, match=says) as caught:
+        start(path, ragged="pad")
+    assert "ragged = 'group'" in caught.value.hint
+    start(path, ragged="pad", crop={})
+    start(path, ragged="pad", context={"batch": {"max": 1}})
+
+
+def test_lengths_that_the_model_refuses_are_no_proof_but_a_file_or_crop_is(start, save, tmp_path):
+    """A reshape into pieces of 7: it takes neither 64, 65 nor any multiple of 32."""
+    path = save(
+        [("Reshape", ["x", "to"], ["p"], {}), ("ReduceMax", ["p"], ["y"], {"axes": [2], "keepdims": 0})],
+        [("x", T.FLOAT, ["n", "t"])],
+        [("y", T.FLOAT, ["n", "pieces"])],
+        [("to", np.int64([0, -1, 7]))],
+    )  # fmt: skip
+    with pytest.raises(SetupError, match="cannot be proven") as caught:
+        start(path, ragged="pad")
+    assert "warm_up_input" in caught.value.hint
+    np.save(tmp_path / "real.npy", np.ones(14, F32))
+    requests = [{"data": np.ones(n, F32)} for n in (7, 28)]
+    for options in ({"warm_up_input": tmp_path / "real.npy"}, {"pad_multiple": 7}):
+        found = run(start(path, ragged="pad", **options), *requests)
+        assert [one.shape for one in found] == [(1,), (4,)]
+    told = start(path, ragged="pad", crop={"y": "x"})
+    with pytest.raises(BackendError, match="does not follow input 'x'"):
+        told.forward([dict(one) for one in requests])
+
+
+@pytest.mark.parametrize("names", [("image", "text"), (None, None)], ids=["named", "without names"])
+def test_an_output_of_all_rows_against_all_is_refused_unless_requests_run_alone(start, save, names):
+    path = save(
+        [("Transpose", ["b"], ["across"], {"perm": [1, 0]}), ("MatMul", ["a", "across"], ["y"], {})],
+        [("a", T.FLOAT, [names[0], 4]), ("b", T.FLOAT, [names[1], 4])],
+        [("y", T.FLOAT, [*names])],
+    )  # fmt: skip
+    for told in ({}, {"batch_axis": {"y": 0}}):
+        with pytest.raises(SetupError, match=r"output y .* two batch axes") as caught:
+            start(path, **told)
+        assert "max = 1" in caught.value.hint
+    alone = start(path, context={"batch": {"max": 1}})
+    a, b = np.arange(4, dtype=F32), np.ones(4, F32)
+    assert run(alone, {"a": a, "b": b})[0].tolist() == [6]
+    shared = start(path, unbatched=["b"])  # all requests bring the same texts
+    texts = np.stack([b, 2 * b, 3 * b])
+    found = run(shared, {"a": a, "b": texts}, {"a": 2 * a, "b": texts})
+    assert [one.tolist() for one in found] == [[6, 12, 18], [12, 24, 36]]
+
+
+@pytest.mark.parametrize("name", ["n", None])
+def test_rows_multiplied_by_themselves_have_two_batch_axes(start, save, name):
+    path = save(
+        [("Transpose", ["x"], ["t"], {"perm": [1, 0]}), ("MatMul", ["x", "t"], ["y"], {})],
+        [("x", T.FLOAT, [name, 3])],
+        [("y", T.FLOAT, [name, name])],
+    )
+    with pytest.raises(SetupError, match="two batch axes"):
+        start(path)
+
+
+def test_a_masked_array_is_refused_by_name(start, one_to_one):
+    backend = start(one_to_one(["n", 2]))
+    masked = np.ma.masked_array(F32([1, 2]), mask=[True, False])
+    for value, more in ((masked, {}), ([masked], {"request_size": 1})):
+        (error,) = backend([{"data": value, **more}])
+        assert isinstance(error, InputError)
+        assert (error.got, error.key) == ("numpy.ma.MaskedArray", "data")
+        assert "filled" in error.hint
+    assert run(backend, {"data": masked.filled(7)})[0].tolist() == [7, 2]

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime
 import onnxruntime.datasets
 import pydantic
@@ -481,3 +482,46 @@ def test_a_model_without_inputs_runs_once_unbatched_names_its_output(start, save
 def test_the_key_of_an_input_has_a_name(one_to_one):
     with pytest.raises(pydantic.ValidationError, match="at least 1 character"):
         OnnxTensor.Options(model=one_to_one(["n", 2]), inputs={"x": ""})
+
+
+def test_what_onnx_runtime_would_do_by_default_is_set(start, one_to_one):
+    """All cores for each session, threads that spin, a pool between operators, each error printed besides."""
+    path = one_to_one(["n", 2])
+    session = start(path)._session.get_session_options()
+    bare = onnxruntime.SessionOptions()
+    shown = [
+        (one.intra_op_num_threads, one.inter_op_num_threads, one.log_severity_level)
+        for one in (bare, session)
+    ]
+    assert shown == [(0, 0, -1), (1, 1, 4)]
+    with pytest.raises(RuntimeError):  # not set, which is to spin
+        bare.get_session_config_entry("session.intra_op.allow_spinning")
+    assert session.get_session_config_entry("session.intra_op.allow_spinning") == "0"
+
+
+def test_nothing_runs_on_the_cpu_that_was_not_asked_for(start, one_to_one):
+    """Bare ONNX Runtime runs there what another provider does not have, and says nothing."""
+    path, other = one_to_one(["n", 2], op="Neg"), "AzureExecutionProvider"
+    if other not in onnxruntime.get_available_providers():
+        pytest.skip(f"this build has no {other}")
+    bare = onnxruntime.InferenceSession(str(path), providers=[other])
+    assert bare.run(None, {"x": np.ones((1, 2), np.float32)})[0].tolist() == [[-1, -1]]
+    with pytest.raises(SetupError, match="CPU"):
+        start(path, providers=[other])
+    start(path, providers=[other, "cpu"])
+
+
+def test_weights_outside_of_the_folder_of_the_model_are_not_read(start, save, tmp_path):
+    weights = [("w", np.ones(4096, np.float32))]
+    ports = [("x", T.FLOAT, ["n", 4096])], [("y", T.FLOAT, ["n", 4096])]
+    path = save(
+        [("Add", ["x", "w"], ["y"], {})], *ports, weights, save_as_external_data=True, location="w"
+    )
+    start(path)
+    model = onnx.load(str(path), load_external_data=False)
+    (tmp_path / "w").rename(tmp_path.parent / f"{tmp_path.name}-w")
+    for location in (f"../{tmp_path.name}-w", str(tmp_path.parent / f"{tmp_path.name}-w")):
+        model.graph.initializer[0].external_data[0].value = location
+        path.write_bytes(model.SerializeToString())
+        with pytest.raises(SetupError, match=r"(?i)external data"):
+            start(path)

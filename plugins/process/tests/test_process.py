@@ -424,16 +424,57 @@ def test_what_reaches_out_of_the_process_is_refused(source, refused):
     assert any(f"{refused} cannot stand in Process" in one for one in found)
 
 
-@pytest.mark.parametrize("around", ["{}", "Process[{}]"])
-def test_an_instance_whose_process_is_not_started_again_is_lost(around):
-    backend = around.format("Process(restart_limit=0)[Call(os:_exit)]")
+class Pauses(Restarts):
+    """Pauses that a test tells, in place of those of the second, third, ... death."""
+
+    def __init__(self, *pauses, limit=None):
+        super().__init__(limit)
+        self.pauses = pauses
+
+    def pause_s(self, now):
+        super().pause_s(now)
+        return self.pauses[min(self.count, len(self.pauses)) - 1]
+
+
+def test_deaths_in_a_row_never_end_an_instance_and_are_told(monkeypatch):
+    monkeypatch.setattr(Process, "restarts", lambda self: Pauses(0.0, limit=self.restart_limit))
+    backend = "Process(restart_limit=3)[Call(os:_exit)]"
     with headrace.pipe({"backend": backend, "max": 2}) as pipe:
-        with pytest.raises(InstanceLostError, match="status 7"):
-            pipe({"data": 7})
-        assert not pipe.ready
-        assert pipe.stats()["nodes"]["main"]["instances"][0]["alive"] is False
-        with pytest.raises(BackendError, match="no instance that could take the request"):
-            pipe({"data": 0})
+        for deaths in range(1, 9):
+            with pytest.raises(InstanceLostError, match="status 7"):
+                pipe({"data": 7})
+            told = pipe.stats()["processes"]["main"]
+            assert told == {"ended": deaths, "failing": deaths > 3}
+
+
+def test_requests_are_refused_only_where_no_process_will_live_soon(file, monkeypatch, until):
+    monkeypatch.setattr(Process, "restarts", lambda self: Pauses(1000.0))
+    config = {"import": [file], "backend": "Process[Fragile]", "instance_num": 2}
+    with headrace.pipe(config) as pipe:
+        with pytest.raises(InstanceLostError, match="SIGKILL"):
+            pipe({"data": "poison"})
+        for _ in range(4):
+            assert pipe({"data": "good"})["result"] == "good"  # of the other process
+        with pytest.raises(InstanceLostError, match="SIGKILL"):
+            pipe({"data": "poison"})
+        until(lambda: not pipe.ready)
+        for inside in ("good", "poison"):
+            with pytest.raises(InstanceLostError, match="again and again"):
+                pipe({"data": inside})
+        instances = pipe.stats()["nodes"]["main"]["instances"]
+        assert [one["alive"] for one in instances] == [True, True]  # they come back
+
+
+@pytest.mark.parametrize("inside", ["Fragile", "Innocent"])
+def test_an_instance_comes_back_behind_a_long_pause(file, monkeypatch, until, inside):
+    monkeypatch.setattr(supervisor, "_WAITED_S", 0.0)
+    monkeypatch.setattr(Process, "restarts", lambda self: Pauses(0.05))
+    with headrace.pipe({"import": [file], "backend": f"Process[{inside}]"}) as pipe:
+        for _ in range(3):
+            with pytest.raises(InstanceLostError):
+                pipe({"data": "poison"})
+            until(lambda: pipe.ready)
+            assert pipe({"data": "good"})["result"] == "good"
 
 
 def test_a_backend_that_writes_no_result_there_is_named(file):
@@ -550,14 +591,12 @@ def test_only_what_says_rerun_runs_once_more_alone(file, tmp_path, inside):
 
 
 def test_an_item_runs_once_more_in_the_process_of_another_instance(file):
-    word = "Process(restart_limit=0)[DiesOnce]"
-    with headrace.pipe({"import": [file], "backend": word, "max": 4, "instance_num": 2}) as pipe:
+    config = {"import": [file], "backend": "Process[DiesOnce]", "max": 4, "instance_num": 2}
+    with headrace.pipe(config) as pipe:
         data = ["a", "poison", "b"]
         results = {one["result"] for one in pipe([{"data": one} for one in data])}
-        instances = pipe.stats()["nodes"]["main"]["instances"]
-        assert sorted(one["alive"] for one in instances) == [False, True]
-        assert pipe.ready
-        assert results == {pipe({"data": "later"})["result"]}  # there is one process left
+        assert len(results) == 1  # the other process ran all three
+        assert pipe.stats()["processes"]["main"] == {"ended": 1, "failing": False}
 
 
 def test_a_process_that_was_killed_for_running_on_is_said_to_be_slow_or_to_hang():
@@ -573,7 +612,7 @@ def test_a_process_that_was_killed_for_running_on_is_said_to_be_slow_or_to_hang(
 
 def sibling(siblings, *, lives=False, over=False):
     child = types.SimpleNamespace(close=lambda: None)
-    supervisor = types.SimpleNamespace(lives=lives, over=over, kill=print)
+    supervisor = types.SimpleNamespace(lives=lives, over=over, kill=print, pausing=False)
     one = Process()
     one.supervisor, one.exchanging, one._child = supervisor, threading.Lock(), child
     one._siblings, one._borrower, one.liveness = siblings, None, Liveness()
@@ -608,12 +647,32 @@ def test_who_needs_another_process_waits_for_the_first_that_is_left_or_comes_bac
     assert borrowed(lambda: setattr(other.supervisor, "over", True)) == [own]
 
 
-def test_a_process_is_started_again_after_growing_pauses_and_so_often_within_a_minute():
-    restarts = Restarts(4)
-    assert [restarts.pause_s(0.0) for _ in range(5)] == [0.0, 0.1, 0.2, 0.4, None]
+def test_a_process_is_started_again_after_growing_pauses_until_a_minute_was_quiet():
+    restarts, now, pauses = Restarts(), 0.0, []
+    for _ in range(13):  # each start dies at once
+        pauses.append(restarts.pause_s(now))
+        now += pauses[-1]
+    assert pauses == pytest.approx([0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30, 30, 30])
+    now += 59.9  # it lives again, and not for a minute
+    assert restarts.pause_s(now) == 30.0
+    now += 30 + 60
+    assert [restarts.pause_s(now), restarts.pause_s(now + 1)] == [0.0, 0.1]
+    assert restarts.count == 16
+
+
+def test_more_deaths_than_the_limit_within_a_minute_are_too_many():
     restarts = Restarts(2)
-    assert [restarts.pause_s(now) for now in (0.0, 59.0, 60.0, 61.0)] == [0.0, 0.1, 0.1, None]
-    assert Restarts(0).pause_s(0.0) is None
+    told = []
+    for now in (0.0, 10.0, 20.0):
+        restarts.pause_s(now)
+        told.append(restarts.too_often(now))
+    assert told == [False, False, True]
+    assert [restarts.too_often(now) for now in (59.9, 60.0)] == [True, False]
+    never, at_once = Restarts(), Restarts(0)
+    for _ in range(100):
+        never.pause_s(0.0)
+    at_once.pause_s(0.0)
+    assert (never.too_often(0.0), at_once.too_often(0.0)) == (False, True)
 
 
 def test_only_the_keys_that_are_read_go_there(file):

@@ -6,6 +6,7 @@ import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import grpc
 import httpx
 import numpy as np
 import pytest
@@ -138,3 +139,24 @@ def test_health_is_answered_while_many_elements_are_read_or_written(serving, mon
         answer = sending.result()
     assert answer.status_code == 200
     assert answer.content.endswith(bytes(4 * count))
+
+
+@pytest.mark.parametrize(("limit", "live"), [("", True), ("restart_limit=1", False)])
+def test_liveness_fails_where_a_process_dies_more_often_than_its_limit(serving, limit, live):
+    """With the answers of protobuf: a field of type bool is there where it is true."""
+    pytest.importorskip("headrace_process")
+    word = f"Process({limit})[Call(os:_exit)]" if limit else "Process[Call(os:_exit)]"
+    with headrace.pipe({"backend": word}) as pipe:
+        server = serving({"m": pipe}, grpc_port=0)
+        with grpc.insecure_channel(f"{server.host}:{server.grpc_port}") as channel:
+            ask = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")
+            for deaths in range(3):
+                alive = live or deaths < 2
+                answer = httpx.get(f"{server.url}/v2/health/live")
+                assert (answer.status_code, answer.json()) == (
+                    200 if alive else 503,
+                    {"live": alive},
+                )
+                assert ask(b"", timeout=60) == (b"\x08\x01" if alive else b"")
+                with pytest.raises(headrace.errors.InstanceLostError):
+                    pipe({"data": 7})

@@ -80,11 +80,11 @@ def test_each_input_is_padded_with_its_own_value_and_the_output_is_cut_again(ben
     one = bench()
     options = {"module": f"{HERE}Masked", "ragged": "pad", "pad_value": {"ids": 1}}
     shape = {"ids": "int64:-1", "mask": "int64:-1"}
-    backend = one.start(TorchModule, shape=shape, crop={"ids": "ids"}, **options)
+    backend = one.start(TorchModule, shape=shape, **options)
     for found, length in zip(one.run(backend, text(2), text(4)), (2, 4), strict=True):
         assert found["sum"] == 5 * length
         assert found["ids"].tolist() == [5] * length
-    long = one.start(TorchModule, shape=shape, **options)
+    long = one.start(TorchModule, shape=shape, crop={}, **options)
     assert [found["ids"].tolist() for found in one.run(long, text(2), text(4))] == [
         [5, 5, 0, 0],
         [5] * 4,
@@ -233,3 +233,49 @@ def test_arrays_of_the_host_go_to_the_device_unless_that_is_refused(bench):
         assert found["ids"].tolist() == [1, 0, 3]
     strict = one.start(TorchModule, device_input="strict", **options)
     assert "cuda:0" in one.error(strict, {"ids": ids, "mask": mask}).what
+
+
+class Strided(torch.nn.Module):
+    """A convolution over time with steps of 4."""
+
+    def forward(self, x):
+        return torch.nn.functional.conv1d(x[:, None], torch.ones(1, 1, 4), stride=4)[:, 0]
+
+
+class AllAgainstAll(torch.nn.Module):
+    """Each row times each other."""
+
+    def forward(self, x):
+        return x @ x.T
+
+
+def test_a_padded_sample_gets_as_many_frames_as_alone(bench):
+    one = bench()
+    backend = one.start(TorchModule, module=f"{HERE}Strided", shape="-1", ragged="pad")
+    samples = [torch.ones(n) for n in (4, 7, 8, 19, 41)]
+    for found, sample in zip(
+        one.run(backend, *({"data": x} for x in samples)), samples, strict=True
+    ):
+        assert found.shape == Strided()(sample[None])[0].shape
+
+
+def test_an_output_of_all_rows_against_all_is_refused(bench, tmp_path):
+    with pytest.raises(SetupError, match="two batch axes"):
+        bench(most=4).start(TorchModule, module=f"{HERE}AllAgainstAll", shape="3")
+    dims = ({0: torch.export.Dim("rows", min=1, max=64)},)
+    program = torch.export.export(AllAgainstAll(), (torch.zeros(3, 5),), dynamic_shapes=dims)
+    torch.export.save(program, tmp_path / "model.pt2")
+    with pytest.raises(SetupError, match="two batch axes"):
+        bench(most=4).start(TorchModule, model=tmp_path / "model.pt2")
+    alone = bench(most=1)
+    backend = alone.start(TorchModule, model=tmp_path / "model.pt2")
+    assert alone.run(backend, {"data": torch.ones(5)})[0].tolist() == [5]
+
+
+def test_a_masked_array_is_refused_by_name(bench):
+    one = bench()
+    backend = one.start(TorchModule, module=f"{HERE}Strided", shape="4")
+    (error,) = one.outcomes(
+        backend, {"data": np.ma.masked_array(np.float32([1, 2, 3, 4]), mask=True)}
+    )
+    assert error.got == "numpy.ma.MaskedArray"

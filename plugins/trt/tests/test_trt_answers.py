@@ -46,11 +46,11 @@ def test_requests_with_equal_inputs_without_batch_axis_share_a_run(device, plan,
         )
 
 
-def test_an_output_is_cut_to_what_the_request_brought_where_crop_says_so(device, plan, pipe, image):
+def test_an_output_is_cut_to_what_the_request_brought(device, plan, pipe, image):
     model, expected = image
     made = plan(model, {"x": ((1, 3, 4, 4), (4, 3, 6, 6), (8, 3, 9, 9))})
     config = {"model": str(made), "max": 8, "ragged": "pad"}
-    p = pipe(backend=SHORT, crop={"y": "x"}, **config)
+    p = pipe(backend=SHORT, **config)
     small, large = (np.ones((3, n, n), np.float32) for n in (4, 7))
     padded = np.zeros((3, 7, 7), np.float32)
     padded[:, :4, :4] = small
@@ -58,9 +58,9 @@ def test_an_output_is_cut_to_what_the_request_brought_where_crop_says_so(device,
     np.testing.assert_allclose(first["result"], expected(padded)[:, :4, :4], rtol=1e-5)
     np.testing.assert_allclose(second["result"], expected(large), rtol=1e-5)
     with pytest.raises(SetupError, match="`crop`"):
-        pipe(backend=PLAIN, crop={"y": "x"}, **config)
+        pipe(backend=PLAIN, **config)
     with pytest.raises(SetupError, match="on the device"):
-        pipe(backend=SHORT, crop={"y": "x"}, output_device="device", **config)
+        pipe(backend=SHORT, output_device="device", **config)
 
 
 @pytest.mark.parametrize(
@@ -95,3 +95,31 @@ def test_a_row_whose_answer_other_rows_change_is_a_warning(
     caplog.clear()
     pipe(backend=SHORT, model=str(made), max=1)
     assert not caplog.text
+
+
+def test_a_padded_sample_gets_as_many_frames_as_alone(device, plan, pipe, save):
+    """A convolution over time with steps of 4, as bare ONNX Runtime counts its frames."""
+    model = save(
+        [("Conv", ["x", "w"], ["y"], {"strides": [4]})],
+        [("x", T.FLOAT, ["n", 1, "t"])],
+        [("y", T.FLOAT, ["n", 1, "frames"])],
+        [("w", np.ones((1, 1, 4), np.float32))],
+    )
+    made = plan(model, {"x": ((1, 1, 4), (2, 1, 20), (8, 1, 50))})
+    p = pipe(backend=SHORT, model=str(made), max=8, ragged="pad")
+    samples = [np.ones((1, n), np.float32) for n in (4, 7, 8, 19, 41, 50)]
+    for found, sample in zip(p([{"data": x} for x in samples]), samples, strict=True):
+        assert found["result"].shape == bare(model, x=sample[None])[0][0].shape
+
+
+def test_an_output_of_all_rows_against_all_is_refused(device, plan, pipe, save):
+    model = save(
+        [("Transpose", ["x"], ["t"], {"perm": [1, 0]}), ("MatMul", ["x", "t"], ["y"], {})],
+        [("x", T.FLOAT, ["n", 3])],
+        [("y", T.FLOAT, ["n", "m"])],
+    )
+    made = plan(model, {"x": ((1, 3), (4, 3), (8, 3))})
+    with pytest.raises(SetupError, match="two batch axes"):
+        pipe(backend=SHORT, model=str(made), max=8)
+    p = pipe(backend=SHORT, model=str(made), max=1)
+    assert p({"data": np.ones(3, np.float32)})["result"].tolist() == [3]

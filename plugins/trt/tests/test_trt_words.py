@@ -152,7 +152,15 @@ def test_many_threads_each_get_their_own_answer(device, plan, pipe, linear, back
 def test_ragged_batches(device, plan, pipe, image, backend, ragged):
     model, expected = image
     made = plan(model, {"x": ((1, 3, 4, 4), (2, 3, 6, 6), (8, 3, 9, 9))})
-    p = pipe(backend=backend, model=str(made), max=8, ragged=ragged, pad_multiple=2, pad_value=0.5)
+    p = pipe(
+        backend=backend,
+        model=str(made),
+        max=8,
+        ragged=ragged,
+        pad_multiple=2,
+        pad_value=0.5,
+        crop={},
+    )
     random = np.random.default_rng(3)
     sizes = [(4, 6), (5, 5), (4, 6), (9, 9)]
     images = [random.standard_normal((3, *size)).astype(np.float32) for size in sizes]
@@ -179,7 +187,14 @@ def test_ragged_batches(device, plan, pipe, image, backend, ragged):
 def test_the_padding_must_fit_the_type(device, plan, pipe, save, backend, value, fits):
     ports = [("x", T.UINT8, ["n", "w"])], [("y", T.UINT8, ["n", "w"])]
     made = plan(save([("Identity", ["x"], ["y"], {})], *ports), {"x": ((1, 1), (4, 4), (8, 8))})
-    config = {"backend": backend, "model": str(made), "max": 8, "ragged": "pad", "pad_value": value}
+    config = {
+        "backend": backend,
+        "model": str(made),
+        "max": 8,
+        "ragged": "pad",
+        "crop": {},
+        "pad_value": value,
+    }
     if not fits:
         with pytest.raises(SetupError, match=r"input 'x' is uint8 .* cannot be padded with"):
             pipe(**config)
@@ -192,7 +207,7 @@ def test_the_padding_must_fit_the_type(device, plan, pipe, save, backend, value,
 def test_padding_is_infinite_where_the_type_is(device, plan, pipe, save, backend):
     ports = [("x", T.FLOAT, ["n", "w"])], [("y", T.FLOAT, ["n", "w"])]
     made = plan(save([("Identity", ["x"], ["y"], {})], *ports), {"x": ((1, 1), (4, 4), (8, 8))})
-    config = {"backend": backend, "model": str(made), "max": 8, "ragged": "pad"}
+    config = {"backend": backend, "model": str(made), "max": 8, "ragged": "pad", "crop": {}}
     p = pipe(**config, pad_value=float("-inf"))
     short, _ = p([{"data": np.ones(n, np.float32)} for n in (1, 2)])
     assert short["result"].tolist() == [1, float("-inf")]
@@ -206,7 +221,7 @@ def test_an_array_on_the_device_is_never_padded(device, plan, pipe, image, backe
 
     model, expected = image
     made = plan(model, {"x": ((1, 3, 4, 4), (2, 3, 6, 6), (8, 3, 9, 9))})
-    p = pipe(backend=backend, model=str(made), max=8, ragged="pad", pad_value=0.5)
+    p = pipe(backend=backend, model=str(made), max=8, ragged="pad", crop={}, pad_value=0.5)
     random = np.random.default_rng(3)
     small, large = (random.standard_normal((3, n, n)).astype(np.float32) for n in (5, 8))
     requests = [{"data": OnDevice(device, a)} for a in (small, large)] + [{"data": small}]

@@ -73,12 +73,14 @@ class Builder(Build):
 
     Attributes:
         nodes: The nodes that are built.
+        behind: What is called once all are. See `headrace.hookspecs.headrace_node_keys`.
     """
 
     def __init__(self, plan: PipelinePlan) -> None:
         state = PipelineState(times={} if plan.keys.timings else None)
         super().__init__(plan, ChildConfig, state, threads=plan.threads_of_one)
         self.nodes: dict[str, ComposedNode] = {}
+        self.behind: list[Callable[[], object] | None] = []
         self._all = CloseStack()
         self._all.add(self.commons.store)
         self._builds = threading.Lock()
@@ -95,6 +97,8 @@ class Builder(Build):
         """Build one node and register it."""
         node = self.plan.nodes[name]
         self.nodes[name] = built = self._run_locked(lambda: self._node(node, schedule))
+        for look in filter(None, self.behind if len(self.nodes) == len(self.plan.nodes) else ()):
+            look()
         return built
 
     def _run_locked(self, build: Callable[[], ComposedNode]) -> ComposedNode:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
-from headrace._build.builder import Builder, ComposedNode
+from headrace._build.builder import Builder
 from headrace._build.pipeline import Pipeline, without_inner_frames
 from headrace._contract.backend import ProgressFactory, no_progress
 from headrace._plan.pipeline_config import PipelineConfig
@@ -20,9 +20,8 @@ from headrace.errors import ConfigError, HeadraceError, PluginError, SetupError
 from headrace.policies import BestFit
 
 if TYPE_CHECKING:
-    from headrace._build.builder import Schedule
     from headrace._contract.options import Options
-    from headrace._plan.element import NodePlan, PipelinePlan
+    from headrace._plan.element import NodePlan
 
 
 def pipe(
@@ -46,8 +45,7 @@ def pipe(
         PluginError: A plugin or a library is missing.
     """
     try:
-        config = PipelineConfig.load(source, allow_import=allow_import)
-        return Pipeline(compose(config, progress))
+        return Pipeline(compose(PipelineConfig.load(source, allow_import=allow_import), progress))
     except (ConfigError, PluginError, SetupError) as error:
         raise without_inner_frames(error) from error.__cause__
 
@@ -58,13 +56,12 @@ def compose(
     seen: Mapping[str, Any] | None = None,
 ) -> Blueprint:
     """Make the blueprint from which a pipeline of this configuration starts; nothing is built yet."""
-    builder = Builder(config._plan)
+    builder, plan = Builder(config._plan), config._plan
     builder.progress, builder.seen = progress, seen
-    plan, build = config._plan, builder.node
-    for node, own in ((one, own) for one in plan.nodes.values() for own in one.own_keys):
-        own.check(config, node.name)
+    owned = ((name, own) for name, node in plan.nodes.items() for own in node.own_keys)
+    builder.behind = [own.check(config, name) for name, own in owned]
     return Blueprint(
-        nodes={name: _node(plan, node, partial(build, name)) for name, node in plan.nodes.items()},
+        nodes={name: _node(builder, node) for name, node in plan.nodes.items()},
         order=tuple(plan.order),
         probes={
             one.text: _Factory(f"the probe {one.text} of {one.distribution}", one.cls, one.options)
@@ -77,17 +74,15 @@ def compose(
     )
 
 
-def _node(
-    plan: PipelinePlan, node: NodePlan, build: Callable[[Schedule], ComposedNode]
-) -> NodeBlueprint:
+def _node(builder: Builder, node: NodePlan) -> NodeBlueprint:
+    plan, build = builder.plan, partial(builder.node, node.name)
     batch, dispatch = (
         _Factory(f"the policy {one.cls.__name__}", one.cls, one.options, node.name)
         for one in (node.batch_policy, node.dispatch_policy)
     )
     other = dispatch if dispatch.cls is not batch.cls else None
-    return NodeBlueprint(
-        plan.links[node.name], build, batch, other, limits_of(node, plan.keys.deadlock_after_s)
-    )
+    limits = limits_of(node, plan.keys.deadlock_after_s)
+    return NodeBlueprint(plan.links[node.name], build, batch, other, limits)
 
 
 def limits_of(node: NodePlan, deadlock_after_s: float) -> Limits:
@@ -110,11 +105,10 @@ def _may_skip(batch: type[Any], dispatch: type[Any]) -> bool:
 
     A class allows that with ``sends_when_idle``. A subclass that has a ``cut`` of its own has to say so anew.
     """
-    if dispatch.choose is not BestFit.choose:
-        return False
+    own = dispatch.choose is BestFit.choose
     says = next(one for one in batch.__mro__ if "sends_when_idle" in vars(one))
     cuts = next(one for one in batch.__mro__ if "cut" in vars(one))
-    return "sends_when_idle" in vars(batch) or issubclass(says, cuts)
+    return own and ("sends_when_idle" in vars(batch) or issubclass(says, cuts))
 
 
 @dataclass(frozen=True)

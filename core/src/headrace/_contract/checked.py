@@ -96,16 +96,14 @@ class Liveness:
         self.node: Any = None
         self.keeps = False
 
-    def away(self, part: object, *, lost: bool = False, takes_batches: bool = False) -> None:
-        """Note that a part of the instance is away until `back`, or, with ``lost``, for ever.
+    def away(self, part: object, *, takes_batches: bool = False) -> None:
+        """Note that a part of the instance is away until `back`.
 
         Args:
             part: The part.
-            lost: Whether it does not come back.
             takes_batches: Whether the instance is given batches all the same, and refuses them itself.
         """
         self.parts_away[part] = takes_batches
-        self.lost = self.lost or lost
         self.changed()
 
     def back(self, part: object) -> None:

@@ -134,7 +134,8 @@ class Package:
         name, source = module.__name__, Path(loader.path).read_bytes()
         code = loader.source_to_code(source, loader.path)
         version = self._versions[name] = _Version(name, loader.path, source)
-        vars(module)["__builtins__"] = {**vars(builtins), "__import__": self._import}
+        own = {"__builtins__": {**vars(builtins), "__import__": self._import}}
+        vars(module).update(own, __sha256__=version.digest)
         try:
             with registry.recording(name, version.classes):
                 exec(code, vars(module))  # noqa: S102

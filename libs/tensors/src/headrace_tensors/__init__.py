@@ -13,12 +13,20 @@ if TYPE_CHECKING:
     from headrace_tensors.dlpack import export_capsule, read_capsule
     from headrace_tensors.entering import enter, marks_of, order_behind, wait_for_callers
     from headrace_tensors.grouping import cut_groups, group_items, refuse_ragged
-    from headrace_tensors.host_arrays import array_of_numbers, host_array, is_plain, numpy_dtype
+    from headrace_tensors.host_arrays import (
+        array_of_numbers,
+        host_array,
+        is_plain,
+        numpy_dtype,
+        refuse_masked,
+    )
     from headrace_tensors.joining import concatenate, gather, joined, rows_apart
+    from headrace_tensors.lengths import prove_crops, runs_of_lengths
     from headrace_tensors.lost import LOST_DEVICE, LostDevice, is_lost, lost_device
     from headrace_tensors.options import BatchAxisOptions, TensorOptions, UnbatchedOptions
     from headrace_tensors.padding import (
         Crop,
+        Steps,
         check_padding,
         find_crops,
         pad_values,
@@ -37,6 +45,7 @@ if TYPE_CHECKING:
         counted_rows,
         nearest,
         refuse_other_axes,
+        refuse_two_batches,
         refuse_unknown,
     )
     from headrace_tensors.reading import (
@@ -69,6 +78,7 @@ __all__ = [
     "Port",
     "RowVerdict",
     "Signature",
+    "Steps",
     "TensorOptions",
     "TorchView",
     "UnbatchedOptions",
@@ -107,13 +117,17 @@ __all__ = [
     "padded_shape",
     "padded_shapes",
     "padding_fits",
+    "prove_crops",
     "read_capsule",
     "read_item",
     "read_warm_up",
+    "refuse_masked",
     "refuse_other_axes",
     "refuse_ragged",
+    "refuse_two_batches",
     "refuse_unknown",
     "rows_apart",
+    "runs_of_lengths",
     "sizes_to_compare",
     "split_outputs",
     "text_of",
@@ -137,6 +151,7 @@ _HOME = {
     "RowVerdict": "comparing",
     "STRING": "ports",
     "Signature": "ports",
+    "Steps": "padding",
     "TensorOptions": "options",
     "TorchView": "torch_views",
     "UnbatchedOptions": "options",
@@ -173,12 +188,16 @@ _HOME = {
     "padded_shape": "padding",
     "padded_shapes": "padding",
     "padding_fits": "padding",
+    "prove_crops": "lengths",
     "read_item": "reading",
     "read_warm_up": "warming",
+    "refuse_masked": "host_arrays",
     "refuse_other_axes": "ports",
     "refuse_ragged": "grouping",
+    "refuse_two_batches": "ports",
     "refuse_unknown": "ports",
     "rows_apart": "joining",
+    "runs_of_lengths": "lengths",
     "sizes_to_compare": "comparing",
     "split_outputs": "results",
     "text_of": "reading",

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from headrace_tensors.ports import Port
 
-__all__ = ["array_of_numbers", "host_array", "is_plain", "numpy_dtype"]
+__all__ = ["array_of_numbers", "host_array", "is_plain", "numpy_dtype", "refuse_masked"]
 
 _EXTENDED: Final = ("bfloat16", "float8_e4m3fn")
 _WIDENS: Final = {"b": "b", "i": "iuf", "u": "iuf", "f": "f", "U": "O"}
@@ -70,13 +70,14 @@ def host_array(value: Any, port: Port, key: str = "data") -> NDArray[Any]:
         key: The key of the request with the value, for errors.
 
     Raises:
-        InputError: ``value`` is no array, has another dtype, or its numbers do not fit the port's dtype.
+        InputError: ``value`` is no array, is masked, has another dtype, or its numbers do not fit the port's dtype.
     """
     import numpy as np
 
     wanted = numpy_dtype(port.dtype)
     if type(value) is np.ndarray and value.dtype == wanted and wanted.kind != "O":
         return value
+    refuse_masked(value, key)
     plain = is_plain(value)
     try:
         if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
@@ -101,6 +102,25 @@ def host_array(value: Any, port: Port, key: str = "data") -> NDArray[Any]:
             raise _wrong_dtype(value, array, port, key, plain=plain)
         _check_texts(found, key)
     return found
+
+
+def refuse_masked(value: Any, key: str = "data") -> None:
+    """Refuse a masked array of numpy, also in a list: a model would get the numbers behind its mask.
+
+    Raises:
+        InputError: It is one.
+    """
+    import numpy as np
+
+    for one in value if isinstance(value, (list, tuple)) else (value,):
+        if isinstance(one, np.ma.MaskedArray):
+            raise InputError(
+                "a model has no masked values",
+                key=key,
+                expected="an array without mask",
+                got="numpy.ma.MaskedArray",
+                hint="array.filled(VALUE) puts a number in their place.",
+            )
 
 
 def _check_texts(texts: NDArray[Any], key: str) -> None:

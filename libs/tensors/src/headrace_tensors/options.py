@@ -72,9 +72,8 @@ class TensorOptions(headrace.Options):
     )
     crop: dict[str, _Key] | None = Field(
         None,
-        description="With ragged = pad: outputs that are cut to the length that the request brought, "
-        "as input by output ({output = 'input'}), besides those whose axis has the name of an "
-        "input's axis; {} cuts nothing.",
+        description="With ragged = pad: where the warm-up can prove nothing, outputs that are cut to the "
+        "length that the request brought, as input by output ({output = 'input'}); {} cuts nothing.",
     )
     warm_up_input: headrace.FilePath | None = Field(
         None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from headrace.errors import SetupError
+from headrace.errors import InputError, SetupError
 from headrace_tensors.host_arrays import numpy_dtype
 from headrace_tensors.ports import refuse_unknown
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Crop",
+    "Steps",
     "check_padding",
     "find_crops",
     "pad_values",
@@ -155,22 +156,54 @@ def padded(
     return [whole]
 
 
+class Steps(NamedTuple):
+    """How the length of an axis follows another: in steps. The default is the same length.
+
+    Attributes:
+        at, first: A length at which a step begins, and what it makes.
+        width, height: How much longer the other axis is at the next step, and how much longer it makes this one.
+    """
+
+    at: int = 0
+    width: int = 1
+    height: int = 1
+    first: int = 0
+
+    def of(self, length: int) -> int:
+        """Return the length that another one makes."""
+        return max(0, self.first + self.height * ((length - self.at) // self.width))
+
+
 class Crop(NamedTuple):
-    """An axis of an output to cut to the length of an axis of an input.
+    """An axis of an output to cut to what the length of an axis of an input makes it.
 
     Attributes:
         axis: The axis of the output, counted with its batch axis.
         input: The name of the input.
         place: The axis of the input's samples, counted without batch axis.
+        steps: How the output's axis follows it.
     """
 
     axis: int
     input: str
     place: int
+    steps: Steps = Steps()
 
     def length(self, item: Item) -> int:
-        """Return how long the input's axis was before padding."""
-        return int(item.tensors[self.input].shape[1 + self.place])
+        """Return how long the output's axis is without padding.
+
+        Raises:
+            InputError: The input is too short for the model.
+        """
+        own = int(item.tensors[self.input].shape[1 + self.place])
+        found = self.steps.of(own)
+        if found < 1 <= own:
+            raise InputError(f"{own} elements of input {self.input!r} are too few for the model")
+        return found
+
+    def whole(self, padded: Mapping[str, Sequence[int]]) -> int:
+        """Return how long the output's axis is for inputs padded to these shapes."""
+        return self.steps.of(padded[self.input][self.place])
 
 
 def find_crops(

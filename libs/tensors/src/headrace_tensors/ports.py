@@ -7,7 +7,7 @@ import functools
 import re
 import sys
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from headrace.errors import SetupError
 
@@ -23,6 +23,7 @@ __all__ = [
     "counted_rows",
     "nearest",
     "refuse_other_axes",
+    "refuse_two_batches",
     "refuse_unknown",
 ]
 
@@ -230,8 +231,10 @@ def refuse_other_axes(
     inputs: Sequence[Port],
     outputs: Sequence[Port],
     told: Iterable[str] = (),
+    *,
+    shared: bool = False,
 ) -> None:
-    """Refuse outputs if the names of their axes say that the first axis is not the batch.
+    """Refuse outputs if the names of their axes say that the first axis is not the batch, or not the only one.
 
     The lengths show it only in batches of another length than the axis. In other batches the rows would go to the wrong
     requests. If the first axis is fixed, a later axis with the batch's name is the batch axis.
@@ -240,6 +243,7 @@ def refuse_other_axes(
         inputs: The inputs.
         outputs: The wanted outputs.
         told: Names of outputs whose batch axis the user has said, or that they have none.
+        shared: Whether requests may share a run, so that rows of several meet in an output with two batch axes.
 
     Raises:
         SetupError: An output's first axis has a name, and it is not that of the batch axis, or another axis has.
@@ -251,7 +255,12 @@ def refuse_other_axes(
             if name is not None:
                 (batches if port.batched and axis == port.axis else others).add(name)
     free = any(port.batched and port.shape[port.axis] is None for port in inputs)
+    # Where an input has the name on another axis, too, it stands for no length.
+    telling = {name for name in batches - others if not _NAMELESS.fullmatch(name)}
     for port in outputs:
+        shown = [name or length for name, length in zip(port.names, port.shape, strict=False)]
+        if shared and port.batched and len([name for name in port.names if name in telling]) > 1:
+            refuse_two_batches(port.name, shown)
         if port.name in told or not port.names:
             continue
         first, *rest = port.names
@@ -267,7 +276,6 @@ def refuse_other_axes(
                 for axis, name in enumerate(rest, 1)
                 if name is None and port.shape[axis] is None
             ]
-        shown = [name or length for name, length in zip(port.names, port.shape, strict=True)]
         raise SetupError(
             f"by the names of its axes, the first axis of output {port.name} {shown} is not the batch axis",
             hint=f"Say which one it is, `batch_axis = {{{port.name} = {within[0]}}}`, or name it in "
@@ -275,6 +283,19 @@ def refuse_other_axes(
             if within
             else f"Name it in `unbatched`: it belongs to the whole run. ({port.name!r} then comes as it is.)",
         )
+
+
+def refuse_two_batches(name: str, axes: Sequence[object]) -> NoReturn:
+    """Refuse an output in which each row of a run meets all others.
+
+    Raises:
+        SetupError: Always.
+    """
+    raise SetupError(
+        f"output {name} {[*axes]} has two batch axes: each request would get values that belong to others",
+        hint="max = 1 runs each request alone. Or name in `unbatched` what belongs to the whole run: this output, or"
+        " the input that all requests share.",
+    )
 
 
 def choose_keys(

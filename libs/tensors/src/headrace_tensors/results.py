@@ -45,13 +45,24 @@ def cropped(
 
     Args:
         part: Rows of the output, with its batch axis.
-        crops: The axes to cut. An axis of another length than the padded input's stays.
+        crops: The axes to cut.
         item: The item, with the tensors of the request.
         padded: The shape to which the samples of each input were padded.
+
+    Raises:
+        BackendError: An axis is not as long as the padded input makes it.
     """
     for crop in crops:
-        length, whole = crop.length(item), padded[crop.input][crop.place]
-        if length < whole and len(part.shape) > crop.axis and part.shape[crop.axis] == whole:
+        if len(part.shape) <= crop.axis:
+            continue
+        length, whole = crop.length(item), crop.whole(padded)
+        if part.shape[crop.axis] != whole:
+            raise BackendError(
+                f"an output is {list(part.shape)}, and its axis {crop.axis} does not follow input {crop.input!r},"
+                f" which makes it {whole} long: it cannot be cut to the request",
+                hint="crop = {} leaves outputs as long as they come.",
+            )
+        if length < whole:
             part = part[(slice(None),) * crop.axis + (slice(0, length),)]
     return part
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace.errors import InputError, InstanceLostError, SetupError
 from headrace_tensors.comparing import compare_rows, sizes_to_compare
 from headrace_tensors.host_arrays import host_array, numpy_dtype
-from headrace_tensors.ports import counted_rows, refuse_unknown
+from headrace_tensors.ports import counted_rows, refuse_two_batches, refuse_unknown
 from headrace_tensors.reading import read_item
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headrace_tensors.ports import Port, Signature
     from headrace_tensors.reading import Item
 
-__all__ = ["check_followed", "invented_inputs", "read_warm_up", "warm_up_rows"]
+__all__ = ["check_followed", "invented_inputs", "is_of_the_device", "read_warm_up", "warm_up_rows"]
 
 _LENGTH: Final = 64
 """The length of free axes in invented inputs: a multiple of what most networks divide the axes of an image by."""
@@ -147,6 +147,7 @@ def warm_up_rows(  # noqa: PLR0913 - all but three by name
     most: int | None = None,
     sizes: Sequence[int] | None = None,
     bounded: bool = True,
+    shared: bool = False,
 ) -> None:
     """Run a model with few rows, refuse it if an output does not follow them, and compare the rows with each other.
 
@@ -169,12 +170,15 @@ def warm_up_rows(  # noqa: PLR0913 - all but three by name
         most: The largest batch of the node, in rows. None: it is not known.
         sizes: The node's `batch_sizes`.
         bounded: Whether the engine refuses an index out of range, so that other integers than 0 and 1 may be tried.
+        shared: Whether requests may share a run, so that an output with the batch on two axes is refused.
 
     Raises:
-        SetupError: An output does not follow the rows.
+        SetupError: An output does not follow the rows, or follows them on two axes.
         Exception: What ``run`` raises on ``real``. Out of memory and a lost device always.
     """
-    warm_up = _WarmUp(run, signature, told, real=real, free_axes=free_axes)
+    warm_up = _WarmUp(
+        run, signature, told, real=real, free_axes=free_axes, shared=shared and not _tied(signature)
+    )
     if not warm_up.can_run:
         return
     least = signature.rows or signature.low_rows
@@ -193,7 +197,7 @@ def warm_up_rows(  # noqa: PLR0913 - all but three by name
             else:
                 warm_up.run_without((least, more) if warm_up.batched else (1, 1))
         except Exception as error:
-            if isinstance(error, SetupError) or _is_of_the_device(error):
+            if isinstance(error, SetupError) or is_of_the_device(error):
                 raise
             if wider:
                 continue  # they may be none that the model takes
@@ -222,10 +226,15 @@ def _warn(
 
 def _comparable(signature: Signature) -> bool:
     """Return whether rows may share a run, and no other axis of theirs is as long as the batch."""
+    batched = any(port.batched for port in signature.inputs)
+    return batched and not (signature.one_at_a_time or _tied(signature))
+
+
+def _tied(signature: Signature) -> bool:
+    """Return whether another axis of an input has the name of the batch axis, and so its length."""
     batched = [port for port in signature.inputs if port.batched and port.names]
     batches = {port.names[port.axis] for port in batched} - {None}
-    tied = any(batches & set(port.sample_names) for port in batched)
-    return any(port.batched for port in signature.inputs) and not (signature.one_at_a_time or tied)
+    return any(batches & set(port.sample_names) for port in batched)
 
 
 def _least_of(*known: int | None) -> int | None:
@@ -243,8 +252,10 @@ class _WarmUp:
         *,
         real: Item | None,
         free_axes: bool,
+        shared: bool,
     ) -> None:
         self._run, self._signature, self._told = run, signature, told
+        self._shared = shared
         self._free_axes, self._real = free_axes, real
         self._shapes: dict[int, Sequence[Any]] = {}
         self.batched = any(port.batched for port in signature.inputs)
@@ -294,7 +305,7 @@ class _WarmUp:
     def check(self) -> None:
         """Refuse outputs that did not follow the rows of the runs so far."""
         if self.batched and self._shapes:
-            check_followed(self._signature, self._shapes, self._told)
+            check_followed(self._signature, self._shapes, self._told, shared=self._shared)
 
 
 class _Rows(Sequence[Any]):
@@ -352,7 +363,7 @@ class _Rows(Sequence[Any]):
         return one * one.dtype.type(4) + one.dtype.type(4) if number % 2 else one
 
 
-def _is_of_the_device(error: Exception) -> bool:
+def is_of_the_device(error: Exception) -> bool:
     """Return whether an error tells of the memory or the device, and not of the inputs."""
     said = str(error).lower()
     lost = isinstance(error, (InstanceLostError, MemoryError))
@@ -363,6 +374,8 @@ def check_followed(
     signature: Signature,
     shapes: Mapping[int, Sequence[Sequence[int]]],
     told: Sequence[str] = (),
+    *,
+    shared: bool = False,
 ) -> None:
     """Refuse outputs whose batch axis is not as long as the batch, and outputs with a batch axis that is not known.
 
@@ -370,6 +383,7 @@ def check_followed(
         signature: Inputs and outputs of the model.
         shapes: The shapes of all outputs, by the rows that went in.
         told: Outputs of which the user has said that they have no batch axis.
+        shared: Whether requests may share a run, so that no output may follow the rows on a second axis.
 
     Raises:
         SetupError: An output's axis does not follow the rows. The error names it and `unbatched`.
@@ -384,6 +398,8 @@ def check_followed(
             if all(shape[axis] == count for count, shape in lengths.items())
         ]
         if port.batched and port.axis in follows:
+            if shared and len(shapes) > 1 and len(follows) > 1:
+                refuse_two_batches(port.name, lengths[rows])
             continue
         known = len(shapes) > 1 and bool(follows)
         if not port.batched and (port.name in told or not known):

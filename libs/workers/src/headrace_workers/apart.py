@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from contextlib import suppress
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -55,8 +56,8 @@ class Apart(Backend):
 
     @property
     def unplaced(self) -> bool:
-        """Whether nowhere is room for the next start now, so that no item waits for it."""
-        return False
+        """Whether the next start is far away, or nowhere is room for it now, so that no item waits for it."""
+        return self.supervisor.pausing
 
     def sent(self, inside: ChildConfig) -> Part:
         """Return what is sent to be built."""
@@ -67,7 +68,7 @@ class Apart(Backend):
         raise NotImplementedError
 
     def restarts(self) -> Restarts:
-        """Return how often what has ended is started again."""
+        """Return after which pauses what has ended is started again, for one instance."""
         raise NotImplementedError
 
     def init(self, options: Any, context: InitContext) -> None:
@@ -84,12 +85,16 @@ class Apart(Backend):
         self._siblings: Siblings = self.siblings(context, Siblings)
         first = {"levels": _levels(), "cpus": self.cpus}
         part = cache(lambda: self.sent(inside))
+        told = context.store.pipeline.get_or_create(("processes", context.node_name), Ends)
+        ends: list[Restarts] = told.restarts
 
         def supervise(index: int) -> Supervisor:
             name = f"headrace-{context.node_name}-{index}-process"
             message = {**first, "part": part(), "seen": inside.seen(index)}
-            start_at, notify = partial(self.place_of, index), self._siblings.look
-            return Supervisor(name, start_at, message, self.restarts(), Liveness(), notify)
+            start_at, notify = partial(self.place_of, index), self._siblings.note
+            restarts = self.restarts()
+            ends.append(restarts)
+            return Supervisor(name, start_at, message, restarts, Liveness(), notify)
 
         self.supervisor = self._siblings.supervisor(
             context.instance_index, inside.instances, supervise
@@ -157,7 +162,7 @@ class Apart(Backend):
                 return None
             one = self._siblings.borrow(self)
             if one is None:
-                what = "its process has died, and there is no room to start another"
+                what = "its process has died, and no other can be started now"
                 return self.located(InstanceLostError(what))
             outcome, died = self._lent(one, alone, running)
             if not died or not left or has_emitted(alone[0]):
@@ -238,7 +243,16 @@ class Apart(Backend):
             raise
 
     def _living(self) -> Child:
-        """Return the process that lives, once there is one."""
+        """Return the process that lives, once there is one.
+
+        Raises:
+            InstanceLostError: None is started now.
+        """
+        if self._siblings.all_pause:
+            hint = (
+                "Send no more of the requests that end it. Others may succeed within half a minute."
+            )
+            raise self.located(InstanceLostError("its process dies again and again", hint=hint))
         try:
             child = self.supervisor.child()
             if child.link.awaits:  # a second interrupt came before `run` could kill the process
@@ -263,6 +277,21 @@ class Apart(Backend):
             how += ", killed for running on after the deadlines"
             hint = "X is slower than the deadlines, or hangs."
         return self.located(InstanceLostError(f"its process has died {how}", hint=hint))
+
+
+class Ends:
+    """How often the processes of a node have ended: ``stats()["processes"][NODE]`` of the pipeline."""
+
+    def __init__(self) -> None:
+        self.restarts: list[Restarts] = []
+
+    def statistics(self) -> dict[str, Any]:
+        """Return how often they have ended, and whether one has too often within the last minute."""
+        now, all_of_them = time.monotonic(), [*self.restarts]
+        return {
+            "ended": sum(one.count for one in all_of_them),
+            "failing": any(one.too_often(now) for one in all_of_them),
+        }
 
 
 class Siblings:
@@ -302,6 +331,22 @@ class Siblings:
         """Wake the threads in `borrow`: a process has become idle, has come back, or will not come back."""
         with self._changed:
             self._changed.notify_all()
+
+    @property
+    def all_pause(self) -> bool:
+        """Whether no process lives, and none will soon."""
+        members = [*self.members]
+        return bool(members) and all(one.supervisor.pausing for one in members)
+
+    def note(self) -> None:
+        """Let instances without a process get batches, to refuse them, where no process will live soon."""
+        for one in [*self.members]:
+            supervisor = one.supervisor
+            if not (supervisor.lives or supervisor.over):
+                one.liveness.away(supervisor, takes_batches=self.all_pause)
+                if supervisor.lives:  # by now
+                    one.liveness.back(supervisor)
+        self.look()
 
     def borrow(self, own: Apart) -> Apart | None:
         """Wait for an idle living process and return its instance, preferably another than ``own``.

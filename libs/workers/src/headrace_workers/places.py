@@ -12,38 +12,53 @@ if TYPE_CHECKING:
 __all__ = ["Link", "Place", "Restarts", "await_message"]
 
 _FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 30.0
 _MINUTE_S = 60.0
 
 
 class Restarts:
-    """How often a part elsewhere may be started again, and after which pause.
+    """After which pause a part elsewhere is started again, and whether it ends too often.
 
     Args:
-        limit: How often within a minute. None for without limit.
-        longest_pause_s: No pause is longer (seconds). None for without limit.
+        limit: More ends within a minute are too many. None: no number is.
+        longest_pause_s: No pause is longer (seconds).
+
+    Attributes:
+        count: How often it has ended.
     """
 
-    def __init__(self, limit: int | None, longest_pause_s: float | None = None) -> None:
+    def __init__(self, limit: int | None = None, longest_pause_s: float = _LONGEST_PAUSE_S) -> None:
         self._limit, self._longest_pause_s = limit, longest_pause_s
-        self._deaths: deque[float] = deque()
+        self._ends: deque[float] = deque()
+        self._pause_s = self._next_s = 0.0
+        self.count = 0
 
-    def pause_s(self, now: float) -> float | None:
-        """Count an end of the part. Return the seconds until the next start, None when there is none.
+    def pause_s(self, now: float) -> float:
+        """Count an end of the part. Return the seconds until the next start.
 
-        The first start within a minute comes at once, the second after 0.1 s, and each further one after
-        twice the pause before.
+        The first start comes at once, the second after 0.1 s, and each further one after twice the pause before. After a
+        minute in which the part could live and did not end, they begin anew.
 
         Args:
             now: The time (``time.monotonic()``, seconds).
         """
-        deaths = self._deaths
-        while deaths and now - deaths[0] >= _MINUTE_S:
-            deaths.popleft()
-        deaths.append(now)
-        if self._limit is not None and len(deaths) > self._limit:
-            return None
-        pause_s = _FIRST_PAUSE_S * 2.0 ** (len(deaths) - 2) if len(deaths) > 1 else 0.0
-        return pause_s if self._longest_pause_s is None else min(pause_s, self._longest_pause_s)
+        if self._ends and now - self._ends[-1] >= self._pause_s + _MINUTE_S:
+            self._next_s = 0.0
+        self._forget(now)
+        self._ends.append(now)
+        self.count += 1
+        self._pause_s = min(self._next_s, self._longest_pause_s)
+        self._next_s = max(_FIRST_PAUSE_S, 2 * self._pause_s)
+        return self._pause_s
+
+    def too_often(self, now: float) -> bool:
+        """Return whether the part has ended too often within the last minute."""
+        ends = sum(now - end < _MINUTE_S for end in [*self._ends])
+        return self._limit is not None and ends > self._limit
+
+    def _forget(self, now: float) -> None:
+        while len(self._ends) > 1 and now - self._ends[0] >= _MINUTE_S:
+            self._ends.popleft()
 
 
 class Link(Protocol):

@@ -26,6 +26,9 @@ _log = logging.getLogger("headrace.process")
 _CLOSE_S = 10.0
 """Seconds that X has for its ``close`` before its process is killed."""
 
+_WAITED_S = 5.0
+"""Requests wait for a start that comes within so many seconds, and are refused before a later one."""
+
 _LOOK_S = 0.25
 """How often a build looks whether it was given up."""
 
@@ -160,12 +163,13 @@ class Supervisor:
         name: The name of the thread.
         start_at: Makes the place of the next start.
         first: The first message to each new process.
-        restarts: Says whether, and after which pause, a process that has died is started again.
-        liveness: Shows the scheduler whether the instance has a process now, later, or no more.
+        restarts: Says after which pause a process that has died is started again.
+        liveness: Shows the scheduler whether the instance has a process now, or later.
         notify: Called when X is built in a new process, and when a process has ended.
 
     Attributes:
         current: The process in which X is built. None while there is none.
+        pausing: Whether the next start is so far away that no request should wait for it.
     """
 
     name: str
@@ -175,6 +179,7 @@ class Supervisor:
     liveness: Liveness
     notify: Callable[[], object]
     current: Child | None = None
+    pausing: bool = False
     _starting: Child | None = None
     _closing: bool = False
     _built: bool = False
@@ -278,6 +283,9 @@ class Supervisor:
             with self._changed:
                 if self._changed.wait_for(lambda: self._closing, pause_s):
                     return
+            if self.pausing:
+                self.pausing = False
+                self.notify()
             child = None
             try:
                 child = Child(self.start_at())
@@ -319,21 +327,22 @@ class Supervisor:
         self.notify()
 
     def _left(self, child: Child | None, why: Exception) -> float | None:
-        """Note that the process has ended; give the pause until the next, None when there is none."""
+        """Note that the process has ended; give the pause until the next, None when X was never built."""
         pause_s = self.restarts.pause_s(time.monotonic()) if self._built else None
         with self._changed:
             self._starting = self.current = None
             if pause_s is None:
                 self._failure = self._failure or why
             self._changed.notify_all()
-            noted = self._built and not self._closing
-        if noted:
+            noted = not self._closing
+        if noted and pause_s is not None:
             # This comes before `child.end` below, which ends the batch that ran in the process: otherwise
             # the scheduler could give the instance another batch in between.
-            self.liveness.away(self, lost=pause_s is None)
+            self.pausing = pause_s > _WAITED_S
+            self.liveness.away(self)
             self.notify()
-            then = "it is lost" if pause_s is None else f"another is started after {pause_s:g} s"
-            _log.warning("%s: %s; %s", self.name, error_text(why), then)
+            then = "%s: %s; another is started after %g s"
+            _log.warning(then, self.name, error_text(why), pause_s)
         if child is not None:
             child.end()
             with self._changed:

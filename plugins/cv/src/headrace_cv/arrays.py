@@ -31,9 +31,21 @@ __all__ = ["array_of", "check_numbers", "describe", "numbers_of"]
 
 
 def array_of(data: Any) -> NDArray[Any] | None:
-    """Return ``data`` as a numpy array, through DLPack, a similar protocol or its buffer; None if it is no array."""
+    """Return ``data`` as a numpy array, through DLPack, a similar protocol or its buffer; None if it is no array.
+
+    Raises:
+        InputError: ``data`` is a masked array, also in a list: the numbers behind a mask are no values.
+    """
     if type(data) is np.ndarray:
         return data
+    for one in data if isinstance(data, (list, tuple)) else (data,):
+        if isinstance(one, np.ma.MaskedArray):
+            raise InputError(
+                "masked values are no numbers",
+                expected="an array without mask",
+                got="numpy.ma.MaskedArray",
+                hint="array.filled(VALUE) puts a number in their place.",
+            )
     try:
         if isinstance(data, (np.ndarray, memoryview)):
             return np.asarray(data)

@@ -10,22 +10,26 @@ import os
 import platform
 import re
 import sys
+import weakref
 from collections.abc import Mapping
 from importlib import metadata
 from importlib.util import find_spec
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 import headrace
 from headrace_observe.gpu import devices
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from importlib.machinery import ModuleSpec
 
     from headrace.plan import Plan
 
-__all__ = ["differences", "identity"]
+    _State: TypeAlias = tuple[tuple[int, ...], list[tuple[int, ...]]]
+
+__all__ = ["Held", "differences", "identity"]
 
 _REQUIRED = re.compile(r"\s*([\w.-]+)")
 _PRECISION_OF_TORCH = (
@@ -36,12 +40,67 @@ _PRECISION_OF_TORCH = (
 _PRECISION = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "CUBLAS_WORKSPACE_CONFIG")
 
 
-def identity(config: headrace.PipelineConfig, *, in_use: bool = True) -> dict[str, Any]:
+class Held:
+    """The files of an `identity`, open from their digest on: so one that takes the place of another is seen.
+
+    An open file keeps its inode. Each write to it, and each rename of it or of a link that leads to it, changes a time that
+    no program can set.
+    """
+
+    def __init__(self) -> None:
+        self._files: dict[Path, tuple[str, _State]] = {}
+        self._closes: list[weakref.finalize[..., Held]] = []
+
+    def sha256(self, path: Path) -> str:
+        """Return the SHA-256 of a file, which stays open; of a module that a configuration imports, of what has run."""
+        if path not in self._files:
+            before = _state(path)
+            descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+            self._closes.append(weakref.finalize(self, os.close, descriptor))
+            with open(descriptor, "rb", closefd=False) as file:
+                digest = _digest_of_run(path) or _sha256_of(file)
+            same = _times(os.fstat(descriptor)) == before[0]
+            self._files[path] = (
+                digest,
+                before if same else ((), []),
+            )  # else it was replaced just now
+        return self._files[path][0]
+
+    def changed(self) -> list[str]:
+        """Return the names of the files that are no longer those of the digests."""
+        return [path.name for path, (_, before) in self._files.items() if _state(path) != before]
+
+    def close(self) -> None:
+        """Close the files."""
+        for close in self._closes:
+            close()
+
+
+def _times(about: os.stat_result) -> tuple[int, ...]:
+    return about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
+
+
+def _state(path: Path) -> _State:
+    """Return what differs once a path leads to another file: of the file, and of each link on the way there."""
+    links, left = [], path.absolute()
+    for _ in range(40):  # as many as Linux follows
+        link = next((one for one in (*reversed(left.parents), left) if one.is_symlink()), None)
+        if link is None:
+            break
+        links.append(_times(link.lstat()))
+        left = Path(os.path.normpath(link.parent / link.readlink())) / left.relative_to(link)
+    return _times(path.stat()) if path.exists() else (), links
+
+
+def identity(
+    config: headrace.PipelineConfig, *, in_use: bool = True, held: Held | None = None
+) -> dict[str, Any]:
     """Return what decides the results of a configuration here, as plain data for JSON.
 
     Args:
         config: The configuration.
         in_use: Whether only the GPUs count on which this process has computed.
+        held: Keeps the files open. None: nothing does.
 
     Returns:
         ``{"config_sha256", "files", "external_data", "modules", "versions", "python", "machine", "gpu"}``. ``files`` has
@@ -50,6 +109,7 @@ def identity(config: headrace.PipelineConfig, *, in_use: bool = True) -> dict[st
         be found since onnx is not installed, None without a model of ONNX. ``gpu`` is None without a GPU.
     """
     plan = config.plan()
+    held = held or Held()
     files = [*config.files, *_files_of(plan)]
     models = [one for one in files if one.suffix == ".onnx"]
     external: bool | None = True if models else None
@@ -60,7 +120,7 @@ def identity(config: headrace.PipelineConfig, *, in_use: bool = True) -> dict[st
     names = _distributions(plan)
     return {
         "config_sha256": hashlib.sha256(_text_of(config, plan).encode()).hexdigest(),
-        "files": {str(one): _sha256(one) for one in dict.fromkeys(files)},
+        "files": {str(one): held.sha256(one) for one in dict.fromkeys(files)},
         "external_data": external,
         "modules": dict(sorted(_modules(config, plan, names))),
         "versions": _versions([*names, *(one for name in names for one in _required_by(name))]),
@@ -153,15 +213,37 @@ def _external(model: Path) -> Iterator[Path]:
                 left += [value] if hasattr(value, "ListFields") else value
 
 
-def _sha256(path: Path) -> str:
+def _sha256_of(file: BinaryIO) -> str:
     found = hashlib.sha256()
-    with path.open("rb") as file:
-        while part := file.read(1 << 20):
-            found.update(part)
+    while part := file.read(1 << 20):
+        found.update(part)
     return found.hexdigest()
 
 
 # The code that runs.
+
+
+def _digest_of_run(path: Path) -> str | None:
+    """Return the SHA-256 of a file that a configuration imports, as it has run; None of any other file."""
+    for module in [*sys.modules.values()]:
+        if getattr(module, "__file__", None) == str(path) and "__sha256__" in vars(module):
+            return str(vars(module)["__sha256__"])
+    return None
+
+
+_loaded: dict[str, tuple[object, tuple[int, ...]]] = {}
+"""By path, the spec of each module that was loaded when it was hashed first, and the state of its file then."""
+
+
+def _is_loaded(file: Path, specs: Mapping[str, ModuleSpec]) -> bool:
+    """Return whether a file still holds what this process has loaded from it, if it has loaded it."""
+    spec = specs.get(str(file))
+    if spec is None:
+        return True
+    state = _times(file.stat())
+    if _loaded.get(str(file), (None,))[0] is not spec:
+        _loaded[str(file)] = spec, state
+    return _loaded[str(file)][1] == state
 
 
 def _distributions(plan: Plan) -> list[str]:
@@ -199,7 +281,7 @@ def _versions(names: Iterable[str]) -> dict[str, str]:
 def _modules(
     config: headrace.PipelineConfig, plan: Plan, names: Iterable[str]
 ) -> Iterator[tuple[str, str | None]]:
-    """Yield the path and the SHA-256 of each module of the outermost packages in which backends are. None: no file."""
+    """Yield the path and the SHA-256 of each module of the outermost packages in which backends are. None: no file, or it has changed since."""
     modules = {one.replace("-", "_") for one in names}
     for plugin in headrace.plugins.installed():
         if plugin.distribution in names:
@@ -208,11 +290,16 @@ def _modules(
     own = registered - {one.distribution for one in plan.asks_for if one.version}
     modules |= own - {*map(str, config.files)}
     places = {module: _place(module) for module in modules}
+    found = [getattr(one, "__spec__", None) for one in [*sys.modules.values()]]
+    specs = {str(one.origin): one for one in found if one is not None and one.origin is not None}
     yield from ((module, None) for module in own if places.get(module, True) is None)
     for place, depth in {*filter(None, places.values())}:
         for file in [place] if place.is_file() else place.rglob("*"):
             if file.suffix in {".py", ".so", ".pyd"}:
-                yield file.relative_to(place.parents[depth]).as_posix(), _sha256(file)
+                with file.open("rb") as opened:
+                    same = _is_loaded(file, specs)
+                    digest = _sha256_of(opened) if same else None
+                yield file.relative_to(place.parents[depth]).as_posix(), digest
 
 
 def _place(module: str) -> tuple[Path, int] | None:
@@ -268,7 +355,11 @@ def differences(said: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
         found.append("weights outside of ONNX models cannot be compared without onnx")
     changed = _changed(said["modules"], here["modules"])
     found += [f"{name} has changed" for name, _, _ in changed]
-    found += [f"{name} is in no file" for name, sha in here["modules"].items() if sha is None]
+    found += [
+        f"{name} is in no file as this process has loaded it"
+        for name, sha in here["modules"].items()
+        if sha is None
+    ]
     found += [_sentence(*one) for one in _changed(said["versions"], here["versions"])]
     for key in ("python", "machine"):
         if said[key] != here[key]:

@@ -5,18 +5,27 @@ from __future__ import annotations
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, TypeAdapter, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 import headrace
 from headrace.errors import ConfigError, HeadraceError
 from headrace_observe.files import read_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
-__all__ = ["Require", "agreeing_sizes", "without_certificates"]
+__all__ = ["Certificate", "Require", "agreeing_sizes", "without_certificates"]
 
 _MOST = 3
 """How many differences an error names."""
@@ -33,6 +42,54 @@ def without_certificates() -> Iterator[None]:
         yield
     finally:
         _certifies.reset(token)
+
+
+class _Part(BaseModel):
+    """A part of a certificate. What headrace certify writes besides is for readers."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class _Agreement(_Part):
+    agrees: bool
+
+
+class _Output(_Part):
+    verdict: Literal["equal", "within", "dependent", "random"]
+    sizes: list[int]
+    sizes_beside_instances: list[int]
+    reference: _Agreement | None
+
+
+class _Device(_Part):
+    name: str
+    compute_capability: str
+
+
+class _Gpu(_Part):
+    driver: str | None
+    cuda: str | None
+    devices: list[_Device]
+    versions: dict[str, str]
+    precision: dict[str, Any]
+
+
+class Certificate(_Part):
+    """What headrace certify writes, as far as a build depends on it."""
+
+    kind: Literal["certify"]
+    agrees: bool
+    compared: Literal["batches", "lists"]
+    sizes: list[Annotated[int, Field(ge=1)]]
+    outputs: dict[str, _Output]
+    config_sha256: str
+    files: dict[str, str]
+    external_data: bool | None
+    modules: dict[str, str | None]
+    versions: dict[str, str]
+    python: str
+    machine: str
+    gpu: _Gpu | None
 
 
 class Require(headrace.Options):
@@ -57,19 +114,26 @@ class Require(headrace.Options):
         return self
 
     @cached_property
-    def certificate(self) -> dict[str, Any]:
+    def certificate(self) -> Certificate:
         """The certificate.
 
         Raises:
-            ValueError: The file is none.
+            ValueError: The file is none, or parts of it are missing or wrong.
         """
         try:
-            found = read_json(self.require)
+            return Certificate.model_validate(read_json(self.require))
+        except ValidationError as error:
+            wrong = [
+                f"{'.'.join(map(str, one['loc'])) or 'the whole file'}: {one['msg']}"
+                for one in error.errors(include_url=False, include_input=False)
+            ]
+            what = (
+                f"{self.require} is no certificate of headrace certify: {'; '.join(wrong[:_MOST])}"
+            )
+            more = f"; and {len(wrong) - _MOST} more" if wrong[_MOST:] else ""
+            raise ValueError(what + more) from None
         except HeadraceError as error:
             raise ValueError(str(error)) from error
-        if not isinstance(found, dict) or found.get("kind") != "certify" or "modules" not in found:
-            raise ValueError(f"{self.require} is no certificate of headrace certify")
-        return cast("dict[str, Any]", found)
 
     @property
     def batch_sizes(self) -> tuple[int, ...] | None:
@@ -81,39 +145,56 @@ class Require(headrace.Options):
         certifies = _certifies.get() or not self.invariant
         return None if certifies else agreeing_sizes(self.certificate)
 
-    def check(self, config: headrace.PipelineConfig, node: str) -> None:
+    def check(self, config: headrace.PipelineConfig, node: str) -> Callable[[], None] | None:
         """Refuse a configuration that is not as it was certified.
+
+        Returns:
+            A function that refuses it behind the build, if a file has changed since.
 
         Raises:
             ConfigError: It differs, or the certificate says that results differ.
         """
         if _certifies.get():
-            return
-        from headrace_observe.identity import differences, identity
+            return None
+        from headrace_observe.identity import Held, differences, identity
 
-        found = differences(self.certificate, identity(config, in_use=False))
-        if not (self.certificate["agrees"] or self.invariant):
+        held, told = Held(), self.certificate.model_dump()
+        found = differences(told, identity(config, in_use=False, held=held))
+        if not (told["agrees"] or self.invariant):
             found.append("its results differ, as headrace certify says")
-        if found:
+
+        def refuse(found: list[str]) -> None:
             more = f"; and {len(found) - _MOST} more" if found[_MOST:] else ""
             what = f"{self.require.name} does not certify this: {'; '.join(found[:_MOST])}{more}"
             hint = "Go back to what was certified, or make a new one: headrace certify CONFIG --output FILE"
             raise ConfigError(config.problem_at(node, "require", "certificate", what, hint))
 
+        def look_again() -> None:
+            changed = [f"{name} was replaced while it was loaded" for name in held.changed()]
+            found = changed or differences(told, identity(config, in_use=False, held=held))
+            held.close()
+            if found:
+                refuse(found)
 
-def agreeing_sizes(certificate: Mapping[str, Any]) -> tuple[int, ...]:
+        if found:
+            held.close()
+            refuse(found)
+        return look_again
+
+
+def agreeing_sizes(certificate: Certificate) -> tuple[int, ...]:
     """Return the sizes of batches in which a certificate says that each row has the result that it has alone.
 
     Raises:
         ValueError: There are none.
     """
-    if certificate["compared"] != "batches":
+    if certificate.compared != "batches":
         raise ValueError("invariant is for one node: the certificate compares lists, not batches")
-    outputs, sizes = certificate["outputs"], set(certificate["sizes"])
-    for name, one in outputs.items():
-        if one["verdict"] == "random" or not (one["reference"] or {"agrees": True})["agrees"]:
+    sizes = {*certificate.sizes}
+    for name, one in certificate.outputs.items():
+        if one.verdict == "random" or not (one.reference is None or one.reference.agrees):
             raise ValueError(f"no size makes {name} agree, as the certificate says")
-        sizes -= {*one["sizes"], *one["sizes_beside_instances"]}
+        sizes -= {*one.sizes, *one.sizes_beside_instances}
     if not sizes:
         raise ValueError("no size has results that agree, as the certificate says")
     return tuple(sorted(sizes))

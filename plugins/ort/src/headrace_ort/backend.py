@@ -23,9 +23,11 @@ from headrace_tensors import (
     group_items,
     pad_values,
     padded_shapes,
+    prove_crops,
     read_item,
     read_warm_up,
     refuse_ragged,
+    runs_of_lengths,
     split_outputs,
     wait_for_callers,
     warm_up_rows,
@@ -82,6 +84,7 @@ class OnnxTensor(headrace.Backend):
     _on_device: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     """Restores the current CUDA device of the caller's thread, since ONNX Runtime changes it."""
     _run_options: Any = None
+    _store: Any = None
     _run_samples: Callable[[list[Request]], bool] | None = None
     _weights: WeightFiles | None = None
     _signature: Signature
@@ -127,6 +130,7 @@ class OnnxTensor(headrace.Backend):
         self._value = read_on_cpu
         self._options = options
         self._logger, self._entered = context.logger, context.request.entered
+        self._store = context.store.node
         opened = open_session(options, context)
         self._session, self._place, self._weights = opened.session, opened.place, opened.weights
         if opened.place is not None:
@@ -138,6 +142,7 @@ class OnnxTensor(headrace.Backend):
             outputs=options.outputs,
             unbatched=options.unbatched,
             batch_axis=options.batch_axis,
+            shared=context.batch.max != 1,
         )
         ports = self._signature.inputs
         self._keys = choose_keys(self._signature, options.inputs, RESERVED)
@@ -196,12 +201,7 @@ class OnnxTensor(headrace.Backend):
                 )
             self._place = None
             return
-        crops = [crop for found in self._crops.values() for crop in found]
-        if options.output_device == "device" and any(crop.axis != 1 for crop in crops):
-            raise SetupError(
-                "on the device only the first axis of samples is cut to the lengths of a request",
-                hint="crop = {} leaves outputs as long as the padded inputs; output_device = 'cpu' cuts all.",
-            )
+        self._check_crops()
         self._runner = self._place.runner(
             self._session,
             self._signature,
@@ -210,6 +210,15 @@ class OnnxTensor(headrace.Backend):
             sizes=context.batch.sizes or (),
         )
         context.batch.at_end(self._runner.end)
+
+    def _check_crops(self) -> None:
+        crops = [crop for found in self._crops.values() for crop in found]
+        on_device = self._place is not None and self._options.output_device == "device"
+        if on_device and any(crop.axis != 1 for crop in crops):
+            raise SetupError(
+                "on the device only the first axis of samples is cut to the lengths of a request",
+                hint="crop = {} leaves outputs as long as the padded inputs; output_device = 'cpu' cuts all.",
+            )
 
     def _set_range(self) -> None:
         signature = self._signature
@@ -349,7 +358,15 @@ class OnnxTensor(headrace.Backend):
             most=self._sizes[1],
             sizes=self._sizes[0],
             bounded=self._runner is None,
+            shared=self._sizes[1] != 1,
         )
+        if self._pads is not None:
+            run = runs_of_lengths(self._outputs_of, signature, self._pads, real)
+            self._crops = self._store.get_or_create(
+                ("headrace_ort.crops", repr(options)),
+                lambda: prove_crops(run, signature, options, real=real, most=self._sizes[1]),
+            )
+            self._check_crops()
         if self._runner is not None:
             from headrace_ort.on_device import sizes_to_capture
 
@@ -390,6 +407,7 @@ class OnnxTensor(headrace.Backend):
             if self._runner is not None:
                 self._runner.close()
             self._session = self._run_options = self._runner = self._run_samples = None
+            self._store = None
         if self._weights is not None:
             self._weights.close()
 

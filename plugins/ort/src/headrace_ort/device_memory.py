@@ -159,6 +159,6 @@ class Cut(NamedTuple):
         """Return for each item how long the first axis of its samples is; nothing if it is not cut."""
         crops = self.crops.get(output, ())
         for crop in crops:
-            if len(shape) > 1 and shape[1] == self.padded[crop.input][crop.place]:
+            if len(shape) > 1 and shape[1] == crop.whole(self.padded):
                 return [crop.length(item) for item in self.items]
         return []

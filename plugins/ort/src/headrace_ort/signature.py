@@ -40,6 +40,7 @@ def read_signature(
     outputs: Sequence[str] | None = None,
     unbatched: Iterable[str] = (),
     batch_axis: Mapping[str, int] | None = None,
+    shared: bool = False,
 ) -> Signature:
     """Read the signature of a session.
 
@@ -54,6 +55,7 @@ def read_signature(
         outputs: Names of the wanted outputs, in order. None means all.
         unbatched: Names of inputs and outputs without batch axis. ``"all"`` names all.
         batch_axis: The index of the batch axis, for inputs and outputs whose batch axis is not the first.
+        shared: Whether requests may share a run, so that no output may have two batch axes.
 
     Raises:
         SetupError: A name is unknown, an axis in ``batch_axis`` does not exist or is not the batch, numpy cannot hold
@@ -107,7 +109,7 @@ def read_signature(
                 f"`batch_axis` says {port.name} = {port.axis}, and {port.text()} is fixed there to "
                 f"another length than the batch, {'any' if rows is None else rows}"
             )
-    refuse_other_axes(inputs, results, {*axes, *named})
+    refuse_other_axes(inputs, results, {*axes, *named}, shared=shared)
     return Signature(tuple(inputs), tuple(results), rows)
 
 

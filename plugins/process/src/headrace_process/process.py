@@ -45,7 +45,8 @@ class Process(Apart):
 
     When the process dies, its batch fails with InstanceLostError. If all backends in X say ``rerun``, each item of the
     batch runs once more instead, alone, in the process of an idle instance or in the next process. The process is
-    started again, after growing pauses. After more than ``restart_limit`` deaths within a minute the instance is lost.
+    started again: at once, and after each further death after twice the pause before, at most 30 s, until it has lived for a
+    minute. Other instances answer meanwhile, or requests wait. ``stats()["processes"]`` counts the deaths.
 
     The process uses the processors of its starting thread, or those in ``cpus``. So your program may keep to a
     few of them (``taskset -c 0-3 python service.py``) and leave the others to the processes.
@@ -71,8 +72,11 @@ class Process(Apart):
     class Options(_Options):
         """Options of Process."""
 
-        restart_limit: int = Field(
-            5, ge=0, description="How many times a minute the process is started again."
+        restart_limit: int | None = Field(
+            None,
+            ge=0,
+            description="After more deaths of an instance within a minute the liveness of headrace serve fails, "
+            "so that its supervisor starts the server anew; none: never. The process is started again in any case.",
         )
         kill_after_ms: float | None = Field(
             None,
@@ -110,5 +114,5 @@ class Process(Apart):
         return ChildProcess()
 
     def restarts(self) -> Restarts:
-        """Return how often a process that has died is started again."""
+        """Return after which pauses a process that has died is started again."""
         return Restarts(self.restart_limit)

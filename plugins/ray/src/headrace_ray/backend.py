@@ -104,7 +104,10 @@ class RayActor(Apart):
             description="How many times an item runs once more when its actor has died, where X says rerun.",
         )
         restart_limit: int | None = Field(
-            None, ge=0, description="How many times a minute X is started again; none: without end."
+            None,
+            ge=0,
+            description="After more ends of an instance within a minute the liveness of headrace serve fails; "
+            "none: never. X is started again in any case.",
         )
         heartbeat_ms: float = Field(
             1000,
@@ -177,7 +180,7 @@ class RayActor(Apart):
     def unplaced(self) -> bool:
         """Whether there is no room for the actor of this instance now."""
         seat = self._group.seats[self.instance_index]
-        return seat.unplaced and not self.supervisor.lives
+        return super().unplaced or (seat.unplaced and not self.supervisor.lives)
 
     def sent(self, inside: ChildConfig) -> Part:
         """Return what is sent, with all files that X names where they are to be sent."""
@@ -199,7 +202,7 @@ class RayActor(Apart):
         return ActorPlace(self._group, index, self._versions, heartbeat_s, first=first)
 
     def restarts(self) -> Restarts:
-        """Return how often X is started again."""
+        """Return after which pauses X is started again."""
         return Restarts(self.options.restart_limit, _LONGEST_PAUSE_S)
 
     def describe(self) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from headrace_tensors import (
     cropped,
     group_items,
     padded_shapes,
+    prove_crops,
     read_warm_up,
 )
 from headrace_torch._tensor_backend import TensorBackend
@@ -59,6 +60,7 @@ class TorchModule(TensorBackend):
 
     _runner: Any = None
     _owner: Any = None
+    _store: Any = None
     _built: dict[str, Any]
 
     @classmethod
@@ -80,16 +82,18 @@ class TorchModule(TensorBackend):
                 f"module = {options.module!r} brings in code, and imports are refused here",
                 hint="Load the configuration with imports allowed, or use a torch.export program.",
             )
-        device = self._place.device
-        self._owner = self._shared(options, context)
+        device, self._owner = self._place.device, self._shared(options, context)
         model = self._owner.model
         completed = signature.with_shapes(model.signature, options.shape)
         completed = signature.without_batch_axis(
             completed, options.unbatched, options.outputs, model.signature
         )
         if model.returned is not None:
-            signature.refuse_other_axes(model.returned, options.outputs, completed)
+            signature.refuse_other_axes(
+                model.returned, options.outputs, completed, shared=context.batch.max != 1
+            )
         self._options, self._signature, self._logger = options, completed, context.logger
+        self._store, self._limit = context.store.node, context.batch.max
         self._keys = choose_keys(completed, options.inputs)
         self.reads = tuple(dict.fromkeys(self._keys.values()))
         self._dtype = running.DTYPES.get(options.dtype or "")
@@ -231,6 +235,7 @@ class TorchModule(TensorBackend):
                 halve=self._options.halve_on_oom,
                 real=real,
                 logger=self._logger,
+                shared=self._limit != 1,
             )
             if found.get("outputs") and self._shared_by is not None:
                 place, node = self._place, self._shared_by
@@ -244,7 +249,37 @@ class TorchModule(TensorBackend):
                     dtype=self._dtype,
                     real=real,
                 )
+            if self._pads is not None:
+                self._prove_crops(real)
         self._built.update(found)
+
+    def _prove_crops(self, real: Item | None) -> None:
+        """Find how outputs follow unequal lengths, once for all instances."""
+        from headrace_torch.padding import runs_of_lengths
+
+        ports = self._signature.inputs
+        if self._runner.compiled or any(port.shape is None for port in ports):
+            why = (
+                "the model is compiled"
+                if self._runner.compiled
+                else "`shape` says nothing of an input"
+            )
+            self._logger.warning(
+                "ragged = 'pad' is not proven, since %s: outputs are cut where `crop` says so", why
+            )
+            return
+        run = runs_of_lengths(
+            self._runner,
+            self._signature,
+            self._place,
+            self._pads or {},
+            dtype=self._dtype,
+            real=real,
+        )
+        self._crops = self._store.get_or_create(
+            ("headrace_torch.crops", repr(self._options)),
+            lambda: prove_crops(run, self._signature, self._options, real=real, most=self._limit),
+        )
 
     def run(self, batch: list[Request]) -> list[Exception | None] | None:
         """Run the model on all requests of the batch that are valid."""
@@ -408,7 +443,7 @@ class TorchModule(TensorBackend):
         """Release the graphs and the model; a shared model lives until the node is closed."""
         if self._runner is not None:
             self._runner.close()
-        self._runner = self._owner = None
+        self._runner = self._owner = self._store = None
         super().close()
 
 

@@ -5,24 +5,26 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from headrace.errors import SetupError
 from headrace_tensors import find_crops, pad_values, padding_fits, warning_of_padding
 from headrace_torch.items import joined
 from headrace_torch.signature import declared_outputs
 from headrace_torch.tensors import dtype_name
 from headrace_torch.transfer import moved_in
+from headrace_torch.warming import inputs_of
 
 if TYPE_CHECKING:
     import logging
-    from collections.abc import Mapping, Sequence
-
-    import torch
+    from collections.abc import Callable, Mapping, Sequence
 
     from headrace_tensors import Crop, Item
     from headrace_torch.place import Place
+    from headrace_torch.running import Runner
     from headrace_torch.signature import Port, Signature
 
-__all__ = ["crops_of", "gathered", "pads_of"]
+__all__ = ["crops_of", "gathered", "pads_of", "runs_of_lengths"]
 
 
 def pads_of(
@@ -78,6 +80,58 @@ def crops_of(
     """
     outputs = declared_outputs(returned, wanted, crop)
     return find_crops(replace(signature, outputs=outputs), crop)
+
+
+def runs_of_lengths(
+    runner: Runner,
+    signature: Signature,
+    place: Place,
+    pads: Mapping[str, float],
+    *,
+    dtype: torch.dtype | None = None,
+    real: Item | None = None,
+) -> Callable[[Sequence[Mapping[str, Sequence[int]]]], Mapping[str, Sequence[int]]]:
+    """Return what `headrace_tensors.prove_crops` runs.
+
+    Args:
+        runner: Runs the model.
+        signature: The inputs.
+        place: Device and stream of the instance.
+        pads: The value with which axes are padded, by input.
+        dtype: The dtype to which floating inputs are cast. None: they are not cast.
+        real: Inputs whose values are repeated to each length. None: they are random.
+    """
+
+    def row_of(shapes: Mapping[str, Sequence[int]], seed: int) -> list[torch.Tensor]:
+        fixed = [
+            replace(port, shape=(None, *shapes[port.name])) if port.name in shapes else port
+            for port in signature.inputs
+        ]
+        asked = signature if real is not None else replace(signature, inputs=tuple(fixed))
+        made = [*inputs_of(runner, asked, place, 1, seed=seed, dtype=dtype, real=real)]
+        for at, port in enumerate(signature.inputs):
+            for axis, length in enumerate(shapes.get(port.name, ()), 1):
+                one = made[at]
+                places = torch.arange(length, device=one.device) % one.shape[axis]
+                made[at] = one.index_select(axis, places)
+        return made
+
+    def run(rows: Sequence[Mapping[str, Sequence[int]]]) -> dict[str, Sequence[int]]:
+        made = [row_of(shapes, seed) for seed, shapes in enumerate(rows)]
+        tensors = [
+            joined([row[at] for row in made], pad_value=pads[port.name], port=port)
+            if port.batched
+            else made[0][at]
+            for at, port in enumerate(signature.inputs)
+        ]
+        outputs = runner.run(tensors, len(rows), new=True)
+        return {
+            name: tuple(one.shape)
+            for name, one in outputs.items()
+            if not signature.whole & {name, "all"}
+        }
+
+    return run
 
 
 def gathered(

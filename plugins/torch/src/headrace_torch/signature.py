@@ -9,7 +9,7 @@ import torch
 
 import headrace_tensors as tensors
 from headrace.errors import BackendError, SetupError
-from headrace_tensors import nearest, refuse_unknown
+from headrace_tensors import nearest, refuse_two_batches, refuse_unknown
 from headrace_torch.tensors import dtype_name
 
 if TYPE_CHECKING:
@@ -96,8 +96,10 @@ class Signature(tensors.Signature):
         return bool(self.whole)
 
 
-def refuse_other_axes(returned: Any, wanted: Sequence[str] | None, signature: Signature) -> None:
-    """Refuse outputs whose first axis is another one than the batch axis by what a program declares.
+def refuse_other_axes(
+    returned: Any, wanted: Sequence[str] | None, signature: Signature, *, shared: bool = False
+) -> None:
+    """Refuse outputs whose first axis is another one than the batch axis by what a program declares, or not the only one.
 
     A run shows it only where that axis is not, by accident, as long as the batch.
 
@@ -105,9 +107,10 @@ def refuse_other_axes(returned: Any, wanted: Sequence[str] | None, signature: Si
         returned: What the program returns, with tensors that have shapes, but no values.
         wanted: The names of the outputs to give. None: all.
         signature: The inputs of the program.
+        shared: Whether requests may share a run, so that rows of several meet in an output with two batch axes.
 
     Raises:
-        SetupError: An output has another first axis or none, is no tensor, or is not there.
+        SetupError: An output has another first axis or none, or two, is no tensor, or is not there.
     """
     try:
         outputs = named_outputs(returned, wanted)
@@ -129,6 +132,9 @@ def refuse_other_axes(returned: Any, wanted: Sequence[str] | None, signature: Si
                 f" [{', '.join(map(str, one.shape))}]",
                 hint="Name it in `unbatched` if it belongs to the whole run; `outputs` names those to give.",
             )
+        others = [n for n in one.shape[1:] if not isinstance(n, int)]
+        if shared and any((signature.symbols or set()) & n.node.expr.free_symbols for n in others):
+            refuse_two_batches(name, list(map(str, one.shape)))
 
 
 def declared_outputs(

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from headrace.errors import InputError
+from headrace_tensors import refuse_masked
 from headrace_torch.arrays import is_dense
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ def _seen(value: Any, key: str, expected: str) -> torch.Tensor:
         if not is_dense(value):
             raise refused("this is no dense tensor", expected, value, key)
         return value
+    refuse_masked(value, key)
     try:
         if hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray):
             return torch.from_dlpack(value)

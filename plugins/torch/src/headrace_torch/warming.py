@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from headrace.errors import BackendError, SetupError
+from headrace_tensors import refuse_two_batches
 from headrace_torch.graphs import sizes_to_capture
 from headrace_torch.loading import first_line
 from headrace_torch.memory import (
@@ -19,7 +20,7 @@ from headrace_torch.memory import (
 from headrace_torch.signature import Port
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from headrace_tensors import Item
     from headrace_torch.place import Place
@@ -47,6 +48,7 @@ def warm(  # noqa: C901, PLR0913
     halve: bool = False,
     real: Item | None = None,
     logger: logging.Logger = _log,
+    shared: bool = False,
 ) -> dict[str, Any]:
     """Run each batch size once, and capture graphs if ``graphs`` asks for them.
 
@@ -63,6 +65,7 @@ def warm(  # noqa: C901, PLR0913
         halve: Whether batches for which memory runs out will run in halves: here they are left out, with a warning.
         real: Inputs to run in place of random ones. The rows are repeated as needed.
         logger: Gets a warning if the model raises on random inputs.
+        shared: Whether requests may share a run, so that an output with the batch on two axes is refused.
 
     Returns:
         For ``describe()``: the most memory that was in use, in bytes (CUDA only), the sizes that
@@ -105,9 +108,12 @@ def warm(  # noqa: C901, PLR0913
     try:
         halve = halve and not captured
         outputs, largest = _run_sizes(runner, signature, place, chosen, example, halve, logger)
-        for rows, seed in checked:
-            if rows <= (largest or rows):
-                runner.run(example(rows, seed), rows)
+        seen = {
+            rows: runner.run(example(rows, seed), rows)
+            for rows, seed in checked
+            if rows <= (largest or rows)
+        }
+        _refuse_two_batches(seen if shared and not signature.one_at_a_time else {})
         if captured and runner.graphs is not None:
             runner.graphs.capture(runner.call, example, chosen)
         place.wait()
@@ -132,6 +138,16 @@ def warm(  # noqa: C901, PLR0913
         "outputs": outputs or None,
         "warm_up_rows": largest,
     }
+
+
+def _refuse_two_batches(seen: Mapping[int, Mapping[str, torch.Tensor]]) -> None:
+    """Refuse an output that has the rows of runs of several sizes on a second axis too."""
+    for name, one in next(iter(seen.values())).items() if len(seen) > 1 else ():
+        shapes = [(rows, found[name].shape) for rows, found in seen.items()]
+        if any(
+            all(rows in shape[at : at + 1] for rows, shape in shapes) for at in range(1, one.ndim)
+        ):
+            refuse_two_batches(name, list(one.shape))
 
 
 def _run_sizes(

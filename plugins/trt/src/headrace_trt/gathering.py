@@ -63,6 +63,7 @@ class Gathering:
             return self.runners[0]
         if len(self.runners) == 1:
             self.runners.append(self._wider())
+            self.runners[1].crops = self.runners[0].crops
         return self.runners[1]
 
     def gather(self, batch: Sequence[Request]) -> list[Exception | None] | None:

@@ -12,7 +12,6 @@ from headrace_tensors import (
     check_padding,
     choose_keys,
     enter,
-    find_crops,
     pad_values,
     wait_for_callers,
     warning_of_padding,
@@ -97,6 +96,7 @@ class TensorrtInferTensor(headrace.Backend):
         alone = context.batch.max == 1 or context.instance_index > 0  # one instance speaks for all
         self._shared_by = None if alone else context.node_name
         self._sizes = context.batch.sizes, context.batch.max
+        self._store = context.store.node
         with device_errors_in_setup():
             engine = engine_of(context)
             cuda, ordinal = cuda_for(context)
@@ -172,6 +172,7 @@ class TensorrtInferTensor(headrace.Backend):
                     node=self._shared_by,
                     most=self._sizes[1],
                     sizes=self._sizes[0],
+                    store=self._store,
                 )
 
     def forward(self, batch: list[Request]) -> list[Exception | None] | None:
@@ -330,10 +331,5 @@ def _settings(options: InferOptions, signature: Signature, logger: logging.Logge
         warning = warning_of_padding(options.pad_value, signature.inputs)
         if warning is not None:
             logger.warning("%s", warning)
-        if options.output_device == "device" and find_crops(signature, options.crop):
-            raise SetupError(
-                "outputs on the device are not cut to the lengths of a request",
-                hint="crop = {} leaves them as long as the padded inputs; output_device = 'cpu' cuts.",
-            )
     fields = RunSettings.__dataclass_fields__
     return RunSettings(**{name: getattr(options, name) for name in fields})

@@ -5,8 +5,16 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import BackendError, InputError
-from headrace_tensors import Item, find_crops, pad_values, read_warm_up, warm_up_rows
+from headrace.errors import BackendError, InputError, SetupError
+from headrace_tensors import (
+    Item,
+    find_crops,
+    pad_values,
+    prove_crops,
+    read_warm_up,
+    runs_of_lengths,
+    warm_up_rows,
+)
 from headrace_tensors.device_arrays import StreamRef
 from headrace_trt.execution import ContextMemory, Execution
 from headrace_trt.graphs import GraphCache
@@ -23,7 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.keys import Request
-    from headrace_tensors import Signature
+    from headrace_tensors import Crop, Signature
     from headrace_trt.cuda import Cuda
     from headrace_trt.engine import Engine
 
@@ -73,6 +81,7 @@ class Runner:
         self._kept: list[Any] = []
         self._sample_runs: dict[int, Run] = {}
         self.crops = find_crops(signature, settings.crop) if settings.ragged == "pad" else {}
+        self._check_crops()
         self._reader = Reader(signature, keys, cuda, lambda: self._stream.handle, engine.ordinal)
         self._arena = PinnedArena(cuda)
         self._graph_memory: ContextMemory | None = None
@@ -99,6 +108,13 @@ class Runner:
         except BaseException:
             self.close()
             raise
+
+    def _check_crops(self) -> None:
+        if self.crops and self._settings.output_device == "device":
+            raise SetupError(
+                "outputs on the device are not cut to the lengths of a request",
+                hint="crop = {} leaves them as long as the padded inputs; output_device = 'cpu' cuts.",
+            )
 
     def _prepare(self) -> None:
         if self._settings.cuda_graph:
@@ -338,6 +354,7 @@ class Runner:
         node: str | None = None,
         most: int | None = None,
         sizes: Sequence[int] | None = None,
+        store: Any = None,
     ) -> None:
         """Run few rows, and zeros at the profile's best and largest shapes.
 
@@ -348,10 +365,11 @@ class Runner:
             node: The node, for a warning that results depend on other rows. None: its requests never share a run.
             most: The largest batch of the node, in rows. None: it is not known.
             sizes: The node's `batch_sizes`.
+            store: The node's store. Keeps how outputs follow unequal lengths, for all instances with this profile. None: nothing is kept.
 
         Raises:
             BackendError: The engine refuses a shape.
-            SetupError: An output does not follow the rows.
+            SetupError: An output does not follow the rows, or the lengths of padded samples.
             CudaError: The device is out of memory.
         """
         found = None if real is None else read_warm_up(real, self.signature)
@@ -366,7 +384,17 @@ class Runner:
             most=most,
             sizes=sizes,
             bounded=False,
+            shared=most != 1,
         )
+        values = pad_values(self._settings.pad_value, self.signature.inputs, "engine")
+        run = runs_of_lengths(self._outputs_of, self.signature, values, found)
+
+        def prove() -> dict[str, tuple[Crop, ...]]:
+            return prove_crops(run, self.signature, self._settings, real=found, most=most)
+
+        key = ("headrace_trt.crops", id(self._engine), self._profile, repr(self._settings))
+        self.crops = prove() if store is None else store.get_or_create(key, prove)
+        self._check_crops()
         for which in ("best", "high"):
             self._run_alone(zeros(self.signature, which))
 

@@ -44,7 +44,7 @@ from headrace_observe.commands.shared import (
 from headrace_observe.environment import environment
 from headrace_observe.extras import library
 from headrace_observe.files import write_json
-from headrace_observe.identity import identity
+from headrace_observe.identity import Held, identity
 from headrace_observe.require import without_certificates
 
 if TYPE_CHECKING:
@@ -134,13 +134,15 @@ def certify(  # noqa: PLR0913, PLR0917 - one per option
             bars = opened.enter_context(showing_progress())
             loaded = _loaded(config, settings, no_import)
             told = None if reference is None else _loaded(reference, None, no_import)
+            held = opened.enter_context(contextlib.closing(Held()))
+            before = identity(loaded, in_use=False, held=held)
             runner = opened.enter_context(runner_of(loaded, progress=bars))
 
             def began(total: int) -> Any:
                 return opened.enter_context(bars(total, "batches"))
 
             alone, found = compare(runner, rows, ulp=ulp, repeat=repeat, began=began)
-            document |= identity(loaded)
+            document |= _unchanged(loaded, before, held)
             if reference is not None and told is not None:
                 what = reference
                 other = opened.enter_context(runner_of(told, progress=bars))
@@ -176,6 +178,24 @@ def certify(  # noqa: PLR0913, PLR0917 - one per option
     else:
         _print(document, found)
     return OK if agrees else FAILED
+
+
+def _unchanged(
+    loaded: headrace.PipelineConfig, before: Mapping[str, Any], held: Held
+) -> dict[str, Any]:
+    """Return the identity of what was built.
+
+    Raises:
+        SetupError: A file or a module is not what it was before the build.
+    """
+    found = identity(loaded, held=held)
+    tables = [(before[key], found[key]) for key in ("files", "modules")]
+    changed = [name for then, now in tables for name in then if then[name] != now.get(name)]
+    if changed := held.changed() or changed:
+        raise headrace.errors.SetupError(
+            f"{', '.join(changed)} was replaced while it ran", hint="Certify it again."
+        )
+    return found
 
 
 def _loaded(what: str, settings: list[str] | None, no_import: bool) -> headrace.PipelineConfig:

@@ -37,7 +37,7 @@ def _method(name: str, service: Service, calls: Calls, answer: Any) -> Any:
 
 
 def _live(service: Service, request: Any) -> dict[str, Any]:
-    return {"live": True}
+    return {"live": service.models.live}
 
 
 def _ready(service: Service, request: Any) -> dict[str, Any]:

@@ -84,7 +84,7 @@ def document(models: Catalogue, *, keyed: bool = False, below: str = "") -> dict
     """
     paths: dict[str, Any] = {
         "/v2": _get("Name, version and extensions of the server"),
-        "/v2/health/live": _get("Whether the server runs", security=[]),
+        "/v2/health/live": _get("Whether the server and its processes live", security=[]),
         "/v2/health/ready": _get("Whether it accepts requests", security=[]),
         "/v2/repository/index": {"post": _operation("The models and their state")},
         "/v2/models/stats": _get("Statistics of all models"),

@@ -335,8 +335,9 @@ async def _metrics(exchange: Exchange) -> Reply:
     return Reply(200, [text], kind)
 
 
-async def _live(_: Exchange) -> Reply:
-    return Reply.json({"live": True})
+async def _live(exchange: Exchange) -> Reply:
+    live = exchange.service.models.live
+    return Reply.json({"live": live}, 200 if live else 503)
 
 
 async def _ready(exchange: Exchange) -> Reply:

@@ -88,13 +88,8 @@ class Catalogue:
             UnknownModelError, UnavailableError: As `find` raises them.
         """
         found = self.find(name, version)
-        return (
-            [found]
-            if version
-            else [
-                self._models[name][one] for one in self.versions(name) if one in self._models[name]
-            ]
-        )
+        built = self._models[name]
+        return [found] if version else [built[one] for one in self.versions(name) if one in built]
 
     def has(self, name: str) -> bool:
         """Return whether there is a model of this name, built or not."""
@@ -141,6 +136,12 @@ class Catalogue:
     def ready(self) -> bool:
         """Whether every model is ready, except those that requests build, and those that requests have unloaded."""
         return not self.loading and all(model.ready for model in self if not model.unloaded)
+
+    @property
+    def live(self) -> bool:
+        """Whether no process of a model ends more often than its ``restart_limit``."""
+        told = (one for model in self for one in model.pipe.stats().get("processes", {}).values())
+        return not any(one["failing"] for one in told)
 
     def switch(self, before: Iterable[Model] = ()) -> None:
         """Let what was built take the place of what is held until now, whose pipelines close when their requests have ended.
