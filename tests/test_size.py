@@ -29,7 +29,7 @@ LINES = {
 """The most lines of code of core, and of the rooms that are not small."""
 
 TESTS_OF_CORE = 19_980
-SOURCES = 75_440
+SOURCES = 76_385
 
 
 def test_core_is_no_larger():
