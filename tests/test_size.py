@@ -16,20 +16,20 @@ from counts import lines_below, rooms
 from distributions import ROOT, folders
 
 LINES = {
-    "core": 12_955,
-    "_running": 4_920,
+    "core": 12_975,
+    "_running": 4_921,
     "_plan": 2_310,
     "_build": 1_205,
     "_registry": 872,
     "words": 680,
     "_expression": 710,
     "_contract": 705,
-    "_config": 550,
+    "_config": 575,
 }
 """The most lines of code of core, and of the rooms that are not small."""
 
 TESTS_OF_CORE = 19_980
-SOURCES = 76_385
+SOURCES = 76_410
 
 
 def test_core_is_no_larger():

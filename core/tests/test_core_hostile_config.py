@@ -255,7 +255,7 @@ def test_the_default_of_a_placeholder_that_is_all_may_be_any_expression(key, mon
     with headrace.pipe(source) as pipe:
         assert pipe({"data": 3})["result"] == 3
     monkeypatch.setenv("HR_NONE", "Nope")
-    assert problems(source)[0].message == "unknown backend 'Nope'"
+    assert problems(source)[0].message == "unknown backend '${HR_NONE}'"
 
 
 def test_what_is_wrong_in_such_a_default_is_told():

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headrace._config.problems import Problems, format_value, key_place
+from headrace._config.problems import Environment, Problems, format_value, key_place
 from headrace._contract.options import TextWithBase, in_home, map_leaves, path_as_text
 from headrace._contract.texts import read_text
 from headrace._expression.nesting import MAX_DEPTH, TOO_DEEP
@@ -88,11 +88,13 @@ class Document:
         imports: By item of ``import`` and the folder from which a relative path starts, the file that holds
             it, None for a dict, those of extended files first.
         file: The file that the user named, None for a dict.
+        environ: The environment, as the configuration reads it.
     """
 
     top: dict[str, Written] = field(default_factory=dict)
     imports: dict[tuple[str, Path], str | None] = field(default_factory=dict)
     file: str | None = None
+    environ: Environment = field(default_factory=Environment)
 
 
 def read_document(
@@ -198,7 +200,7 @@ class _Reader:
             document.imports |= extended.imports
         document.imports |= {(item, base): file for item in self._texts(own, "import", file)}
         document.top = _merge(document.top, Table.read(own, base, file).keys)
-        document.file = file
+        document.file, document.environ = file, self.problems.environ
         return document
 
     def _well_formed(self, tables: Mapping[Any, Any], file: str | None) -> bool:
@@ -241,7 +243,7 @@ class _Reader:
         texts = []
         for item in map(str, items):
             try:
-                texts.append(substitute_text(item, os.environ))
+                texts.append(substitute_text(item, self.problems.environ))
             except ConfigError as error:
                 self.problems.add_all(error.problems, file=file, path=key)
         return texts

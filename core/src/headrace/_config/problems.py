@@ -8,6 +8,7 @@ such line.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -30,15 +31,49 @@ _LONGEST = 60
 """How many characters of a value an error shows."""
 
 
+_LEAST_SECRET = 4
+"""A value of an environment variable with fewer characters is no secret, and part of many words."""
+
+
+class Environment(dict[str, str]):
+    """The environment as one configuration reads it: by the value of each variable that it names, its placeholder."""
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return the value of a variable."""
+        value = os.environ.get(name, default)
+        if value is not None and len(value) >= _LEAST_SECRET:
+            self[value] = f"${{{name}}}"
+        return value
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Leave the values out of a pickle."""
+        return Environment, ()
+
+    def hide(self, problem: Problem) -> Problem:
+        """Return a problem with placeholders in place of values: these may be secrets, and errors are logged."""
+
+        def hidden(text: str) -> str:
+            for value in sorted(self, key=len, reverse=True):
+                text = text.replace(value, self[value])
+            return text
+
+        texts = {key: getattr(problem, key) for key in ("message", "hint", "text")}
+        found: dict[str, Any] = {key: text and hidden(text) for key, text in texts.items()}
+        if problem.text and problem.span:
+            found["span"] = tuple(len(hidden(problem.text[:at])) for at in problem.span)
+        return replace(problem, **found)
+
+
 class Problems:
-    """The problems found so far. A problem that is reported twice for the same place counts once.
+    """The problems found so far, which show no value of ``environ``. A problem that is reported twice for the same place counts once.
 
     A definition that two nodes use is planned in each of them, and they may know different names: of two
     equal problems the one that has a suggestion is kept.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, environ: Environment | None = None) -> None:
         self._found: dict[tuple[object, ...], Problem] = {}
+        self.environ = Environment() if environ is None else environ
 
     def __len__(self) -> int:
         return len(self._found)
@@ -60,6 +95,7 @@ class Problems:
             self._take(replace(problem, **missing) if missing else problem)
 
     def _take(self, problem: Problem) -> None:
+        problem = self.environ.hide(problem) if self.environ else problem
         same = _identity_of(problem)
         known = self._found.setdefault(same, problem)
         if known.suggestion is None and problem.suggestion is not None:

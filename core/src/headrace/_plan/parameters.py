@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
@@ -84,13 +84,13 @@ class Found:
         if self.call is not None:
             return self.value  # the placeholders of an expression are replaced already
         try:
-            return map_leaves(self.value, _replace)
+            return map_leaves(self.value, partial(_replace, problems.environ))
         except ConfigError as error:
             problems.add_all(error.problems, file=self.source.file, path=self.source.path)
             raise
 
 
-def _replace(value: Any) -> Any:
+def _replace(environ: Mapping[str, str], value: Any) -> Any:
     """Replace ``${NAME}`` in a text of the configuration. Give any other value unchanged.
 
     Raises:
@@ -98,7 +98,7 @@ def _replace(value: Any) -> Any:
     """
     if not isinstance(value, str):
         return value
-    text = substitute_text(value, os.environ)
+    text = substitute_text(value, environ)
     return TextWithBase(text, value.base) if isinstance(value, TextWithBase) else text
 
 
@@ -129,7 +129,7 @@ def read_expression_of(
         problems.add("type", f"{key} takes an expression, written as a text", **place)
         return None
     try:
-        return read_expression(value, node_name=node, environ=os.environ, source=source)
+        return read_expression(value, node_name=node, environ=problems.environ, source=source)
     except ConfigError as error:
         problems.add_all(error.problems, file=file, path=path)
         return None
@@ -264,7 +264,7 @@ def report_keys(nodes: Sequence[Parameters], shape: Sections, problems: Problems
         _report_unknown(one.node, shape.nodes.get(one.node, {}), [one], problems)
     if shape.nodes:
         _report_unknown("global", shape.globals, nodes, problems)
-    warnings = Problems()
+    warnings = Problems(problems.environ)
     if not any(one.excused for one in nodes):  # a backend that is not here may use the key
         _report_overruled(nodes, warnings)
     return warnings

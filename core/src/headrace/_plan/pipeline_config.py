@@ -76,7 +76,7 @@ class PipelineConfig:
 
     @classmethod
     def _of(cls, document: Document, allow_import: bool, *, again: bool = False) -> PipelineConfig:
-        problems = Problems()
+        problems = Problems(document.environ)
         why = why_refused(allow_import=allow_import)
         files = _run_imports(document, why, problems)
         all_names = not len(problems)

@@ -129,7 +129,7 @@ class Planner(Planning):
         has tried for that.
         """
         nodes, shared, outer = self.shape.nodes, self.shape.globals, self.problems
-        self.problems = Problems()
+        self.problems = Problems(outer.environ)
         texts: list[tuple[Any, Source]] = []
         for name in self.shape.definitions:
             (one,) = self.definitions[name]

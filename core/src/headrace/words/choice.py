@@ -215,7 +215,7 @@ def _plan_apart(use: Use, child: Call, *, idle: bool = False) -> Element | None:
     """Plan a branch, ``idle`` if it will not be built; put why it cannot be built into ``unavailable``."""
     planning, parameters = use.planning, use.planning.parameters
     outer, around = planning.problems, parameters.idle
-    planning.problems, parameters.idle = Problems(), around or idle
+    planning.problems, parameters.idle = Problems(outer.environ), around or idle
     planned = use.plan(child)
     found, planning.problems, parameters.idle = list(planning.problems), outer, around
     away = [one for one in found if one.code.startswith(_UNAVAILABLE)]
