@@ -191,6 +191,7 @@ class _LimitedProtocol(HttpToolsProtocol):
         cycle: Any = self.cycle
         if cycle is None or cycle.response_complete or cycle.disconnected or self.scheme == "https":
             return False
+        cycle.waiting_for_100_continue = False
         if cycle.more_body and self.pipeline:  # the rest of its body never comes
             self.pipeline.popleft()
             cycle = self.pipeline[0][0] if self.pipeline else self._answered
