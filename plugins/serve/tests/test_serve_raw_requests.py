@@ -7,6 +7,7 @@ from pathlib import Path
 
 import h11
 import pytest
+
 from headrace_serve import Server
 
 changed_bytes = runpy.run_path(str(Path(__file__).with_name("mutations.py")))["changed_bytes"]
@@ -51,7 +52,8 @@ def answers(data):
     while data:
         head, ends, data = data.partition(b"\r\n\r\n")
         first, *lines = head.split(b"\r\n")
-        assert ends and first.startswith(b"HTTP/1.1 "), head[:200]
+        assert ends, head[:200]
+        assert first.startswith(b"HTTP/1.1 "), head[:200]
         headers = dict(line.lower().split(b": ", 1) for line in lines)
         status = int(first.split()[1])
         found.append((status, headers))

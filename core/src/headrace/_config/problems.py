@@ -52,15 +52,15 @@ class Environment(dict[str, str]):
     def hide(self, problem: Problem) -> Problem:
         """Return a problem with placeholders in place of values: these may be secrets, and errors are logged."""
 
-        def hidden(text: str) -> str:
+        def mask(text: str) -> str:
             for value in sorted(self, key=len, reverse=True):
                 text = text.replace(value, self[value])
             return text
 
         texts = {key: getattr(problem, key) for key in ("message", "hint", "text")}
-        found: dict[str, Any] = {key: text and hidden(text) for key, text in texts.items()}
+        found: dict[str, Any] = {key: text and mask(text) for key, text in texts.items()}
         if problem.text and problem.span:
-            found["span"] = tuple(len(hidden(problem.text[:at])) for at in problem.span)
+            found["span"] = tuple(len(mask(problem.text[:at])) for at in problem.span)
         return replace(problem, **found)
 
 

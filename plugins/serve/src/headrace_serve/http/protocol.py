@@ -191,7 +191,6 @@ class _LimitedProtocol(HttpToolsProtocol):
         cycle: Any = self.cycle
         if cycle is None or cycle.response_complete or cycle.disconnected or self.scheme == "https":
             return False
-        cycle.waiting_for_100_continue = False
         if cycle.more_body and self.pipeline:  # the rest of its body never comes
             self.pipeline.popleft()
             cycle = self.pipeline[0][0] if self.pipeline else self._answered
@@ -279,6 +278,7 @@ class _LimitedProtocol(HttpToolsProtocol):
                 self._ignores = True
                 return
             cycle.disconnected = True  # the rest of its body cannot be parsed
+            cycle.waiting_for_100_continue = False
             cycle.message_event.set()
         self._refuse(status, text, code)
 
