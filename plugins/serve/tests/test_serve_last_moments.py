@@ -60,14 +60,12 @@ def test_what_fails_while_a_server_closes_keeps_no_process_alive(folder):
         "sys.argv[:] = ['headrace', 'serve', 'm.toml', '--port', '0']\n"
         "runpy.run_module('headrace', run_name='__main__')"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", program], cwd=folder, stderr=subprocess.PIPE, text=True
-    )
-    process.stderr.readline()
-    process.terminate()
-    assert process.wait(120) == 1
-    assert "nothing is left" in process.stderr.read()
-    process.stderr.close()
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True) as process:
+        process.stderr.readline()
+        process.terminate()
+        assert process.wait(120) == 1
+        assert "nothing is left" in process.stderr.read()
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])

@@ -145,9 +145,9 @@ def test_records_hold_null_for_what_json_does_not_have(kit, tmp_path):
         found.data["distance"] = np.float32([np.inf] * len(found))
         return found
 
-    headrace.register("VisionOdd", odd)
+    headrace.register("VisionNoNumber", odd)
     sinks = [SaveJSONL(tmp_path / "a.jsonl"), SaveCOCO(tmp_path / "coco")]
-    with VideoRunner({"backend": "VisionOdd"}, sinks=sinks) as runner:
+    with VideoRunner({"backend": "VisionNoNumber"}, sinks=sinks) as runner:
         assert [frame.error for frame in runner.run({"v": [kit.picture(0)]})] == [None]
     one = json.loads((tmp_path / "a.jsonl").read_text(), parse_constant=strict)
     assert {row["score"] for row in one["detections"]} == {None}

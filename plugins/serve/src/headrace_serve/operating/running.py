@@ -10,6 +10,7 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
@@ -146,9 +147,9 @@ class _Ending:
             self._server.drain()
             threading.Event().wait(self._settings.drain_delay_s)
             self._server.close(timeout=self._settings.drain_timeout_s)
-        except BaseException:
+        except BaseException:  # noqa: BLE001 - told here, since the process ends beside what this thread raises
             self.status = 1
-            raise
+            traceback.print_exc()
         finally:  # the process ends, whatever the system lacks
             with self._lock:
                 if not self._built:
