@@ -109,8 +109,8 @@ def test_batches_are_cut_when_they_are_due_and_at_no_other_time(rule, arrivals, 
             elif what == "end":
                 over += len([one for one in run.log if one[1] == args[0]][-1][2])
                 run.backends[args[0]].goes_on.release()
-                while pipe.stats()["nodes"]["main"]["ok"] < over:
-                    pass
+                while (told := pipe.stats()["nodes"]["main"])["ok"] < over:
+                    assert not told["failed"], told
             else:
                 number, weight = args
                 pipe.submit({"data": number, "request_size": weight})
