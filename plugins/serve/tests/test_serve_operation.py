@@ -273,6 +273,7 @@ def test_reload_serves_the_new_file_and_loses_nobody(serving, tmp_path):
         thread.join()
     assert wrong == []
     assert seen <= {"a", "b"}
+    assert httpx.post(f"{server.url}/run/m", content=b"x").json() == {"result": "a"}
     path.write_text('backend = "ServeNobody"')
     with pytest.raises(ConfigError):
         server.reload()
