@@ -465,6 +465,17 @@ def test_requests_are_refused_only_where_no_process_will_live_soon(file, monkeyp
         assert [one["alive"] for one in instances] == [True, True]  # they come back
 
 
+def test_an_item_that_could_run_once_more_learns_why_it_does_not(file, monkeypatch):
+    monkeypatch.setattr(Process, "restarts", lambda self: Pauses(1000.0))
+    config = {"import": [file], "backend": "Process[Innocent]"}
+    with (
+        headrace.pipe(config) as pipe,
+        pytest.raises(InstanceLostError, match="again and again") as lost,
+    ):
+        pipe({"data": "poison"})
+    assert "Send no more" in lost.value.hint
+
+
 @pytest.mark.parametrize("inside", ["Fragile", "Innocent"])
 def test_an_instance_comes_back_behind_a_long_pause(file, monkeypatch, until, inside):
     monkeypatch.setattr(supervisor, "_WAITED_S", 0.0)

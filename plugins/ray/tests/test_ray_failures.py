@@ -81,8 +81,9 @@ def test_a_restart_without_room_keeps_no_batch_waiting_and_comes_with_the_room(
         _, actor, raylet = where_it_ran()
         os.kill(raylet, signal.SIGKILL)
         os.kill(actor, signal.SIGKILL)
-        with pytest.raises(InstanceLostError, match="no room to start another"):
+        with pytest.raises(InstanceLostError, match="no room to start another") as lost:
             client.outcome()
+        assert "Add nodes" in lost.value.hint
         waits = Client(pipe, {"data": "later"})
         extra_node(no_room=1)
         assert waits.outcome()["result"] == "later"

@@ -55,9 +55,12 @@ class Apart(Backend):
     retries: int = 1
 
     @property
-    def unplaced(self) -> bool:
-        """Whether the next start is far away, or nowhere is room for it now, so that no item waits for it."""
-        return self.supervisor.pausing
+    def unplaced(self) -> InstanceLostError | None:
+        """The error of an item that does not wait: the next start is far away, or has no room now. None where it waits."""
+        if not self.supervisor.pausing:
+            return None
+        hint = "Send no more of the requests that end it. Others may succeed within half a minute."
+        return InstanceLostError("its process dies again and again", hint=hint)
 
     def sent(self, inside: ChildConfig) -> Part:
         """Return what is sent to be built."""
@@ -160,10 +163,10 @@ class Apart(Backend):
         for left in reversed(range(self.retries)):
             if running.has_left(alone[0]):
                 return None
-            one = self._siblings.borrow(self)
-            if one is None:
-                what = "its process has died, and no other can be started now"
-                return self.located(InstanceLostError(what))
+            try:
+                one = self._siblings.borrow(self)
+            except InstanceLostError as error:
+                return self.located(error)
             outcome, died = self._lent(one, alone, running)
             if not died or not left or has_emitted(alone[0]):
                 break
@@ -248,11 +251,8 @@ class Apart(Backend):
         Raises:
             InstanceLostError: None is started now.
         """
-        if self._siblings.all_pause:
-            hint = (
-                "Send no more of the requests that end it. Others may succeed within half a minute."
-            )
-            raise self.located(InstanceLostError("its process dies again and again", hint=hint))
+        if self._siblings.all_pause and (refused := self.unplaced):
+            raise self.located(refused)
         try:
             child = self.supervisor.child()
             if child.link.awaits:  # a second interrupt came before `run` could kill the process
@@ -348,11 +348,14 @@ class Siblings:
                     one.liveness.back(supervisor)
         self.look()
 
-    def borrow(self, own: Apart) -> Apart | None:
+    def borrow(self, own: Apart) -> Apart:
         """Wait for an idle living process and return its instance, preferably another than ``own``.
 
         The lock ``exchanging`` of that instance is acquired. Release it, and then call `look`. When no process lives
-        and none is started any more, the result is ``own``. If none can be started now, it is None.
+        and none is started any more, the result is ``own``.
+
+        Raises:
+            InstanceLostError: None can be started now.
         """
         with self._changed:
             # This thread raises `waiting` first and tries the locks then. The thread that leaves a process
@@ -365,11 +368,12 @@ class Siblings:
                     for one in (*others, own):
                         if one.supervisor.lives and one.exchanging.acquire(blocking=False):
                             return one
-                    if all(one.supervisor.over for one in (*others, own)):
+                    refused = [one.unplaced for one in (own, *others) if not one.supervisor.over]
+                    if not refused:
                         own.exchanging.acquire()
                         return own
-                    if all(one.supervisor.over or one.unplaced for one in (*others, own)):
-                        return None
+                    if all(refused):
+                        raise next(filter(None, refused))
                     self._changed.wait()
             finally:
                 self.waiting -= 1

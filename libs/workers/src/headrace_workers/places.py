@@ -44,7 +44,8 @@ class Restarts:
         """
         if self._ends and now - self._ends[-1] >= self._pause_s + _MINUTE_S:
             self._next_s = 0.0
-        self._forget(now)
+        while len(self._ends) > 1 and now - self._ends[0] >= _MINUTE_S:
+            self._ends.popleft()
         self._ends.append(now)
         self.count += 1
         self._pause_s = min(self._next_s, self._longest_pause_s)
@@ -55,10 +56,6 @@ class Restarts:
         """Return whether the part has ended too often within the last minute."""
         ends = sum(now - end < _MINUTE_S for end in [*self._ends])
         return self._limit is not None and ends > self._limit
-
-    def _forget(self, now: float) -> None:
-        while len(self._ends) > 1 and now - self._ends[0] >= _MINUTE_S:
-            self._ends.popleft()
 
 
 class Link(Protocol):

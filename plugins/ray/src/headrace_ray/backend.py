@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 import headrace_workers
 from headrace import Options as _Options
+from headrace.errors import InstanceLostError
 from headrace_workers.apart import Apart
 from headrace_workers.parts import elements_of, versions_of
 from headrace_workers.places import Restarts
@@ -177,10 +178,12 @@ class RayActor(Apart):
         super().init(options, context)
 
     @property
-    def unplaced(self) -> bool:
-        """Whether there is no room for the actor of this instance now."""
-        seat = self._group.seats[self.instance_index]
-        return super().unplaced or (seat.unplaced and not self.supervisor.lives)
+    def unplaced(self) -> InstanceLostError | None:
+        """The error of an item that does not wait, since there is no room for the actor of this instance now."""
+        if self.supervisor.lives or not self._group.seats[self.instance_index].unplaced:
+            return super().unplaced
+        hint = "Add nodes, or end what uses the resources that its actor needs."
+        return InstanceLostError("its process has died, with no room to start another", hint=hint)
 
     def sent(self, inside: ChildConfig) -> Part:
         """Return what is sent, with all files that X names where they are to be sent."""
