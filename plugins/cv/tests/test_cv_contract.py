@@ -165,6 +165,31 @@ def test_missing_data_is_named(kit, backend_class):
     assert (caught.value.key, caught.value.got) == ("data", "nothing")
 
 
+@pytest.mark.parametrize("backend_class", OPTIONS)
+@pytest.mark.parametrize(
+    "wrong", [str.upper, "{}s".format, lambda key: key[0] + key[2] + key[1] + key[3:]]
+)
+def test_a_key_that_is_nearly_right_is_told_the_right_one(kit, backend_class, wrong):
+    transform = headrace_cv.LetterBoxTransform(1, 1, 1, 1, 1, 1, 0, 0)
+    known = {"data": np.zeros((4, 4, 3), np.uint8), **PLACES, "letterbox": transform}
+    if backend_class in ON_BOXES:
+        known["data"] = np.zeros((1, 6), np.float32)
+    options = backend_class.Options(**OPTIONS[backend_class]).model_dump()
+    backend = kit.ready(backend_class, **OPTIONS[backend_class])
+    for key in [one.format(**options) for one in backend_class.reads]:
+        with pytest.raises(InputError, match=f"has no '{key}'") as caught:
+            kit.run(backend, **{wrong(one) if one == key else one: known[one] for one in known})
+        assert caught.value.hint == f"It has {wrong(key)!r}. Did you mean {key!r}?"
+
+
+def test_a_key_like_no_other_gets_no_guess(kit):
+    image, backend = np.zeros((4, 4), np.uint8), kit.ready(CropMat, key="roi")
+    for other in ("rectangle", "b" * 100_000, 7):
+        assert backend([{"data": image, other: 1}])[0].hint is None
+    (error,) = backend([{"data": image, 7: 1, "rio": [0, 0, 1, 1]}])
+    assert error.hint == "It has 'rio'. Did you mean 'roi'?"
+
+
 class OfAnotherLibrary:
     """An array that is no numpy array."""
 
