@@ -15,6 +15,7 @@ import pytest
 import headrace
 import headrace_cv
 from headrace.errors import InputError, MissingDependencyError
+from headrace_cv.classes import Softmax, TopK
 from headrace_cv.color import CvtColorMat
 from headrace_cv.crop import CenterCropMat, CropMat, PerspectiveCropMat
 from headrace_cv.decode import DecodeMat
@@ -38,9 +39,12 @@ OPTIONS = {
     EncodeMat: {"format": "png"},
     NMS: {},
     UnletterBox: {},
+    Softmax: {},
+    TopK: {},
 }
-ON_BOXES = [NMS, UnletterBox]
-ON_IMAGES = [c for c in OPTIONS if c not in (DecodeMat, Tensor2Mat, *ON_BOXES)]
+ON_NUMBERS = [NMS, UnletterBox, Softmax, TopK]
+"""Those that read numbers, boxes or scores."""
+ON_IMAGES = [c for c in OPTIONS if c not in (DecodeMat, Tensor2Mat, *ON_NUMBERS)]
 PLACES = {"color": "bgr", "box": [1, 2, 6, 7], "quad": [[1, 1], [6, 1], [6, 5], [1, 5]]}
 README = Path(__file__).parent.parent / "README.md"
 PYPROJECT = Path(__file__).parent.parent / "pyproject.toml"
@@ -58,7 +62,7 @@ def python(program, **environment):
 
 def test_importing_the_backends_loads_neither_opencv_nor_numpy():
     program = """
-import sys, headrace_cv, headrace_cv.color, headrace_cv.crop, headrace_cv.decode
+import sys, headrace_cv, headrace_cv.classes, headrace_cv.color, headrace_cv.crop, headrace_cv.decode
 import headrace_cv.detection, headrace_cv.encode, headrace_cv.geometry, headrace_cv.letterbox
 import headrace_cv.tensor
 headrace_cv.letterbox.LetterBoxMat.Options(resize_h=4, resize_w=4, fill_value=[1, 2, 3])
@@ -172,7 +176,7 @@ def test_missing_data_is_named(kit, backend_class):
 def test_a_key_that_is_nearly_right_is_told_the_right_one(kit, backend_class, wrong):
     transform = headrace_cv.LetterBoxTransform(1, 1, 1, 1, 1, 1, 0, 0)
     known = {"data": np.zeros((4, 4, 3), np.uint8), **PLACES, "letterbox": transform}
-    if backend_class in ON_BOXES:
+    if backend_class in ON_NUMBERS:
         known["data"] = np.zeros((1, 6), np.float32)
     options = backend_class.Options(**OPTIONS[backend_class]).model_dump()
     backend = kit.ready(backend_class, **OPTIONS[backend_class])
@@ -261,7 +265,7 @@ def test_an_unexpected_error_fails_its_item_alone(kit):
 
 def test_many_threads_get_what_one_gets(kit):
     files = [kit.encode(kit.smooth_image(20 + i, 30), "baseline jpeg") for i in range(8)]
-    chain = [kit.ready(c, **OPTIONS[c]) for c in OPTIONS if c not in ON_BOXES]
+    chain = [kit.ready(c, **OPTIONS[c]) for c in OPTIONS if c not in ON_NUMBERS]
 
     def through(data):
         request = {"data": data, **PLACES}
@@ -385,6 +389,7 @@ PRINTED = [
     "(3, 224, 224) float32",
     "(3, 224, 224) float32",
     "torchvision (3, 224, 224) float32\ntf (224, 224, 3) float32\ntorch (224, 224, 3) float32\ncaffe (224, 224, 3) float32",
+    "{'label': 'dog', 'score': 0.6652409557748218}",
     "[[100.0, 40.0, 300.0, 440.0, 0.8999999761581421, 2.0]]",
 ]
 
