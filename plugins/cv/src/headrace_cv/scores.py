@@ -74,19 +74,19 @@ def top_k(scores: Any, k: int = 5, labels: Sequence[str] | None = None) -> list[
         raise ValueError(f"k is a number of classes of at least 1, not {k!r}")
     numbers = _as_scores(scores)
     classes = numbers.shape[-1]
-    named = {number: label for number, label in enumerate(labels or ()) if label.strip()}
-    if labels is not None and not max(named, default=-1) < classes <= len(labels):
-        raise InputError(
-            "these are no scores of the classes in labels",
-            expected=f"{len(labels)} classes",
-            got=f"{classes}: {describe(scores, numbers)}",
-            hint="Either labels are those of another model, or this is another output of it.",
-        )
+    if labels is not None:
+        least = next((n for n in range(len(labels), 0, -1) if labels[n - 1].strip()), 0)
+        if not least <= classes <= len(labels):
+            wanted, got = f"{len(labels)} classes", f"{classes}: {describe(scores, numbers)}"
+            what = "these are no scores of the classes in labels"
+            hint = "Either labels are those of another model, or this is another output of it."
+            raise InputError(what, expected=wanted, got=got, hint=hint)
     if np.isnan(numbers).any():
         raise InputError("a score is no number", expected="numbers other than NaN", got="NaN")
     found = []
     for row in numbers.reshape(-1, classes).astype(np.float64):
-        best = np.argsort(-row, kind="stable")[:k]
-        pairs = zip(best.tolist(), row[best].tolist(), strict=True)
-        found.append([{"label": named.get(n, str(n)), "score": score} for n, score in pairs])
+        best = np.argsort(-row, kind="stable")[:k].tolist()
+        names = [labels[n] if labels and labels[n].strip() else str(n) for n in best]
+        pairs = zip(names, row[best].tolist(), strict=True)
+        found.append([{"label": name, "score": score} for name, score in pairs])
     return found[0] if numbers.ndim == 1 else found
