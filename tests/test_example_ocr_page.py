@@ -125,7 +125,7 @@ def test_a_result_is_json(results):
 
 
 def test_an_empty_page_has_no_text(pipe, example):
-    page = (example / "made" / "pages" / "empty.png").read_bytes()
+    page = (example / "made" / "pages" / "without-text.png").read_bytes()
     assert pipe({"data": page})["result"] == {"text": "", "lines": []}
 
 

@@ -60,6 +60,17 @@ class PageSum(headrace.Backend):
             request["result"] = np.array([request["data"].sum()], np.float32)
 
 
+@headrace.register("PageScores")
+class PageScores(headrace.Backend):
+    """Read the scores in a text."""
+
+    rerun = True
+
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = np.array(request["data"].split(), np.float32)
+
+
 class Held:
     """Keeps its requests until the test says otherwise."""
 
@@ -138,13 +149,93 @@ def test_a_picture_gives_its_boxes_and_its_text(page, picture):
     assert page.errors == []
 
 
-def test_a_picture_that_is_dropped_is_sent_too(page, picture):
-    page.run(
+def drop(tab, name, content, kind, form=SQUARES):
+    tab.run(
         "const data = new DataTransfer();"
-        f"const bytes = Uint8Array.from({list(picture.read_bytes())});"
-        "data.items.add(new File([bytes], 'dropped.png', { type: 'image/png' }));"
-        f"{SQUARES}.querySelector('.drop').dispatchEvent(new DragEvent('drop', {{ dataTransfer: data, bubbles: true, cancelable: true }}));"
+        f"const bytes = Uint8Array.from({list(content)});"
+        f"data.items.add(new File([bytes], {name!r}, {{ type: {kind!r} }}));"
+        f"{form}.querySelector('.drop').dispatchEvent(new DragEvent('drop', {{ dataTransfer: data, bubbles: true, cancelable: true }}));"
     )
+
+
+@headrace.register("PageLabels")
+class PageLabels(headrace.Backend):
+    """Give a tilted line at the upper border, and one that goes over the right border: both with a text."""
+
+    rerun = True
+
+    def forward(self, batch):
+        quads = [
+            [[20, 40], [120, 4], [130, 30], [30, 66]],
+            [[150, 90], [199, 80], [199, 110], [150, 118]],
+        ]
+        for request in batch:
+            lines = [{"quad": quad, "label": "a tilted line"} for quad in quads]
+            request["result"] = {"lines": lines}
+
+
+def test_a_label_lies_on_a_ground_at_the_highest_corner_and_no_box_goes_through_it(
+    tmp_path, picture
+):
+    with (
+        Server({"squares": {"backend": "PageLabels"}}, port=0, ui=True) as server,
+        browser.opened(tmp_path / "profile") as tab,
+    ):
+        tab.open(f"{server.url}/ui")
+        tab.wait(SQUARES)
+        tab.choose_file("[data-model='squares:1'] input[type=file]", picture)
+        tab.wait(f"{SQUARES}.querySelector('canvas.boxes')")
+        pixels = (
+            f"const at = (x, y, w, h) => [...{SQUARES}.querySelector('canvas.boxes').getContext('2d').getImageData(x, y, w, h).data];"
+            "const rows = (list, w) => list.reduce((all, value, n) => { if (n % 4 === 0) all.push([value, list[n + 1], list[n + 2]]); return all; }, []);"
+        )
+        ground = [216, 27, 96]
+        # The first label begins above or at its highest corner (120, 4), and is cut off by no border.
+        found = tab.run(pixels + "return rows(at(121, 1, 60, 16))")
+        assert found.count(ground) > 0.5 * len(found)
+        assert any(min(one) > 200 for one in found)
+        # Where no label is, the box that was drawn there is a line: its first corner has no ground above it.
+        assert tab.run(pixels + "return rows(at(14, 18, 8, 8))").count(ground) == 0
+        # The second would leave the picture on the right: it is moved to the left, and ends at the border.
+        found = tab.run(pixels + "return rows(at(140, 62, 60, 14))")
+        assert found.count(ground) > 0.5 * len(found)
+        assert tab.errors == []
+
+
+@pytest.mark.parametrize("form", ["file", "tensors"])
+def test_the_classes_of_a_classifier_are_bars_with_names_and_scores(form, tmp_path):
+    names = {"labels": ["cat", "dog", "cow"], "backend": "S[Softmax,TopK(2)]"}
+    ports = {"inputs": {"x": {"datatype": "FP32", "shape": [3], "key": "data"}}}
+    models = {
+        "tensors": {"sum": {"config": names, **ports}},
+        "file": {"sum": {"scores": {"backend": "PageScores", "next": "names"}, "names": names}},
+    }[form]
+    with (
+        Server(models, port=0, ui=True) as server,
+        browser.opened(tmp_path / "profile") as tab,
+    ):
+        tab.open(f"{server.url}/ui")
+        tab.wait(SUM)
+        if form == "file":
+            drop(tab, "scores.txt", b"0 1.0986122886681098 0", "text/plain", SUM)
+        else:
+            tab.run(
+                f"{SUM}.querySelector('textarea').value = '[0, 1.0986122886681098, 0]'; {SUM}.querySelector('button').click()"
+            )
+        tab.wait(f"{SUM}.querySelector('.ranked')")
+        assert tab.run(f"return [...{SUM}.querySelectorAll('.ranked dt, .ranked .score')].map((e) => e.textContent)") == [
+            "dog", "60.0 %", "cat", "20.0 %",
+        ]  # fmt: skip
+        first, second = tab.run(
+            f"return [...{SUM}.querySelectorAll('.ranked i')].map((e) => e.getBoundingClientRect().width)"
+        )
+        assert first == pytest.approx(3 * second, rel=0.02)
+        assert not tab.run(f"return {SUM}.querySelector('.values pre')")
+        assert tab.errors == []
+
+
+def test_a_picture_that_is_dropped_is_sent_too(page, picture):
+    drop(page, "dropped.png", picture.read_bytes(), "image/png")
     assert page.wait(f"{SQUARES}.querySelector('canvas.boxes')?.dataset.boxes") == "3"
 
 
@@ -215,6 +306,13 @@ def test_a_request_that_its_client_gave_up_is_no_failure(tmp_path):
         try:
             assert tab.run(load.format(5)) == 200
             assert Held.begin.wait(300)
+            # The batch that runs is seen while it runs: in the bar of its instance, and as a bar of the last seconds.
+            tab.wait("document.querySelector('rect.busy').width.baseVal.value > 20")
+            inside = "[...document.querySelector('.timeline').getContext('2d').getImageData({}, 8, 1, 1).data].join()"
+            tab.wait(
+                "(() => { const wide = document.querySelector('.timeline').width, at = (x) =>"
+                f" {inside.format('Math.round(x * wide)')}; return at(0.985) !== at(0.01) && at(0.97) === at(0.985) }})()"
+            )
             limit = tab.wait(
                 "document.querySelector('rect.limiting') && document.querySelector('.limit').textContent"
             )
@@ -339,6 +437,11 @@ def test_an_example_is_clicked_and_its_boxes_lie_beside_the_values(picture, tmp_
         tab.open(f"{server.url}/ui")
         tab.wait(SQUARES)
         assert tab.wait(f"{SQUARES}.querySelector('.examples img')?.alt") == "three squares.png"
+        # Its name stands below it, and it is sent without a click: the page has an answer to look at.
+        seen = f"return [...{SQUARES}.querySelectorAll('.examples span')].map((e) => e.checkVisibility() && e.textContent)"
+        assert tab.run(seen) == ["note.txt", "three squares.png"]
+        assert tab.wait(f"{SQUARES}.querySelector('canvas.boxes')?.dataset.boxes") == "3"
+        tab.run(f"{SQUARES}.querySelector('.answer').replaceChildren()")
         # A tensor of numbers is no picture: this model is offered nothing.
         assert not tab.run(f"return {SUM}.querySelector('.examples')")
         tab.run(f"{SQUARES}.querySelector('.examples img').closest('button').click()")

@@ -162,7 +162,7 @@ PAGES = (
     Page("spanish.jpg", WORDS["spanish"], (1000, 300), 26, "", 5),
     Page("chinese.png", WORDS["chinese"], (900, 300), 30, "cjk"),
     Page("chinese-tilted.jpg", WORDS["chinese"], (900, 400), 30, "cjk", 5, 4),
-    Page("empty.png", "", (800, 1100), 20),
+    Page("without-text.png", "", (800, 1100), 20),
     Page("huge.jpg", "\n\n".join([TEXT] * 2), (4960, 3508), 100),
 )
 

@@ -14,7 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace_formats import FormatError, joined_headers, listed, quality, read_json, write_json
+from headrace_formats import (
+    FormatError,
+    joined_headers,
+    listed,
+    quality,
+    read_json,
+    read_labels,
+    write_json,
+)
 
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
 
@@ -161,3 +169,36 @@ def test_the_program_of_the_readme_prints_what_is_written_beside_it():
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == re.findall(r"print\(.*\)  # (.*)$", program, re.MULTILINE)
+
+
+def test_labels_are_lines_that_end_as_lines_do():
+    assert read_labels("a\r\nb\u2028c\x0b\n\n d \n") == ["a", "b\u2028c\x0b", "", " d "]
+    assert read_labels("") == []
+    assert read_labels("[PAD]\n{}", ".txt") == ["[PAD]", "{}"]
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), unique=True))
+def test_labels_in_json_are_those_of_each_form(names):
+    pairs = [*enumerate(names)][::-1]
+    for value in (
+        names,
+        {str(n): name for n, name in pairs},
+        {name: n for n, name in pairs},
+        {str(n): ["id", name] for n, name in pairs},
+        {"id2label": {f"0{n}": name for n, name in pairs}},
+    ):
+        assert read_labels(json.dumps(value), ".json") == names  # fmt: skip
+
+
+def test_a_class_between_others_may_have_no_label():
+    assert read_labels('{"3": "cow", "1": "cat"}', ".json") == ["", "cat", "", "cow"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["1", "null", '"a"', "[1]", '["a", null]', '{"0": 1.5}', '{"0": []}', '{"0": null}', '{"a": true}', '{"a": -1}',
+     '{"-1": "a"}', '{"1000000": "a"}', '{"\u0661": "a"}', '{"0": "a", "00": "b"}', '{"id2label": 3}', '{"a": ["b"]}', "["],
+)  # fmt: skip
+def test_json_without_labels_is_refused(text):
+    with pytest.raises(FormatError, match=r"^it "):
+        read_labels(text, ".json")

@@ -15,6 +15,7 @@ import pytest
 import headrace
 import headrace_cv
 from headrace.errors import InputError, MissingDependencyError
+from headrace_cv.classes import Softmax, TopK
 from headrace_cv.color import CvtColorMat
 from headrace_cv.crop import CenterCropMat, CropMat, PerspectiveCropMat
 from headrace_cv.decode import DecodeMat
@@ -38,9 +39,12 @@ OPTIONS = {
     EncodeMat: {"format": "png"},
     NMS: {},
     UnletterBox: {},
+    Softmax: {},
+    TopK: {},
 }
-ON_BOXES = [NMS, UnletterBox]
-ON_IMAGES = [c for c in OPTIONS if c not in (DecodeMat, Tensor2Mat, *ON_BOXES)]
+ON_NUMBERS = [NMS, UnletterBox, Softmax, TopK]
+"""Those that read numbers, boxes or scores."""
+ON_IMAGES = [c for c in OPTIONS if c not in (DecodeMat, Tensor2Mat, *ON_NUMBERS)]
 PLACES = {"color": "bgr", "box": [1, 2, 6, 7], "quad": [[1, 1], [6, 1], [6, 5], [1, 5]]}
 README = Path(__file__).parent.parent / "README.md"
 PYPROJECT = Path(__file__).parent.parent / "pyproject.toml"
@@ -58,7 +62,7 @@ def python(program, **environment):
 
 def test_importing_the_backends_loads_neither_opencv_nor_numpy():
     program = """
-import sys, headrace_cv, headrace_cv.color, headrace_cv.crop, headrace_cv.decode
+import sys, headrace_cv, headrace_cv.classes, headrace_cv.color, headrace_cv.crop, headrace_cv.decode
 import headrace_cv.detection, headrace_cv.encode, headrace_cv.geometry, headrace_cv.letterbox
 import headrace_cv.tensor
 headrace_cv.letterbox.LetterBoxMat.Options(resize_h=4, resize_w=4, fill_value=[1, 2, 3])
@@ -165,6 +169,31 @@ def test_missing_data_is_named(kit, backend_class):
     assert (caught.value.key, caught.value.got) == ("data", "nothing")
 
 
+@pytest.mark.parametrize("backend_class", OPTIONS)
+@pytest.mark.parametrize(
+    "wrong", [str.upper, "{}s".format, lambda key: key[0] + key[2] + key[1] + key[3:]]
+)
+def test_a_key_that_is_nearly_right_is_told_the_right_one(kit, backend_class, wrong):
+    transform = headrace_cv.LetterBoxTransform(1, 1, 1, 1, 1, 1, 0, 0)
+    known = {"data": np.zeros((4, 4, 3), np.uint8), **PLACES, "letterbox": transform}
+    if backend_class in ON_NUMBERS:
+        known["data"] = np.zeros((1, 6), np.float32)
+    options = backend_class.Options(**OPTIONS[backend_class]).model_dump()
+    backend = kit.ready(backend_class, **OPTIONS[backend_class])
+    for key in [one.format(**options) for one in backend_class.reads]:
+        with pytest.raises(InputError, match=f"has no '{key}'") as caught:
+            kit.run(backend, **{wrong(one) if one == key else one: known[one] for one in known})
+        assert caught.value.hint == f"It has {wrong(key)!r}. Did you mean {key!r}?"
+
+
+def test_a_key_like_no_other_gets_no_guess(kit):
+    image, backend = np.zeros((4, 4), np.uint8), kit.ready(CropMat, key="roi")
+    for other in ("rectangle", "b" * 100_000, 7):
+        assert backend([{"data": image, other: 1}])[0].hint is None
+    (error,) = backend([{"data": image, 7: 1, "rio": [0, 0, 1, 1]}])
+    assert error.hint == "It has 'rio'. Did you mean 'roi'?"
+
+
 class OfAnotherLibrary:
     """An array that is no numpy array."""
 
@@ -236,7 +265,7 @@ def test_an_unexpected_error_fails_its_item_alone(kit):
 
 def test_many_threads_get_what_one_gets(kit):
     files = [kit.encode(kit.smooth_image(20 + i, 30), "baseline jpeg") for i in range(8)]
-    chain = [kit.ready(c, **OPTIONS[c]) for c in OPTIONS if c not in ON_BOXES]
+    chain = [kit.ready(c, **OPTIONS[c]) for c in OPTIONS if c not in ON_NUMBERS]
 
     def through(data):
         request = {"data": data, **PLACES}
@@ -360,6 +389,7 @@ PRINTED = [
     "(3, 224, 224) float32",
     "(3, 224, 224) float32",
     "torchvision (3, 224, 224) float32\ntf (224, 224, 3) float32\ntorch (224, 224, 3) float32\ncaffe (224, 224, 3) float32",
+    "{'label': 'dog', 'score': 0.6652409557748218}",
     "[[100.0, 40.0, 300.0, 440.0, 0.8999999761581421, 2.0]]",
 ]
 

@@ -110,6 +110,15 @@ def test_line_n_of_a_file_of_labels_is_class_n_minus_1_and_an_empty_one_is_no_la
     assert classes(made, kind, [[4, 3, 2, 1]], 4).tolist() == [
         [b"4.000000:0:cat", b"3.000000:1", "2.000000:2:f\u2028ish".encode(), b"1.000000:3"]
     ]
+    written = path.with_suffix(".json")
+    written.write_text('{"0": "cat", "2": "fish", "3": ""}')
+    made, kind = client({"m": {**SCORES, "labels": {"y": str(written)}}})
+    assert classes(made, kind, [[4, 3, 2, 1]], 4).tolist() == [
+        [b"4.000000:0:cat", b"3.000000:1", b"2.000000:2:fish", b"1.000000:3"]
+    ]
+    written.write_text("[0]")
+    with pytest.raises(ConfigError, match=r"labels\.json cannot be read: it holds no labels"):
+        Server({"m": {**SCORES, "labels": {"y": str(written)}}}, port=0)
     path.write_bytes(b"cat\n\n\xe9\n")
     with pytest.raises(ConfigError, match=r"labels\.txt:3: "):
         Server({"m": {**SCORES, "labels": {"y": str(path)}}}, port=0)

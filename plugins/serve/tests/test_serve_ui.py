@@ -15,7 +15,7 @@ import pytest
 import headrace
 from headrace.errors import ConfigError
 from headrace_serve import Server
-from headrace_serve.ui.limit import Sample, limit_of
+from headrace_serve.ui.limit import Sample, limit_of, running_of
 from headrace_serve.ui.live import LivePage
 from headrace_serve.ui.load import LoadTest, Replay
 
@@ -589,6 +589,66 @@ def test_a_batch_that_has_run_all_the_time_makes_its_instance_busy():
         }
         moments.append(Sample(float(at), {"read": node}, 0.0))
     assert "its instance is busy for 100 % of the time" in limit_of(moments, [READ], 2).text
+
+
+def moments(*instances):
+    """Samples of a node at 0, 1, 2, ... seconds, each from (busy, batches, busy_s) of its instances."""
+    found = []
+    for at, each in enumerate(instances):
+        node = {
+            "waiting": 0,
+            "submitted": at,
+            "instances": [
+                dict(zip(("busy", "batches", "busy_s"), one, strict=True)) for one in each
+            ],
+            "batch_size": {"histogram": {}},
+        }
+        found.append(Sample(float(at), {"read": node}, 0.0))
+    return found
+
+
+def test_a_batch_that_runs_is_told_with_the_moment_when_it_had_begun():
+    idle, runs = (False, 3, 9.0), (True, 4, 9.0)
+    assert running_of(moments([idle, runs], [runs, runs], [runs, idle], [runs, runs])) == [
+        ("read", 0, 1.0)
+    ]
+    # Batch after batch: which of them runs is not known for longer than the last sample.
+    assert running_of(moments([(True, 4, 1.0)], [(True, 9, 2.0)])) == []
+    assert running_of(moments([runs])) == []
+    assert running_of(moments([], [runs], [runs])) == [("read", 0, 1.0)]  # an instance that is new
+
+
+def test_the_seconds_of_a_batch_that_runs_count_as_busy():
+    # Of four seconds one has been counted, and a batch has run for two.
+    told = limit_of(
+        moments([(False, 3, 9.0)], [(False, 4, 10.0)], *[[(True, 5, 10.0)]] * 3), [READ], 2
+    )
+    assert "the busiest node, read, is busy for 75 % of the time" in told.text
+    # The page has begun to look in the midst of a batch that has ended since: it ran no longer than there was time.
+    ended = moments([(True, 5, 0.0)], [(False, 5, 60.0)], [(True, 6, 60.0)])
+    assert "busy for 100 %" in limit_of(ended, [READ], 2).text
+
+
+def test_the_state_tells_of_a_batch_while_it_runs(gate):
+    clock = Clock()
+
+    async def work():
+        page, backend = LivePage(clock), {"backend": "ServeGate"}
+        with headrace.pipe(backend) as pipe:
+            model = Served(pipe)
+            answer = pipe.submit({"data": b"x"})
+            await asyncio.to_thread(gate.entered.wait)
+            for running in ([], [["main", 0, 1000.0]], [["main", 0, 1000.0]]):
+                (shown,) = page.state([model], {})["models"]
+                assert json.loads(json.dumps(shown["running"])) == running
+                clock.now += 1
+            gate.open.set()
+            await asyncio.to_thread(answer.result)
+            (shown,) = page.state([model], {})["models"]
+            assert shown["running"] == []
+            await page.end()
+
+    asyncio.run(work())
 
 
 def test_nothing_is_the_limit_where_nothing_runs_and_of_one_moment_nothing_is_said():

@@ -92,6 +92,13 @@ def test_the_scores_of_classes_are_those_of_a_softmax():
     assert result.data["kind"].tolist() == ["1", "2"]
 
 
+def test_labels_are_read_from_json_too(tmp_path):
+    (tmp_path / "labels.json").write_text('{"car": 0, "bus": 1}')
+    config = {"backend": "ClassDetections(1)", "labels": str(tmp_path / "labels.json")}
+    result = run({"data": np.array([0.25, 0.75]), "image": IMAGE}, **config, activation="identity")
+    assert result.data["class_name"].tolist() == ["bus"]
+
+
 def test_texts_mappings_and_arrays_come_into_data_beside_what_is_there():
     before = found(data={"class_name": np.array(["a", "b"])})
     plates = [{"text": "K4", "confidence": 0.5}, {"text": "", "confidence": 0.0}]

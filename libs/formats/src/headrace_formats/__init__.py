@@ -1,7 +1,7 @@
-"""JSON, and the lists in headers of HTTP: one reader and one writer of each for all parts of Headrace.
+"""JSON, the lists in headers of HTTP, and names of classes: one reader and one writer of each for all parts of Headrace.
 
 `read_json` takes what RFC 8259 allows, and `write_json` gives what every reader takes. `joined_headers`, `listed` and `quality`
-read headers as RFC 9110 has them. Nothing here knows a pipeline or a server.
+read headers as RFC 9110 has them. `read_labels` reads the names of the classes of a model. Nothing here knows a pipeline or a server.
 """
 
 from __future__ import annotations
@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any, AnyStr
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["FormatError", "joined_headers", "listed", "quality", "read_json", "write_json"]
+__all__ = [
+    "FormatError",
+    "joined_headers",
+    "listed",
+    "quality",
+    "read_json",
+    "read_labels",
+    "write_json",
+]
 
 __version__ = "0.1.0"
 
@@ -26,6 +34,8 @@ _NOT_FINITE = "Out of range float"
 """How the error of `json` for NaN and infinities begins."""
 _UTF_8 = frozenset(("charset=utf-8",))
 """What a range may ask of every text of Headrace."""
+_MOST_LABELS = 1_000_000
+"""No class has a number this large: a list with a place for each would fill the memory."""
 
 
 class FormatError(ValueError):
@@ -61,6 +71,49 @@ def _finite(text: str) -> float:
     if math.isinf(value):
         raise ValueError(f"{text[:40]} is more than a float can hold")
     return value
+
+
+def read_labels(text: str, suffix: str = "") -> list[str]:
+    r"""Read the names of classes: that of class n is ``[n]``, and ``""`` where a class has no name.
+
+    In JSON they are a list of names, or an object: of numbers and names (``{"0": "cat"}``), of numbers and lists whose last
+    element is the name (``{"0": ["n02123045", "cat"]}``), or of names and numbers (``{"cat": 0}``). An object that holds such an
+    object as ``id2label`` stands for it. In any other text each line is a name, and a line ends with ``\n`` or ``\r\n`` alone.
+
+    Args:
+        text: The text of a file.
+        suffix: The suffix of its name: ``.json`` for JSON.
+
+    Raises:
+        FormatError: It is no JSON, or other JSON. Two names have one number, or a number is no whole number below a million.
+    """
+    if suffix.lower() != ".json":
+        text = text.replace("\r\n", "\n")
+        return text.removesuffix("\n").split("\n") if text else []
+    found = read_json(text)
+    if isinstance(found, dict):
+        found = found.get("id2label", found)
+    if isinstance(found, dict):
+        found = _by_number(found)
+    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+        raise FormatError("it holds no labels: a list of names, or an object of numbers and names")
+    return found
+
+
+def _by_number(pairs: dict[str, Any]) -> list[Any]:
+    """Return the names of an object by their numbers."""
+    names: dict[int, Any] = {}
+    for key, value in pairs.items():
+        number, name = (value, key) if type(value) is int else (key, value)
+        if type(number) is str and number.isascii() and number.isdigit() and len(number) < 10:
+            number = int(number)
+        if type(number) is not int or not 0 <= number < _MOST_LABELS:
+            what = "is no number of a class: they are whole numbers from 0, below a million"
+            raise FormatError(f"it holds no labels: {str(number)[:40]!r} {what}")
+        if number in names:
+            raise FormatError(f"it holds two labels for the class {number}")
+        names[number] = name[-1] if isinstance(name, list) and name else name
+    return [names.get(number, "") for number in range(max(names, default=-1) + 1)]
 
 
 def write_json(

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from headrace_cv.headers import ImageHeader, check_image_file
     from headrace_cv.image_files import decode_image, encode_image
     from headrace_cv.images import convert_color, resize_image
+    from headrace_cv.scores import softmax, top_k
     from headrace_cv.tensors import Normalization, image_to_tensor, tensor_to_image
     from headrace_cv.transforms import LetterBoxTransform, boxes_to_image
 
@@ -38,7 +39,9 @@ __all__ = [
     "letterbox_image",
     "nms",
     "resize_image",
+    "softmax",
     "tensor_to_image",
+    "top_k",
 ]
 
 _HOME = {
@@ -59,7 +62,9 @@ _HOME = {
     "letterbox_image": "headrace_cv.canvas",
     "nms": "headrace_cv.boxes",
     "resize_image": "headrace_cv.images",
+    "softmax": "headrace_cv.scores",
     "tensor_to_image": "headrace_cv.tensors",
+    "top_k": "headrace_cv.scores",
 }
 
 

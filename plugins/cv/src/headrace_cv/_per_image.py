@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 from abc import ABC, abstractmethod
+from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import headrace
@@ -21,19 +23,30 @@ __all__ = ["IMAGE", "PerImage", "of_data", "read_key"]
 IMAGE = "an image: uint8 or float32 [H, W, C] or [H, W]"
 """The image that most of the backends expect as ``data``, as errors quote it."""
 
+_LONGEST_KEY = 200
+"""Longer keys are not compared with the right one: it takes the square of their length."""
+
 
 def read_key(request: Request, key: str, expected: str) -> Any:
     """Return the value that ``request`` holds under ``key``.
 
     Raises:
         InputError: The request has no such key. The error quotes ``expected``, a description of
-            the value.
+            the value, and the key that was perhaps meant.
     """
     try:
         return request[key]
     except KeyError:
-        what = f"the request has no {key!r}"
-        raise InputError(what, key=key, expected=expected, got="nothing") from None
+        what, hint = f"the request has no {key!r}", _meant(key, request)
+        raise InputError(what, key=key, expected=expected, got="nothing", hint=hint) from None
+
+
+def _meant(key: str, request: Request) -> str | None:
+    """Return a hint with the key of ``request`` that is most like ``key``. None: none is like it."""
+    there = [one for one in islice(request, 100) if type(one) is str and len(one) <= _LONGEST_KEY]
+    alike = {one.lower(): one for one in reversed(there)}
+    near = difflib.get_close_matches(key.lower(), alike, 1)
+    return f"It has {alike[near[0]]!r}. Did you mean {key!r}?" if near else None
 
 
 def of_data(function: Callable[[Any], Any], expected: str) -> Callable[[Request], None]:

@@ -28,7 +28,9 @@ __all__ = [
     "NMSConformance",
     "PerspectiveCropMatConformance",
     "ResizeMatConformance",
+    "SoftmaxConformance",
     "Tensor2MatConformance",
+    "TopKConformance",
     "TopLeftResizeMatConformance",
     "UnletterBoxConformance",
 ]
@@ -231,6 +233,38 @@ class Tensor2MatConformance(BackendConformance):
         """Return the formula, in double precision."""
         values = (self.make_item(k)["data"].astype(float) + 0.5) / 0.00392
         return values.transpose(1, 2, 0).round().clip(0, 255).astype(np.uint8)
+
+
+class _OnScores(BackendConformance):
+    """Scores of five classes, in several rows."""
+
+    def make_item(self, k: int) -> Request:
+        """Return scores."""
+        return {"data": np.random.default_rng(k).normal(0, 4, (1 + k % 3, 5)).astype(np.float32)}
+
+
+class SoftmaxConformance(_OnScores):
+    """Scores of five classes."""
+
+    expression = "Softmax"
+
+    def expected(self, k: int) -> Any:
+        """Return the formula, in double precision."""
+        powers = np.exp(self.make_item(k)["data"].astype(float))
+        return (powers / powers.sum(1, keepdims=True)).astype(np.float32)
+
+
+class TopKConformance(_OnScores):
+    """Scores of five classes, one of which has no name."""
+
+    expression = "TopK(2)"
+    options: Mapping[str, Any] = {"labels": ["cat", "dog", "", "hen", "cow"]}
+
+    def expected(self, k: int) -> Any:
+        """Return names and scores of the last two in ascending order."""
+        rows, names = self.make_item(k)["data"].tolist(), ("cat", "dog", "2", "hen", "cow")
+        best = [[(names[row.index(one)], one) for one in sorted(row)[:2:-1]] for row in rows]
+        return [[{"label": label, "score": score} for label, score in row] for row in best]
 
 
 class NMSConformance(BackendConformance):

@@ -33,7 +33,7 @@ class DecodeMat(PerImage):
 
     Reads:
         data: bytes, bytearray, a memoryview or a 1-D ``uint8`` array: one JPEG, PNG or WebP file, or one of
-            ``formats``.
+            ``formats``. With ``encoding=base64`` a text, or its bytes: base64 of a file, or a data URL.
 
     Writes:
         result: ``uint8 [H, W, 3]``, a new array.
@@ -67,6 +67,10 @@ class DecodeMat(PerImage):
             description="Formats that are decoded beside JPEG, PNG and WebP, by Pillow (names): bmp, tiff, "
             "gif, avif, ppm, jpeg2000.",
         )
+        encoding: Literal["base64"] | None = Field(
+            default=None,
+            description="How the file is written: base64, also as a data URL; none: its bytes as they are.",
+        )
 
         @field_validator("formats")
         @classmethod
@@ -82,9 +86,17 @@ class DecodeMat(PerImage):
 
     def build(self, options: Any) -> Callable[[Request], None]:
         """Decode one file, and say the order of its channels."""
-        from headrace_cv.image_files import image_decoder
+        from headrace_cv.image_files import file_of_base64, image_decoder
 
-        decode, expected = image_decoder(**options.model_dump()), self.expected
+        image_of, expected = (
+            image_decoder(**options.model_dump(exclude={"encoding"})),
+            self.expected,
+        )
+
+        def of_base64(data: Any) -> Any:
+            return image_of(file_of_base64(data))
+
+        decode = image_of if options.encoding is None else of_base64
 
         def work(request: Request) -> None:
             data = request["data"] if "data" in request else read_key(request, "data", expected)

@@ -1,10 +1,14 @@
-"""Formats of image files: their names, and how a file's first bytes tell which it has.
+"""Formats of image files: their names, how a file's first bytes tell which it has, and files that are written as base64.
 
 The module needs the standard library only.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
+import contextlib
+import re
 from typing import TYPE_CHECKING
 
 from headrace.errors import InputError
@@ -12,7 +16,7 @@ from headrace.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-__all__ = ["FURTHER", "NAMES", "format_of", "other_format"]
+__all__ = ["FURTHER", "NAMES", "bytes_of_base64", "error_of_base64", "format_of", "other_format"]
 
 FURTHER = {
     "bmp": "BMP",
@@ -58,6 +62,10 @@ _BRANDS = {
     **dict.fromkeys((b"isom", b"iso2", b"mp41", b"mp42", b"qt  "), "video"),
 }
 
+_DATA_URL = re.compile(rb"\s*data:[^,]{0,200},", re.IGNORECASE)
+_QUOTE = re.compile(rb"^\s*b?[\"']")
+_STANDARD = bytes.maketrans(b"-_", b"+/")
+
 
 def format_of(data: bytes | memoryview) -> str | None:
     """Return the format of a file: a key of `NAMES`, the name of another format, or None when it is unknown.
@@ -80,6 +88,45 @@ def format_of(data: bytes | memoryview) -> str | None:
     return next((name for magic, name in _STARTS.items() if start.startswith(magic)), None)
 
 
+def bytes_of_base64(text: bytes) -> bytes:
+    """Return the bytes of base64 in either alphabet, with or without padding, line ends and the start of a data URL.
+
+    Raises:
+        InputError: It is something else.
+
+    Source:
+        RFC 4648, sections 4 and 5. RFC 2397, section 3.
+    """
+    url = _DATA_URL.match(text)
+    letters = b"".join(text[url.end() if url else 0 :].split()).translate(_STANDARD).rstrip(b"=")
+    try:
+        return base64.b64decode(letters + b"=" * (-len(letters) % 4), validate=True)
+    except binascii.Error:
+        wanted, got = "base64 of an image file", f"{len(text)} bytes that start with {text[:12]!r}"
+        hint = 'Without encoding = "base64" DecodeMat takes the file itself.'
+        raise InputError("this is no base64", expected=wanted, got=got, hint=hint) from None
+
+
+def error_of_base64(text: bytes) -> InputError | None:
+    """Return the error for base64 of a picture, or a data URL, in place of the picture. None: the text is neither.
+
+    Args:
+        text: Its first bytes, some hundred of them.
+    """
+    is_url, found = _DATA_URL.match(text), None
+    letters = b"".join(_QUOTE.sub(b"", text).split())
+    with contextlib.suppress(InputError):
+        found = NAMES.get(format_of(bytes_of_base64(letters[: len(letters) // 4 * 4])) or "")
+    if not is_url and not found:
+        return None
+    what = (
+        "this is a data URL" if is_url else f"this is base64 of {_with_article(found or '')} file"
+    )
+    got = f"text that starts with {text[:24]!r}"
+    hint = 'Send base64.b64decode(TEXT), of a data URL what follows the comma. Or set encoding = "base64" of DecodeMat.'
+    return InputError(what, expected="the bytes of a file", got=got, hint=hint)
+
+
 def other_format(view: memoryview, formats: Collection[str] = ()) -> InputError:
     """Return the error for a file that is of none of the formats which are decoded.
 
@@ -87,6 +134,8 @@ def other_format(view: memoryview, formats: Collection[str] = ()) -> InputError:
         view: The bytes of the file.
         formats: The keys of `FURTHER` that are decoded beside JPEG, PNG and WebP.
     """
+    if written := error_of_base64(bytes(view[:400])):
+        return written
     *most, last = ("JPEG", "PNG", "WebP", *(NAMES[one] for one in FURTHER if one in formats))
     got = f"{len(view)} bytes that start with {bytes(view[:12])!r}" if len(view) else "0 bytes"
     found = format_of(view)

@@ -15,7 +15,7 @@ import zlib
 from typing import Any, NamedTuple
 
 from headrace.errors import InputError
-from headrace_cv.formats import NAMES, other_format
+from headrace_cv.formats import NAMES, error_of_base64, other_format
 
 __all__ = [
     "MAX_BYTES",
@@ -87,6 +87,9 @@ def view_of_bytes(data: Any) -> memoryview:
     try:
         view = memoryview(_exposed(data))
     except Exception:  # noqa: BLE001 - a foreign array may raise anything
+        text = data[:400].encode("utf-8", "replace") if isinstance(data, str) else b""
+        if written := error_of_base64(text):
+            raise written from None
         got = "None" if data is None else type(data).__name__
         hint = _OF_A_PATH if isinstance(data, (str, os.PathLike)) else None
         raise InputError(

@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 
 from headrace.errors import InputError
-from headrace_cv.formats import FURTHER, NAMES, format_of, other_format
+from headrace_cv.formats import FURTHER, NAMES, bytes_of_base64, format_of, other_format
 from headrace_cv.headers import (
     MAX_BYTES,
     check_image_file,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["decode_image", "encode_image", "image_decoder"]
+__all__ = ["decode_image", "encode_image", "file_of_base64", "image_decoder"]
 
 # Per format: the suffix, OpenCV's parameter for the quality, the longest side in pixels.
 _ENCODERS: dict[str, tuple[str, int | None, int]] = {
@@ -118,6 +118,16 @@ def image_decoder(
         return decoded if orientation == 1 else upright(decoded, orientation)
 
     return decode
+
+
+def file_of_base64(data: Any) -> bytes:
+    """Return the file that a text, or its bytes, are base64 or a data URL of.
+
+    Raises:
+        InputError: ``data`` is something else.
+    """
+    text = data.encode("utf-8", "replace") if isinstance(data, str) else view_of_bytes(data)
+    return bytes_of_base64(bytes(text))
 
 
 def _further_decoder(

@@ -14,7 +14,7 @@ Size = tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]]
 """Height and width, in pixels."""
 
 Labels = list[str] | headrace.FilePath | None
-"""Names by class, or the path of a text file with a name per line."""
+"""Names by class, or the path of a file that `headrace_formats.read_labels` reads."""
 
 
 class Labelled(headrace.Options):
@@ -22,7 +22,8 @@ class Labelled(headrace.Options):
 
     labels: Labels = Field(
         default=None,
-        description="Names of the classes: a list, or the path of a text file with a name per line.",
+        description="Names of the classes: a list, or the path of a text file with a name per line, or of a .json file "
+        "with a list or an object.",
     )
 
 

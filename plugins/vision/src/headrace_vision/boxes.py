@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from headrace.errors import InputError
-from headrace.plugins import read_lines
+from headrace.plugins import read_text
+from headrace_formats import read_labels
 
 if TYPE_CHECKING:
     import supervision as sv
@@ -200,10 +201,10 @@ def ranked(scores: NDArray[np.float64], threshold: float, most: int) -> NDArray[
 
 
 def labels_of(labels: list[str] | str | Path | None) -> list[str]:
-    """Return the names of the classes: a list, or the lines of a text file, of which the first one names class 0."""
+    """Return the names of the classes: a list, or those in a file, which `headrace_formats.read_labels` reads."""
     if labels is None or isinstance(labels, list):
         return list(labels or ())
-    return read_lines(labels)
+    return read_labels(read_text(labels), Path(labels).suffix)
 
 
 def names_of(classes: NDArray[np.int64], labels: list[str]) -> NDArray[np.str_]:

@@ -13,7 +13,8 @@ import pydantic
 import headrace
 from headrace import keys
 from headrace.errors import ConfigError, HeadraceError, Problem, SetupError
-from headrace.plugins import read_lines
+from headrace.plugins import read_text
+from headrace_formats import read_labels
 from headrace_models import folder_models, is_shares
 from headrace_serve.models.field_types import type_of
 from headrace_serve.models.manager import Later, ModelManager
@@ -210,7 +211,7 @@ class ModelEntry(_Entry):
 
 def _labels(path: str | Path) -> list[str]:
     try:
-        return read_lines(path)
+        return read_labels(read_text(path), Path(path).suffix)
     except (OSError, ValueError) as error:
         raise ValueError(f"the labels in {path} cannot be read: {error}") from None
 

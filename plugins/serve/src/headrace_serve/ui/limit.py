@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["Limit", "Sample", "limit_of"]
+__all__ = ["Limit", "Sample", "limit_of", "running_of"]
 
 _FULL: Final = 0.9
 """Instances, batches and processors that are used to this share have no room worth speaking of."""
@@ -63,8 +63,9 @@ def limit_of(
     """
     about = {node["name"]: node for node in nodes}
     seconds = samples[-1].at_s - samples[0].at_s
+    begun = {(name, index): since_s for name, index, since_s in running_of(samples)}
     loads = [
-        _load(name, samples, seconds)
+        _load(name, samples, seconds, begun)
         for name, node in samples[-1].nodes.items()
         if name in about and name in samples[0].nodes and node["instances"] and seconds > 0
     ]
@@ -103,6 +104,30 @@ def limit_of(
     return Limit(None, f"The clients are the limit: {busy}. More clients would get more answers.")
 
 
+def running_of(samples: Sequence[Sample]) -> list[tuple[str, int, float]]:
+    """Return node, instance and begin of each batch that runs, in seconds.
+
+    An instance that has been busy with the same number of batches since an earlier sample runs one of them: it had
+    begun by then.
+
+    Args:
+        samples: At least one. The first is the oldest.
+    """
+    last, found = samples[-1], []
+    for name, node in last.nodes.items():
+        for index, one in enumerate(node["instances"]):
+            since_s = last.at_s
+            for sample in reversed(samples):
+                before = sample.nodes.get(name, {}).get("instances", ())[index : index + 1]
+                same = before and before[0]["busy"] and before[0]["batches"] == one["batches"]
+                if not one["busy"] or not same:
+                    break
+                since_s = sample.at_s
+            if since_s < last.at_s:
+                found.append((name, index, since_s))
+    return found
+
+
 def _is_idle(before: Sample, now: Sample) -> bool:
     """Return whether nothing runs or waits, and nothing has come since the sample before."""
     return not any(
@@ -113,7 +138,9 @@ def _is_idle(before: Sample, now: Sample) -> bool:
     )
 
 
-def _load(name: str, samples: Sequence[Sample], seconds: float) -> _Load:
+def _load(
+    name: str, samples: Sequence[Sample], seconds: float, begun: Mapping[tuple[str, int], float]
+) -> _Load:
     series = [one.nodes[name] for one in samples if name in one.nodes]
     first, last = series[0], series[-1]
     histogram, before = last["batch_size"]["histogram"], first["batch_size"]["histogram"]
@@ -121,7 +148,9 @@ def _load(name: str, samples: Sequence[Sample], seconds: float) -> _Load:
     batches = sum(sizes.values())
     busy = [
         _share(
-            [one["instances"][index] for one in series if index < len(one["instances"])], seconds
+            [one["instances"][index] for one in series if index < len(one["instances"])],
+            seconds,
+            samples[-1].at_s - begun.get((name, index), samples[-1].at_s),
         )
         for index in range(len(last["instances"]))
     ]
@@ -134,15 +163,13 @@ def _load(name: str, samples: Sequence[Sample], seconds: float) -> _Load:
     )
 
 
-def _share(series: Sequence[Mapping[str, Any]], seconds: float) -> float:
+def _share(series: Sequence[Mapping[str, Any]], seconds: float, running_s: float) -> float:
     """Return the share of the time in which an instance was busy.
 
-    Its seconds are counted when a batch ends, so one that has run all the time has none yet.
+    Its seconds are counted when a batch ends, so those of a batch that runs are added.
     """
-    first, last = series[0], series[-1]
-    if last["batches"] == first["batches"] and all(one["busy"] for one in series):
-        return 1.0
-    return float(min(1.0, max(0.0, last["busy_s"] - first["busy_s"]) / seconds))
+    counted_s = max(0.0, series[-1]["busy_s"] - series[0]["busy_s"])
+    return float(min(1.0, (counted_s + running_s) / seconds))
 
 
 def _advice(load: _Load, node: Mapping[str, Any]) -> str:

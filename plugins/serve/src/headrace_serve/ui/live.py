@@ -15,7 +15,7 @@ from headrace.hookspecs import attached
 from headrace.plugins import usable_cpus
 from headrace_serve.process import is_crowded
 from headrace_serve.ui.graph import nodes_of
-from headrace_serve.ui.limit import Sample, limit_of
+from headrace_serve.ui.limit import Sample, limit_of, running_of
 from headrace_serve.ui.load import LoadTest
 
 if TYPE_CHECKING:
@@ -106,6 +106,10 @@ class _Watched:
         crowded = is_crowded()
         return limit_of(samples, self._nodes, usable_cpus(), crowded=crowded)._asdict()
 
+    def running(self) -> list[tuple[str, int, float]]:
+        """Return node, instance and begin of each batch that runs, and ran when the page asked before."""
+        return running_of(self._samples)
+
     def stop(self) -> None:
         """Hear of no more."""
         self._hears = False
@@ -163,6 +167,7 @@ class LivePage:
                     "ready": model.ready,
                     "stats": stats,
                     "limit": watched.limit(stats, now_s),
+                    "running": watched.running(),
                     "batches": watched.batches.since(since.get(f"batches.{key}", 0)),
                     "missed": watched.missed,
                 }

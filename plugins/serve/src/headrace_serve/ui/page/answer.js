@@ -1,9 +1,10 @@
-// Shows an answer: pictures as pictures, boxes drawn over the picture that was sent, text as text, tensors by their shape.
+// Shows an answer: pictures as pictures, boxes drawn over the picture that was sent, the classes of a classifier as bars, text as text,
+// tensors by their shape.
 
 import { colour } from "./charts.js";
 import { made } from "./elements.js";
 
-const MOST_ROWS = 40;
+const MOST_ROWS = 40, MOST_LABELS = 12, BOX = "#d81b60";
 
 // Make the elements that show the answer of a request; `picture` is the File that was sent, if it was one, and stands beside it.
 export async function answerOf(answer, picture, ms) {
@@ -32,10 +33,21 @@ export async function answerOf(answer, picture, ms) {
 // The outputs by name, from either form of answer: {"result": ...}, or the list of tensors of the protocol.
 function outputsOf(body) {
   if (!Array.isArray(body.outputs) || body.model_name === undefined) return body;
-  return Object.fromEntries(body.outputs.map((one) => [one.name, { tensor: one.data, shape: one.shape, datatype: one.datatype }]));
+  return Object.fromEntries(body.outputs.map((one) => [one.name, outputOf(one)]));
+}
+
+// One tensor, or what is written in it as JSON.
+function outputOf({ data, shape, datatype, parameters }) {
+  if (parameters?.content_type !== "application/json") return { tensor: data, shape, datatype };
+  return data.length === 1 ? JSON.parse(data[0]) : data.map((one) => JSON.parse(one));
 }
 
 function showValue(parent, name, value) {
+  const rows = rankedIn(value);
+  if (rows) {
+    rows.slice(0, MOST_ROWS).forEach((row, index) => parent.append(made("h3", {}, rows.length > 1 ? `${name} ${index}` : name), rankedBars(row)));
+    return;
+  }
   if (value !== null && typeof value === "object" && typeof value.text === "string") {
     parent.append(made("h3", {}, `${name}: text`), made("div", { className: "text" }, value.text));
     const { text, ...rest } = value;
@@ -49,6 +61,32 @@ function showValue(parent, name, value) {
   } else {
     parent.append(made("h3", {}, name), made("pre", {}, JSON.stringify(value, null, 1)));
   }
+}
+
+// The classes of a classifier in a value, a list of [name, score] for each row: of a list of objects that have both and nothing else,
+// of one such object, or of a list of such lists. Null: it is something else.
+function rankedIn(value) {
+  if (Array.isArray(value) && value.length && value.every(Array.isArray)) {
+    const rows = value.map(rankedIn);
+    return rows.every((row) => row?.length === 1) ? rows.flat() : null;
+  }
+  const row = (Array.isArray(value) ? value : [value]).map((one) => {
+    if (one === null || typeof one !== "object" || Object.keys(one).length !== 2) return null;
+    const [name, score] = namedScore(one);
+    return ["string", "number"].includes(typeof name) && typeof score === "number" ? [String(name), score] : null;
+  });
+  return row.length && !row.includes(null) ? [row] : null;
+}
+
+// Bars as long as the scores: of all from 0 to 1, or else beside the greatest.
+function rankedBars(row) {
+  const shares = row.every(([, score]) => score >= 0 && score <= 1), most = shares ? 1 : Math.max(...row.map(([, score]) => score)) || 1;
+  return made("dl", { className: "ranked" }, ...row.slice(0, MOST_ROWS).flatMap(([name, score]) => {
+    const bar = made("i");
+    bar.style.width = `${100 * Math.min(1, Math.max(0, score / most))}%`;
+    const text = shares ? `${(100 * score).toFixed(1)} %` : score.toPrecision(4);
+    return [made("dt", {}, name), made("dd", {}, made("span", { className: "bar" }, bar), made("span", { className: "score" }, text))];
+  }));
 }
 
 function details(value) {
@@ -134,9 +172,14 @@ function boxesIn(value) {
   return found;
 }
 
+// Class and score of an object, undefined where it has none.
+function namedScore(one) {
+  return [one.label ?? one.class_name ?? one.class ?? one.name, one.confidence ?? one.score ?? one.probability];
+}
+
 function labelOf(one) {
-  const name = one.text ?? one.label ?? one.class_name ?? one.name ?? "", score = one.confidence ?? one.score;
-  return [name, typeof score === "number" ? score.toFixed(2) : ""].filter((part) => part !== "").join(" ");
+  const [name = "", score] = namedScore(one);
+  return [one.text ?? name, typeof score === "number" ? score.toFixed(2) : ""].filter((part) => part !== "").join(" ");
 }
 
 function cornersOf(list, name) {
@@ -150,6 +193,17 @@ function cornersOf(list, name) {
   return corners ? list : null;
 }
 
+// Write the label of a box onto a filled ground above its highest corner, or below that where the picture ends.
+function drawLabel(context, { corners, label }, size) {
+  const [x, y] = corners.reduce((best, one) => (one[1] < best[1] || (one[1] === best[1] && one[0] < best[0]) ? one : best));
+  const wide = context.measureText(label).width + 2 * size, tall = size * 11;
+  const left = Math.max(0, Math.min(x - size / 2, context.canvas.width - wide)), top = Math.max(0, y - tall);
+  context.fillStyle = BOX;
+  context.fillRect(left, top, wide, tall);
+  context.fillStyle = "#fff";
+  context.fillText(label, left + size, top + tall - 2.8 * size);
+}
+
 async function drawn(picture, boxes) {
   const image = await createImageBitmap(picture), canvas = made("canvas", { className: boxes.length ? "boxes" : "sent", role: "img" });
   canvas.ariaLabel = `${picture.name ?? "the picture"} as it was sent${boxes.length ? `, with ${boxes.length} boxes of the answer` : ""}`;
@@ -159,15 +213,15 @@ async function drawn(picture, boxes) {
   const context = canvas.getContext("2d"), size = Math.max(2, image.width / 400);
   context.drawImage(image, 0, 0);
   context.lineWidth = size;
-  context.font = `${size * 7}px system-ui, sans-serif`;
+  context.font = `${size * 9}px system-ui, sans-serif`;
   for (const { corners, label } of boxes) {
-    context.strokeStyle = "#d81b60";
+    context.strokeStyle = BOX;
     context.beginPath();
     corners.forEach(([x, y], index) => context[index ? "lineTo" : "moveTo"](x, y));
     context.closePath();
     context.stroke();
-    context.fillStyle = "#d81b60";
-    if (boxes.length <= 12) context.fillText(label, corners[0][0], corners[0][1] - size);
   }
+  // Above all boxes, so that none is drawn through a label.
+  if (boxes.length <= MOST_LABELS) for (const box of boxes) if (box.label) drawLabel(context, box, size);
   return canvas;
 }

@@ -4,7 +4,8 @@ import { answerOf } from "./answer.js";
 import { made } from "./elements.js";
 import { ask } from "./server.js";
 
-// Build the form of a model. `sent` is called with each request that had a good answer, which a load test may repeat.
+// Build the form of a model. `sent` is called with each request that had a good answer, which a load test may repeat. Returns a
+// function that runs the first example, unless somebody has begun to use the form, or null where there is none.
 export function buildForm(parent, answers, model, examples, sent) {
   const form = made("form", { className: "form" }), inputs = MAKERS[model.form.kind](form, model.form);
   const send = made("button", { textContent: "Send" });
@@ -28,11 +29,15 @@ export function buildForm(parent, answers, model, examples, sent) {
   });
   parent.replaceChildren(form);
   const offered = examples.filter((one) => inputs.accepts(one.type));
-  if (offered.length) offer(form, send, offered, (file) => Promise.resolve(inputs.take(file)).then(() => form.requestSubmit()));
+  if (!offered.length) return null;
+  const run = (file) => Promise.resolve(inputs.take(file)).then(() => form.requestSubmit());
+  const first = offer(form, send, offered, run);
+  return () => first().then((file) => last === 0 && !form.contains(document.activeElement) && run(file), () => {});
 }
 
-// Buttons with the examples of the server, each with its picture; one that is clicked is sent.
-async function offer(form, send, examples, chosen) {
+// Buttons with the examples of the server, each with its picture and its name; one that is clicked is sent. Returns what reads the
+// first of them, of pictures if there are any.
+function offer(form, send, examples, chosen) {
   const strip = made("div", { className: "examples" });
   form.insertBefore(made("div", {}, made("small", {}, "Or click an example:"), strip), send);
   const loaded = examples.map(({ name, type, size_bytes: size }) => {
@@ -45,15 +50,20 @@ async function offer(form, send, examples, chosen) {
     const button = made("button", { type: "button", title: `${name}, ${size.toLocaleString("en")} bytes` });
     const read = () => (file ??= load().catch((error) => { file = null; button.title = error.message; button.disabled = true; throw error; }));
     button.addEventListener("click", () => read().then(chosen, () => {}));
+    button.append(made("span", {}, name));
     strip.append(button);
-    if (!type.startsWith("image/")) button.textContent = name;
     return { name, type, button, read };
   });
-  // One after the other, so that pictures of many megabytes do not stand before the figures.
-  for (const { name, type, button, read } of loaded) {
-    if (!type.startsWith("image/")) continue;
+  const pictures = loaded.filter((one) => one.type.startsWith("image/"));
+  showPictures(pictures);
+  return (pictures[0] ?? loaded[0]).read;
+}
+
+// One after the other, so that pictures of many megabytes do not stand before the figures.
+async function showPictures(loaded) {
+  for (const { name, button, read } of loaded) {
     const found = await read().catch(() => null);
-    if (found) button.append(made("img", { alt: name, src: URL.createObjectURL(found) }));
+    if (found) button.prepend(made("img", { alt: name, src: URL.createObjectURL(found) }));
   }
 }
 

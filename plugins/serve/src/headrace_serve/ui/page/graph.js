@@ -131,7 +131,7 @@ function drawn(parent, model, down) {
       shown.bars.forEach(({ used, wide }, index) => {
         const busy = one.busy[index] ?? 0;
         used.setAttribute("width", wide * Math.min(1, busy));
-        used.firstChild.textContent = `instance ${index}: busy for ${Math.round(100 * busy)} % of the last seconds`;
+        used.firstChild.textContent = `instance ${index}: busy for ${Math.round(100 * Math.min(1, busy))} % of the last seconds`;
       });
     }
     model.edges.forEach((edge, index) => {
@@ -155,8 +155,10 @@ function failuresOf(node) {
   return Object.entries(node.failed).reduce((sum, [code, count]) => (code === "cancelled" ? sum : sum + count), 0);
 }
 
-// What has happened between two answers of stats(), per node.
-export function figuresOf(stats, before, seconds) {
+// What has happened between two answers of stats(), per node. `running` are the batches that are not counted yet, as
+// [node, instance, begin].
+export function figuresOf(stats, before, seconds, running, now) {
+  const begun = Object.fromEntries(running.map(([name, index, since]) => [`${name} ${index}`, since]));
   const nodes = {};
   for (const [name, node] of Object.entries(stats.nodes)) {
     const old = before?.nodes[name];
@@ -179,7 +181,10 @@ export function figuresOf(stats, before, seconds) {
       cancelled: node.cancelled,
       failed,
       failing: old !== undefined && failed > failuresOf(old),
-      busy: node.instances.map((one, index) => (old ? Math.max(0, one.busy_s - (old.instances[index]?.busy_s ?? 0)) / seconds : 0)),
+      busy: node.instances.map((one, index) => {
+        const counted = old ? Math.max(0, one.busy_s - (old.instances[index]?.busy_s ?? 0)) : 0;
+        return old ? (counted + now - (begun[`${name} ${index}`] ?? now)) / seconds : 0;
+      }),
     };
   }
   return { nodes };

@@ -33,6 +33,7 @@ async function readModels() {
   for (const one of shown.values()) one.article.remove();
   shown.clear();
   for (const model of described.models) shown.set(model.id, showModel(model, described.examples));
+  [...shown.values()].find((one) => one.runFirst)?.runFirst(); // an answer to look at, of one model
 }
 
 function showModel(model, examples) {
@@ -47,7 +48,7 @@ function showModel(model, examples) {
     model, article, slider, count, ready: part("ready"), latency: part("latency"), load: part("load"), timeline: part("timeline"), about: part("about"), limit: part("limit"),
     lastBatch: 0, batches: [], seen: [], request: null, update: drawGraph(part("graph"), model),
   };
-  buildForm(part("form"), part("answer"), model, examples, (request) => {
+  one.runFirst = buildForm(part("form"), part("answer"), model, examples, (request) => {
     one.request = request;
     slider.disabled = false;
     if (Number(slider.value) === 0) count.textContent = "0 clients";
@@ -79,7 +80,7 @@ function showState(state) {
     one.ready.classList.toggle("good", model.ready);
     one.ready.classList.toggle("bad", !model.ready);
     while (one.seen.length > 1 && state.now - one.seen[0].at > RATE_S) one.seen.shift();
-    one.update(figuresOf(model.stats, one.seen[0]?.stats, state.now - one.seen[0]?.at), model.limit.node);
+    one.update(figuresOf(model.stats, one.seen[0]?.stats, state.now - one.seen[0]?.at, model.running, state.now), model.limit.node);
     one.limit.textContent = model.limit.text;
     one.seen.push({ at: state.now, stats: model.stats });
     for (const batch of model.batches) one.lastBatch = Math.max(one.lastBatch, batch[0]);
@@ -88,7 +89,7 @@ function showState(state) {
     one.load.hidden = one.latency.hidden = !own;
     if (own) showLoad(one.latency, one.load, buckets, state.now);
     one.about.textContent = model.missed ? "too many to show all: the first of each second" : "the number in a bar is the size of its batch";
-    drawTimeline(one.timeline, one.batches, one.model, state.now);
+    drawTimeline(one.timeline, one.batches, model.running, one.model, state.now);
     if (own) one.count.textContent = `${load.clients} clients`;
     if (!load.clients && document.activeElement !== one.slider) one.slider.value = 0;
   }

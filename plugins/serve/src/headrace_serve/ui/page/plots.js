@@ -27,8 +27,9 @@ function recentRate(buckets, now) {
   return recent.reduce((sum, one) => sum + one.requests, 0) / Math.max(1, now - recent[0].from);
 }
 
-// Draw each batch of the last seconds as a bar in the row of its instance, the stronger the fuller; failures are red.
-export function drawTimeline(canvas, batches, model, now) {
+// Draw each batch of the last seconds as a bar in the row of its instance, the stronger the fuller; failures are red. Those that run
+// ([node, instance, begin]) are outlined: how many requests they have is not known yet.
+export function drawTimeline(canvas, batches, running, model, now) {
   const rows = model.nodes.filter((node) => !node.alias_of)
     .flatMap((node) => Array.from({ length: Math.min(node.instances, 8) }, (_, index) => ({ node, index })));
   const height = rows.length * ROW + 20, { context, width } = prepared(canvas, height);
@@ -57,6 +58,16 @@ export function drawTimeline(canvas, batches, model, now) {
       context.fillStyle = colour(share > 0.5 || failed ? "on-blue" : "ink");
       context.fillText(size, from + wide / 2, row * ROW + 13);
     }
+  }
+  for (const [name, index, since] of running) {
+    const row = place.get(`${name} ${index}`), from = Math.max(left, width - (now - since) * scale);
+    if (row === undefined) continue;
+    context.fillStyle = colour("pale");
+    context.fillRect(from, row * ROW + 3, width - from, 12);
+    context.strokeStyle = colour("blue");
+    context.strokeRect(from + 0.5, row * ROW + 2.5, width - from - 1, 13);
+    context.fillStyle = colour("ink");
+    if (width - from > context.measureText("running").width + 4) context.fillText("running", (from + width) / 2, row * ROW + 13);
   }
   captions(context, left, width, height, TIMELINE_S);
 }
