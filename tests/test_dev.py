@@ -70,12 +70,12 @@ def test_a_folder_that_dev_has_not_made_is_refused_and_stays_as_it_is(
     (theirs / "bin").mkdir(parents=True)
     (theirs / "thesis.txt").write_text("years of work", encoding="utf-8")
     before = everything(theirs)
-    named = {**environ, "HEADRACE_ENV": str(theirs)}
-    done = run(checkout / "dev", command, folder=tmp_path, environ=named)
+    name = "HEADRACE_DOCS_ENV" if command == "docs" else "HEADRACE_ENV"
+    done = run(checkout / "dev", command, folder=tmp_path, environ={**environ, name: str(theirs)})
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == (
         "dev: 'theirs' is there, and ./dev has not made it; name a folder that is empty or does not exist yet: "
-        "HEADRACE_ENV=FOLDER ./dev"
+        f"{name}=FOLDER ./dev"
     )
     assert everything(theirs) == before
 
