@@ -591,6 +591,24 @@ def test_a_batch_that_has_run_all_the_time_makes_its_instance_busy():
     assert "its instance is busy for 100 % of the time" in limit_of(moments, [READ], 2).text
 
 
+def test_a_batch_that_runs_now_counts_from_the_first_time_that_it_was_seen():
+    # One second of a batch that has ended is counted. Of the one that runs, begun by second 2, two more have gone by.
+    moments = []
+    for at, (busy, busy_s, batches) in enumerate(
+        [(False, 7.0, 4), (False, 8.0, 5), (True, 8.0, 6), (True, 8.0, 6), (True, 8.0, 6)]
+    ):
+        instance = {"busy": busy, "busy_s": busy_s, "batches": batches}
+        node = {
+            "waiting": 0,
+            "submitted": batches,
+            "instances": [instance],
+            "batch_size": {"histogram": {}},
+        }
+        moments.append(Sample(float(at), {"read": node}, 0.0))
+    text = limit_of(moments, [READ], 2).text
+    assert "the busiest node, read, is busy for 75 % of the time" in text
+
+
 def test_nothing_is_the_limit_where_nothing_runs_and_of_one_moment_nothing_is_said():
     assert told(came=0, ends=0) == (None, "Nothing waits: no requests come.")
     nodes = {

@@ -114,6 +114,7 @@ def _is_idle(before: Sample, now: Sample) -> bool:
 
 
 def _load(name: str, samples: Sequence[Sample], seconds: float) -> _Load:
+    times_s = [one.at_s for one in samples if name in one.nodes]
     series = [one.nodes[name] for one in samples if name in one.nodes]
     first, last = series[0], series[-1]
     histogram, before = last["batch_size"]["histogram"], first["batch_size"]["histogram"]
@@ -121,7 +122,12 @@ def _load(name: str, samples: Sequence[Sample], seconds: float) -> _Load:
     batches = sum(sizes.values())
     busy = [
         _share(
-            [one["instances"][index] for one in series if index < len(one["instances"])], seconds
+            [
+                (at_s, one["instances"][index])
+                for at_s, one in zip(times_s, series, strict=True)
+                if index < len(one["instances"])
+            ],
+            seconds,
         )
         for index in range(len(last["instances"]))
     ]
@@ -134,15 +140,18 @@ def _load(name: str, samples: Sequence[Sample], seconds: float) -> _Load:
     )
 
 
-def _share(series: Sequence[Mapping[str, Any]], seconds: float) -> float:
-    """Return the share of the time in which an instance was busy.
+def _share(series: Sequence[tuple[float, Mapping[str, Any]]], seconds: float) -> float:
+    """Return the share of the time in which an instance was busy, from the times of samples with what it said.
 
-    Its seconds are counted when a batch ends, so one that has run all the time has none yet.
+    Its seconds are counted when a batch ends. One that runs now has run at least since the first sample that saw it.
     """
-    first, last = series[0], series[-1]
-    if last["batches"] == first["batches"] and all(one["busy"] for one in series):
-        return 1.0
-    return float(min(1.0, max(0.0, last["busy_s"] - first["busy_s"]) / seconds))
+    (_, first), (now_s, last) = series[0], series[-1]
+    since_s = now_s
+    for at_s, one in reversed(series):
+        if not one["busy"] or one["batches"] != last["batches"]:
+            break
+        since_s = at_s
+    return float(min(1.0, max(0.0, last["busy_s"] - first["busy_s"] + now_s - since_s) / seconds))
 
 
 def _advice(load: _Load, node: Mapping[str, Any]) -> str:
