@@ -182,6 +182,7 @@ def telling_unit(given: Mapping[str, Any]) -> Iterator[None]:
 
 def _whole(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _GREATEST:
-        expected = f"a whole number from 0 to {_GREATEST}"
+        unit = " of microseconds" if name == "timeout" else ""
+        expected = f"a whole number{unit} from 0 to {_GREATEST}"
         raise InputError(f"parameter {name!r}", expected=expected, got=repr(value)[:40])
     return value
