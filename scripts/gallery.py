@@ -1,8 +1,8 @@
-"""The page docs/gallery.md with its graphs, and what examples print: python scripts/gallery.py [--into FOLDER].
+"""The page docs/gallery.md, and the graphs and results of examples: python scripts/gallery.py [--graphs] [--into FOLDER].
 
-Graphs are those of `headrace explain`, which needs no model: an example is copied, and an empty file stands where a model would be.
-Run as a program, this prepares and runs the examples that a CPU can run, in a copy, and writes their results (``*.txt``)
-and pictures (``*.webp``), which the page shows, into docs/gallery or the folder.
+Graphs (``*.svg``) are those of `headrace explain`, which needs no model: an example is copied, and an empty file stands where a
+model would be. Run as a program, this writes them into docs/gallery or the folder. Without ``--graphs`` it also prepares and runs
+the examples that a CPU can run, in a copy, and writes their results (``*.txt``) and pictures (``*.webp``). The page shows all three.
 """
 
 from __future__ import annotations
@@ -256,7 +256,6 @@ def short(command: str) -> str:
 
 def run(into: Path) -> None:
     """Prepare and run the examples in a copy of them; write results and pictures."""
-    into.mkdir(parents=True, exist_ok=True)
     programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     environ = {**os.environ, "PATH": programs}
     with tempfile.TemporaryDirectory() as folder:
@@ -370,11 +369,17 @@ PICTURES: dict[str, Callable[[Path, str], Image]] = {
 
 
 def pages() -> dict[Path, str]:
-    """Return the text of the page, and of its graphs."""
-    return {PAGE: page(), **{FOLDER / name: text for name, text in graphs().items()}}
+    """Return the text of the page."""
+    return {PAGE: page()}
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--into", type=Path, default=FOLDER, help="where results and pictures go")
-    run(parser.parse_args().into)
+    parser.add_argument("--into", type=Path, default=FOLDER, help="where all of it goes")
+    parser.add_argument("--graphs", action="store_true", help="write the graphs alone")
+    given = parser.parse_args()
+    given.into.mkdir(parents=True, exist_ok=True)
+    for name, text in graphs().items():
+        (given.into / name).write_text(text, encoding="utf-8")
+    if not given.graphs:
+        run(given.into)

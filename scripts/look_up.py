@@ -1,7 +1,7 @@
 """The pages in docs/look_up, of what is installed.
 
 Keys of a configuration come from the schema, commands from the command line, codes from the classes of errors, keys of
-``stats()`` from a pipeline that has run, metrics from what a server answers.
+``stats()`` from a pipeline that has run, metrics from the text that a server answers.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 import inspect
 import json
 import re
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from urllib.request import urlopen
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import public_names
 
@@ -20,7 +21,8 @@ from headrace import errors
 from headrace_cli import app, console, plugin_commands
 from headrace_cli.names import COMMANDS
 from headrace_cli.schema import json_schema
-from headrace_serve import Server
+from headrace_serve.counters import Counters
+from headrace_serve.http.metrics import Snapshot, encoded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -259,14 +261,24 @@ def metrics_page() -> str:
         "",
     ]
     config = {"global": {"timings": True}, "main": {"backend": "S[Identity,Identity]"}}
-    with Server({"model": config}, port=0) as server:
+    with headrace.pipe(config) as pipe, ExitStack() as measured:
+        model = SimpleNamespace(
+            name="model", version="1", pipe=pipe, histograms=None, measured=measured
+        )
+        service = SimpleNamespace(
+            counters=Counters(),
+            models=[model],
+            connections=int,
+            ready=True,
+            metrics="server",
+            worker=None,
+        )
         for _ in range(2):  # histograms count from the first time that they are asked for
-            urlopen(f"{server.url}/run/model", data=b"1").close()
-            with urlopen(f"{server.url}/metrics") as answer:
-                text = answer.read().decode()
+            _, text = encoded(Snapshot(cast("Any", service)), "text/plain")
+            pipe({"data": 1})
     rows = [
         [f"`{name}`", kind, said]
-        for name, said, kind in HELP.findall(text)
+        for name, said, kind in HELP.findall(text.decode())
         if name.startswith("headrace")
     ]
     return "\n".join([*lines, *table(("metric", "type", "meaning"), sorted(rows))])

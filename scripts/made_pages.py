@@ -1,6 +1,7 @@
 """Make the pages of docs that say what the code, results of benchmarks and examples say: python scripts/made_pages.py.
 
-Git ignores them. They stand in docs, where links of written pages lead to them.
+Git ignores them, and no page that git keeps has a link to them. They stand in docs, and the site has them beside the others.
+The libraries of backends are not needed: requirements/docs.txt has all that is.
 """
 
 from __future__ import annotations
@@ -11,9 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = ("api", "catalogue", "gallery", "look_up", "performance", "reference", "rules")
-_MADE = re.compile(
-    r"docs/((api|catalogue|look_up|performance|rules|words)[./]|gallery(\.md|/\w+\.svg)$)"
-)
+_MADE = re.compile(r"docs/((api|catalogue|look_up|performance|rules|words)[./]|gallery\.md$)")
 
 
 def is_made(path: Path) -> bool:
@@ -22,7 +21,7 @@ def is_made(path: Path) -> bool:
 
 
 def pages() -> dict[Path, str]:
-    """Return the text of every page, and of the pictures that belong to them."""
+    """Return the text of every page."""
     made: dict[Path, str] = {}
     for name in SCRIPTS:
         made.update(importlib.import_module(name).pages())

@@ -70,12 +70,12 @@ def test_a_folder_that_dev_has_not_made_is_refused_and_stays_as_it_is(
     (theirs / "bin").mkdir(parents=True)
     (theirs / "thesis.txt").write_text("years of work", encoding="utf-8")
     before = everything(theirs)
-    named = {**environ, "HEADRACE_ENV": str(theirs)}
-    done = run(checkout / "dev", command, folder=tmp_path, environ=named)
+    name = "HEADRACE_DOCS_ENV" if command == "docs" else "HEADRACE_ENV"
+    done = run(checkout / "dev", command, folder=tmp_path, environ={**environ, name: str(theirs)})
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == (
         "dev: 'theirs' is there, and ./dev has not made it; name a folder that is empty or does not exist yet: "
-        "HEADRACE_ENV=FOLDER ./dev"
+        f"{name}=FOLDER ./dev"
     )
     assert everything(theirs) == before
 
@@ -210,19 +210,26 @@ def settled(environ, pip_environ, tmp_path) -> dict[str, str]:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("place", ["a file of settings", "a variable of the shell"])
 def test_what_was_installed_works_in_a_new_shell_and_follows_the_sources(
-    checkout, settled, tmp_path
+    place, checkout, settled, pip_environ, tmp_path
 ):
+    if place == "a variable of the shell":
+        (tmp_path / "home" / ".config" / "pip" / "pip.conf").unlink()
+        packed = pip_environ["PIP_FIND_LINKS"].split()[1]
+        settled = {**settled, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": packed}
     here = tmp_path / "projects"
     here.mkdir()
     named = {**settled, "HEADRACE_ENV": "mine"}
     done = run(checkout / "dev", "install", folder=here, environ=named)
     assert done.returncode == 0, done.stderr
+    assert "WARNING" not in done.stderr
     assert "\n  . mine/bin/activate\n" in done.stdout
 
     def shell(lines: str) -> str:
         found = run("bash", "-ec", f". mine/bin/activate\n{lines}", folder=here, environ=settled)
         assert found.returncode == 0, found.stderr
+        assert "WARNING" not in found.stderr
         return found.stdout
 
     listed = shell("headrace plugins list --json")

@@ -247,6 +247,48 @@ def test_what_a_document_links_to_is_there(texts):
     assert lost == []
 
 
+def documents_of_the_clone() -> list[Path]:
+    found = []
+    for folder, inside, files in os.walk(ROOT):
+        # Not the environments and caches, in which other tests may write meanwhile.
+        inside[:] = [name for name in inside if not name.startswith(".") and name != "build"]
+        found += [Path(folder, name) for name in files if name.endswith(".md")]
+    return found
+
+
+def test_no_page_of_a_clone_links_to_a_page_that_is_made():
+    pages = [page for page in documents_of_the_clone() if not made_pages.is_made(page)]
+    assert {*DOCUMENTS} <= {*pages}
+    lost = [
+        (page.relative_to(ROOT).as_posix(), target)
+        for page in pages
+        for target, _ in LINK.findall(without_blocks(page.read_text(encoding="utf-8")))
+        if (there := Path(os.path.normpath(page.parent / target))).is_relative_to(ROOT)
+        and made_pages.is_made(there)
+    ]
+    assert lost == []
+
+
+def test_pages_are_made_without_the_libraries_of_backends(texts):
+    """`./dev docs` has an environment without them."""
+    program = (
+        "import sys\n"
+        "lost = ('numpy', 'cv2', 'onnxruntime', 'uvicorn', 'starlette', 'grpc', 'av', 'torch', 'PIL')\n"
+        "sys.modules.update(dict.fromkeys(lost))\n"
+        "import json, made_pages\n"
+        "print(json.dumps({str(path): text for path, text in made_pages.pages().items()}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT / "scripts",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    made = {str(path): text for path, text in texts.items() if made_pages.is_made(path)}
+    assert json.loads(done.stdout) == made
+
+
 def test_no_page_is_too_long_to_read(texts):
     lines = {
         path.relative_to(ROOT / "docs"): text.count("\n")
@@ -274,11 +316,7 @@ def test_what_is_made_is_not_kept_by_git(texts):
 
 
 def test_who_is_told_to_install_headrace_is_told_from_where():
-    pages = []
-    for folder, inside, files in os.walk(ROOT):
-        # Not the environments and caches, in which other tests may write meanwhile.
-        inside[:] = [name for name in inside if not name.startswith(".") and name != "build"]
-        pages += [Path(folder, name) for name in files if name.endswith(".md")]
+    pages = documents_of_the_clone()
     assert {*DOCUMENTS} <= {*pages}
     installs = re.compile(r"pip install [^`\n]*(?<![/.\w-])headrace\b(?!-watch)")
     silent = [

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -117,3 +119,13 @@ def test_the_schema_for_editors_accepts_the_configurations():
     for name in ("line.toml", "page.toml"):
         source = tomllib.loads((EXAMPLE / name).read_text(encoding="utf-8"))
         jsonschema.Draft202012Validator(json.loads(done.stdout)).validate(source)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a pipe of POSIX")
+def test_whoever_reads_what_prepare_prints_may_go(tmp_path):
+    command = [sys.executable, "-u", EXAMPLE / "prepare.py", "--into", tmp_path / "made"]
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as gone:
+        done = subprocess.run(command, stdout=gone, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (-signal.SIGPIPE, "")

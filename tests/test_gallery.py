@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import gallery
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -19,6 +20,13 @@ def test_what_runs_elsewhere_is_shown_as_its_readme_has_it():
     shown = (KEPT / "classify.txt").read_text(encoding="utf-8")
     for line in shown.splitlines():
         assert f"examples/{line}".replace("  ", "\t") in readme
+
+
+def test_the_graphs_that_are_shown_are_those_of_the_examples():
+    for package in ("cv2", "rapidocr", "sklearn"):
+        pytest.importorskip(package)
+    shown = {path.name: path.read_text(encoding="utf-8") for path in KEPT.glob("*.svg")}
+    assert gallery.graphs() == shown, "run: python scripts/gallery.py --graphs"
 
 
 def words(path: Path) -> str:

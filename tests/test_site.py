@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -55,6 +56,10 @@ def browse(tmp_path):
     return open_page
 
 
+def environment() -> Path:
+    return ROOT / os.environ.get("HEADRACE_DOCS_ENV", ".venv-docs")
+
+
 def pages_of(site: Path) -> list[Path]:
     return [page for page in site.rglob("*.html") if "_static" not in page.parts]
 
@@ -67,9 +72,14 @@ def test_every_document_of_the_repository_that_a_reader_is_sent_to_is_a_page(sit
 
 
 def test_links_to_what_is_made_lead_to_its_page(site):
-    text = (site / "docs" / "README.html").read_text(encoding="utf-8")
-    for page in ("api", "catalogue", "gallery", "look_up/keys", "performance", "rules/README"):
-        assert f'href="{page}.html"' in text
+    for page, section in (
+        *((page, "reference") for page in ("api", "catalogue", "words", "performance")),
+        ("look_up/keys", "reference"),
+        ("gallery", "use"),
+        ("rules/README", "extend"),
+    ):
+        text = (site / "docs" / "site" / f"{section}.html").read_text(encoding="utf-8")
+        assert f'href="../{page}.html"' in text
     assert 'href="docs/performance/serve_peers.html"' in (site / "README.html").read_text("utf-8")
 
 
@@ -82,6 +92,11 @@ def test_every_link_inside_the_site_leads_to_a_file(site):
             if not parts.scheme and not (page.parent / unquote(parts.path)).exists():
                 lost.append((page.relative_to(site).as_posix(), link))
     assert lost == []
+
+
+def test_its_environment_is_small(site):
+    files = (path for path in environment().rglob("*") if not path.is_symlink())
+    assert sum(path.stat().st_blocks for path in files) * 512 <= 150e6
 
 
 def test_titles_of_pages_are_distinct(site):

@@ -450,6 +450,24 @@ def test_json_before_the_command_is_told_where_it_stands():
         assert f"No such option: --json; it stands after the command: {where}\n" in done.stderr
 
 
+@pytest.mark.parametrize("command", ["run", "check", "explain"])
+@pytest.mark.parametrize(
+    ("option", "key"), [("--max", "max"), ("--instance-num", "instance_num"), ("--model", "model")]
+)
+def test_a_key_in_place_of_an_option_is_told_how_keys_are_given(command, option, key, config):
+    done = CliRunner().invoke(
+        app, [command, str(config('backend = "Identity"\n')), option, "4"], prog_name="headrace"
+    )
+    assert done.exit_code == 2
+    assert f"No such option: {option}; keys and options of the configuration" in done.stderr
+    assert f"--set {key}=VALUE\n" in done.stderr
+    near = CliRunner().invoke(
+        app, [command, str(config('backend = "Identity"\n')), "--jso"], prog_name="headrace"
+    )
+    assert "--json" in near.stderr
+    assert "VALUE" not in near.stderr
+
+
 def test_traceback_is_shown_on_demand_only(config):
     path = config('backend = "Identty"\n')
     assert "Traceback" not in headrace_says("explain", path).stderr

@@ -67,9 +67,10 @@ class Found:
         (b"abc", "bytes [3]"),
         (memoryview(b"ab"), "bytes [2]"),
         (Array([], (3, 224, 224)), "float32 [3, 224, 224]"),
-        (Array([], (9,), "torch.int64"), "int64 [9]"),
+        (Array([], (11,), "torch.int64"), "int64 [11]"),
+        (Array([*range(10)], (10,), "torch.int64"), "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]"),
         (Array(7, ()), "7"),
-        ([1, "ä", Array([], (9,)), {"k": Array(7, ())}], '[1, "ä", "float32 [9]", {"k": 7}]'),
+        ([1, "ä", Array([], (11,)), {"k": Array(7, ())}], '[1, "ä", "float32 [11]", {"k": 7}]'),
         (Key(), '"key"'),
         (Label.CAT, "cat"),
         (

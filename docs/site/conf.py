@@ -68,13 +68,22 @@ OTHERS = (
     ("docs/words/", "docs/words"),
     ("docs/performance/", "docs/performance"),
     ("docs/look_up/", "docs/site/reference"),
+    ("docs/rules/README", "docs/site/extend"),
     ("docs/rules/", "docs/rules/README"),
+    ("docs/gallery", "docs/site/use"),
+    *(
+        (f"docs/{name}", "docs/site/reference")
+        for name in ("api", "catalogue", "performance", "words")
+    ),
     ("docs/tensorrt/", "docs/site/use"),
     ("examples/serve/", "docs/site/serve"),
     ("examples/", "docs/site/use"),
     ("docs/", "docs/site/extend"),
 )
 """Where pages stand that docs/README.md does not link, by how their names begin."""
+
+FIGURES = re.compile(r"\]\(((?:\.\./)*)benchmarks/results/(\w+)\.json\)")
+"""Links to files of figures, which have pages here."""
 
 LINK = re.compile(r"\]\(([^)#:]+)\.md\)")
 TITLED = re.compile(r"^- \[([^]]+)\]\(([^)#:]+)\.md\)", re.MULTILINE)
@@ -122,7 +131,9 @@ def plan_trees(_: Sphinx, environment: BuildEnvironment, __: list[str]) -> None:
 
 
 def prepare(_: Sphinx, page: str, source: list[str]) -> None:
-    """Add its tree to a page, and to those of sections the list of docs/README.md before it."""
+    """Lead links to figures to their pages; add its tree to a page, and the list of docs/README.md before that of a section."""
+    if not page.startswith("docs/performance/"):
+        source[0] = FIGURES.sub(r"](\1docs/performance/\2.md)", source[0])
     if page not in trees:
         return
     if page == root_doc:

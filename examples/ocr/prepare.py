@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import shutil
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -347,6 +348,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    if hasattr(signal, "SIGPIPE"):  # whoever reads the output may go
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
         main()
     except KeyboardInterrupt:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import math
+import signal
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -292,4 +293,6 @@ def crosses(mover: Mover) -> bool:
 
 
 if __name__ == "__main__":
+    if hasattr(signal, "SIGPIPE"):  # whoever reads the output may go
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     main()

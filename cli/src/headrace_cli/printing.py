@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _DEEPEST = 250
 """How many levels of nesting are written."""
 
-_MOST_NUMBERS = 8
+_MOST_NUMBERS = 10
 """How many numbers of an array are printed; larger ones are described."""
 
 _NUMBERS = re.compile(r"bool|u?int\d+|b?float(16|32|64)")
@@ -55,7 +55,7 @@ def as_line(path: str, result: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """Return a short text: bytes and arrays of more than eight numbers by type and size, all else in full."""
+    """Return a short text: bytes and arrays of more than ten numbers by type and size, all else in full."""
     value = _opened(value)
     if isinstance(value, str):
         return value
@@ -81,7 +81,7 @@ def _described(value: Any) -> str | tuple[Any] | None:
 
 
 def _few_numbers(value: Any) -> Any:
-    """Return the content of an array of one to eight numbers, as Python has them. None for every other value.
+    """Return the content of an array of one to ten numbers, as Python has them. None for every other value.
 
     Numbers of 16 and 32 bits are the shortest that read back as these: 0.1, not 0.10000000149011612.
     """

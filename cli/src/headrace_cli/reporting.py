@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import sys
 from typing import TYPE_CHECKING
 
@@ -64,9 +65,20 @@ def print_usage_error(error: Any, args: Sequence[str]) -> None:
     elif option == "--json" and hasattr(getattr(ctx, "command", None), "commands"):  # a group
         error.message += f"; it stands after the command: {error.ctx.command_path} COMMAND --json"
         error.possibilities = None
+    elif option and "--set" in _options(ctx) and not _near(option, error.possibilities):
+        key, error.possibilities = option.lstrip("-").replace("-", "_"), None
+        error.message += f"; keys and options of the configuration are given so: --set {key}=VALUE"
     message = error.format_message() if "--json" in args else ""
     if message:  # empty where click shows help in place of an error
         _print_error(UsageError(message))
+
+
+def _near(option: str, others: Sequence[str] | None) -> bool:
+    return bool(difflib.get_close_matches(option, others or (), cutoff=0.8))
+
+
+def _options(ctx: Any) -> set[str]:
+    return {name for one in ctx.command.params for name in one.opts}
 
 
 def _print_error(error: Exception) -> None:

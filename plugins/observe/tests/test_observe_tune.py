@@ -368,7 +368,31 @@ def run(*args):
     return CliRunner().invoke(app, [str(arg) for arg in args])
 
 
+def of_notes(built):
+    class TuneBuilt(headrace.Backend):
+        def init(self, options, context):
+            built.append(self)
+
+        def forward(self, batch):
+            for request in batch:
+                request["result"] = request["data"]
+
+    return TuneBuilt
+
+
 QUICK = ["--data", "uint8:4", "--seconds", "0.1", "--warm-up", "0", "--clients", "2"]
+
+
+def test_a_plot_that_cannot_be_drawn_is_told_before_anything_is_built(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    built = []
+    headrace.register("TuneBuilt", of_notes(built))
+    done = run("tune", "TuneBuilt", "--goal", "min p99", *QUICK, "--plot", "f.svg")
+    assert done.exit_code == 2
+    assert "a plot needs matplotlib" in done.stderr
+    assert 'pip install "headrace-observe[plot]"' in done.stderr
+    assert built == []
 
 
 def test_the_command_writes_the_best_as_a_file_that_extends(tmp_path, monkeypatch):

@@ -149,6 +149,14 @@ def test_wrong_providers_are_setup_errors(names, device, options):
         choose_providers(names, device, options)
 
 
+@pytest.mark.parametrize("device", ["gpu", "GPU:0", "cuda:x", "nvidia"])
+def test_a_device_that_is_none_is_named_with_those_that_are(start, one_to_one, device):
+    with pytest.raises(SetupError) as caught:
+        start(one_to_one(["n", 2]), context={"device": device})
+    assert caught.value.what == f"ONNX Runtime has no device {device!r}"
+    assert "'cpu', or 'cuda' or 'cuda:0' for a GPU" in caught.value.hint
+
+
 def test_a_near_name_is_suggested():
     with pytest.raises(SetupError) as caught:
         choose_providers(["cudaa"])

@@ -6,6 +6,7 @@ import dataclasses
 import enum
 import logging
 import socket
+import threading
 
 import httpx
 import numpy as np
@@ -123,6 +124,24 @@ def test_a_refused_key_is_told_with_what_may_stand_there(serving, query, said):
     server = serving({"m": {"backend": "ServeTold"}})
     error = httpx.post(f"{server.url}/run/m?{query}", content=b"x").json()["error"]
     assert error.startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("timeout", "told"), [("2", "2 microseconds"), ("1500", "1,500 microseconds")]
+)
+@pytest.mark.parametrize("accept", ["application/json", "text/event-stream"])
+def test_who_allows_too_little_time_is_told_the_unit(serving, timeout, told, accept):
+    held = threading.Event()
+    headrace.register("ServeHeld", lambda body: (held.wait(30), body)[1])
+    server = serving({"m": {"backend": "ServeHeld"}})
+    url = f"{server.url}/run/m?timeout={timeout}"
+    try:
+        answer = httpx.post(url, content=b"x", headers={"accept": accept})
+    finally:
+        held.set()
+    assert "timeout was " + told in answer.text
+    assert "a second is timeout=1000000" in answer.text
+    assert '"code":"deadline"' in answer.text
 
 
 def test_other_inputs_stand_in_the_query_in_their_types(serving):

@@ -17,6 +17,24 @@ def test_the_program_of_the_readme_prints_what_it_says(tmp_path, run_here):
     assert run_here("README", cwd=tmp_path, code=program) == "torch.Size([10])\n"
 
 
+def test_a_module_becomes_a_pipeline_as_the_page_of_what_one_has_says(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = (README.parents[2] / "docs" / "i_have.md").read_text("utf-8")
+    section = page.partition("\n## A torch module\n")[2].partition("\n## ")[0]
+    (program,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    assert 'Then `backend = "TorchModule"` and `model = "net.pt2"` are the pipeline.' in section
+    torch.manual_seed(4)
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 8 * 8, 10)).eval()
+    exec(program, {"net": net, "torch": torch})
+    pictures = torch.rand(3, 3, 8, 8)
+    with headrace.pipe(
+        {"backend": "TorchModule", "model": "net.pt2", "device": "cpu", "max": 8}
+    ) as pipe:
+        found = [one["result"] for one in pipe([{"data": one} for one in pictures])]
+    with torch.inference_mode():
+        assert torch.allclose(torch.stack(found), net(pictures), atol=1e-6)
+
+
 def test_the_pipeline_of_the_readme_gives_what_the_libraries_give(tmp_path):
     cv2 = pytest.importorskip("cv2")
     models = pytest.importorskip("torchvision.models")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import urllib.request
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -144,6 +146,25 @@ def test_the_number_of_a_camera_and_the_file_of_a_detector_are_enough(network):
         name, found = command.until(lambda one: one["status"]["state"] == "lost")
         assert name == "camera:999"
         assert found["status"]["error"]
+    finally:
+        command.end()
+
+
+def test_the_line_of_the_page_of_what_one_has_shows_boxes_of_all_its_cameras(
+    network, tmp_path, kit, monkeypatch
+):
+    page = (Path(__file__).parents[3] / "docs" / "i_have.md").read_text("utf-8")
+    (line,) = re.findall(r"^\$ headrace video (.*)$", page, re.MULTILINE)
+    monkeypatch.chdir(tmp_path)  # where yolo.onnx is
+    clip = str(kit.render(tmp_path / "street.mp4", count=600, size=(64, 64)))
+    here = {"camera:0": clip, "rtsp://door.example/live": "camera:999"}
+    words = line.split()
+    assert {*here} < {*words}
+    command = Command(*(here.get(word, word) for word in words))
+    try:
+        name, found = command.until(lambda one: one["has_picture"])
+        assert (name, found["objects"], found["error"]) == (clip, 2, None)
+        assert command.until(lambda one: one["status"]["state"] == "lost")[0] == "camera:999"
     finally:
         command.end()
 

@@ -51,8 +51,8 @@ def choose_providers(
     if names is None:
         if device is not None and device.lower() != "cpu" and index is None:
             raise SetupError(
-                f"device {device!r} says no ONNX Runtime provider",
-                hint="Write device = 'cpu' or 'cuda:0', or name the providers in `providers`.",
+                f"ONNX Runtime has no device {device!r}",
+                hint="Write device = 'cpu', or 'cuda' or 'cuda:0' for a GPU of NVIDIA. For others name `providers`.",
             )
         names = ["cpu"] if index is None else ["cuda"]
     chosen = [_full_name(name, libraries) for name in names]

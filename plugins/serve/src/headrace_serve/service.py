@@ -26,6 +26,7 @@ from headrace_serve.errors import (
 from headrace_serve.everywhere import make
 from headrace_serve.failures import FailureLog
 from headrace_serve.gate import Gate
+from headrace_serve.inference.parameters import telling_unit
 from headrace_serve.inference.part_bytes import PartBytes
 from headrace_serve.inference.requests import infer, prepared
 from headrace_serve.inference.streams import answers, parts_of
@@ -446,7 +447,7 @@ class Service:
             parameters: As `headrace_serve.inference.requests.prepared` takes them.
             line: The line of the access log.
         """
-        with self._counted(model, line):
+        with self._counted(model, line), telling_unit(parameters):
             call = self._prepared(model, request, parameters, line)
             await model.pipe.call_async(request, **call)
         return request["result"]
@@ -461,7 +462,7 @@ class Service:
         Returns:
             Pairs: whether it is the result, and the part or result.
         """
-        with self._counted(model, line):
+        with self._counted(model, line), telling_unit(parameters):
             call = self._prepared(model, request, parameters, line)
             async with contextlib.aclosing(parts_of(model, request, call, self.part_bytes)) as each:
                 async for one in each:

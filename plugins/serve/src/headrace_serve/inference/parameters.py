@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import InputError
+from headrace.errors import DeadlineExceededError, InputError
 from headrace_serve.run_times import TimedContext
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from headrace_serve.inference.messages import Asked
     from headrace_serve.limits import Limits
@@ -24,6 +25,7 @@ __all__ = [
     "flag",
     "for_pipeline",
     "of_sequence",
+    "telling_unit",
     "with_trace",
     "without_nulls",
 ]
@@ -165,8 +167,22 @@ def call_arguments(
     }
 
 
+@contextlib.contextmanager
+def telling_unit(given: Mapping[str, Any]) -> Iterator[None]:
+    """Add to the error of a deadline in which unit the request gave its ``timeout``."""
+    try:
+        yield
+    except DeadlineExceededError as error:
+        if timeout_us := given.get("timeout"):
+            error.what += (
+                f": its timeout was {timeout_us:,} microseconds; a second is timeout=1000000"
+            )
+        raise
+
+
 def _whole(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _GREATEST:
-        expected = f"a whole number from 0 to {_GREATEST}"
+        unit = " of microseconds" if name == "timeout" else ""
+        expected = f"a whole number{unit} from 0 to {_GREATEST}"
         raise InputError(f"parameter {name!r}", expected=expected, got=repr(value)[:40])
     return value
